@@ -165,7 +165,7 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
 
 
 def _length(model: Model | TransformersOnly, request: Request) -> int:
-    """The tokens that a model runs where no length is asked for."""
+    """Return how many tokens a model runs where no length is asked for."""
     from metacount.resolve import TransformersOnly
 
     if isinstance(model, TransformersOnly):
@@ -178,7 +178,7 @@ def _length(model: Model | TransformersOnly, request: Request) -> int:
 
 
 def _names(a: Model, b: Model) -> tuple[str, str]:
-    """What two models are called; a changed one by its changes, where the names are one."""
+    """Name two models; a changed one by its changes, where the names are one."""
     if a.id != b.id:
         return a.id, b.id
     changed = ", ".join(f"{name}={value}" for name, value in b.changes.items())
@@ -194,7 +194,7 @@ class Tree:
     run: str
 
     def to_dict(self) -> Json:
-        """As plain data, with the share of each module in the first one."""
+        """Return plain data, with the share of each module in the first one."""
         return self.root.to_dict(self.root.params)
 
 

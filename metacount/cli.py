@@ -133,7 +133,7 @@ def _write(text: str | Generator[str, None, None]) -> int:
 
 
 def _reader_gone() -> int:
-    """The reader has seen enough; Python would complain once more when it closes stdout."""
+    """Close stdout where its reader has seen enough, or Python would complain once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_BROKEN_PIPE
 
@@ -160,12 +160,14 @@ class _Help(argparse.HelpFormatter):
 
 
 def _formatter(prog: str, width: int = 80) -> argparse.HelpFormatter:
-    """Each option that is added asks for one; only help that is printed needs to know its width."""
+    """Make a formatter; only help that is printed needs to know its width."""
     return _Help(prog, max_help_position=28, width=width)
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of the command that comes first; without one, argparse says what there is."""
+    """Parse the options of the command that comes first;
+    without one, argparse says what there is.
+    """
     name = next(iter(arguments), None)
     if name in COMMANDS:
         # to set up the other commands beside it takes longer than to count
@@ -176,7 +178,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of all commands, with the options of those that are named."""
+    """Build the parser of all commands, with the options of those that are named."""
     parser = _Parser(
         prog="metacount",
         description="Count large language models exactly: parameters, FLOPs, KV cache, "
@@ -198,7 +200,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _said(name: str) -> dict[str, Any]:
-    """What a command's parser says of it."""
+    """Return what a command's parser says of it."""
     summary = COMMANDS[name]
     return {
         "description": summary[0].upper() + summary[1:] + ".",
@@ -215,12 +217,12 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _all_commands() -> Iterable[tuple[str, str, Callable[[argparse.ArgumentParser], None]]]:
-    """The name of each command, what it is for, and what adds its options to a parser."""
+    """List the name of each command, what it is for, and what adds its options to a parser."""
     return [(name, summary, _file(name).add_arguments) for name, summary in COMMANDS.items()]
 
 
 def _file(command: str) -> ModuleType:
-    """The file of a command, loaded by name: only the one at hand is."""
+    """Load the file of a command by name: only the one at hand is."""
     from importlib import import_module
 
     return import_module(f"metacount.commands.{command}")

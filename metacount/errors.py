@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 def shown_value(value: object) -> str:
-    """`value` in at most 60 characters of one line, whatever it is."""
+    """Show `value` in at most 60 characters of one line, whatever it is."""
     try:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # an integer of over 4300 digits; a list in itself
@@ -30,7 +30,7 @@ def shown_value(value: object) -> str:
 
 
 def shown_name(key: object) -> str:
-    """`key` bare when it could be a field, else as a value."""
+    """Show `key` bare when it could be a field, else as a value."""
     plain = isinstance(key, str) and key.isidentifier() and len(key) <= 60
     return str(key) if plain else shown_value(key)
 
@@ -44,7 +44,9 @@ class SpecError(ValueError):
         super().__init__(f"{field} {rule}: got {shown}; {remedy}")
 
     def reworded(self, unset: Callable[[str], str], give: Callable[[str], str]) -> SpecError:
-        """The same where fields are not left out and set, but in the words of another medium."""
+        """Return the same error where fields are not left out and set,
+        but in the words of another medium.
+        """
         import re
 
         def other(found: re.Match[str]) -> str:
@@ -58,7 +60,7 @@ class SpecError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """`did you mean ...` for the known words closest to `word`, or `otherwise`."""
+    """Return `did you mean ...` for the known words closest to `word`, or `otherwise`."""
     import difflib
 
     close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.57)
@@ -66,7 +68,7 @@ def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
 
 
 def printable(text: object) -> str:
-    r"""Text on one line, without characters that could steer a terminal.
+    r"""Put text on one line, without characters that could steer a terminal.
 
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
@@ -78,7 +80,7 @@ def printable(text: object) -> str:
 
 
 def shown(text: object) -> str:
-    """Somebody else's text as one printable line, shortened."""
+    """Shorten somebody else's text to one printable line."""
     plain = printable(str(text)[: MAX_SHOWN + 1])
     return plain if len(plain) <= MAX_SHOWN else plain[: MAX_SHOWN - 3] + "..."
 

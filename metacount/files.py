@@ -37,7 +37,8 @@ NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def untagged(value: object) -> object:
-    """The number that an object stands for, if it is one of transformers' tags; else the object.
+    """Return the number that an object stands for,
+    if it is one of transformers' tags; else the object.
 
     >>> untagged({"__float__": "-Infinity"}), untagged({"__float__": "7"})
     (-inf, {'__float__': '7'})
@@ -87,7 +88,7 @@ CONFIG_JSON = json.JSONDecoder(
 
 
 def read_json(path: str) -> Json:
-    """The JSON object in a regular file of at most 16 MiB, or an `InputError`."""
+    """Read the JSON object in a regular file of at most 16 MiB, or raise an `InputError`."""
     text, where = read_text(path), shown(path)
     try:
         data = CONFIG_JSON.decode(text)
@@ -105,7 +106,7 @@ def read_json(path: str) -> Json:
 
 
 def read_text(path: str, kind: str = "a JSON file") -> str:
-    """The text of a regular file of at most 16 MiB, or an `InputError`; `kind` is what to give."""
+    """Read a regular file of at most 16 MiB, or raise an `InputError`; `kind` is what to give."""
     content = _read_bytes(path)
     where = shown(path)
     try:

@@ -79,5 +79,7 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 def fields(cls: type) -> dict[str, object]:
-    """Names and defaults of a frozen class, in order; `REQUIRED` where there is no default."""
+    """Return the names and defaults of a frozen class, in order;
+    `REQUIRED` where there is no default.
+    """
     return dict(vars(cls)["__fields__"])

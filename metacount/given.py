@@ -63,7 +63,7 @@ class Model:
 
 
 def remedy(model: TransformersOnly) -> str:
-    """What can be asked of a model that only transformers knows."""
+    """Say what can be asked of a model that only transformers knows."""
     argument = model.id if " " not in model.id else "MODEL"
     return (
         f"`metacount count {argument}` measures it, "

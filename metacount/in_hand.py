@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_module(given: object) -> TypeGuard[nn.Module]:
-    """Whether something is an `nn.Module`, as far as its methods tell."""
+    """Tell whether something is an `nn.Module`, as far as its methods tell."""
     return hasattr(given, "named_parameters") and not isinstance(given, type)
 
 
 def described(module: object) -> tuple[str, ModelSpec | Json]:
-    """The name of a module's class, and its spec (ours) or config (transformers')."""
+    """Return the name of a module's class, and its spec (ours) or config (transformers')."""
     kind = shown(type(module).__name__)
     spec = getattr(module, "spec", None)
     if isinstance(spec, ModelSpec):

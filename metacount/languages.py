@@ -13,7 +13,7 @@ ORDER = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set decides, as P
 
 
 def language_of(environment: Mapping[str, str], encoding: str | None) -> str:
-    """Chinese where the locale is Chinese and the encoding can write it, else English.
+    """Choose Chinese where the locale is Chinese and the encoding can write it, else English.
 
     >>> language_of({"LANG": "zh_CN.UTF-8"}, "utf-8")
     'zh'
@@ -33,7 +33,7 @@ def language_of(environment: Mapping[str, str], encoding: str | None) -> str:
 
 
 def checked_language(lang: str) -> str:
-    """The language, or an `InputError` with those that there are."""
+    """Return the language, or raise an `InputError` with those that there are."""
     if lang not in LANGUAGES:
         raise InputError(
             f"--lang '{shown(lang)}' is not known; choose one of {', '.join(LANGUAGES)}"
@@ -42,7 +42,7 @@ def checked_language(lang: str) -> str:
 
 
 def terminal_language() -> str:
-    """The language of the terminal that this process writes to."""
+    """Return the language of the terminal that this process writes to."""
     import os
     import sys
 

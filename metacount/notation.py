@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def heads(n_heads: int, n_kv_heads: int) -> str:
-    """Attention heads by how many share a key/value head.
+    """Name attention heads by how many share a key/value head.
 
     >>> heads(32, 32), heads(32, 8), heads(71, 1)
     ('MHA 32', 'GQA 32/8', 'MQA 71/1')
@@ -15,7 +15,7 @@ def heads(n_heads: int, n_kv_heads: int) -> str:
 
 
 def latent_heads(n_heads: int, latent: int, rotated: int) -> str:
-    """Heads over one latent and one rotated key.
+    """Name heads over one latent and one rotated key.
 
     >>> latent_heads(128, 512, 64)
     'MLA 128, latent 512 + 64'
@@ -24,7 +24,7 @@ def latent_heads(n_heads: int, latent: int, rotated: int) -> str:
 
 
 def activated(activation: str, swish_beta: float, *, gated: bool) -> str:
-    """What stands between the matrices of a feed-forward.
+    """Write what stands between the matrices of a feed-forward.
 
     >>> activated("silu", 1.0, gated=True), activated("gelu", 1.0, gated=False)
     ('silu(gate) · up', 'gelu(up)')
@@ -39,7 +39,7 @@ def activated(activation: str, swish_beta: float, *, gated: bool) -> str:
 
 
 def factor(number: float) -> str:
-    """A factor as it stands before what it multiplies; nothing for 1.
+    """Write a factor as it stands before what it multiplies; nothing for 1.
 
     >>> factor(0.22), factor(1.0)
     ('0.22·', '')

@@ -19,7 +19,9 @@ def check_writable(option: str, file: str) -> None:
 
 
 def not_written(option: str, file: str, reason: OSError | None = None) -> InputError:
-    """The error of a file that cannot be written, with the system's word for it if there is one."""
+    """Return the error of a file that cannot be written,
+    with the system's word for it if there is one.
+    """
     why = "" if reason is None else f": {reason.strerror}"
     return InputError(f"{option}: {shown(file)} cannot be written{why}; choose another file")
 
@@ -59,7 +61,7 @@ def _in_place(target: str, data: bytes) -> None:
 
 
 def _mode(target: str) -> int:
-    """The rights that the file has, or that a new one would get."""
+    """Return the permissions that the file has, or that a new one would get."""
     if os.path.exists(target):
         return os.stat(target).st_mode & 0o777
     mask = os.umask(0)

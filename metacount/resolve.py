@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 
 def model_of(given: Given) -> Model:
-    """The model that a caller gives: what MODEL is, a config or spec as a dict, a spec, a `Model`.
+    """Find the model that a caller gives:
+    what MODEL is, a config or spec as a dict, a spec, a `Model`.
 
     >>> model_of({"model_type": "llama", "num_hidden_layers": 2}).spec.n_layers
     2
@@ -50,7 +51,9 @@ def model_of(given: Given) -> Model:
 
 
 def any_of(given: Given) -> Model | TransformersOnly:
-    """The same; one that only transformers knows is a `TransformersOnly`."""
+    """Find the model that a caller gives;
+    one that only transformers knows is a `TransformersOnly`.
+    """
     if isinstance(given, Model | TransformersOnly):
         return given
     if isinstance(given, ModelSpec):
@@ -73,7 +76,7 @@ def any_of(given: Given) -> Model | TransformersOnly:
 
 
 def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
-    """The model that MODEL names, with the sizes of every `--set FIELD=VALUE` put in.
+    """Find the model that MODEL names, with the sizes of every `--set FIELD=VALUE` put in.
 
     >>> find_model("llama-7b", ["n_layers=2"]).spec.n_layers
     2
@@ -90,14 +93,14 @@ def _with_spec(model: Model | TransformersOnly) -> Model:
 
 
 def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
-    """The model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
+    """Find the model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
     if argument.lower().startswith(LIKE):
         return _like(argument[len(LIKE) :], settings)
     return _changed(_find(argument), settings)
 
 
 def _like(name: str, settings: Sequence[str]) -> Model:
-    """A model built like one of the catalog, or of a family, at other sizes."""
+    """Build a model like one of the catalog, or of a family, at other sizes."""
     from metacount.settings.like import scaled, template
 
     it = template(name)
@@ -115,7 +118,7 @@ def _like(name: str, settings: Sequence[str]) -> Model:
 
 
 def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
-    """The model at each value of a size, named by what was set.
+    """Build the model at each value of a size, named by what was set.
 
     >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
     [768, 3072]
@@ -138,7 +141,7 @@ def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
-    """The model that a file describes, whatever the file is called."""
+    """Read the model that a file describes, whatever the file is called."""
     return _changed(from_path(path), settings)
 
 

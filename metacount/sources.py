@@ -24,7 +24,7 @@ class Code:
     says: str  # the first line of its docstring
 
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -36,12 +36,12 @@ class Code:
 
 
 def codes() -> tuple[Code, ...]:
-    """Every public class and function of the modules and of the formulas, file by file."""
+    """List every public class and function of the modules and of the formulas, file by file."""
     return tuple(code for folder in FOLDERS for code in _of_folder(folder))
 
 
 def find_codes(names: list[str]) -> tuple[Code, ...]:
-    """The code of each name: a class, a function, or a topic, which is all of one file.
+    """Find the code of each name: a class, a function, or a topic, which is all of one file.
 
     >>> [code.name for code in find_codes(["ffn.FeedForward", "rmsnorm"])]
     ['FeedForward', 'RMSNorm']
@@ -72,12 +72,12 @@ def _chosen(name: str, known: tuple[Code, ...]) -> list[Code]:
 
 
 def _topic(code: Code) -> str:
-    """The name of its file."""
+    """Return the name of the file that the code is in."""
     return os.path.basename(code.file).removesuffix(".py")
 
 
 def _path(code: Code) -> str:
-    """Its folder and file, as an import writes them."""
+    """Return the folder and file of the code, as an import writes them."""
     return code.file.removesuffix(".py").replace("/", ".")
 
 

@@ -18,7 +18,7 @@ LONGEST_LABEL = 40  # characters; a longer label is not a count
 
 
 def exact(n: int) -> str:
-    """Every digit, in groups of three.
+    """Write every digit, in groups of three.
 
     >>> exact(6738415616)
     '6,738,415,616'
@@ -27,7 +27,7 @@ def exact(n: int) -> str:
 
 
 def signed(n: int) -> str:
-    """Every digit, with a sign.
+    """Write every digit, with a sign.
 
     >>> signed(2048), signed(-2048), signed(0)
     ('+2,048', '-2,048', '0')
@@ -37,7 +37,7 @@ def signed(n: int) -> str:
 
 
 def short(n: int) -> str:
-    """A count to three significant digits: K, M, B and T are powers of 1000.
+    """Write a count to three significant digits: K, M, B and T are powers of 1000.
 
     >>> [short(n) for n in (0, 999, 1000, 6738415616, 67425001472, 671026404352, 1571308972448)]
     ['0', '999', '1.00K', '6.74B', '67.4B', '671B', '1.57T']
@@ -48,7 +48,7 @@ def short(n: int) -> str:
 
 
 def flops(n: int) -> str:
-    """FLOPs to three significant digits; a TFLOP is 10^12 operations, not a rate.
+    """Write FLOPs to three significant digits; a TFLOP is 10^12 operations, not a rate.
 
     >>> flops(0), flops(512), flops(1_700_001_742_848)
     ('0 FLOP', '512 FLOP', '1.70 TFLOP')
@@ -57,7 +57,7 @@ def flops(n: int) -> str:
 
 
 def macs(n: int) -> str:
-    """Multiply-adds to three significant digits, with FLOPs' prefixes.
+    """Write multiply-adds to three significant digits, with FLOPs' prefixes.
 
     >>> macs(512), macs(251_256_176_640), macs(5_259_000_000_000_000)
     ('512 MAC', '251 GMAC', '5.26 PMAC')
@@ -66,7 +66,8 @@ def macs(n: int) -> str:
 
 
 def gib(n_bytes: int) -> str:
-    """Bytes in binary units with two decimals: a KiB is 2^10, a MiB 2^20, a GiB 2^30, a TiB 2^40.
+    """Write bytes in binary units with two decimals:
+    a KiB is 2^10, a MiB 2^20, a GiB 2^30, a TiB 2^40.
 
     >>> gib(0), gib(1023), gib(1024), gib(13_476_831_232), gib(2**40)
     ('0 B', '1023 B', '1.00 KiB', '12.55 GiB', '1.00 TiB')
@@ -86,7 +87,8 @@ def gib(n_bytes: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole in percent, one decimal; nothing is 0 % and all is 100 %, and no other.
+    """Write a part of a whole in percent, one decimal;
+    nothing is 0 % and all is 100 %, and no other.
 
     >>> share(2, 3), share(0, 7), share(7, 7), share(0, 0)
     ('66.7 %', '0 %', '100 %', 'n/a')
@@ -107,7 +109,7 @@ def share(part: int, whole: int) -> str:
 
 
 def relative(difference: int, whole: int) -> str:
-    """A signed difference in percent of a whole, at least two significant digits.
+    """Write a signed difference in percent of a whole, at least two significant digits.
 
     >>> relative(619268202496 - 600 * 10**9, 600 * 10**9)
     '+3.2 %'
@@ -128,7 +130,7 @@ def relative(difference: int, whole: int) -> str:
 
 
 def parse_count(text: str) -> tuple[int, int]:
-    """A published label as an exact value and half of its last digit's unit.
+    """Read a published label as an exact value and half of its last digit's unit.
 
     A plain integer means itself. K, M, B and T are powers of 1000; commas group digits.
 
@@ -162,7 +164,7 @@ def parse_count(text: str) -> tuple[int, int]:
 
 
 def _nearest(a: int, b: int) -> int:
-    """a / b for b > 0, rounded half to even."""
+    """Divide a by b > 0, rounded half to even."""
     quotient, rest = divmod(a, b)
     if 2 * rest > b or (2 * rest == b and quotient % 2):
         quotient += 1
@@ -170,7 +172,7 @@ def _nearest(a: int, b: int) -> int:
 
 
 def _decimal(n: int, places: int) -> str:
-    """n / 10^places, exactly."""
+    """Write n / 10^places, exactly."""
     if places == 0:
         return str(n)
     whole, rest = divmod(n, 10**places)

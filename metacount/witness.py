@@ -55,5 +55,5 @@ class Witness:
     detail: str
 
     def to_dict(self) -> Json:
-        """As plain data, every quantity under its own name."""
+        """Return plain data, every quantity under its own name."""
         return {"name": self.name, **self.figures, **self.parts, "detail": self.detail}

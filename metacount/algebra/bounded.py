@@ -100,7 +100,7 @@ def raised(base: Value, exponent: sympy.Expr) -> Value:
 
 
 def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr, list[sympy.Expr]]:
-    """The formula as a SymPy expression, with an expression for every name.
+    """Return the formula as a SymPy expression, with an expression for every name.
 
     Also what it divides by that may be 0 at some sizes, though it may cancel.
     """
@@ -176,7 +176,7 @@ class _Making:
     def _opaque(
         self, function: Callable[..., sympy.Expr], exprs: list[sympy.Expr], arguments: list[Value]
     ) -> Value:
-        """A call that is not multiplied out: it counts as one letter, what is in it is bounded."""
+        """Return one letter for a call that is not multiplied out; what is in it is bounded."""
         self.calls += 1
         nested = 1 + max(value.calls for value in arguments)
         if self.calls > MAX_CALLS or nested > MAX_CALL_DEPTH:

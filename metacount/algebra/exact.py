@@ -17,7 +17,7 @@ MOST_RESIDUES = 4096  # cases to look at, to see that a quotient is always whole
 
 
 def value_at(expr: sympy.Expr, numbers: Mapping[sympy.Symbol, int]) -> Fraction:
-    """The exact value of `expr` with a number for each of its letters.
+    """Return the exact value of `expr` with a number for each of its letters.
 
     >>> d, h = sympy.symbols("d h")
     >>> value_at(sympy.floor(d / h) + d / 2, {d: 7, h: 3})
@@ -49,7 +49,7 @@ _CALLS: dict[type, Callable[..., Fraction | int]] = {
 
 
 def plain(expr: sympy.Expr) -> sympy.Expr:
-    """`expr` without the floors and ceilings that change nothing, multiplied out.
+    """Multiply out `expr` and drop the floors and ceilings that change nothing.
 
     >>> S = sympy.Symbol("S", integer=True, positive=True)
     >>> plain(sympy.floor(S * (S - 1) / 2) - S**2 / 2)
@@ -64,7 +64,7 @@ def plain(expr: sympy.Expr) -> sympy.Expr:
 
 
 def is_whole(expr: sympy.Expr) -> bool:
-    """Whether `expr` is a whole number whatever whole numbers its letters are.
+    """Tell whether `expr` is a whole number whatever whole numbers its letters are.
 
     A polynomial over n is, when it is a multiple of n for every remainder of its letters.
     """
@@ -84,7 +84,7 @@ def is_whole(expr: sympy.Expr) -> bool:
 
 
 def is_zero(expr: sympy.Expr) -> bool | None:
-    """Whether `expr` is 0 for all sizes; None where floors, min or max leave it open."""
+    """Tell whether `expr` is 0 for all sizes; None where floors, min or max leave it open."""
     simple = plain(expr)
     if simple == 0:
         return True
@@ -97,7 +97,7 @@ def is_zero(expr: sympy.Expr) -> bool | None:
 
 
 def _by_remainder(expr: sympy.Expr) -> list[sympy.Expr]:
-    """`expr` for each remainder of the one letter whose multiples its floors divide out."""
+    """Rewrite `expr` for each remainder of the one letter whose multiples its floors divide out."""
     calls = expr.atoms(sympy.floor, sympy.ceiling)
     below = {
         int(sympy.denom(sympy.together(c.args[0])))
@@ -114,7 +114,7 @@ def _by_remainder(expr: sympy.Expr) -> list[sympy.Expr]:
 
 
 def _opaque(expr: sympy.Expr) -> sympy.Expr:
-    """`expr` with a letter for each floor, ceiling, min and max."""
+    """Put a letter for each floor, ceiling, min and max of `expr`."""
     calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
     outer = {call: sympy.Dummy() for call in sorted(calls, key=sympy.count_ops, reverse=True)}
     return expr.xreplace(outer)

@@ -25,7 +25,7 @@ class NotWhole(ValueError):
 
 
 def in_javascript(text: str, names: Mapping[str, str]) -> str:
-    """A formula of whole numbers; `names` says what stands for each name.
+    """Write a formula of whole numbers in JavaScript; `names` says what stands for each name.
 
     >>> in_javascript("2*d**2 - (S + 1) // 2", {"d": "v.d", "S": "v.S"})
     '((2n * (v.d ** 2n)) + -(floorDiv((v.S + 1n), 2n)))'
@@ -34,7 +34,7 @@ def in_javascript(text: str, names: Mapping[str, str]) -> str:
 
 
 def condition(text: str, names: Mapping[str, str]) -> str:
-    """One comparison of whole numbers.
+    """Write one comparison of whole numbers in JavaScript.
 
     >>> condition("n_heads % n_kv_heads == 0", {"n_heads": "v.h", "n_kv_heads": "v.k"})
     'floorMod(v.h, v.k) === 0n'
@@ -47,7 +47,7 @@ def condition(text: str, names: Mapping[str, str]) -> str:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names of a condition, or of a formula, in the order in which they are read.
+    """List the names of a condition, or of a formula, in the order in which they are read.
 
     >>> names_in("S + 1 < window")
     ('S', 'window')

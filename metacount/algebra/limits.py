@@ -22,7 +22,7 @@ class TooLong(BaseException):
 
 
 def passed(seconds: float, *, computing: bool = False) -> Callable[[], bool]:
-    """A question that is true once so many seconds have passed, as `limited` counts them."""
+    """Return a function that says whether so many seconds have passed, as `limited` counts them."""
     clock = time.process_time if computing else time.monotonic
     until = clock() + seconds
     return lambda: clock() > until
@@ -50,14 +50,14 @@ def limited(seconds: float, *, computing: bool = False) -> Iterator[None]:
 
 
 def _alarm(computing: bool) -> tuple[signal.Signals, int]:
-    """The signal and the timer that sends it."""
+    """Return the signal and the timer that sends it."""
     if computing:
         return signal.SIGPROF, signal.ITIMER_PROF
     return signal.SIGALRM, signal.ITIMER_REAL
 
 
 def _no_other_alarm(computing: bool) -> bool:
-    """Whether signals can be used and the program around us does not use this one."""
+    """Tell whether signals can be used and the program around us does not use this one."""
     if not hasattr(signal, "setitimer"):
         return False
     handler = signal.getsignal(_alarm(computing)[0])

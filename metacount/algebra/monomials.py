@@ -37,7 +37,7 @@ class Space:
         self.one: Monomial = (0,) * len(self.letters)
 
     def table(self, expr: sympy.Expr) -> Table:
-        """`expr` multiplied out."""
+        """Multiply out `expr` into a table."""
         found: Table = {}
         for term in sympy.Add.make_args(sympy.expand(expr)):
             factor, rest = term.as_coeff_Mul()
@@ -54,7 +54,7 @@ class Space:
         return {key: value for key, value in found.items() if value}
 
     def expr(self, table: Table) -> sympy.Expr:
-        """A table as an expression."""
+        """Return a table as a SymPy expression."""
         return sympy.Add(
             *(
                 sympy.Rational(value.numerator, value.denominator)
@@ -64,11 +64,11 @@ class Space:
         )
 
     def values(self, numbers: Mapping[sympy.Symbol, int]) -> list[Fraction]:
-        """The value of each letter."""
+        """Return the value of each letter."""
         return [value_at(letter, numbers) for letter in self.letters]
 
     def value(self, table: Table, values: list[Fraction]) -> Fraction:
-        """The value of a table with a value for each letter."""
+        """Return the value of a table with a value for each letter."""
         total = Fraction(0)
         for key, value in table.items():
             for here, n in zip(values, key, strict=True):
@@ -78,14 +78,16 @@ class Space:
         return total
 
     def monomial(self, powers: Mapping[sympy.Symbol, int]) -> Monomial | None:
-        """The monomial of some letters; None where the space does not have one of them."""
+        """Return the monomial of some letters; None where the space does not have one of them."""
         if not powers.keys() <= self.place.keys():
             return None
         return tuple(powers.get(letter, 0) for letter in self.letters)
 
 
 def substituted(table: Table, place: int, by: Table) -> Table | None:
-    """The table with a polynomial in a letter's place; None where it would stand below a line."""
+    """Return the table with a polynomial in a letter's place;
+    None where it would stand below a line.
+    """
     found: Table = {}
     powers: dict[int, Table] = {}
     for key, value in table.items():
@@ -123,7 +125,7 @@ def _power(by: Table, n: int) -> Table | None:
 
 
 def less(a: Table, b: Table) -> Table:
-    """a - b."""
+    """Subtract b from a."""
     found = dict(a)
     for key, value in b.items():
         left = found.get(key, Fraction(0)) - value
@@ -135,17 +137,17 @@ def less(a: Table, b: Table) -> Table:
 
 
 def plus(a: Table, b: Table) -> Table:
-    """a + b."""
+    """Add b to a."""
     return less(a, times(b, Fraction(-1)))
 
 
 def times(a: Table, factor: Fraction, powers: Monomial | None = None) -> Table:
-    """`a` multiplied by a number and a monomial."""
+    """Multiply `a` by a number and a monomial."""
     if powers is None:
         return {key: factor * value for key, value in a.items()}
     return {tuple(map(int.__add__, key, powers)): factor * value for key, value in a.items()}
 
 
 def key_of(table: Table) -> Key:
-    """What two equal tables have in common."""
+    """Return a key that two equal tables have in common."""
     return frozenset(table.items())

@@ -15,7 +15,7 @@ class Named(int):
     expr: sympy.Expr
 
     def __new__(cls, value: int, expr: sympy.Expr) -> Named:
-        """The number `value`, which is `expr`."""
+        """Return the number `value`, which is `expr`."""
         made = super().__new__(cls, value)
         made.expr = expr
         return made

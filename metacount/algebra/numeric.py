@@ -22,7 +22,7 @@ DIVIDED = ("/", "//", "%")
 
 
 def at(tree: Node, numbers: Mapping[str, Number]) -> Number:
-    """The exact value with a number for every name.
+    """Return the exact value with a number for every name.
 
     >>> from metacount.algebra.text import read
     >>> at(read("d//2 + d/2").tree, {"d": 7})
@@ -88,14 +88,15 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def literals(tree: Node) -> tuple[Fraction, ...]:
-    """The numbers that stand in the formula, exponents apart."""
+    """List the numbers that stand in the formula, exponents apart."""
     powers = {id(node.parts[1]) for node in tree.steps() if node.kind == "**"}
     found = (node for node in tree.steps() if node.kind == "number" and id(node) not in powers)
     return tuple(dict.fromkeys(node.value for node in found))
 
 
 def crossings(tree: Node) -> list[tuple[Node, Node]]:
-    """Pairs of expressions whose order decides: what min and max choose from, and 0 for rounding.
+    """List pairs of expressions whose order decides:
+    what min and max choose from, and 0 for rounding.
 
     Of ⌊a/b⌋ and a % b that is a against b: below one, the quotient is 0.
     """

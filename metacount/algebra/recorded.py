@@ -31,7 +31,7 @@ class Recorded(int):
     log: Log
 
     def __new__(cls, value: int, text: str, log: Log) -> Recorded:
-        """The number `value`, called `text`."""
+        """Return the number `value`, called `text`."""
         made = super().__new__(cls, value)
         made.text, made.log = text, log
         return made

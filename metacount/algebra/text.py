@@ -84,7 +84,9 @@ class Node:
         self.kind, self.parts, self.word, self.value = kind, parts, word, value
 
     def steps(self) -> list[Node]:
-        """This node and all below it, each after its parts: a loop, as a product may be deep."""
+        """List this node and all below it, each after its parts:
+        by a loop, as a product may be deep.
+        """
         found, left = [], [self]
         while left:
             node = left.pop()
@@ -103,7 +105,7 @@ class Formula:
 
 
 def read(text: str) -> Formula:
-    """The formula in `text`; an `InputError` where it is none.
+    """Parse the formula in `text`; raise an `InputError` where it is none.
 
     >>> read("2*n_layers*min(seq_len, window)").names
     ('n_layers', 'seq_len', 'window')
@@ -115,7 +117,8 @@ def read(text: str) -> Formula:
 def parse(
     text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
 ) -> tuple[sympy.Expr, list[str]]:
-    """The formula in `text` as a SymPy expression, and what is worth saying about how it was read.
+    """Parse the formula in `text` into a SymPy expression,
+    with what is worth saying about how it was read.
 
     `meaning` gives the expression of every name in it.
     """
@@ -127,7 +130,7 @@ def parse(
 
 
 def number(word: str) -> Fraction:
-    """A number as it is written: a decimal is exact, 2.5 is 5/2."""
+    """Read a number as it is written: a decimal is exact, 2.5 is 5/2."""
     digits = word.replace("_", "")
     mantissa, _, exponent = digits.lower().partition("e")
     if len(mantissa) > MAX_DIGITS or len(exponent) > 3 or abs(int(exponent or 0)) > MAX_DIGITS:

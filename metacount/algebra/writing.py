@@ -12,7 +12,7 @@ SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def in_letters(expr: sympy.Expr) -> str:
-    """An expression as a person writes it.
+    """Write an expression as a person does.
 
     >>> import sympy
     >>> S, d, h_d = sympy.symbols("S d h_d")

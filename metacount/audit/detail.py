@@ -85,7 +85,7 @@ def detail(formula: Formula, spec: ModelSpec, id: str, seq_len: int) -> Detail:
 
 
 def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> tuple[Line, ...]:
-    """The terms that a model has, each with its value.
+    """Return the terms that a model has, each with its value.
 
     What asks for something that the model does not have is left out, or, with `whole`, all is.
     """
@@ -104,7 +104,7 @@ def _line(of: str, text: str, names: Names) -> Line:
 
 
 def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
-    """What an amount is made of, by role: products with weights, and parameters."""
+    """Yield what an amount is made of, by role: products with weights, and parameters."""
     spec, run = place.spec, {"batch_size": place.batch_size, "seq_len": place.seq_len}
     by_letter: dict[str, Json] = {}
     if "W" in letters:
@@ -126,7 +126,7 @@ def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]
 
 
 def with_numbers(text: str, names: Names) -> str:
-    """A text of the data with a number for every name.
+    """Put a number for every name into a text of the data.
 
     >>> with_numbers("6*d_model*min(a, 2)", {"d_model": 64, "a": 3})
     '6*64*min(3, 2)'
@@ -135,7 +135,7 @@ def with_numbers(text: str, names: Names) -> str:
 
 
 def _small(formula: Formula, case: Case) -> tuple[dict[str, int], Fraction, Fraction] | None:
-    """The smallest sizes found at which theirs and ours differ."""
+    """Return the smallest sizes found at which theirs and ours differ."""
     from metacount.algebra.limits import passed
     from metacount.check.trials import free_sizes, shrunk
 

@@ -56,7 +56,7 @@ class Found:
 
 
 def lengths_of(spec: ModelSpec, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """The lengths that a model has positions for; all of its positions where every one is longer.
+    """Keep the lengths that a model has positions for; all of its positions where each is longer.
 
     >>> from metacount.catalog import entry
     >>> lengths_of(entry("gpt2").spec(), LENGTHS)
@@ -123,7 +123,7 @@ def _unasked(
     lengths: tuple[int, ...],
     why: str,
 ) -> Found:
-    """What is said where there is nothing to compare, and why."""
+    """Build the finding for where there is nothing to compare, with the reason."""
     return Found(
         formula=formula.id,
         model=model,
@@ -139,13 +139,13 @@ def _unasked(
 
 
 def replaced(found: Found, **changes: object) -> Found:
-    """`found` with some fields changed."""
+    """Copy `found` with some fields changed."""
     names = Found.__annotations__
     return Found(**{**{name: getattr(found, name) for name in names}, **changes})
 
 
 def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
-    """`equal` where theirs less ours is zero for all sizes; else `equal_here` and the condition."""
+    """Return `equal` if their count is ours for all sizes, else `equal_here` and the condition."""
     try:
         with limited(SECONDS, computing=True):
             difference = _difference(formula, structure_key(spec), spec)
@@ -160,7 +160,7 @@ _PLACES: dict[object, Place] = {}
 
 
 def _difference(formula: Formula, key: object, spec: ModelSpec) -> sympy.Expr | int:
-    """Theirs less ours in letters; the number 0 where it is zero for all sizes."""
+    """Subtract our count from theirs in letters; the number 0 where it is zero for all sizes."""
     from metacount.algebra.exact import is_zero
 
     if (formula, key) not in _DIFFERENCES:
@@ -178,7 +178,7 @@ def _condition(difference: sympy.Expr, spec: ModelSpec) -> str:
 
 
 def _multiple(difference: sympy.Expr, numbers: dict[sympy.Expr, int]) -> str:
-    """What size must be a multiple of what, where that alone makes a difference zero."""
+    """Say what size must be a multiple of what, where that alone makes a difference zero."""
     import sympy
 
     from metacount.algebra.exact import is_zero
@@ -196,7 +196,7 @@ def _multiple(difference: sympy.Expr, numbers: dict[sympy.Expr, int]) -> str:
 
 
 def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
-    """Theirs less ours with a letter for every size of the model and of the run."""
+    """Subtract our count from theirs with a letter for every size of the model and of the run."""
     from sympy import sympify
 
     from metacount.algebra.bounded import in_letters as multiplied_out
@@ -222,7 +222,7 @@ def _place(key: object, spec: ModelSpec) -> Place:
 
 
 def place_in_letters(spec: ModelSpec) -> Place:
-    """The model's structure with a letter for each size that is no part of the structure."""
+    """Build the model's structure with a letter for each size that is no part of the structure."""
     from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
     from metacount.check.trials import free_sizes
 
@@ -238,7 +238,7 @@ def _sizes() -> frozenset[str]:
 
 
 def structure_key(spec: ModelSpec) -> tuple[tuple[str, str], ...]:
-    """All of a model that is no size: two models with the same share a proof for all sizes."""
+    """Key a model by structure, not sizes: models of one key share a proof for all sizes."""
     found = []
     for name, value in spec.to_dict().items():
         if name in IRRELEVANT:

@@ -38,7 +38,7 @@ class Utilization:
 def mfu(
     model: Given, lengths: Iterable[int], *, tokens_per_second: Fraction, peak_tflops: Fraction
 ) -> tuple[Utilization, ...]:
-    """The MFU of the same run under every training formula, at each length; ours comes first.
+    """Compute the MFU of the same run under every training formula, at each length; ours first.
 
     >>> rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
     >>> round(float(rows[0].mfu[0]), 3)

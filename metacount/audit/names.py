@@ -77,7 +77,7 @@ class Place:
         self._known: dict[str, Dim] = {}
 
     def __getitem__(self, word: str) -> Dim:
-        """The value of a name in a formula."""
+        """Return the value of a name in a formula."""
         if word not in self._known:
             self._known[word] = self._value(word)
         return self._known[word]
@@ -116,7 +116,7 @@ def _moe_layers(place: Place) -> Dim:
 
 
 def _ffn_width(place: Place) -> Dim:
-    """What a config calls intermediate_size: the FFN's width, or the experts' if all are MoE."""
+    """Find what a config calls intermediate_size: the FFN's width, the experts' if all are MoE."""
     spec = place.spec
     found = spec.d_ff if spec.d_ff is not None else spec.d_ff_expert
     if found is None:
@@ -125,7 +125,7 @@ def _ffn_width(place: Place) -> Dim:
 
 
 def _shared_width(place: Place) -> Dim:
-    """The width of all shared experts of a layer together; 0 where there are none."""
+    """Return the width of all shared experts of a layer together; 0 where there are none."""
     if not place.spec.n_shared_experts:
         return 0
     return place["n_shared_experts"] * place["d_ff_shared"]
@@ -140,7 +140,7 @@ def _qk_norms(place: Place) -> Dim:
 
 
 def _vectors(place: Place, params: Dim, experts: str) -> Dim:
-    """Parameters in no matrix and no table: norms, biases and other vectors of every layer."""
+    """Count the parameters in no matrix or table: norms, biases, other vectors of every layer."""
     a, spec = place.amounts, place.spec
     matrices = exact_div(a.weights, 2 * place.batch_size * place.seq_len)
     if spec.tie_embeddings:
@@ -178,7 +178,7 @@ READ_OFF: dict[str, Callable[[Place], Dim]] = {
 
 
 def reference(place: Place, kind: str) -> dict[str, Dim]:
-    """The letters of a convention for one kind of count."""
+    """Return the value of each letter of a convention for one kind of count."""
     if kind == "kv_cache":
         return _cache(place)
     if kind in MEMORY:
@@ -220,7 +220,7 @@ def _cache(place: Place) -> dict[str, Dim]:
 
 
 def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
-    """M and G: in a model without a window they are A and A/2."""
+    """Compute M and G: in a model without a window they are A and A/2."""
     spec, seq_len = place.spec, place.seq_len
     windowed, full = stack.attention_layers(spec)
     if spec.window is None:
@@ -252,7 +252,7 @@ class Structure(Mapping[str, object]):
         self.spec = spec
 
     def __getitem__(self, name: str) -> object:
-        """A field, with 0 for what the model does not have."""
+        """Return a field, with 0 for what the model does not have."""
         if name == "heads_fill_model":
             return self.spec.n_heads * (self.spec.head_dim or 0) == self.spec.d_model
         try:
@@ -262,7 +262,7 @@ class Structure(Mapping[str, object]):
         return 0 if found is None else found
 
     def __iter__(self) -> Iterator[str]:
-        """Nothing: conditions ask for names, and never for all of them."""
+        """Return an empty iterator: conditions ask for names, and never for all of them."""
         return iter(())
 
     def __len__(self) -> int:

@@ -122,7 +122,7 @@ def _read(path: Path) -> tuple[Formula, ...]:
 
 
 def formulas() -> tuple[Formula, ...]:
-    """Every formula, by source.
+    """Return every formula, by source.
 
     >>> "megatron-lm-training" in [formula.id for formula in formulas()]
     True
@@ -131,7 +131,7 @@ def formulas() -> tuple[Formula, ...]:
 
 
 def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
-    """The formulas with these ids, or all of these sources; every one where none is named."""
+    """Choose the formulas with these ids or of these sources; every one where none is named."""
     known = formulas()
     if not names:
         return known
@@ -144,7 +144,7 @@ def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
 
 
 def compared() -> dict[str, Json]:
-    """Which restatements were compared with the real function, by id: version and how many sizes.
+    """Read by id which restatements were compared with the real function: version, how many sizes.
 
     Written by benchmarks/frameworks.py.
     """

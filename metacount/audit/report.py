@@ -47,15 +47,15 @@ class Audited:
     witness: str = ""
 
     def of(self, verdict: str, *, in_scope: bool = True) -> tuple[Found, ...]:
-        """The models with a verdict, inside the scope that the source claims, or outside."""
+        """Return the findings with a verdict, inside the scope the source claims, or outside."""
         return tuple(f for f in self.found if f.verdict == verdict and f.in_scope is in_scope)
 
     def asked(self, *, in_scope: bool = True) -> int:
-        """How many models it was judged at."""
+        """Count the models that the formula was judged at."""
         return sum(f.in_scope is in_scope and f.verdict != NOT_ASKED for f in self.found)
 
     def worst(self, *, in_scope: bool = True) -> Found | None:
-        """The model where it is furthest off; None where it is off nowhere."""
+        """Find the model where the formula is furthest off; None where it is off nowhere."""
         off = self.of(WRONG, in_scope=in_scope)
         return max(off, key=lambda f: abs(f.off)) if off else None
 
@@ -134,7 +134,7 @@ def _compared() -> dict[str, Json]:
 
 
 def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
-    """What one formula gives at every model of the catalog that the audit speaks of."""
+    """Judge one formula at every model of the catalog that the audit speaks of."""
     formula, lengths = job
     if not formula.judged:
         return ()
@@ -143,13 +143,13 @@ def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
 
 @cache
 def models() -> tuple[tuple[str, ModelSpec], ...]:
-    """Every model that a formula is judged at: built, and of those that the audit speaks of."""
+    """List the models of the catalog that a formula is judged at: sizes known, inside the audit."""
     built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
     return tuple((id, spec) for id, spec in built if not outside(spec))
 
 
 def misses_at(formula: Formula, found: Found) -> list[Line]:
-    """The recorded misses that make the difference at a model, the largest first."""
+    """Return the recorded misses that make the difference at a model, the largest first."""
     from metacount.audit.detail import lines_of
     from metacount.audit.restated import place_of
     from metacount.spec import Workload
@@ -161,7 +161,7 @@ def misses_at(formula: Formula, found: Found) -> list[Line]:
 
 
 def _witness(formula: Formula, found: tuple[Found, ...], model: Model | None) -> str:
-    """What our side rests on at the model where the formula is furthest off, if it is off."""
+    """Say what our count rests on at the model where the formula is furthest off, if it is off."""
     off = [f for f in found if f.verdict == WRONG and (f.in_scope or model is not None)]
     if not off:
         return ""
@@ -172,7 +172,7 @@ def _witness(formula: Formula, found: tuple[Found, ...], model: Model | None) ->
 
 
 def rests_of(formula: Formula, found: Found, model: Model) -> str:
-    """What our count of this kind rests on at `model`: what was proven of it against which code."""
+    """Say what our count of this kind rests on at `model`: what was proven against which code."""
     from metacount.check.ground import rests_on
     from metacount.spec import Workload
 

@@ -28,12 +28,12 @@ SPOKEN_OF = "a model of one stack with attention in every layer and no indexer"
 
 @cache
 def written(text: str) -> Written:
-    """A text of the data, read once."""
+    """Parse a text of the data; the same text is parsed once."""
     return read(text)
 
 
 def holds(condition: str, spec: ModelSpec) -> bool:
-    """Whether a condition of the data is true of a model.
+    """Tell whether a condition of the data is true of a model.
 
     >>> from metacount.catalog import entry
     >>> holds("kind == 'decoder' and not is_moe", entry("mixtral-8x7b").spec())
@@ -77,43 +77,43 @@ def check_inside(spec: ModelSpec, id: str) -> None:
 
 
 def there(terms: tuple[Term, ...], spec: ModelSpec) -> tuple[Term, ...]:
-    """The terms that a model of this structure has."""
+    """Return the terms that a model of this structure has."""
     return tuple(term for term in terms if holds(term.where, spec))
 
 
 @lru_cache(maxsize=1024)
 def place_of(case: Case) -> Place:
-    """A model and a run as names with ints behind them; the same for every formula."""
+    """Return a model and a run as names with ints behind them; the same for every formula."""
     spec, run = case
     return Place(spec, run.batch_size, run.seq_len, DTYPE_BYTES[run.dtype])
 
 
 def value_of(text: str, names: Any) -> Fraction:
-    """The exact value of a text of the data."""
+    """Compute the exact value of a text of the data."""
     return Fraction(at(written(text).tree, names))
 
 
 def values(terms: tuple[Term, ...], place: Place) -> tuple[Fraction, ...]:
-    """What each term comes to; `Absent` where one asks for what the model does not have."""
+    """Compute the value of each term; `Absent` where one asks for what the model does not have."""
     return tuple(value_of(term.text, place) for term in there(terms, place.spec))
 
 
 def both(formula: Formula, case: Case) -> tuple[Fraction, Fraction]:
-    """What the formula gives, and what its convention gives by our counts."""
+    """Compute what the formula gives, and what its convention gives by our counts."""
     place = place_of(case)
     theirs = sum(values(formula.terms, place), Fraction(0))
     return theirs, by_convention(formula, place)
 
 
 def by_convention(formula: Formula, place: Place) -> Fraction:
-    """The count that the formula says it is, by our formulas."""
+    """Compute the count that the formula says it is, by our formulas."""
     if formula.convention is None:
         raise ValueError(f"{formula.id} has no convention")
     return value_of(formula.convention, reference(place, formula.kind))
 
 
 def missed(formula: Formula, case: Case) -> Fraction:
-    """What the recorded misses of a formula come to, theirs less ours."""
+    """Sum the recorded misses of a formula, theirs less ours."""
     return sum(values(formula.misses, place_of(case)), Fraction(0))
 
 

@@ -1,4 +1,4 @@
-"""The roof, measured in the same run: the best matrix product of a sweep, a large copy and sum.
+"""The roof, measured in the same run: the best matrix product of a sweep, a large copy and read.
 
 It is measured again while the run goes on: a device that warms up loses some of its clock, and a
 share is of what the device could do at that time.
@@ -52,7 +52,7 @@ def measure_ceiling(
     copy_bytes: int | None = None,
     rounds: int = 10,
 ) -> Ceiling:
-    """Random data, warmed up; the median of `rounds` of each shape, then the best shape."""
+    """Measure the roof on random data, warmed up: median of `rounds` a shape, then the best one."""
     cuda = device.type == "cuda"
     rates: dict[tuple[Shape, str | None], float] = {}
     with product_precision(dtype):
@@ -82,7 +82,7 @@ def measure_ceiling(
 
 
 def copy_size(device: torch.device, cache_bytes: int, free_bytes: int) -> int:
-    """Bytes of one buffer of the copy: large beside the cache, small beside the memory.
+    """Choose the bytes of one buffer of the copy: large beside the cache, small beside the memory.
 
     >>> copy_size(torch.device("cuda"), 60 * 2**20, 2**37) == 2**30
     True
@@ -118,7 +118,7 @@ def _median_of(device: torch.device, call: Call, rounds: int) -> float:
 
 @contextmanager
 def _library(name: str | None) -> Iterator[None]:
-    """Products by one library of torch's; as before afterwards."""
+    """Compute the products of the block with one library of torch's; restore the choice after."""
     if name is None:
         yield
         return
@@ -170,13 +170,13 @@ class Roofs:
         self._at: dict[str, float] = {}
 
     def is_due(self, dtype: str) -> bool:
-        """Whether asking for it measures it."""
+        """Tell whether asking for the roof of a dtype measures it."""
         if dtype in self.given:
             return False
         return dtype not in self._at or self.clock() - self._at[dtype] > AGAIN_SECONDS
 
     def of(self, dtype: str, *, again: bool = False) -> Ceiling:
-        """The roof as it was not long ago."""
+        """Return the roof of a dtype as it was not long ago; measure it first where that is due."""
         if dtype in self.given or not (again or self.is_due(dtype)):
             return self.last[dtype]
         if dtype not in self.first:

@@ -52,7 +52,7 @@ class DeviceInfo:
 
 
 def describe(device: torch.device) -> DeviceInfo:
-    """The device by name, its last cache, and its memory (on a CPU what is free now)."""
+    """Describe the device by its name, its last cache, and the memory that is free now."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return DeviceInfo(
@@ -76,12 +76,12 @@ def describe(device: torch.device) -> DeviceInfo:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had now."""
+    """Return the bytes of memory that can be had now."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 
 def flush_bytes(device: torch.device, cache_bytes: int) -> int:
-    """How much a flush reads: twice the cache; on a CPU twice the share of its threads.
+    """Choose how much a flush reads: twice the cache; on a CPU twice the share of its threads.
 
     >>> flush_bytes(torch.device("cuda"), 60 * MIB) == 120 * MIB
     True
@@ -95,7 +95,7 @@ def flush_bytes(device: torch.device, cache_bytes: int) -> int:
 
 
 def stated_peaks(name: str) -> dict[str, float] | None:
-    """The vendor's dense figures for a device of exactly this name.
+    """Return the vendor's dense figures for a device of exactly this name.
 
     >>> stated_peaks("NVIDIA H200")
     {'bf16_tflops': 989.4, 'fp16_tflops': 989.4, 'fp32_tflops': 66.9, 'memory_tbytes_per_s': 4.8}
@@ -112,7 +112,7 @@ def stated_peaks(name: str) -> dict[str, float] | None:
 
 
 def clock_mhz(device: torch.device) -> int | None:
-    """The clock of a CPU right now, in MHz; None where nobody says. A GPU's is read by `power`."""
+    """Read the clock of a CPU right now, in MHz; None where nobody says. `power` reads a GPU's."""
     if device.type == "cuda":
         return None
     clocks = re.findall(r"^cpu MHz\s*:\s*(\d+)", _read("/proc/cpuinfo"), re.MULTILINE)
@@ -121,7 +121,7 @@ def clock_mhz(device: torch.device) -> int | None:
 
 @cache
 def _nvidia_smi(device: torch.device, query: str) -> str | None:
-    """One value that nvidia-smi reports for this device; None without nvidia-smi."""
+    """Ask nvidia-smi for one value of this device; None without nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -151,7 +151,7 @@ def _cpu_name() -> str:
 
 
 def _cpu_cache() -> int:
-    """Bytes of the largest cache that the first core sees."""
+    """Read the bytes of the largest cache that the first core sees."""
     sizes = []
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = _read(str(file)).strip()
@@ -161,7 +161,7 @@ def _cpu_cache() -> int:
 
 
 def _free_memory() -> int:
-    """Bytes that can be had without swapping, as Linux estimates; else half of what is there."""
+    """Read the bytes to be had without swapping, as Linux estimates; else half of what is there."""
     free = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     if free:
         return int(free.group(1)) * 1024
@@ -171,7 +171,7 @@ def _free_memory() -> int:
 
 
 def load_average() -> float | None:
-    """Processes that wanted a core in the last minute: what else the machine was doing."""
+    """Read how many processes wanted a core in the last minute: what else the machine was doing."""
     try:
         return round(os.getloadavg()[0], 1)
     except (AttributeError, OSError):  # not every system counts them
@@ -179,7 +179,7 @@ def load_average() -> float | None:
 
 
 def other_load(threads: int) -> str | None:
-    """Why times taken now would be of a busy machine, in one sentence; None on an idle one.
+    """Say why times taken now would be of a busy machine, in one sentence; None on an idle one.
 
     Two looks: what the last minute's load leaves of the cores, and whether a short loop gets a
     whole core now.
@@ -200,7 +200,7 @@ def other_load(threads: int) -> str | None:
 
 
 def core_share(seconds: float = PROBE_SECONDS) -> float:
-    """The share of a core that this process got while it wanted all of it."""
+    """Measure the share of a core that this process got while it wanted all of it."""
     wall, mine = time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < seconds:
         pass
@@ -208,7 +208,7 @@ def core_share(seconds: float = PROBE_SECONDS) -> float:
 
 
 def environment(device: torch.device, *, command: str | None = None) -> Json:
-    """What every line of a results file repeats: device, driver, versions, commit, settings."""
+    """Collect what each result line repeats: device, driver, versions, commit, settings."""
     from metacount import __version__
 
     info = describe(device)
@@ -236,7 +236,7 @@ def environment(device: torch.device, *, command: str | None = None) -> Json:
 
 
 def _cuda_settings(device: torch.device) -> Json:
-    """What of a CUDA device and of torch's settings for it changes times."""
+    """Collect what changes times, of a CUDA device and of torch's settings for it."""
     properties = torch.cuda.get_device_properties(device)
     matmul: Any = torch.backends.cuda.matmul
     return {
@@ -267,7 +267,7 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this file belongs to, `+changes` where files differ from it.
+    """Find the commit of this file's checkout, `+changes` where files differ from it.
 
     For an installed package, also when it lies inside somebody else's repository, what the variable
     METACOUNT_COMMIT says, or None.

@@ -70,7 +70,7 @@ class CasePlan:
 
 
 def stated_rates(name: str, dtype: str) -> Rates:
-    """What the vendor states for a GPU; an H200's where it is not known.
+    """Return the rates that the vendor states for a GPU; an H200's where the GPU is not known.
 
     >>> stated_rates("NVIDIA H200", "bf16").flops_per_s
     989400000000000.0
@@ -87,7 +87,7 @@ def stated_rates(name: str, dtype: str) -> Rates:
 
 
 def measured_rates(ceiling: Ceiling, flush_bytes: int) -> Rates:
-    """The roof of this run."""
+    """Convert the measured roof of this run to rates."""
     read = ceiling.read_bytes_per_s or ceiling.bytes_per_s
     return Rates(
         flops_per_s=ceiling.flops_per_s,
@@ -98,13 +98,13 @@ def measured_rates(ceiling: Ceiling, flush_bytes: int) -> Rates:
 
 
 def call_seconds(work: Work, rates: Rates) -> float:
-    """Of one call, at a share of the roof."""
+    """Estimate the seconds of one call, at a share of the roof."""
     roof = max(work.matmul_flops / rates.flops_per_s, work.moved_bytes / rates.bytes_per_s)
     return roof / SHARE_OF_ROOF
 
 
 def measuring_seconds(variant: Variant, call_s: float, plan: Plan, rates: Rates) -> float:
-    """Of everything that is done with a variant: checked, compiled, warmed up, timed.
+    """Estimate the seconds of all that is done with a variant: checked, compiled, warmed up, timed.
 
     Six rounds are assumed, three where they last longer than `--seconds` allows.
     """
@@ -127,7 +127,7 @@ def measuring_seconds(variant: Variant, call_s: float, plan: Plan, rates: Rates)
 
 
 def plan_of(case: Case, plan: Plan, rates: Rates) -> CasePlan:
-    """The variants of a case, built on meta, where they cost nothing."""
+    """Plan the variants of a case, built on meta, where they cost nothing."""
     built = case.build(torch.device("meta"), 1)
     names = [name for name in case.variants if plan.only is None or name in plan.only]
 

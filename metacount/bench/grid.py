@@ -84,7 +84,7 @@ TOPICS = tuple(GRIDS)
 
 
 def spec_for(topic: str, model: str) -> ModelSpec:
-    """A catalog model that has such a layer."""
+    """Return the spec of a catalog model, which must have the topic's layer."""
     spec = catalog.entry(model).spec()
     if topic == "moe" and not spec.is_moe:
         raise InputError(f"{model} has no experts; try mixtral-8x7b, or `metacount bench ffn`")
@@ -142,7 +142,7 @@ TAKES = {
 
 
 def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
-    """The cases of a topic on a kind of device.
+    """List the cases of a topic on a kind of device.
 
     For attention, `seq_lens` gives prefill and `kv_lens` decode; where one is given, the other
     is not filled in.
@@ -232,7 +232,7 @@ def _positions(grid: Grid, asked: Asked) -> list[Positions]:
 
 
 def _refuse_misplaced(topic: str, asked: Asked) -> None:
-    """An option that the topic has no use for is an error, not ignored."""
+    """Raise an error for an option that the topic has no use for, rather than ignore it."""
     for name, option in OPTIONS.items():
         if getattr(asked, name) not in (None, False) and name not in TAKES[topic]:
             use = ", ".join(OPTIONS[other] for other in TAKES[topic])
@@ -240,5 +240,5 @@ def _refuse_misplaced(topic: str, asked: Asked) -> None:
 
 
 def variants_of(found: Sequence[Case]) -> tuple[str, ...]:
-    """Every name of a variant among the cases, in order."""
+    """List every name of a variant among the cases, in order."""
     return tuple(dict.fromkeys(name for case in found for name in case.variants))

@@ -108,7 +108,7 @@ class _Traffic(TorchDispatchMode):
 
 
 def touched_bytes(tensor: Tensor) -> int:
-    """Bytes of the values that a tensor shows; an axis that only repeats them counts once."""
+    """Count the bytes of a tensor's values; an axis that only repeats them counts once."""
     count = tensor.element_size() if tensor.numel() else 0
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else 1
@@ -133,7 +133,7 @@ def observe(variant: Variant, inputs: Inputs) -> Observed:
 
 
 def rows_to_check(n_rows: int, wanted: int) -> list[int]:
-    """At most `wanted` rows, spread evenly, the first and the last among them.
+    """Choose at most `wanted` rows, spread evenly, the first and the last among them.
 
     >>> rows_to_check(3, 8), rows_to_check(100, 4)
     ([0, 1, 2], [0, 33, 66, 99])
@@ -144,7 +144,7 @@ def rows_to_check(n_rows: int, wanted: int) -> list[int]:
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:
-    """‖got - expected‖ / ‖expected‖; not a number where `got` is not."""
+    """Compute ‖got - expected‖ / ‖expected‖; not a number where `got` is not."""
     return float((got.double() - expected).norm() / expected.norm())
 
 
@@ -155,12 +155,12 @@ def error_of(
     expected: Expected,
     pick: Pick = rows_of,
 ) -> float:
-    """The relative error of some rows of what `call` gives, see `error_in`."""
+    """Run `call` and return the relative error of some rows of what it gives, see `error_in`."""
     return error_in(call(*inputs), rows, expected, pick)
 
 
 def error_in(out: Output, rows: list[int], expected: Expected, pick: Pick = rows_of) -> float:
-    """The largest relative error among the blocks compared; not a number where any value is not.
+    """Find the largest relative error of the blocks compared; NaN where any value is not finite.
 
     Values that are not compared must be finite too.
     """

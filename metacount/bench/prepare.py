@@ -72,7 +72,7 @@ class Refused(Exception):
 
 
 def failure_of(error: BaseException) -> tuple[str, str]:
-    """Status and one line of a forward that did not run."""
+    """Name the status of a forward that did not run, and say why in one line."""
     if isinstance(error, Refused):
         return error.status, error.reason
     if isinstance(error, LostWork):
@@ -86,15 +86,15 @@ def failure_of(error: BaseException) -> tuple[str, str]:
 
 
 def is_ours(variant: Variant, error: BaseException) -> bool:
-    """Whether an error is a mistake of this program: what a device, a compiler or other people's
-    code raises is a row.
+    """Tell whether an error is a mistake of this program: what a device, a compiler or other
+    people's code raises is a row.
     """
     expected = (RuntimeError, MemoryError, Refused, LostWork)
     return not (variant.compiled or variant.foreign or isinstance(error, expected))
 
 
 def of_work(variant: Variant) -> Json:
-    """The fields of a row that the work fills."""
+    """Return the fields of a row that the work fills."""
     work = variant.work
     return {
         "matmul_flops": work.matmul_flops,
@@ -112,7 +112,7 @@ class Expected:
         self._found: dict[tuple[Reference, int], cases.Expected] = {}
 
     def of(self, variant: Variant, inputs: Inputs) -> cases.Expected:
-        """The rows in float64."""
+        """Return the reference's rows in float64."""
         key = variant.reference, id(inputs)  # parts share a reference, and not their inputs
         if key not in self._found:
             self._found[key] = variant.reference(inputs, self.rows)
@@ -128,7 +128,7 @@ def prepare(
     flush: Call,
     room: CaptureRoom | None,
 ) -> Ready:
-    """Count, compare with the reference, compile, warm up. `Refused` where one of them fails."""
+    """Prepare a variant: count, compile, compare with the reference, warm up; else `Refused`."""
     if variant.missing is not None:
         raise Refused(NOT_AVAILABLE, variant.missing)
     if variant.compiled and not plan.compile:
@@ -166,7 +166,7 @@ def prepare(
 
 
 def compiled_of(variant: Variant) -> Callable[..., Output]:
-    """The variant's module, under torch.compile in its mode where it has one."""
+    """Return the variant's module, under torch.compile in its mode where it has one."""
     if not variant.compiled:
         return variant.module
     if isinstance(variant.module, ForwardBackward):
@@ -220,7 +220,7 @@ def _watches(
     room: CaptureRoom | None,
     check: Callable[[Output], object],
 ) -> tuple[list[Stopwatch], str | None]:
-    """A stopwatch for each launch that this variant can have, and what there is to say about it."""
+    """Make a stopwatch for each launch the variant can have, and a note on a missing graph."""
     call_s = estimate_call(calls[0], plan.device)
     for call in calls:
         for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
@@ -247,7 +247,7 @@ def _watches(
 
 
 def refuse_miscount(variant: Variant, seen: Observed) -> None:
-    """No rate is given from a count that the operators do not confirm, to the last digit."""
+    """Refuse a count that the operators do not confirm, to the last digit: it gives no rate."""
     work = variant.work
     pairs = [("all pairs", work.matmul_flops, seen.matmul_flops)]
     if seen.masked_flops is not None:
@@ -268,7 +268,7 @@ def _working_bytes(
     *,
     compiled: bool,
 ) -> int | None:
-    """Memory beyond weights and inputs: the allocator's on CUDA, the tensors' on a CPU."""
+    """Measure memory beyond weights and inputs: the allocator's on CUDA, the tensors' on a CPU."""
     if device.type != "cuda":
         return None if compiled else seen.working_bytes
     call(*inputs)  # compiles, and lets libraries make their workspaces

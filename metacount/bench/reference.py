@@ -16,35 +16,35 @@ ROOT_2 = math.sqrt(2.0)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x·Φ(x)."""
+    """Compute x·Φ(x)."""
     return x * (1 + torch.erf(x / ROOT_2)) / 2
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + e^-x)."""
+    """Compute x / (1 + e^-x)."""
     return x / (1 + torch.exp(-x))
 
 
 def gelu_slope(x: Tensor) -> Tensor:
-    """The derivative of x·Φ(x): Φ(x) + x·φ(x)."""
+    """Compute the derivative of x·Φ(x): Φ(x) + x·φ(x)."""
     density = torch.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     return (1 + torch.erf(x / ROOT_2)) / 2 + x * density
 
 
 def silu_slope(x: Tensor) -> Tensor:
-    """The derivative of x·s, s = 1 / (1 + e^-x): s·(1 + x·(1 - s))."""
+    """Compute the derivative of x·s, s = 1 / (1 + e^-x): s·(1 + x·(1 - s))."""
     s = 1 / (1 + torch.exp(-x))
     return s * (1 + x * (1 - s))
 
 
 def plain_ffn(x_ND: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
-    """down·gelu(up·x), in float64."""
+    """Compute down·gelu(up·x), in float64."""
     hidden = gelu(x_ND.double() @ up_MD.double().T)
     return hidden @ down_DM.double().T
 
 
 def swiglu(x_ND: Tensor, gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
-    """down·(silu(gate·x)·(up·x)), in float64."""
+    """Compute down·(silu(gate·x)·(up·x)), in float64."""
     x = x_ND.double()
     return (silu(x @ gate_MD.double().T) * (x @ up_MD.double().T)) @ down_DM.double().T
 
@@ -56,7 +56,7 @@ def moe(
     gate_up_EXD: Tensor,
     down_EDM: Tensor,
 ) -> Tensor:
-    """Σ over a token's experts of softmax(its chosen router logits) · expert(x), token by token."""
+    """Sum softmax(chosen router logits) · expert(x) over each token's experts, token by token."""
     width = down_EDM.shape[-1]
     out = torch.zeros(x_ND.shape, dtype=torch.float64, device=x_ND.device)
     for n in range(len(x_ND)):
@@ -70,7 +70,7 @@ def moe(
 
 
 def attend(q_SK: Tensor, k_TK: Tensor, v_TU: Tensor, positions: list[int], scale: float) -> Tensor:
-    """softmax(scale·q·kᵀ)·v of one head, each query over the positions up to its own."""
+    """Compute softmax(scale·q·kᵀ)·v of one head, each query over the positions up to its own."""
     out = []
     for q_K, position in zip(q_SK, positions, strict=True):
         weights = torch.exp(scale * (k_TK[: position + 1] @ q_K))
@@ -86,7 +86,7 @@ def attention(
     n_heads: int,
     rows: list[int],
 ) -> Tensor:
-    """One sequence: new tokens after a past of keys and values; [rows, D] in float64."""
+    """Attend in one sequence: new tokens after a past of keys and values; [rows, D] in float64."""
     q_w, k_w, v_w, o_w = (w.double() for w in weights)
     x = x_SD.double()
     n_kv_heads, past, width = past_k_GTK.shape
@@ -102,13 +102,13 @@ def attention(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps) · weight, in float64."""
+    """Compute x / sqrt(mean(x²) + eps) · weight, in float64."""
     x = x.double()
     return x / torch.sqrt((x * x).sum(-1, keepdim=True) / x.shape[-1] + eps) * weight.double()
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) · weight + bias, in float64."""
+    """Compute (x - mean) / sqrt(variance + eps) · weight + bias, in float64."""
     x = x.double()
     centred = x - x.sum(-1, keepdim=True) / x.shape[-1]
     variance = (centred * centred).sum(-1, keepdim=True) / x.shape[-1]
@@ -118,7 +118,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 def rotate(
     x_SP: Tensor, positions: list[int], theta: float, angles: torch.dtype = torch.float64
 ) -> Tensor:
-    """Each pair of columns (2i, 2i + 1) as a complex number, turned by position·theta^(-2i/P).
+    """Turn each pair of columns (2i, 2i + 1), a complex number, by position·theta^(-2i/P).
 
     The angle is rounded to `angles`, twice: each theta^(-2i/P), and its product with the position.
     At position 131,072 half a unit in the last place of float32 is 0.004 radians; a model that
@@ -144,7 +144,7 @@ def latent_attention(
     theta: float,
     eps: float,
 ) -> Tensor:
-    """MLA of one sequence by its definition: every head's keys and values made; [rows, D].
+    """Compute MLA of one sequence by its definition: every head's keys and values made; [rows, D].
 
     `sizes` are n_heads, kv_lora_rank and the head widths d_n, d_r, d_v; `past_Tc` holds normed
     latents and rotated keys.

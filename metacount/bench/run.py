@@ -126,7 +126,7 @@ def run_cases(
 
 
 def device_lost(device: torch.device) -> str | None:
-    """The error that a CUDA device answers everything with from now on, or None."""
+    """Return the error with which a CUDA device answers everything from now on, or None."""
     if device.type != "cuda":
         return None
     try:
@@ -137,7 +137,7 @@ def device_lost(device: torch.device) -> str | None:
 
 
 def unmeasured(case: Case, plan: Plan, status: str, reason: str) -> list[Row]:
-    """A row for each variant of a case that was not tried."""
+    """Return a row for each variant of a case that was not tried."""
     return [
         _blank(case)(variant=name, state=NO_STATE, launch=NO_STATE, status=status, reason=reason)
         for name in _names(case, plan)
@@ -153,7 +153,7 @@ def run_case(
     monitor: Monitor | None = None,
     tell: Callable[[str], None] = lambda detail: None,
 ) -> list[Row]:
-    """The rows of one case, in the order of its variants; nothing here raises for one variant."""
+    """Measure a case; return its rows in the order of its variants, those that failed too."""
     torch.manual_seed(plan.seed)
     torch.compiler.reset()  # what was compiled for other sizes counts against a limit
     gc.collect()  # graphs and compiled code of the case before hold its tensors in cycles
@@ -226,7 +226,7 @@ def _prepared(
     room: CaptureRoom | None,
     tell: Callable[[str], None],
 ) -> tuple[list[Ready], list[Row]]:
-    """Every variant checked, one after the other, before the first is timed."""
+    """Check the variants one after the other, before the first is timed."""
     expected = Expected(rows_to_check(case.rows, case.checked_rows))
     names, ready, refused = _names(case, plan), [], []
     for variant in built.variants:
@@ -243,7 +243,7 @@ def _prepared(
 
 
 def _timed(case: Case, ready: Sequence[Ready], plan: Plan) -> tuple[list[Measured], list[Row]]:
-    """All that passed their checks take turns; who fails meanwhile is a row that says when."""
+    """Time by turns all that passed their checks; who fails meanwhile is a row that says when."""
     pairs = [
         (Entrant(name=one.variant.name, watch=watch), one) for one in ready for watch in one.watches
     ]

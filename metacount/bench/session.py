@@ -36,7 +36,7 @@ INTERRUPTED, TERMINATED = 130, 143  # as a shell has it: 128 and the signal's nu
 
 
 def beforehand(plan: Plan) -> Callable[[str], Rates]:
-    """Rates to estimate by, before anything is measured: stated ones, on a CPU a quick look."""
+    """Find rates to estimate by before anything is measured: stated, on a CPU by a quick look."""
 
     @cache
     def rates(dtype: str) -> Rates:
@@ -70,15 +70,15 @@ class Show(Protocol):
     """Writes rows as text; `metacount.views.benchmarks.rows` does."""
 
     def where_text(self, environment: Json) -> str:
-        """Where and when a run was made."""
+        """Write where and when a run was made."""
 
     def case_text(
         self, rows: Sequence[Row], ceilings: dict[str, Ceiling], environment: Json
     ) -> str:
-        """The rows of one case, and ceilings not shown before."""
+        """Write the rows of one case, and ceilings not shown before."""
 
     def end_text(self, rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
-        """What the columns mean."""
+        """Write what the columns mean."""
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class Session:
     roofs: Callable[..., Roofs] = Roofs
 
     def text(self) -> Iterator[str]:
-        """Where it runs, then each case as soon as it is done, then what the columns mean."""
+        """Run the cases; yield the place, each case once it is done, then what the columns mean."""
         with _stoppable() as stopped, _talk() as talk:
             environment = devices.environment(self.plan.device, command=self.command)
             if (load := environment["other_load"]) is not None:
@@ -151,7 +151,7 @@ def _cases(n: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, from two minutes on minutes, from two hours on hours.
+    """Write a duration in seconds, from two minutes on in minutes, from two hours on in hours.
 
     >>> duration(7.6), duration(600), duration(9000)
     ('8 s', '10 min', '2.5 h')
@@ -163,7 +163,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """SIGTERM ends a run as Ctrl-C does, with what was measured; the list then holds its code."""
+    """Make SIGTERM end the block as Ctrl-C does; the list then holds its code. Undo it after."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -198,18 +198,18 @@ class _Talk:
         self.place = ""
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self._clear()
         print(f"metacount: {text}", file=sys.stderr, flush=True)
 
     def tell(self, done: int, total: int, label: str, detail: str) -> None:
-        """Which case, and what of it."""
+        """Show which case is being measured, and what of it."""
         self.place = f"{done + 1} of {total}, {label}"
         if self.bar is not None:
             self.bar.update(f"{self.place}: {detail}")
 
     def done(self, rows: Sequence[Row]) -> None:
-        """A case is done."""
+        """End a case: clear the moving line or, without one, print the case and its time."""
         self._clear()
         if self.bar is None:
             took = time.perf_counter() - self.began
@@ -223,7 +223,7 @@ class _Talk:
 
 @contextmanager
 def _talk() -> Iterator[_Talk]:
-    """Words on stderr, with a moving line on a terminal."""
+    """Talk on stderr inside the block, with a moving line on a terminal, which is cleared after."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -83,12 +83,12 @@ class Positions:
         return int(self.batch_size * (self.seq_len * self.kv_len - ahead))
 
     def cache_bytes(self, values_per_token: int, value_bytes: int) -> int:
-        """Past tokens are read, new ones written: every position once."""
+        """Count the cache bytes moved: past tokens read, new ones written, every position once."""
         return self.batch_size * self.kv_len * values_per_token * value_bytes
 
 
 def ffn_work(n_tokens: int, d_model: int, d_ff: int, *, gated: bool, value_bytes: int) -> Work:
-    """One feed-forward block.
+    """Count the work of one feed-forward block.
 
     >>> ffn_work(2, 3, 5, gated=True, value_bytes=2).moved_bytes  # 3·3·5 weights + 2·3 in, 2·3 out
     114
@@ -106,7 +106,7 @@ def ffn_work(n_tokens: int, d_model: int, d_ff: int, *, gated: bool, value_bytes
 def ffn_training_work(
     n_tokens: int, d_model: int, d_ff: int, *, gated: bool, value_bytes: int
 ) -> Work:
-    """Forward and backward of one feed-forward block, all gradients.
+    """Count the work of forward and backward of one feed-forward block, all gradients.
 
     Each product of the forward has two in the backward, one for what it multiplied and one for its
     weights: three times the FLOPs. Weights are read and their gradients written; input and output
@@ -126,7 +126,7 @@ def ffn_training_work(
 
 
 def backward_work(forward: Work, both: Work) -> Work:
-    """What the backward alone has to do: the FLOPs that the forward has not.
+    """Count what the backward alone has to do: the FLOPs that the forward has not.
 
     It reads weights, input and output gradient, and writes the gradients of weights and input.
     """
@@ -140,7 +140,7 @@ def backward_work(forward: Work, both: Work) -> Work:
 
 
 def product_work(n_rows: int, d_in: int, d_out: int, *, value_bytes: int) -> Work:
-    """One matrix product [n, d_in] @ [d_in, d_out].
+    """Count the work of one matrix product [n, d_in] @ [d_in, d_out].
 
     >>> product_work(2, 3, 5, value_bytes=2).matmul_flops
     60
@@ -156,7 +156,7 @@ def product_work(n_rows: int, d_in: int, d_out: int, *, value_bytes: int) -> Wor
 
 
 def elementwise_work(n_in: int, n_out: int, *, value_bytes: int) -> Work:
-    """So many values in and out, no matrix product."""
+    """Count the work of so many values in and out, no matrix product."""
     return Work(
         matmul_flops=0,
         needed_flops=0,
@@ -169,7 +169,7 @@ def elementwise_work(n_in: int, n_out: int, *, value_bytes: int) -> Work:
 def attention_core_work(
     at: Positions, n_heads: int, n_kv_heads: int, head_dim: int, *, value_bytes: int
 ) -> Work:
-    """The products between the projections alone: queries in, keys and values read, values out."""
+    """Count the work between the projections: queries in, keys and values read, values out."""
     heads = at.n_tokens * n_heads * head_dim * value_bytes
     return Work(
         matmul_flops=attention_pair_flops(at.all_pairs, n_heads, head_dim),
@@ -190,7 +190,7 @@ def attention_work(
     *,
     value_bytes: int,
 ) -> Work:
-    """Projections and attention of one layer, causal, over a KV cache."""
+    """Count the work of projections and attention of one layer, causal, over a KV cache."""
     projections = attention_projection_flops(at.n_tokens, d_model, n_heads, n_kv_heads, head_dim)
     return Work(
         matmul_flops=projections + attention_pair_flops(at.all_pairs, n_heads, head_dim),
@@ -215,7 +215,7 @@ def mla_work(
     absorbed: bool,
     value_bytes: int,
 ) -> Work:
-    """Latent attention of one layer, causal, over its cache of latents and rotated keys."""
+    """Count the work of one layer's MLA, causal, over its cache of latents and rotated keys."""
 
     def flops(n_pairs: int) -> int:
         found = mla_matmul_flops(
@@ -265,7 +265,7 @@ def moe_work(
     rows: int | None = None,
     value_bytes: int,
 ) -> Work:
-    """Router and gated experts of one layer; the choice of experts is an input.
+    """Count the work of one layer's router and gated experts; the choice of experts is an input.
 
     Only the weights of the `experts_used` that got a token must be read. `rows` is how many rows
     the experts compute in all, where padding makes it more than n·k; the padding is not needed.
@@ -286,7 +286,7 @@ def moe_work(
 
 
 def norm_work(n_tokens: int, width: int, *, bias: bool, value_bytes: int) -> Work:
-    """One norm: no matrix product, every value in and out once."""
+    """Count the work of one norm: no matrix product, every value in and out once."""
     return Work(
         matmul_flops=0,
         needed_flops=0,

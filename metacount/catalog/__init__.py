@@ -82,7 +82,9 @@ class CatalogEntry:
     notes: str | None
 
     def spec(self) -> ModelSpec:
-        """The model as a checked `ModelSpec`; `NotExpressible` says why where there is none."""
+        """Return the model as a checked `ModelSpec`;
+        `NotExpressible` says why where there is none.
+        """
         if self.sizes is None:
             raise NotExpressible(
                 "model",
@@ -108,13 +110,13 @@ class Comparison:
 
 
 def ids() -> tuple[str, ...]:
-    """Every name in the catalog, in alphabetical order."""
+    """List every name in the catalog, in alphabetical order."""
     names = os.listdir(_FOLDER)
     return tuple(sorted(n[: -len(_ENDING)] for n in names if n.endswith(_ENDING)))
 
 
 def entry(id: str) -> CatalogEntry:
-    """One model of the catalog; reads only its file.
+    """Load one model of the catalog; reads only its file.
 
     >>> entry("llama-7b").spec().d_ff
     11008
@@ -130,12 +132,12 @@ def entry(id: str) -> CatalogEntry:
 
 
 def entries() -> tuple[CatalogEntry, ...]:
-    """The whole catalog, in alphabetical order."""
+    """Load the whole catalog, in alphabetical order."""
     return tuple(entry(id) for id in ids())
 
 
 def compare_published(model: CatalogEntry, params: int) -> Comparison:
-    """How `params` compares with what others published about `model`.
+    """Compare `params` with what others published about `model`.
 
     An exact published integer decides alone; a label only where there is none. A label that
     counts something else (`label_meaning`) is never met, whatever its digits say.

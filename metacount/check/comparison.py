@@ -34,7 +34,7 @@ NO_RUN = ("params", "active_params")
 
 
 def of_the_run(quantity: str, used: set[sympy.Expr]) -> bool:
-    """Whether a count, or a formula that uses these letters, depends on what is run."""
+    """Tell whether a count, or a formula that uses these letters, depends on what is run."""
     return quantity not in NO_RUN or bool(used & RUN)
 
 
@@ -45,7 +45,7 @@ class Theirs:
         self.tree, self.names, self.text = tree, names, text
 
     def value(self, case: Case) -> Fraction:
-        """The exact value at the sizes of `case`."""
+        """Evaluate the formula exactly at the sizes of `case`."""
         return Fraction(at(self.tree, self._numbers(case, {})))
 
     def _numbers(self, case: Case, changes: Mapping[str, int]) -> dict[str, Number]:
@@ -57,22 +57,22 @@ class Theirs:
         return {name: _plain(value_at(expr, numbers)) for name, expr in self.names.items()}
 
     def literals(self) -> tuple[Fraction, ...]:
-        """The numbers that stand in it."""
+        """Return the numbers that stand in the formula."""
         return literals(self.tree)
 
     def gaps(self) -> list[Gap]:
-        """The differences whose sign decides what min, max, // and % come to."""
+        """Return the differences whose sign decides what min, max, // and % come to."""
         return [Gap(self._names(a, b), self._gap(a, b)) for a, b in crossings(self.tree)]
 
     def _names(self, *nodes: Node) -> tuple[str, ...]:
-        """Our names of the sizes in some parts of the formula."""
+        """Name the sizes in some parts of the formula, in our names."""
         words = {step.word for node in nodes for step in node.steps() if step.kind == "name"}
         letters = {a for word in words for a in self.names[word].free_symbols}
         ours = {NAMES[a.name] for a in letters}
         return tuple(sorted("seq_len" if name == "kv_len" else name for name in ours))
 
     def places(self, case: Case, quantity: str) -> list[Case]:
-        """Where to compare it with the count, where letters do not decide."""
+        """Choose where to compare the formula with the count, where letters do not decide."""
         used = {a for expr in self.names.values() for a in expr.free_symbols}
         return places(case, self.literals(), self.gaps(), run=of_the_run(quantity, used))
 
@@ -103,7 +103,7 @@ class Tried:
         self.answered: list[tuple[Case, Fraction]] = []
 
     def notes(self) -> list[str]:
-        """What of the plan was not done, and why."""
+        """Say what of the planned comparison was not done, and why."""
         said = []
         done = self.compared + self.raised + self.inexact
         if self.raised:
@@ -167,7 +167,7 @@ def tried_at(
 
 
 def _comparable(other: Case, case: Case, quantity: str) -> Case:
-    """The other case in the dtype of this one, where the quantity is of one dtype."""
+    """Return `other` in the dtype of `case`, where the quantity is of one dtype."""
     if not holds_dtype(quantity):
         return other
     return other[0], Workload(**{**other[1].to_dict(), "dtype": case[1].dtype})
@@ -176,7 +176,7 @@ def _comparable(other: Case, case: Case, quantity: str) -> Case:
 def small_cases(
     case: Case, value: Callable[[Case], Fraction | None], most: int, late: Callable[[], bool]
 ) -> list[tuple[Case, Fraction]]:
-    """What a wrong formula gives at small sizes, from which the mistake may be told."""
+    """Evaluate a wrong formula at small sizes, from which the mistake may be told."""
     found = []
     for other in random_cases(*case, most):
         if late():
@@ -198,7 +198,9 @@ def _add(values: dict[str, set[int]], case: Case) -> None:
 def _smallest(
     case: Case, given: Fraction, value: Callable[[Case], Fraction | None], quantity: str
 ) -> tuple[Case, Fraction]:
-    """The case made small, and what the formula gives there."""
+    """Make the case small while the formula is wrong there;
+    return it and what the formula gives.
+    """
     late = passed(TO_SHRINK)
     last = case, given
 

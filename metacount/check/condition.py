@@ -25,7 +25,8 @@ RATIOS = (2, 3, 4, 6, 8)
 
 
 def condition(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str | None:
-    """The fewest relations between the model's sizes under which `difference` is 0 for all others.
+    """Find the fewest relations between the model's sizes under
+    which `difference` is 0 for all others.
 
     None where four of them are not enough.
     """
@@ -91,7 +92,7 @@ def _pins(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Itera
 def _zero_at(
     difference: sympy.Expr, several: tuple[Relation, ...], primes: dict[sympy.Expr, int]
 ) -> bool:
-    """The quick look: zero at primes. Calls are left to the slow one."""
+    """Check quickly whether the difference is zero at primes. Calls are left to the slow check."""
     if any(not what.is_Symbol for _, what, _ in several):
         return True
     numbers = dict(primes)
@@ -117,7 +118,7 @@ def _zero(difference: sympy.Expr, several: tuple[Relation, ...]) -> bool:
 
 
 def named(expr: sympy.Expr) -> str:
-    """An expression with our names in place of the letters.
+    """Write an expression with our names in place of the letters.
 
     >>> named(2 * LETTERS["d_model"] ** 2 + 1)
     '2·d_model² + 1'

@@ -34,7 +34,7 @@ def judged_function(
     quantity: str,
     timeout: float = TIMEOUT,
 ) -> Judgement:
-    """The verdict on a function, called here: it is the caller's own code."""
+    """Judge a function, called here: it is the caller's own code."""
     name = shown(getattr(function, "__name__", "the function"))
     words = vocabulary(model, case, quantity)
     try:
@@ -50,7 +50,7 @@ def judged_function(
 def judged_file(
     path: str, function: str, model: Model, case: Case, quantity: str, *, timeout: float = TIMEOUT
 ) -> Judgement:
-    """The verdict on a function of a file, run in a process that is stopped when it hangs."""
+    """Judge a function of a file, run in a process that is stopped when it hangs."""
     name = f"{shown(path)}:{shown(function)}"
     if not os.path.isfile(path):
         raise InputError(f"{shown(path)}: no such file; give FILE.py:FUNCTION")
@@ -97,7 +97,7 @@ def _case(data: Json, like: ModelSpec) -> tuple[Case, Fraction]:
 
 
 def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: float) -> Judgement:
-    """In letters where the function took them; else, or where that takes long, by numbers."""
+    """Judge in letters where the function took them; else, or where that takes long, by numbers."""
     if answer.text is not None:
         formula = read(answer.text)
         words = vocabulary(model, case, quantity)

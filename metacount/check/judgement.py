@@ -79,7 +79,9 @@ class Judgement:
         return self.theirs_value - self.ours_value
 
     def to_dict(self) -> Json:
-        """Plain data: expressions as text in letters, fractions as text where they are no ints."""
+        """Convert the judgement to plain data: expressions as text in letters, fractions as text
+        where they are no ints.
+        """
         found = self.counterexample
         return {
             "verdict": self.verdict,

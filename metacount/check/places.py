@@ -62,7 +62,7 @@ class Gap:
 def places(
     case: Case, literals: Iterable[Fraction], gaps: Iterable[Gap] = (), *, run: bool = True
 ) -> list[Case]:
-    """Valid models of the structure of `case`, other than it: the most telling first.
+    """List models of the structure of `case`, other than `case` itself: the most telling first.
 
     `literals` are the numbers that stand in the formula; each of `gaps` is a
     difference whose sign decides. Without `run` nobody asks
@@ -97,7 +97,7 @@ def _key(case: Case) -> tuple[object, ...]:
 
 
 def _spread(cases: list[Case], most: int) -> list[Case]:
-    """At most so many of `cases`, from all over."""
+    """Pick at most so many of `cases`, from all over."""
     if len(cases) <= most:
         return cases
     return [cases[i * len(cases) // most] for i in range(most)]
@@ -110,7 +110,8 @@ def _specs() -> tuple[ModelSpec, ...]:
 
 
 def _catalog(case: Case) -> Iterator[Case]:
-    """The structure of `case` at the sizes of every model of the catalog that has these sizes.
+    """Yield the structure of `case` at the sizes of the models
+    of the catalog that have these sizes.
 
     Models that have them all come first; of others, the sizes that they have.
     """
@@ -126,7 +127,7 @@ def _catalog(case: Case) -> Iterator[Case]:
 
 
 def _unruled(case: Case) -> Iterator[Case]:
-    """Sizes that a spec refuses, but no architecture: T5 may have any number of buckets."""
+    """Yield sizes that a spec refuses, but no architecture: T5 may have any number of buckets."""
     spec, run = case
     if spec.n_buckets is not None:
         for more in (1, 2, 3):
@@ -134,7 +135,7 @@ def _unruled(case: Case) -> Iterator[Case]:
 
 
 def _varied(case: Case) -> Iterator[Case]:
-    """The model's own sizes, one of them changed."""
+    """Yield the model's own sizes with one of them changed."""
     for name, size in sizes_of(case).items():
         for value in (size + 1, size - 1, 2 * size, size // 2, 3 * size, 10 * size):
             yield from with_sizes(case, {name: value})
@@ -144,7 +145,7 @@ def _varied(case: Case) -> Iterator[Case]:
 
 
 def _numbers(literals: Iterable[Fraction]) -> list[int]:
-    """The numbers to look beside: those of the formula, their products and quotients."""
+    """List the numbers to look beside: those of the formula, their products and quotients."""
     first: dict[int, None] = {}
     for number in literals:
         for whole in (
@@ -165,13 +166,17 @@ def _numbers(literals: Iterable[Fraction]) -> list[int]:
 
 
 def _around(number: int, name: str) -> tuple[int, ...]:
-    """A number, both its sides, and far above; thousands of layers take long to look at."""
+    """List a number, both its sides, and, but for layers, far above:
+    thousands of layers take long to look at.
+    """
     near = (number, number - 1, number + 1, number + 2, 2 * number + 1, number // 2)
     return near if name in LAYERED else (*near, 10 * number, 1_000 * number)
 
 
 def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
-    """The model's own sizes, one of them beside a number of the formula, or where it turns."""
+    """Yield the model's own sizes, one beside a number of the formula or
+    where a gap changes sign.
+    """
     for turn in turns:
         name, *_ = turn
         for value in _around(turn[name], name):
@@ -183,7 +188,7 @@ def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iter
 
 
 def _turns(bases: list[Case], gaps: Iterable[Gap]) -> list[dict[str, int]]:
-    """Sizes at which the sign of a gap changes, all others as in one of `bases`.
+    """Find sizes at which the sign of a gap changes, all others as in one of `bases`.
 
     Where none can be so large, another one that the gap depends on is made large first.
     """
@@ -211,7 +216,7 @@ def _limit(name: str) -> int:
 
 
 def _crossings(gap: Gap, base: Case, name: str, others: dict[str, int]) -> Iterator[int]:
-    """Sizes `name` at which the gap has another sign than one below."""
+    """Yield the sizes for `name` at which the gap has another sign than at one less."""
 
     def sign(size: int) -> int:
         value = gap.at(base, {**others, name: size})
@@ -231,7 +236,7 @@ def _crossings(gap: Gap, base: Case, name: str, others: dict[str, int]) -> Itera
 
 
 def _turn(sign: Callable[[int], int], low: int, high: int, before: int) -> int:
-    """The smallest size between `low` and `high` that has not the sign `before`."""
+    """Find the smallest size between `low` and `high` that has not the sign `before`."""
     while high - low > 1:
         middle = (low + high) // 2
         if sign(middle) == before:
@@ -242,14 +247,16 @@ def _turn(sign: Callable[[int], int], low: int, high: int, before: int) -> int:
 
 
 def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
-    """Two turns at once, just past both: a product shows only where both factors have turned."""
+    """List cases just past two turns at once:
+    a product shows only where both factors have turned.
+    """
     past = [{name: size + 1 for name, size in turn.items()} for turn in turns]
     pairs = [{**a, **b} for a, b in combinations(past, 2) if not a.keys() & b.keys()]
     return [other for sizes in pairs[:MOST_PAIRS] for other in with_sizes(case, sizes)]
 
 
 def _middle(case: Case, draw: random.Random) -> Case | None:
-    """Sizes of any magnitude up to those of the largest models."""
+    """Draw sizes of any magnitude up to those of the largest models."""
     sizes = {name: _drawn(name, draw) for name in sizes_of(case) if name != "prefix_len"}
     return next(with_sizes(case, sizes), None)
 
@@ -270,7 +277,9 @@ def _mixed(
     turns: list[dict[str, int]],
     draw: random.Random,
 ) -> Iterator[Case]:
-    """Each size from the model, from another one, beside a number of the formula, or at random."""
+    """Draw each size from the model, from another one,
+    beside a number of the formula, or at random.
+    """
     here = sizes_of(case)
     for _ in range(MIXED):
         sizes = {}

@@ -17,7 +17,9 @@ LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
 
 
 def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
-    """The case with some sizes changed, and others as the rules then want them; or nothing."""
+    """Yield the case with some sizes changed,
+    and others as the rules then want them; or nothing.
+    """
     spec, run = case
     sizes = {name: size for name, size in changes.items() if name in LIMITS}
     runs = {name: size for name, size in changes.items() if name not in LIMITS}
@@ -36,11 +38,15 @@ def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
 
 
 def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
-    """What else must change so that the rules hold."""
+    """Return the sizes of `spec` with `changes` made,
+    and with what else must change so that the rules hold.
+    """
     sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
 
     def fit(name: str, other: str, value: int) -> None:
-        """`name` becomes `value`, unless it is what was asked for: then `other` follows."""
+        """Set `name` to `value`; where `name` was asked for
+        and `other` was not, set `other` instead.
+        """
         sizes[other if name in changes and other not in changes else name] = value
 
     heads, kv = sizes.get("n_heads"), sizes.get("n_kv_heads")

@@ -33,7 +33,7 @@ LONGEST_PATTERN = 16
 
 
 def structure(spec: ModelSpec) -> str:
-    """What of `spec` matters to a count and is no size.
+    """Describe what of `spec` matters to a count and is no size.
 
     >>> from metacount.catalog import entry
     >>> structure(entry("qwen3-32b").spec())
@@ -51,7 +51,7 @@ def structure(spec: ModelSpec) -> str:
 
 
 def _around(spec: ModelSpec) -> list[str]:
-    """What Gemma 3n has in and around its blocks."""
+    """Name what the spec has of what Gemma 3n has in and around its blocks."""
     found = {
         "AltUp": spec.n_altup_inputs,
         "LAuReL": spec.laurel_rank,
@@ -74,7 +74,7 @@ def _recurrent(spec: ModelSpec) -> str:
 
 
 def _of_layers(letter: str, letters: str) -> str:
-    """Which layers of a pattern, where it is not all of them."""
+    """Say which layers of a pattern have `letter`, where it is not all of them."""
     if set(letters) == {letter}:
         return ""
     shown = letters if len(letters) <= LONGEST_PATTERN else letters[:LONGEST_PATTERN] + "..."

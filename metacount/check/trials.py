@@ -35,13 +35,13 @@ ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
 
 
 def free_sizes(spec: ModelSpec) -> tuple[str, ...]:
-    """The fields of `spec` that are sizes; what is 0 or None is structure and stays."""
+    """Name the fields of `spec` that are sizes; what is 0 or None is structure and stays."""
     names = [name for name in NAMES if getattr(spec, name)]
     return tuple(n for n in names if n != "moe_every" or spec.moe_every > 1)
 
 
 def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) -> list[Case]:
-    """Up to `n` valid models of the structure of `spec`, each with a workload."""
+    """Draw up to `n` valid models of the structure of `spec`, each with a workload."""
     draw = random.Random(seed)
     cases: list[Case] = []
     for _ in range(n * ATTEMPTS):
@@ -89,7 +89,7 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
 
 
 def _index_sizes(sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
-    """Sizes of a block indexer that go with the others; nothing without one."""
+    """Draw the sizes of a block indexer that go with the others; nothing without one."""
     if "index_block_len" not in sizes:
         return {}
     return {
@@ -111,7 +111,7 @@ def _run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:
 
 
 def shrunk(case: Case, differs: Callable[[Case], bool]) -> Case:
-    """The smallest sizes, one after the other, at which the two still differ."""
+    """Lower the sizes of a case, one after the other, as long as the two still differ."""
     changed = True
     while changed:
         changed = False
@@ -123,7 +123,7 @@ def shrunk(case: Case, differs: Callable[[Case], bool]) -> Case:
 
 
 def _smaller(case: Case) -> Iterator[Case]:
-    """The case with one size lowered: to the smallest that the rules allow first."""
+    """Yield the case with one size lowered: to the smallest that the rules allow first."""
     spec, run = case
     for name in free_sizes(spec):
         size = getattr(spec, name)
@@ -145,7 +145,7 @@ def _smaller(case: Case) -> Iterator[Case]:
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """Every size of the model and of the run."""
+    """Return every size of the model and of the run."""
     spec, run = case
     found = {name: getattr(spec, name) for name in free_sizes(spec)}
     found |= {"batch_size": run.batch_size, "seq_len": run.seq_len}

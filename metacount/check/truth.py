@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:
-    """The quantity counted with ints."""
+    """Count the quantity with ints."""
     return int(sum(COUNTS[quantity](spec, run_sizes(spec, workload)).values()))
 
 
@@ -42,7 +42,7 @@ class Truth:
         self.expr = sympy.Add(*self.parts.values())
 
     def shown(self, expr: sympy.Expr) -> sympy.Expr:
-        """`expr` as short as it goes, with a letter for the number of layers of a kind."""
+        """Shorten `expr` as far as it goes, with a letter for the number of layers of a kind."""
         for floors, letter in self.folded.items():
             first, *others = sympy.Add.make_args(floors)
             folded = sympy.expand(expr.xreplace({first: letter - sympy.Add(*others)}))
@@ -51,12 +51,14 @@ class Truth:
         return readable(expr)
 
     def names(self, letters: set[sympy.Expr]) -> tuple[str, ...]:
-        """The names of some letters and of those of the count, in the legend's order."""
+        """Name some letters and those of the count, in the legend's order."""
         used = {letter.name for letter in letters | self.expr.free_symbols}
         return tuple(name for letter, name in NAMES.items() if letter in used)
 
     def rules(self) -> Mapping[sympy.Expr, sympy.Expr]:
-        """What the spec's rules say of sizes, as a product in a letter's place: h = h_kv·g."""
+        """Return what the spec's rules say of sizes,
+        as a product in a letter's place: h = h_kv·g.
+        """
         found = {}
         groups = [("n_heads", "n_kv_heads"), ("n_experts", "n_groups")]
         for whole, part in groups:

@@ -41,7 +41,7 @@ WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the 
 
 
 def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
-    """The names that a formula about `model` may use."""
+    """Return the names that a formula about `model` may use."""
     config = model.source.config if model.source is not None else None
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
@@ -49,7 +49,7 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
 def judged_text(
     text: str, model: Model, case: Case, quantity: str, timeout: float = TIMEOUT
 ) -> Judgement:
-    """The verdict on a text: in letters, or by numbers alone where letters take too long."""
+    """Judge a text: in letters, or by numbers alone where letters take too long."""
     formula = read(text)
     words = vocabulary(model, case, quantity)
     theirs = Theirs(formula.tree, words.meanings(formula.names), text)
@@ -80,7 +80,7 @@ def judged(
     timeout: float,
     answer: Answer | None = None,
 ) -> Judgement:
-    """The verdict on a formula in our letters.
+    """Judge a formula in our letters.
 
     `answer` is what the function gave that it was read from: equal in letters is equal for all
     sizes only where numbers agreed everywhere.
@@ -150,14 +150,16 @@ def _tried(theirs: Theirs, case: Case, quantity: str, timeout: float) -> Tried:
 
 
 def sure(answer: Answer) -> bool:
-    """Whether numbers say of a function, wherever they were to be asked, what letters say."""
+    """Tell whether a function was compared in numbers wherever planned,
+    and nothing makes letters unsure.
+    """
     return answer.tried is not None and answer.tried.complete and answer.unsure is None
 
 
 def judged_numbers(
     answer: Answer, model: Model, case: Case, quantity: str, timeout: float
 ) -> Judgement:
-    """The verdict on a formula of which only numbers are known."""
+    """Judge a formula of which only numbers are known."""
     truth = Truth(*case, quantity)
     tried, notes = answer.tried, [*answer.notes]
     terms: tuple[Term, ...] = ()
@@ -194,14 +196,14 @@ def judged_numbers(
 
 
 def _verdict(tried: Tried) -> str:
-    """The verdict on what is right at the model's sizes."""
+    """Choose the verdict on what is right at the model's sizes."""
     if tried.small is not None or (tried.fixed and tried.compared):
         return HERE
     return TRIED if tried.compared else UNTRIED
 
 
 def _undecided(answer: Answer) -> list[str]:
-    """Why equal numbers are not called equal for all sizes."""
+    """Say why equal numbers are not called equal for all sizes."""
     return [] if answer.unsure is None else [f"not decided for all sizes: {answer.unsure}"]
 
 
@@ -213,7 +215,7 @@ def _fixed(tried: Tried) -> str | None:
 
 
 def _rules(difference: sympy.Expr, truth: Truth) -> str:
-    """The fewest rules of sizes by which a difference is zero, in words; nothing where it is not.
+    """Name the fewest rules of sizes by which a difference is zero; nothing where it is not.
 
     They hold in every model of this structure: key/value heads divide the heads.
     """
@@ -229,7 +231,7 @@ def _rules(difference: sympy.Expr, truth: Truth) -> str:
 
 
 def _factor(product: sympy.Expr) -> str:
-    """What a size is a multiple of: `2`, or another size."""
+    """Name what a size is a multiple of: `2`, or another size."""
     first = next(a for a in product.args if a.is_Integer or a.name in NAMES)
     return str(first) if first.is_Integer else NAMES[first.name]
 
@@ -237,7 +239,7 @@ def _factor(product: sympy.Expr) -> str:
 def _counterexample(
     tried: Tried | None, quantity: str, letters: set[sympy.Expr]
 ) -> Counterexample | None:
-    """The smallest sizes at which the two differ: those that either side uses."""
+    """Return small sizes at which the two differ: those that either side uses."""
     if tried is None or tried.small is None:
         return None
     case, theirs = tried.small

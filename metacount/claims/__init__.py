@@ -100,7 +100,7 @@ RUNNING = "executed."
 
 
 def claims() -> tuple[Claim, ...]:
-    """Every claim, by topic.
+    """Return every claim, by topic.
 
     >>> [claim.id for claim in claims()][:2]
     ['block-512-total', 'block-512-share']
@@ -109,7 +109,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def find_claim(id: str) -> Claim:
-    """One claim; `SpecError` with the nearest id for one that is not there."""
+    """Find the claim with an id; raise `SpecError` with the nearest id where none has it."""
     from metacount.errors import SpecError, nearest
 
     known = {claim.id: claim for claim in claims()}
@@ -119,7 +119,7 @@ def find_claim(id: str) -> Claim:
 
 
 def needs_torch(claim: Claim) -> bool:
-    """Whether judging it runs modules."""
+    """Tell whether judging a claim runs modules."""
     return JUDGES[claim.judge].startswith(RUNNING)
 
 

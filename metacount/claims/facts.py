@@ -54,7 +54,7 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...], lang: str) -> str:
-    """Those of the sentences whose conditions hold, with their numbers put in."""
+    """Write those of the sentences whose conditions hold, with their numbers put in."""
     known = Known(claim, {**{v: v == finding.verdict for v in VERDICTS}, **finding.values})
     return translated(" ", lang).join(
         BRACES.sub(lambda found: shown(computed(found[1], known), lang), sentence.said(lang))
@@ -64,7 +64,7 @@ def sentences(claim: Claim, finding: Finding, texts: tuple[Sentence, ...], lang:
 
 
 def shown(number: object, lang: str = "en") -> str:
-    """A value as it stands in a text.
+    """Format a value as it stands in a text.
 
     >>> shown(14336), shown("63.96 %")
     ('14,336', '63.96 %')
@@ -75,7 +75,7 @@ def shown(number: object, lang: str = "en") -> str:
 
 
 def named(claim: Claim) -> Known:
-    """The sizes and parts of a claim's model under their names."""
+    """Return the sizes and parts of a claim's model under their names."""
     return Known(claim, {})
 
 
@@ -91,7 +91,7 @@ class Known:
         self.values |= values
 
     def name(self, name: str) -> object:
-        """A size, a field, a verdict, or what the judge found."""
+        """Look up a size, a field, a verdict, or what the judge found."""
         if name not in self.values:
             raise SpecError(
                 "claim",
@@ -102,7 +102,7 @@ class Known:
         return self.values[name]
 
     def call(self, name: str, id: str | None) -> object:
-        """A part or a size of the claim's model, or of another one."""
+        """Compute a part, or look up a size, of the claim's model or of another one."""
         spec = spec_of(self.claim) if id is None else catalog.entry(id).spec()
         if name == "stated":
             return evaluated(self.claim.options["formula"], spec.to_dict())
@@ -110,7 +110,7 @@ class Known:
 
 
 def computed(text: str, known: Known | Mapping[str, Dim]) -> object:
-    """The value of one expression of the data.
+    """Compute the value of one expression of the data.
 
     >>> computed("4*d**2 == 64 and not (d > 4)", {"d": 4})
     True
@@ -119,7 +119,7 @@ def computed(text: str, known: Known | Mapping[str, Dim]) -> object:
 
 
 def evaluated(formula: str, sizes: Mapping[str, Dim]) -> Dim:
-    """A formula in our names with `sizes` put in: ints, or symbols.
+    """Evaluate a formula in our names with `sizes` put in: ints, or symbols.
 
     >>> evaluated("4*d_model**2", {"d_model": 3})
     36

@@ -25,7 +25,7 @@ class Sentence:
     where: tuple[str, ...]
 
     def said(self, lang: str) -> str:
-        """The sentence in a language, with what is computed between braces."""
+        """Return the sentence in a language, what is computed still between braces."""
         return self.say_zh if lang == "zh" else self.say
 
 
@@ -49,7 +49,7 @@ class Claim:
     explain: tuple[Sentence, ...]
 
     def said(self, lang: str) -> str:
-        """The statement in a language."""
+        """Return the statement in a language."""
         return self.statement_zh if lang == "zh" else self.statement
 
     @property
@@ -98,7 +98,7 @@ class Verdict:
         return self.claim.said(self.lang)
 
     def to_dict(self) -> Json:
-        """Plain data under public names."""
+        """Return the verdict as plain data under public names."""
         return {
             "id": self.claim.id,
             "topic": self.claim.topic,

@@ -22,11 +22,11 @@ class Label:
     step: Fraction
 
     def holds(self, exact: int | Fraction) -> bool:
-        """Whether `exact` is the number, or rounds to it."""
+        """Tell whether `exact` is the number, or rounds to it."""
         return 2 * abs(exact - self.value) <= self.step
 
     def rounded(self, exact: int | Fraction) -> str:
-        """`exact` with as many decimals as the label has, in its unit.
+        """Format `exact` with as many decimals as the label has, in its unit.
 
         >>> parse("46B").rounded(46_702_792_704), parse("67 %").rounded(Fraction(1, 3))
         ('47B', '33 %')
@@ -41,7 +41,7 @@ class Label:
 
 
 def parse(text: str) -> Label:
-    """The number that a label prints.
+    """Read the number that a label prints.
 
     >>> label = parse("67.11M")
     >>> label.holds(67_108_864), label.holds(67_115_001), label.holds(67_104_999)
@@ -69,7 +69,7 @@ def parse(text: str) -> Label:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Digits and unit.
+    """Split a label into digits and unit.
 
     >>> _split("67.11M"), _split("67 %")
     (('67.11', 'M'), ('67', ' %'))

@@ -31,7 +31,9 @@ LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
 
 
 def without_biases(spec: ModelSpec) -> ModelSpec:
-    """The same sizes, numbers or letters, with every bias of its blocks left out."""
+    """Return the same sizes, numbers or letters,
+    with the `BIASES` and sinks of the blocks left out.
+    """
     return spec.substituted(**dict.fromkeys(BIASES, False), attention_sinks=False)
 
 
@@ -117,12 +119,16 @@ def _width_norms(spec: ModelSpec) -> Dim:
 
 
 def _cache_of_every_layer(spec: ModelSpec) -> Dim:
-    """Values of a token, were every block one of those with attention; 0 for an encoder."""
+    """Count the cached values of a token,
+    were every block one of those with attention; 0 for an encoder.
+    """
     return 0 if spec.kind == "encoder" else spec.n_layers * block.kv_cache_values(spec)
 
 
 def _state_values(spec: ModelSpec) -> Dim:
-    """Values of the states of all layers, of one sequence of any length; 0 where none has one."""
+    """Count the values of the states of all layers,
+    of one sequence of any length; 0 where none has one.
+    """
     mixer = mixer_of(spec.last_stack.recurrent)
     if mixer is None:
         return 0
@@ -131,7 +137,7 @@ def _state_values(spec: ModelSpec) -> Dim:
 
 
 def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:
-    """The same count, refused for a model that has no experts."""
+    """Wrap a count so that it raises `SpecError` for a model that has no experts."""
 
     def counted(spec: ModelSpec) -> Dim:
         if not spec.is_moe:
@@ -204,12 +210,14 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
 
 @lru_cache
 def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
-    """Every model of the catalog that can be built."""
+    """Return every model of the catalog that can be built."""
     return tuple((e, e.spec()) for e in catalog.entries() if e.sizes is not None)
 
 
 def model_of(claim: Claim) -> CatalogEntry:
-    """The catalog's entry of a claim's model; `SpecError` for a claim that names none."""
+    """Return the catalog's entry of a claim's model;
+    raise `SpecError` for a claim that names none.
+    """
     if claim.model is None:
         raise SpecError(
             "claim",
@@ -221,22 +229,24 @@ def model_of(claim: Claim) -> CatalogEntry:
 
 
 def spec_of(claim: Claim) -> ModelSpec:
-    """The model that a claim is about, with the sizes that it sets itself."""
+    """Return the model that a claim is about, with the sizes that it sets itself."""
     return model_of(claim).spec().replace(**claim.options.get("set", {}))
 
 
 def value(spec: ModelSpec, part: str) -> int:
-    """A part in numbers."""
+    """Compute a part in numbers."""
     return int(PARTS[part](spec))
 
 
 def words(part: str) -> str:
-    """The name of a part as it is printed."""
+    """Name a part as it is printed."""
     return part.replace("_", " ")
 
 
 def letters(spec: ModelSpec, part: str) -> sympy.Expr:
-    """A part as a SymPy expression in the legend's letters; what the model lacks is left out."""
+    """Write a part as a SymPy expression in the legend's letters;
+    what the model lacks is left out.
+    """
     import sympy
 
     from metacount.textbook.closed_form import readable
@@ -248,13 +258,13 @@ def letters(spec: ModelSpec, part: str) -> sympy.Expr:
 
 
 def in_numbers(text: str, spec: ModelSpec) -> str:
-    """The text of a formula with each letter's number in its place."""
+    """Replace each letter in the text of a formula by its number."""
     sizes = {t.letter: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     return LETTERS.sub(lambda name: str(sizes.get(name[0]) or name[0]), text)
 
 
 def computation(spec: ModelSpec, part: str) -> str:
-    """A part in letters, with numbers put in, and what it comes to.
+    """Write a part in letters, with numbers put in, and what it comes to.
 
     >>> computation(catalog.entry("llama-7b").spec(), "attention")
     '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
@@ -267,7 +277,7 @@ def computation(spec: ModelSpec, part: str) -> str:
 
 
 def percent(part: int | Fraction, places: int = 1) -> str:
-    """A ratio in percent.
+    """Format a ratio in percent.
 
     >>> percent(Fraction(2, 3)), percent(Fraction(-1, 8), 2)
     ('66.7 %', '-12.50 %')

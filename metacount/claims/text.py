@@ -41,18 +41,18 @@ Words: TypeAlias = str | Said | Listed
 
 
 def say(english: str, /, **values: Words | int) -> Said:
-    """A text of the table, with its values."""
+    """Make a text of the table of translations, with its values."""
     found = {name: str(v) if isinstance(v, int) else v for name, v in values.items()}
     return Said(english=english, values=found)
 
 
 def listed(parts: Iterable[Words], between: str = ", ", *, capital: bool = False) -> Listed:
-    """Several texts as one."""
+    """Join several texts into one."""
     return Listed(parts=tuple(parts), between=between, capital=capital)
 
 
 def in_language(words: Words, lang: str) -> str:
-    """The text as a reader of a language sees it.
+    """Write the text as a reader of a language sees it.
 
     >>> fits = say("{number} too few", number="7")
     >>> in_language(fits, "en"), in_language(fits, "zh")
@@ -71,12 +71,12 @@ def in_language(words: Words, lang: str) -> str:
 
 
 def translated(english: str, lang: str) -> str:
-    """The table's text for an English one; the English itself where it has none."""
+    """Translate an English text by the table; keep the English where it has none."""
     return english if lang == "en" else chinese().get(english, english)
 
 
 @lru_cache
 def chinese() -> dict[str, str]:
-    """The Chinese of every text, by the English."""
+    """Read the Chinese of every text, by the English."""
     found: dict[str, str] = json.loads(CHINESE.read_text(encoding="utf-8"))
     return found

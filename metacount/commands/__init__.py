@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def json_text(data: object) -> str:
-    """`data` as the JSON that a command prints."""
+    """Write `data` as the JSON that a command prints."""
     import json
     import sys
 
@@ -27,14 +27,14 @@ def json_text(data: object) -> str:
 
 
 def table_text(name: str, table: Table) -> str:
-    """A table in the format that an option names."""
+    """Write a table in the format that an option names."""
     from metacount.views.tables import WRITERS
 
     return WRITERS[name](table)
 
 
 def prepare_for_torch() -> None:
-    """Collecting among the million objects that importing torch leaves behind is in vain."""
+    """Stop garbage collection, in vain among the million objects that importing torch leaves."""
     import gc
     import os
 

@@ -63,21 +63,21 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _code(session: Session) -> int:
-    """What the run ends with, known when it has ended."""
+    """Return the exit code of the run, known when it has ended."""
     if session.interrupted is not None:
         return int(session.interrupted)
     return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
 
 
 def _at_the_end(session: Session) -> Generator[str, None, None]:
-    """Every row as JSON, also of a run that was stopped."""
+    """Run to the end, then yield every row as JSON, also of a run that was stopped."""
     for _ in session.text():
         pass
     yield json_text(session.lines)
 
 
 def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str, None, None]:
-    """Each case as it is done; at the end what the columns mean, and how it compares."""
+    """Yield each case as it is done; at the end what the columns mean, and how `old` compares."""
     for piece in session.text():
         yield piece
         sys.stdout.flush()
@@ -130,7 +130,7 @@ def _plan(args: argparse.Namespace, device: str) -> Plan:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The options that decide what is measured, without files, which name places of a machine."""
+    """Write the command with the options that decide what is measured, no files of this machine."""
     words = ["metacount", "bench", args.topic]
     for name, value in sorted(vars(args).items()):
         if name in ("topic", "run", "command", "json", "save", "compare", "list", "dry_run"):

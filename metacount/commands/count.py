@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _found(args: argparse.Namespace) -> Sequence[Model | TransformersOnly]:
-    """The models that are named, each at every value of --over."""
+    """Find the models that are named, or the one that is named at every value of --over."""
     if args.over is None:
         return [find_any(argument, args.settings) for argument in args.model]
     if len(args.model) > 1:
@@ -93,7 +93,7 @@ def _found(args: argparse.Namespace) -> Sequence[Model | TransformersOnly]:
 
 
 def _one(model: Model | TransformersOnly, request: Request) -> str:
-    """One model with the definition of each figure."""
+    """Write one model with the definition of each figure."""
     if isinstance(model, Model):
         from metacount.textbook.count import count
         from metacount.views.count import count_text
@@ -105,7 +105,7 @@ def _one(model: Model | TransformersOnly, request: Request) -> str:
 
 
 def _figures(model: Model | TransformersOnly, request: Request) -> Json:
-    """What --json says of a model: by formula, or measured where there is none."""
+    """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
         from metacount.textbook.count import count, count_data
 
@@ -116,7 +116,7 @@ def _figures(model: Model | TransformersOnly, request: Request) -> Json:
 
 
 def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Workload, Sequence[str]]:
-    """What transformers' own module has, the workload that it ran, and what is to be said of it."""
+    """Measure transformers' own module: what it has, the workload that it ran, any notes on it."""
     from metacount.verify.compare import fitted_outside, outside_witnesses
 
     source = Source(config=model.source.config)
@@ -130,7 +130,7 @@ def _columns(
     found: Sequence[Model | TransformersOnly],
     data: Sequence[Json],
 ) -> str:
-    """The chosen columns, a row for each model."""
+    """Write the chosen columns, a row for each model."""
     from metacount.views.columns import columns_data, columns_table, columns_text
     from metacount.views.comparison import heading, notes
     from metacount.views.layout import columns
@@ -147,7 +147,7 @@ def _columns(
 
 
 def _as_data(args: argparse.Namespace, data: list[Json]) -> str:
-    """The figures of models in a format that programs read."""
+    """Write the figures of models in a format that programs read."""
     if args.json:
         return json_text(data if len(data) > 1 else data[0])
     from metacount.views.count_table import count_table
@@ -170,7 +170,7 @@ def _count_folder(args: argparse.Namespace, request: Request) -> Result:
 def _count_conventions(
     found: Sequence[Model | TransformersOnly], request: Request, as_json: bool
 ) -> Result:
-    """One model's FLOPs under every convention."""
+    """Write each model's FLOPs under every convention."""
     from metacount.textbook.count import fitted
     from metacount.views.conventions import conventions_data, conventions_text
 

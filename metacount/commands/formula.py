@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _from_code(args: argparse.Namespace) -> Result:
-    """The form that the code has, in the names of its config or of our spec."""
+    """Write the formula read off the code, in the names of its config or of our spec."""
     model = find_any(args.model, args.settings)
     prepare_for_torch()
     from metacount.textbook.training import TRAINING

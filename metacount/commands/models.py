@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _columns(args: argparse.Namespace, entries: Sequence[CatalogEntry]) -> str:
-    """The chosen columns of the catalog, counted at the default workload."""
+    """Write the chosen columns of the catalog, counted at the default workload."""
     from metacount.spec import Request
     from metacount.textbook.count import count
     from metacount.views.columns import columns_data, columns_table, columns_text

@@ -24,7 +24,7 @@ TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
 
 
 def file_and_name(text: str) -> tuple[str, str] | None:
-    """The two parts of FILE.py:NAME; None of anything else.
+    """Split FILE.py:NAME into its two parts; return None for anything else.
 
     >>> file_and_name("mine.py:count"), file_and_name("type:llama")
     (('mine.py', 'count'), None)
@@ -88,7 +88,7 @@ def _take_like(args: argparse.Namespace) -> None:
 
 
 def add_over(parser: argparse.ArgumentParser) -> None:
-    """One model at several values of a size."""
+    """Add --over: one model at several values of a size."""
     parser.add_argument(
         "--over",
         metavar="FIELD=V,V,...",
@@ -150,7 +150,7 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """Sizes of what a module of somebody's own is given."""
+    """Add --input: the sizes of what a module of somebody's own is given."""
     parser.add_argument(
         "--input",
         metavar="SIZES",
@@ -181,7 +181,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_formats(parser: argparse.ArgumentParser) -> None:
-    """JSON, or the table of the result in a format that other programs take."""
+    """Add the options for JSON, or for the table of the result in a format of other programs."""
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="print JSON instead of text")
     for name, title in TABLES.items():
@@ -201,7 +201,7 @@ def refuse_table(args: argparse.Namespace, asked: str) -> None:
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Which columns a table of models has."""
+    """Add --columns: which columns a table of models has."""
     parser.add_argument(
         "--columns",
         metavar="NAME,...",
@@ -223,7 +223,7 @@ def refuse_columns(args: argparse.Namespace, asked: str) -> None:
 
 
 def request_of(args: argparse.Namespace) -> Request:
-    """What the options ask to be run; the model decides what they leave open."""
+    """Read what the options ask to be run; the model decides what they leave open."""
     return Request(
         batch_size=args.batch,
         seq_len=args.seq,

@@ -63,7 +63,7 @@ class _Picture:
 
 
 def _lengths(args: argparse.Namespace) -> list[int]:
-    """The lengths of --seq: 1k is 1,024."""
+    """Read the lengths of --seq: 1k is 1,024."""
     found = []
     for text in [] if args.seq is None else args.seq.split(","):
         number = length(text.strip())
@@ -83,7 +83,7 @@ def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
 
 
 def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
-    """Each model that gets a bar, under its name or its value of --over."""
+    """List each model that gets a bar, under its name or its value of --over."""
     if args.over is None:
         return [(model.name, model) for model in _found(args)]
     found = []

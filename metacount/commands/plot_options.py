@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_kind(args: argparse.Namespace) -> str:
-    """What is to be drawn; an `InputError` unless it is one thing, with options of its own."""
+    """Find what is to be drawn; raise `InputError` unless it is one thing, with its own options."""
     wanted = [kind for kind in KINDS if getattr(args, kind)]
     if len(wanted) != 1:
         raise InputError(

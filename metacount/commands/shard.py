@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """What is done on the mesh."""
+    """Add the options that say what is done on the mesh."""
     parser.add_argument("--train", action="store_true", help="a step of training, not serving")
     parser.add_argument(
         "--zero",
@@ -121,7 +121,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def how_of(args: argparse.Namespace) -> Json:
-    """The options of `add_job`, as the API takes them."""
+    """Collect the options of `add_job`, as the API takes them."""
     return {
         "zero": args.zero,
         "optimizer": args.optimizer,

@@ -159,7 +159,7 @@ def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
 
 
 def _of_file(args: argparse.Namespace, setup: Setup, path: str, name: str) -> Training:
-    """A step of a module of somebody's own: the file is run to make it."""
+    """Measure a step of a module of somebody's own; the file is run to make the module."""
     if args.settings or args.reference:
         raise InputError("--set and --reference are not for FILE.py:NAME; leave them out")
     if not args.input:

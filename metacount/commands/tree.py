@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def chosen_columns(text: str) -> tuple[str, ...]:
-    """The columns that an option names, in its order; the formula, which may need lines, last."""
+    """Read the columns an option names, in its order; the formula, which may need lines, last."""
     from metacount.views.tree_columns import COLUMNS
 
     names = [name.strip().lower() for name in text.split(",")]

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def _quantities(args: argparse.Namespace) -> tuple[str, ...]:
-    """The quantities of a training step that are asked for."""
+    """Read the quantities of a training step that are asked for."""
     from metacount.textbook.training import TRAINING
 
     asked = tuple(dict.fromkeys(args.quantity or ()))
@@ -123,7 +123,7 @@ def _quantities(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _proved(model: Model, asked: tuple[str, ...]) -> list[tuple[Case, tuple[Proof, ...]]]:
-    """Each case of its structure: all sizes as letters first, then those that it has at 1."""
+    """Prove each case of a structure: all sizes as letters first, then those that it has at 1."""
     from metacount.verify.cases import cases_of_a_step, shown_cases
     from metacount.verify.for_all_sizes import prove
 
@@ -135,7 +135,7 @@ def _proved(model: Model, asked: tuple[str, ...]) -> list[tuple[Case, tuple[Proo
 
 
 def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
-    """`run` of each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
+    """Call `run` on each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
     if len(items) == 1:
         return [run(items[0])]
     from rich.console import Console

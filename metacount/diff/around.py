@@ -15,7 +15,7 @@ from metacount.spec.attention import Attention
 def around_parts(
     spec: ModelSpec, plain: ModelSpec, name: str, *, batch_size: Dim, seq_len: Dim
 ) -> list[Part]:
-    """What such a model has beside the parts of others, without norms; nothing of most models.
+    """List the parts that Gemma 3n has beside those of others, without norms; of most models none.
 
     `plain` has numbers where `spec` may have symbols; `name` is the stack's.
 
@@ -31,7 +31,7 @@ def around_parts(
 
 
 def _borrowing(spec: ModelSpec, plain: ModelSpec, name: str, run: dict[str, Dim]) -> list[Part]:
-    """Attention of the layers that read the keys and values of others."""
+    """List the attention of the layers that read the keys and values of others."""
     mixer = plain.last_stack.attention
     if not isinstance(mixer, Attention) or not mixer.n_kv_shared_layers:
         return []
@@ -54,7 +54,7 @@ def _borrowing(spec: ModelSpec, plain: ModelSpec, name: str, run: dict[str, Dim]
 
 
 def _second(spec: ModelSpec, plain: ModelSpec, name: str, run: dict[str, Dim]) -> list[Part]:
-    """Feed-forwards of the second width."""
+    """List the feed-forwards of the second width."""
     like = plain.last_stack.feed_forward
     if like is None or like.second is None:
         return []
@@ -76,7 +76,9 @@ def _second(spec: ModelSpec, plain: ModelSpec, name: str, run: dict[str, Dim]) -
 
 
 def _streams(spec: ModelSpec, plain: ModelSpec, name: str, run: dict[str, Dim]) -> list[Part]:
-    """AltUp, LAuReL and each layer's own embedding: in every block, and before and after them."""
+    """List AltUp, LAuReL and each layer's own embedding:
+    in every block, and before and after them.
+    """
     last, n_layers = plain.last_stack, spec.last_stack.n_layers
     has = {
         "AltUp": last.altup and f"AltUp of {last.altup.n_inputs} copies",

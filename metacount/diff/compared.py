@@ -71,7 +71,7 @@ class Row:
     forms: tuple[str, str]
 
     def values(self, quantity: str) -> tuple[int, int]:
-        """What both have of a quantity; 0 of a part that is not there."""
+        """Return what both models have of a quantity; 0 of a part that is not there."""
         one, other = (0 if part is None else part.values[quantity] for part in (self.a, self.b))
         return one, other
 
@@ -87,7 +87,7 @@ class Diff:
     notes: tuple[str, ...] = ()
 
     def row(self, name: str) -> Row:
-        """The first part of a name."""
+        """Return the first row of a name."""
         return next(row for row in self.rows if row.name == name)
 
     @property
@@ -96,7 +96,7 @@ class Diff:
         return not self.fields and all(row.status == "same" for row in self.rows)
 
     def to_dict(self) -> Json:
-        """As plain data: figures and parts with the values of both, difference and ratio."""
+        """Return plain data: figures and parts with the values of both, difference and ratio."""
         return {
             "models": [self.a.name, self.b.name],
             "workloads": [self.a.workload.to_dict(), self.b.workload.to_dict()],
@@ -124,7 +124,8 @@ class Diff:
 
 
 def compared(a: int | None, b: int | None) -> Json:
-    """Two values, the second less the first, and the second over the first where that is a number.
+    """Return two values, the second less the first,
+    and the second over the first where that is a number.
 
     >>> compared(4, 6)
     {'a': 4, 'b': 6, 'difference': 2, 'ratio': 1.5}
@@ -158,7 +159,7 @@ def diff(
 
 
 def side(name: str, spec: ModelSpec, run: Workload) -> Side:
-    """A model's figures under the names of `count`."""
+    """Count a model's figures under the names of `count`."""
     data = count(spec, run).to_dict()
     return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in FIGURES})
 
@@ -166,7 +167,7 @@ def side(name: str, spec: ModelSpec, run: Workload) -> Side:
 def aligned(
     a: tuple[Part, ...], b: tuple[Part, ...]
 ) -> list[tuple[str, tuple[Part | None, Part | None]]]:
-    """The parts of both that stand in the same place, with the stack where there are several.
+    """Pair the parts of both that stand in the same place, with the stack where there are several.
 
     An encoder stands for a decoder where the one model has only this and the other only that; a
     mixture for the feed-forward where the one has no more of it, and the other had no mixture.
@@ -240,7 +241,7 @@ def _status(a: Part | None, b: Part | None, fields: dict[str, tuple[object, obje
 
 
 def _belongs(path: str, paths: tuple[str, ...]) -> bool:
-    """Whether a field's path is one of some paths, or below one."""
+    """Tell whether a field's path is one of some paths, or below one."""
     return any(path == known or path.startswith(f"{known}.") for known in paths)
 
 
@@ -250,7 +251,7 @@ def _differing(a: ModelSpec, b: ModelSpec) -> dict[str, tuple[object, object]]:
 
 
 def _forms(spec: ModelSpec, run: Workload) -> dict[tuple[str, str], str]:
-    """The parameters of one block of each part, in letters."""
+    """Write the parameters of one block of each part in letters."""
     import sympy
 
     from metacount.algebra.writing import in_letters

@@ -13,7 +13,7 @@ from metacount.spec.moe import Mixture
 
 
 def attention_described(spec: ModelSpec) -> str:
-    """How an attention is made, with the window that some of its layers see."""
+    """Describe how an attention is made, with the window that some of its layers see."""
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
         said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
@@ -28,7 +28,7 @@ def attention_described(spec: ModelSpec) -> str:
 
 
 def mixture_described(mixture: Mixture, activation: str) -> str:
-    """How many experts of which width a token gets."""
+    """Describe how many experts of which width a token gets."""
     said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
     if mixture.shared is not None:
         said += f", {mixture.shared.n_experts} shared"
@@ -39,12 +39,12 @@ def mixture_described(mixture: Mixture, activation: str) -> str:
 
 
 def table_described(spec: ModelSpec) -> str:
-    """The shape of the token table."""
+    """Describe the shape of the token table."""
     return f"[{spec.vocab_size}, {ends.table_width(spec)}]"
 
 
 def times_d(width: int, spec: ModelSpec) -> str:
-    """A width as a multiple of d, exact or to four digits.
+    """Write a width as a multiple of d, exact or to four digits.
 
     >>> from metacount.catalog import entry
     >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())

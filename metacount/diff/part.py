@@ -36,7 +36,9 @@ def part(
     copies: Dim = 1,
     **counts: Dim,
 ) -> Part:
-    """A part of `params` parameters; `counts` are its active ones, its `flops` and its `cache`."""
+    """Make a part of `params` parameters;
+    `counts` are its active ones, its `flops` and its `cache`.
+    """
     values = {
         "params": params * copies,
         "active_params": counts.pop("active", params) * copies,

@@ -38,7 +38,7 @@ QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
 
 
 def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
-    """The parts of `spec` from the bottom up; their values add up to the model's.
+    """List the parts of `spec` from the bottom up; their values add up to the model's.
 
     `structure` is the same spec with numbers for sizes, where `spec` has symbols.
     """
@@ -63,7 +63,7 @@ class _Parts:
         self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
 
     def ends_before(self) -> list[Part]:
-        """Tables that tokens and positions are looked up in."""
+        """List the tables that tokens and positions are looked up in."""
         spec, plain, found = self.spec, self.plain, []
         if plain.embedding is not None:
             found.append(
@@ -93,7 +93,7 @@ class _Parts:
         return found
 
     def _position_flops(self) -> Dim:
-        """What Transformer-XL multiplies in the blocks of its one stack; others: nothing."""
+        """Count what Transformer-XL multiplies in the blocks of its one stack; others: nothing."""
         if isinstance(self.plain.last_stack.attention, NoAttention):
             return 0
         return self.spec.last_stack.n_layers * self._self_attention(self.seq)["position"]
@@ -104,7 +104,7 @@ class _Parts:
         )
 
     def of_stack(self, name: str) -> list[Part]:
-        """What the blocks of a stack are made of, and its norms."""
+        """List what the blocks of a stack are made of, and its norms."""
         spec, plain = self.spec, self.plain
         n_layers = getattr(spec, name).n_layers
         cross = plain.has_encoder and name == "decoder"
@@ -172,7 +172,7 @@ class _Parts:
         return found
 
     def _indexer(self, name: str) -> list[Part]:
-        """The block indexer, as many blocks as have it; its norms are told with the others."""
+        """List the block indexer, as many blocks as have it; its norms are among the others."""
         spec, said = self.spec, indexed.block_index(self.plain)
         if said is None:
             return []
@@ -194,7 +194,7 @@ class _Parts:
         ]
 
     def _recurrent(self, name: str) -> list[Part]:
-        """The mixer that keeps a state, as many blocks as have it."""
+        """List the mixer that keeps a state, as many blocks as have it."""
         spec, recurrent = self.spec, self.spec.last_stack.recurrent
         mixer = mixer_of(recurrent)
         if mixer is None:
@@ -216,7 +216,7 @@ class _Parts:
         ]
 
     def _feed_forwards(self, name: str, n_layers: Dim, n_tokens: Dim) -> list[Part]:
-        """The dense feed-forward and the mixture, as many blocks as have each."""
+        """List the dense feed-forward and the mixture, as many blocks as have each."""
         spec, plain, found = self.spec, self.plain, []
         like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
         if like is None or plain.last_stack.shared is not None:
@@ -258,7 +258,7 @@ class _Parts:
         return found
 
     def ends_after(self) -> list[Part]:
-        """The head with what stands before it, and the pooler."""
+        """List the head with what stands before it, and the pooler."""
         plain, found = self.plain, []
         if plain.head is not None and plain.embedding is not None:
             said = table_described(plain)
@@ -285,7 +285,7 @@ class _Parts:
         )
 
     def _cache(self) -> Dim:
-        """What the self-attention of all layers keeps, without keys of a block indexer."""
+        """Count what the self-attention of all layers keeps, without keys of a block indexer."""
         both = model.kv_cache_bytes(
             self.spec,
             batch_size=self.batch,

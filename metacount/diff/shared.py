@@ -15,7 +15,7 @@ from metacount.spec.stack import SHARING
 def shared_parts(
     spec: ModelSpec, plain: ModelSpec, name: str, cache: Dim, *, batch_size: Dim, seq_len: Dim
 ) -> list[Part]:
-    """The stored blocks without their norms, and what each use of one has of its own.
+    """List the stored blocks without their norms, and what each use of one has of its own.
 
     `plain` has numbers where `spec` may have symbols; `name` is the stack's, `cache` the bytes that
     all uses keep together.

@@ -19,7 +19,7 @@ MULTIPLE = 8  # of every width: grouped products want rows of 16 bytes, rotation
 
 
 def lettered_fields(config: Json, spec: ModelSpec | None) -> dict[str, tuple[str, int]]:
-    """Our name of each field that has a letter: the field, and its value.
+    """Return the config's field and its value under our name of each field that has a letter.
 
     Where a spelling may mean two of our sizes, the spec decides, or the first is taken.
     """
@@ -43,14 +43,14 @@ def lettered_fields(config: Json, spec: ModelSpec | None) -> dict[str, tuple[str
 
 
 def letters_of(fields: dict[str, tuple[str, int]]) -> dict[str, int]:
-    """The value of each letter."""
+    """Return the value of each letter."""
     return {legend.by_name(name).letter: value for name, (_, value) in fields.items() if value > 0}
 
 
 def other_config(
     config: Json, fields: dict[str, tuple[str, int]], n: int
 ) -> tuple[Json, dict[str, int]]:
-    """The config at the `n`th other sizes, and the values of its letters there."""
+    """Return the config at the `n`th other sizes, and the values of its letters there."""
     counts, widths = iter(COUNTS[n]), iter(WIDTHS[n])
     heads, shared, experts = next(counts), next(counts), next(counts)
     if fields.get("n_kv_heads", ("", -1))[1] > 0:

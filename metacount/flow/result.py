@@ -53,11 +53,13 @@ class Flow:
         return int(summed(self.steps)["flops"])
 
     def walk(self) -> Iterator[tuple[int, Step]]:
-        """(repetitions in all, step) of every step without steps inside, in order."""
+        """Yield (repetitions in all, step) of every step without steps inside, in order."""
         yield from _walk(self.steps, 1)
 
     def only(self, paths: Sequence[str]) -> Flow:
-        """The same with the steps below some modules alone, named as in the tree: `layers.0`."""
+        """Return the flow with the steps below some modules alone,
+        named as in the tree: `layers.0`.
+        """
         found = []
         for path in paths:
             matching = list(_matching(self.steps, path))
@@ -70,11 +72,11 @@ class Flow:
         return replace(self, steps=tuple(found))
 
     def down_to(self, depth: int | None) -> Flow:
-        """The same, shown to a depth of modules; figures stay whole."""
+        """Return the flow shown to a depth of modules; figures stay whole."""
         return replace(self, depth=depth)
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return plain data."""
         return {
             "model": self.model,
             "name": self.name,
@@ -108,7 +110,7 @@ def _every(steps: Sequence[Step], times: int) -> Iterator[tuple[int, Step]]:
 
 
 def _matching(steps: Sequence[Step], path: str) -> Iterator[Step]:
-    """Steps that a path names: their full path, or its end; the outermost ones."""
+    """Yield the steps that a path names: their full path, or its end; the outermost ones."""
     for step in steps:
         if step.name and step.module and _is_named(step, path):
             # of layers that are alike, the one that was asked for
@@ -118,7 +120,7 @@ def _matching(steps: Sequence[Step], path: str) -> Iterator[Step]:
 
 
 def _is_named(step: Step, path: str) -> bool:
-    """Whether a path is a step's, or that of a layer that it stands for."""
+    """Tell whether a path is a step's, or that of a layer that it stands for."""
     mine, asked = step.path.split("."), path.split(".")
     if len(asked) > len(mine):
         return False

@@ -30,7 +30,7 @@ def flow(
     decode: bool = False,
     reference: bool = False,
 ) -> Flow:
-    """The forward of a model in execution order: see `metacount.flow`."""
+    """Return the forward of a model in execution order: see `metacount.flow`."""
     found = any_of(model)
     request = workload or Request()
     if isinstance(found, Model) and (reference or found.source is None):
@@ -45,7 +45,7 @@ def _problem(found: Model | TransformersOnly) -> str:
 
 
 def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
-    """The forward of our reference module, with equations and every letter of the spec."""
+    """Return the forward of our reference module, with equations and every letter of the spec."""
     from metacount.modules.build import build
 
     return flow_of_reference(build(model.spec), (model.id, model.name), request, decode=decode)
@@ -54,7 +54,7 @@ def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> 
 def flow_of_reference(
     module: RunModel, names: tuple[str, str], request: Workload | Request, *, decode: bool
 ) -> Flow:
-    """The forward of a reference module (on meta) that is there already."""
+    """Return the forward of a reference module (on meta) that is there already."""
     from metacount.measure.ours.flow import reference_steps
     from metacount.modules.build import build
 
@@ -83,7 +83,9 @@ def flow_of_reference(
 def flow_of_config(
     model: Model | TransformersOnly, request: Workload | Request, *, decode: bool
 ) -> Flow:
-    """The forward of transformers' own module; of its sizes those of the run have letters."""
+    """Return the forward of transformers' own module;
+    of its sizes those of the run have letters.
+    """
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype
     from metacount.verify.compare import fitted_outside
@@ -98,7 +100,7 @@ def flow_of_config(
 
 
 def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
-    """The forward of a module of transformers' (on meta) that somebody has in hand."""
+    """Return the forward of a module of transformers' (on meta) that somebody has in hand."""
     from metacount.verify.compare import fitted_outside
 
     config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
@@ -114,7 +116,7 @@ Others = tuple[dict[str, int], list[tuple[tuple[Step, ...], dict[str, int]]]]
 def _at_other_sizes(
     config: Json, spec: ModelSpec | None, run: Workload, *, decode: bool
 ) -> Others | None:
-    """Runs of the class with other sizes in its config; None where they do not run."""
+    """Run the class with other sizes in its config; None where it does not run."""
     from metacount.flow.configs import lettered_fields, letters_of, other_config
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype
@@ -196,13 +198,13 @@ def _run_letters(run: Workload, module: nn.Module, decode: bool) -> dict[str, in
 
 
 def _with_unused(made: Flow, module: nn.Module) -> Flow:
-    """The flow, with how many parameters of the module it does not use."""
+    """Add to the flow how many parameters of the module it does not use."""
     every = sum({id(p): p.numel() for p in module.parameters()}.values())
     return Flow(**{**vars(made), "unused": every - made.params})
 
 
 def _legend(values: dict[str, int]) -> tuple[Letter, ...]:
-    """What each letter stands for, in the words of the spec."""
+    """Return the meaning of each letter, in the words of the spec."""
     terms = {term.letter: term for term in legend.TERMS}
     return tuple(
         Letter(letter=letter, name=terms[letter].name, value=value, meaning=terms[letter].meaning)

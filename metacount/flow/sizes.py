@@ -74,12 +74,12 @@ class Sized(NamedTuple):
 
 
 def sized(spec: ModelSpec, workload: Workload, *, decode: bool) -> Sized:
-    """The model as it is, with the values of its letters."""
+    """Return the model as it is, with the values of its letters."""
     return Sized(spec, workload, _letters(spec, workload, decode))
 
 
 def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Sized]:
-    """The same structure at `RUNS` other sizes."""
+    """Return the same structure at `RUNS` other sizes."""
     found = []
     for n in range(RUNS):
         run = _workload(spec, workload, n)
@@ -89,7 +89,9 @@ def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Si
 
 
 def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int]:
-    """Letters in the order of a product; a size that another equals is called like that one."""
+    """Return the letters in the order of a product;
+    a size that another equals is called like that one.
+    """
     lengths = {"B": workload.batch_size, "T" if decode else "S": workload.seq_len}
     if spec.has_encoder:
         lengths["S_e"] = workload.encoder_len
@@ -104,7 +106,9 @@ def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int
 
 
 def _workload(spec: ModelSpec, workload: Workload, n: int) -> Workload:
-    """Another run; where a mixer goes through chunks, one of as many, the last as full or not."""
+    """Return another run; where a mixer goes through chunks, one of as many,
+    the last as full or not.
+    """
     seq_len, source = LENGTHS[n]
     for name in CHUNKS:
         size = getattr(spec, name)
@@ -121,7 +125,7 @@ def _workload(spec: ModelSpec, workload: Workload, n: int) -> Workload:
 
 
 def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
-    """Another value for each size that is free."""
+    """Return another value for each size that is free."""
     counts, widths = iter(COUNTS[n]), iter(WIDTHS[n])
     names = [name for name in free_sizes(spec) if name not in STRUCTURE]
     values = {
@@ -164,7 +168,9 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
 def _of_block_index(
     spec: ModelSpec, values: dict[str, int], counts: Iterator[int]
 ) -> dict[str, int]:
-    """Values that go with those of attention: as many heads as those of keys, where they are."""
+    """Return values that go with those of attention:
+    as many heads as those of keys, where they are.
+    """
     if spec.index_block_len is None:
         return {}
     rotated = values.get("rotary_dim", values["head_dim"])

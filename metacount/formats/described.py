@@ -28,7 +28,7 @@ class Described:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """A message with the names that a file has for what it speaks of.
+    """Reword a message with the names that a file has for what it speaks of.
 
     >>> renamed("n_kv_heads must divide n_heads", {"n_heads": "n_head"})
     'n_kv_heads must divide n_head'
@@ -39,7 +39,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def spec_of(fields: Json, names: Mapping[str, str]) -> ModelSpec:
-    """The spec of these fields; a broken rule is said in the file's names of them."""
+    """Build the spec of these fields; a broken rule is said in the file's names of them."""
     from metacount.errors import SpecError
     from metacount.spec import ModelSpec
 

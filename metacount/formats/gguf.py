@@ -83,7 +83,7 @@ ARCHITECTURES = {
 
 
 def described(path: str) -> Described:
-    """What a GGUF file says, as a config."""
+    """Read what a GGUF file says as a config."""
     header = read_header(path)
     name = header.keys.get(ARCHITECTURE)
     if not isinstance(name, str) or name not in ARCHITECTURES:
@@ -149,7 +149,7 @@ class _Reading:
         return f"{self.name}.{key}" in self.keys.data
 
     def named(self, key: str, theirs: str) -> str:
-        """The whole name of a key that must be there."""
+        """Return the whole name of a key that must be there."""
         whole = f"{self.name}.{key}"
         if whole not in self.keys.data:
             raise SpecError(whole, "is missing", None, "convert the file again")
@@ -160,7 +160,7 @@ class _Reading:
         return self.keys.size(self.named(key, theirs))
 
     def widths(self, config: Json) -> Json:
-        """Heads, their width, and the feed-forward's."""
+        """Read the heads, their width, and the feed-forward's."""
         found: Json = {}
         d_model, n_heads = config["hidden_size"], config["num_attention_heads"]
         groups = "attention.head_count_kv"
@@ -196,7 +196,7 @@ class _Reading:
         return found
 
     def rope(self, head_dim: int) -> Json:
-        """Base, share of the head, scaling."""
+        """Read the base of RoPE, its share of the head, and its scaling."""
         found: Json = {}
         if self.has("rope.freq_base"):
             found["rope_theta"] = self.keys.number(self.named("rope.freq_base", "rope_theta"))
@@ -231,7 +231,7 @@ class _Reading:
         return found
 
     def vocab_size(self, d_model: int) -> int:
-        """Rows of the embedding; the key, where there is one, must say the same."""
+        """Count the rows of the embedding; the key, where there is one, must say the same."""
         shape = self.shapes.get("token_embd.weight")
         if shape is None or len(shape) != 2 or shape[1] != d_model:
             rule = f"must be there in [vocab_size, embedding_length = {d_model}]"
@@ -246,7 +246,9 @@ class _Reading:
         return shape[0]
 
     def by_tensors(self, n_layers: int) -> Json:
-        """What only the tensors say: a head of its own, biases. Every one must have its place."""
+        """Read what only the tensors say: a head of its own, biases.
+        Every one must have its place.
+        """
         blocks, biased, known = set(), set(), _tensor_names(self.name)
         for name in self.shapes:
             stem, _, leaf = name.rpartition(".")
@@ -283,7 +285,7 @@ class _Reading:
 
 
 def _tensor_names(name: str) -> set[str]:
-    """The tensors of an architecture, without the numbers of blocks."""
+    """Name the tensors of an architecture, without the numbers of blocks."""
     from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
     kind = next(kind for kind, known in MODEL_ARCH_NAMES.items() if known == name)

@@ -80,7 +80,7 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """The header of a file on disk; no value is read."""
+    """Read the header of a file on disk; no value is read."""
     where = shown(path)
     try:
         # a FIFO or a device could wait for ever, or never end
@@ -149,7 +149,7 @@ class _Reader:
         return name
 
     def value(self, kind: int, depth: int = 0) -> object:
-        """A value; of a long text or list no more than that it is there."""
+        """Read a value; of a long text or list no more than that it is there."""
         if kind in NUMBERS:
             return self.number(kind)
         if kind == TEXT:
@@ -182,7 +182,8 @@ class _Reader:
 
 
 def _as_written(number: float) -> float:
-    """The shortest decimal that 32 bits keep as this number: 1e-05 for 9.999999747378752e-06.
+    """Return the shortest decimal that 32 bits keep as this number:
+    1e-05 for 9.999999747378752e-06.
 
     >>> _as_written(struct.unpack("<f", struct.pack("<f", 1e-5))[0])
     1e-05
@@ -272,7 +273,7 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
 
 
 def _check_places(reader: _Reader, places: list[tuple[int, int, str]], alignment: int) -> None:
-    """The values lie one behind the other, and in the file."""
+    """Check that the values lie one behind the other, and in the file."""
     start, at = -(-reader.at // alignment) * alignment, 0
     for begin, end, name in sorted(places):
         if begin % alignment or begin < at:
@@ -287,7 +288,7 @@ def _check_places(reader: _Reader, places: list[tuple[int, int, str]], alignment
 
 
 def _types() -> dict[int, tuple[str, int, int]]:
-    """Name, values and bytes of a block of each of ggml's types."""
+    """Return the name of each of ggml's types, with the values and bytes of a block."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:

@@ -37,7 +37,7 @@ NAMES = {
 
 
 def described(path: str) -> Described:
-    """The model of a script, or a file of arguments."""
+    """Read the model of a script, or of a file of arguments."""
     import re
 
     from metacount.files import read_text
@@ -94,7 +94,7 @@ def _described(keys: Keys) -> Described:
 
 
 def _vocabulary(keys: Keys, notes: list[str]) -> int:
-    """Rows as stored: padded to a multiple that tensor parallelism is part of."""
+    """Count the rows as stored: padded to a multiple that tensor parallelism is part of."""
     padded = keys.optional_size("--padded-vocab-size")
     multiple = keys.size("--make-vocab-size-divisible-by") * keys.size(
         "--tensor-model-parallel-size"
@@ -133,7 +133,9 @@ def _groups(keys: Keys, n_heads: int) -> int:
 
 
 def _activation(keys: Keys, bias: bool) -> Json:
-    """Megatron fuses bias and GELU by the tanh form, unless told otherwise."""
+    """Choose the activation: Megatron fuses bias and GELU
+    by the tanh form, unless told otherwise.
+    """
     fused = bias and not keys.flag("--no-bias-gelu-fusion")
     ways = {
         "--swiglu": {"activation": "silu", "gated": True},

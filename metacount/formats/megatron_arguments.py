@@ -65,7 +65,7 @@ NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-posit
 
 
 def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
-    """The arguments that size the model, typed; any that is not known is an error."""
+    """Type the arguments that size the model; any that is not known is an error."""
     data: Json = {}
     for spelled, times in given.items():
         name = ALIASES.get(spelled.replace("_", "-"), spelled.replace("_", "-"))
@@ -90,7 +90,7 @@ def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
 
 
 def _typed(name: str, text: str) -> int | float | str:
-    """A number where it is one; what only a shell knows is none."""
+    """Read a number where the text is one; what only a shell knows is none."""
     if "$" in text or "`" in text:
         raise SpecError(
             name, "must be written down: only a shell knows it here", text, "write its value"

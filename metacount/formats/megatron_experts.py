@@ -27,7 +27,9 @@ EXPERTS = (
 
 
 def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
-    """The fields with the experts of --num-experts; a dense width stays where a layer uses it."""
+    """Return the fields with the experts of --num-experts;
+    a dense width stays where a layer uses it.
+    """
     if keys.raw("--num-experts") is None:
         for name in EXPERTS:
             if name in keys.data:
@@ -60,7 +62,9 @@ def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
 
 
 def _layout(keys: Keys, n_layers: int) -> Json:
-    """Every n-th layer from the first, or dense ones first: `[0]*1+[1]*60`."""
+    """Read which layers have experts:
+    every n-th from the first, or dense ones first: `[0]*1+[1]*60`.
+    """
     import re
 
     name, given = "--moe-layer-freq", keys.raw("--moe-layer-freq")

@@ -99,7 +99,7 @@ NAMES = words(
 
 
 def runs_only(name: str) -> bool:
-    """Whether an argument is known not to change the model.
+    """Tell whether an argument is known not to change the model.
 
     >>> runs_only("--lr-decay-style"), runs_only("--window-size"), runs_only("-m")
     (True, False, True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def from_path(argument: str) -> Model | TransformersOnly:
-    """The model that a file describes, or the one in a folder."""
+    """Read the model that a file describes, or the one in a folder."""
     from metacount.files import CONFIG, read_json
 
     path = argument
@@ -43,7 +43,7 @@ def from_path(argument: str) -> Model | TransformersOnly:
 
 
 def _in_one_line(read: Callable[[], Described | None], where: str) -> Described | None:
-    """What `read` gives; what it finds wrong is said with the place."""
+    """Return what `read` gives; what is wrong is said with the place."""
     try:
         return read()
     except SpecError as error:
@@ -51,7 +51,7 @@ def _in_one_line(read: Callable[[], Described | None], where: str) -> Described 
 
 
 def _from_file(path: str) -> Described | None:
-    """What a file says that is told by its ending; None of any other."""
+    """Read what a file says that is told by its ending; None of any other."""
     ending = os.path.splitext(path)[1].lower()
     if ending == GGUF:
         from metacount.formats import gguf
@@ -69,7 +69,7 @@ def _from_file(path: str) -> Described | None:
 
 
 def _from_keys(data: Json) -> Described | None:
-    """What a JSON object says that is told by its keys; None of a config.json or of a spec."""
+    """Read what a JSON object says that is told by its keys; None of a config.json or of a spec."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
         return None
     if "dim" in data and "n_layers" in data:
@@ -86,7 +86,7 @@ def _from_keys(data: Json) -> Described | None:
 def _from_description(
     told: Described, where: str, *, name: str, source_of: dict[str, str]
 ) -> Model | TransformersOnly:
-    """The model that a description of another tool means."""
+    """Build the model that a description of another tool means."""
     if told.spec is not None:
         return Model(
             id=shown(where),
@@ -107,7 +107,7 @@ def _from_description(
 def from_data(
     data: Json, where: str, *, name: str, stem: str, source_of: dict[str, str]
 ) -> Model | TransformersOnly:
-    """The model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
+    """Build the model of a config (called `name`) or of a spec (`stem`, if it has no name)."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
         return from_hugging_face(data, where, name=name, source_of=source_of, path=where)
     told = _in_one_line(lambda: _from_keys(data), where)
@@ -139,7 +139,7 @@ def from_hugging_face(
     is_default: bool = False,
     told: Described | None = None,
 ) -> Model | TransformersOnly:
-    """The model of a config; one whose type or keys have no spec is left to transformers."""
+    """Build the model of a config; one whose type or keys have no spec is left to transformers."""
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
 
     source = Source(config=data, **source_of)

@@ -49,7 +49,7 @@ NAMES = {
 
 
 def from_keys(data: Json) -> Described:
-    """A GPTConfig, as a checkpoint's `model_args` holds it.
+    """Read a GPTConfig, as a checkpoint's `model_args` holds it.
 
     >>> from_keys({"block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}).spec.n_heads
     12
@@ -58,7 +58,7 @@ def from_keys(data: Json) -> Described:
 
 
 def from_python(path: str) -> Described:
-    """A config file of train.py: assignments, read as data."""
+    """Read a config file of train.py: assignments, read as data."""
     from metacount.files import read_text
 
     text = read_text(path, "a config of nanoGPT's train.py")
@@ -135,7 +135,7 @@ def _described(data: Json, defaults: Json, ignored: Collection[str], notes: list
 
 
 def _assigned(text: str, where: str) -> Json:
-    """Every name that a file assigns, with the value of those that are sizes or choices."""
+    """Read every name that a file assigns, with the value of those that are sizes or choices."""
     import ast
     import warnings
 
@@ -174,7 +174,7 @@ def _assigned(text: str, where: str) -> Json:
 
 
 def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
-    """A constant, or arithmetic over numbers and earlier names."""
+    """Evaluate a constant, or arithmetic over numbers and earlier names."""
     import ast
 
     if isinstance(node, ast.Constant):

@@ -58,7 +58,7 @@ MISTRAL_DEFAULTS: Json = {
 
 
 def described(data: Json) -> Described:
-    """A params.json as the config of transformers that means the same model.
+    """Translate a params.json into the config of transformers that means the same model.
 
     >>> found = described({"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256,
     ...                    "norm_eps": 1e-6, "vocab_size": -1})
@@ -84,7 +84,7 @@ def described(data: Json) -> Described:
 
 
 def _meta(data: Json) -> Described:
-    """LLaMA to Llama 3: the feed-forward's width follows from dim."""
+    """Read Meta's keys, LLaMA to Llama 3: the feed-forward's width follows from dim."""
     keys = Keys(data, {**META_DEFAULTS}, {}, "head")
     dim, n_heads = _needed(keys, "dim"), _needed(keys, "n_heads")
     divided("n_heads", dim, n_heads)
@@ -123,7 +123,9 @@ def _meta(data: Json) -> Described:
 
 
 def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
-    """-1 stands for the number of the tokenizer's pieces, which are known for LLaMA and Llama 2."""
+    """Read the vocabulary: -1 is the number of the tokenizer's pieces,
+    known for LLaMA and Llama 2.
+    """
     if keys.raw("vocab_size") != -1:
         return keys.size("vocab_size"), []
     if keys.given("rope_theta") is not None:
@@ -139,7 +141,9 @@ def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
 
 
 def _width(keys: Keys, dim: int) -> int:
-    """Two thirds of 4·dim, times the multiplier, each cut to a whole number, then rounded up."""
+    """Compute two thirds of 4·dim, times the multiplier,
+    each cut to a whole number, then rounded up.
+    """
     width = int(2 * (4 * dim) / 3)
     factor, multiple = keys.optional_number("ffn_dim_multiplier"), keys.size("multiple_of")
     if factor is not None:
@@ -148,7 +152,7 @@ def _width(keys: Keys, dim: int) -> int:
 
 
 def _mistral(data: Json) -> Described:
-    """Mistral 7B, Mixtral and their kin: every width is written down."""
+    """Read Mistral's keys, of Mistral 7B, Mixtral and their kin: every width is written down."""
     keys = Keys(data, {**MISTRAL_DEFAULTS}, {}, "head")
     keys.fixed("model_type", "transformer")
     keys.only("use_biases", False)
@@ -193,7 +197,7 @@ def _experts(moe: object) -> Json:
 
 
 def _needed(keys: Keys, name: str) -> int:
-    """A size that has no default."""
+    """Read a size that has no default."""
     if name not in keys.data:
         raise SpecError(name, "is missing", None, f"give {name}")
     return keys.size(name)

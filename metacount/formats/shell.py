@@ -20,7 +20,7 @@ OPTION = re.compile(r"--?[A-Za-z][A-Za-z_0-9-]*(?:=|$)")
 
 
 def options(text: str, where: str) -> dict[str, list[list[str]]]:
-    """Every option of a text, with the words that follow it each time; variables are put in.
+    """Read every option of a text, with the words that follow it each time; variables are put in.
 
     >>> options("ARGS='--num-layers $N --swiglu'; N=24 # --not-this", "here")
     {'--num-layers': [['24']], '--swiglu': [[]]}
@@ -46,7 +46,9 @@ def options(text: str, where: str) -> dict[str, list[list[str]]]:
 
 
 def _words(text: str, where: str) -> tuple[list[str], dict[str, str | None]]:
-    """The words of a script, those in quotes apart too, and its variables: None where several."""
+    """Split a script into words, those in quotes apart too,
+    and its variables: None where several.
+    """
     import shlex
 
     lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=BREAKS)
@@ -66,7 +68,7 @@ def _words(text: str, where: str) -> tuple[list[str], dict[str, str | None]]:
 
 
 def _apart(word: str, variables: dict[str, str | None]) -> Iterable[str]:
-    """A word of the script as the words of a command: `ARGS=(` and quotes fall away."""
+    """Split a word of the script into the words of a command: `ARGS=(` and quotes fall away."""
     assigned = ASSIGNED.fullmatch(word)
     if assigned:
         name, word = assigned.groups()
@@ -78,7 +80,7 @@ def _apart(word: str, variables: dict[str, str | None]) -> Iterable[str]:
 
 
 def _put_in(word: str, variables: dict[str, str | None]) -> str:
-    """The word with every variable that the script gives one plain value."""
+    """Replace in the word every variable that the script gives one plain value."""
     found = VARIABLE.fullmatch(word)
     value = variables.get(found[1] or found[2]) if found else None
     return word if value is None else value

@@ -22,7 +22,7 @@ TABLE = "per_layer_inputs.embed_tokens.weight"
 def altup_weights(
     d_model: Dim, n_inputs: Dim, *, scaled: bool, norm_bias: bool = False, norm_affine: bool = True
 ) -> tuple[Weight, ...]:
-    """The tensors of AltUp in one block, for a copies of the stream.
+    """List the tensors of AltUp in one block, for n_inputs (a) copies of the stream.
 
     router [a, d] and its norm [d], coefficients to predict [a², a] and to correct [a, a]
     (+ [d], times which what a layer's own embedding meets is taken)
@@ -48,7 +48,7 @@ def altup_weights(
 
 
 def altup_products(d_model: Dim, n_inputs: Dim) -> tuple[Product, ...]:
-    """The product of AltUp in one block: every copy predicted from all of them.
+    """List the product of AltUp in one block: every copy predicted from all of them.
 
     [d, a] @ [a, a] for each token: d·a² multiply-adds
 
@@ -63,7 +63,7 @@ def altup_products(d_model: Dim, n_inputs: Dim) -> tuple[Product, ...]:
 
 
 def copy_weights(d_model: Dim, n_inputs: Dim) -> tuple[Weight, ...]:
-    """The tensors that make copies of the stream, and one stream of the copies.
+    """List the tensors that make copies of the stream, and one stream of the copies.
 
     before the first block and after the last, for each copy but the first: [d, d]
 
@@ -83,7 +83,7 @@ def copy_weights(d_model: Dim, n_inputs: Dim) -> tuple[Weight, ...]:
 def laurel_weights(
     d_model: Dim, rank: Dim, *, norm_bias: bool = False, norm_affine: bool = True
 ) -> tuple[Weight, ...]:
-    """The tensors of the residual of low rank beside one attention.
+    """List the tensors of the residual of low rank beside one attention (LAuReL).
 
     left [r_l, d], right [d, r_l], norm [d]
 
@@ -104,7 +104,7 @@ def laurel_weights(
 def layer_input_weights(
     d_model: Dim, width: Dim, *, norm_bias: bool = False, norm_affine: bool = True
 ) -> tuple[Weight, ...]:
-    """The tensors that let a layer's own embedding in behind one block.
+    """List the tensors that bring a layer's own embedding in behind one block.
 
     gate [d_p, d], projection [d, d_p], norm [d]
 
@@ -130,7 +130,7 @@ def layer_table_weights(
     norm_bias: bool = False,
     norm_affine: bool = True,
 ) -> tuple[Weight, ...]:
-    """The tensors that give each layer an embedding of its own.
+    """List the tensors that give each layer an embedding of its own.
 
     table [V_p, N·d_p], which is looked up, projection [N·d_p, d], norm [d_p] for all layers
 

@@ -14,7 +14,7 @@ from metacount.spec import ModelSpec
 
 
 def around_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of one block around and beside its branches; none in most models.
+    """List the tensors of one block around and beside its branches; none in most models.
 
     Source: `altup.altup_weights`, `altup.laurel_weights`, `altup.layer_input_weights`.
     """
@@ -32,7 +32,7 @@ def around_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def around_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """Products of one block around its branches; none in most models.
+    """List the products of one block around its branches; none in most models.
 
     Source: `altup.altup_products`.
     """
@@ -41,7 +41,7 @@ def around_products(spec: ModelSpec) -> tuple[Product, ...]:
 
 
 def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors before and after the blocks; none in most models.
+    """List the tensors before and after the blocks; none in most models.
 
     Source: `altup.copy_weights`, `altup.layer_table_weights`.
     """
@@ -63,7 +63,7 @@ def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def layer_table_params(spec: ModelSpec) -> Dim:
-    """Parameters of the table of each layer's own embeddings; 0 where layers have none.
+    """Count the parameters of the table of each layer's own embeddings; 0 where layers have none.
 
     Source: `altup.layer_table_weights`.
     """

@@ -38,7 +38,7 @@ def attention_weights(
     d_input: Dim | None = None,
     borrows: bool = False,
 ) -> tuple[Weight, ...]:
-    """The tensors of one attention layer; of a cross-attention, k and v read the source.
+    """List the tensors of one attention layer; in a cross-attention, k and v read the source.
 
     q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks;
     with an output gate q has twice the rows; q, k and v read `d_input` values where it is not d;
@@ -86,7 +86,7 @@ def attention_params(
     sinks: bool = False,
     output_gate: bool = False,
 ) -> Dim:
-    """Parameters of one attention layer.
+    """Count the parameters of one attention layer.
 
     q [h·h_d, d] + k, v [h_kv·h_d, d] + o [d, h·h_d] = 2·d·h_d·(h + h_kv)
     (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head;
@@ -130,7 +130,7 @@ def attention_projection_flops(
     *,
     n_kv_tokens: Dim | None = None,
 ) -> Dim:
-    """FLOPs of the four projections of one attention layer.
+    """Count the FLOPs of the four projections of one attention layer.
 
     2 FLOPs per multiply-add × (q and o over n tokens, k and v over n_kv tokens)
     = 4·n·d·h·h_d + 4·n_kv·d·h_kv·h_d
@@ -151,7 +151,7 @@ def attention_projection_flops(
 
 
 def attention_products(n_heads: Dim, head_dim: Dim, *, per: str = PAIRS) -> tuple[Product, ...]:
-    """The two products between positions, `per` pair of them: scores q·kᵀ, weighted sums p·v.
+    """List the two products of each pair of positions (`per`): scores q·kᵀ, weighted sums p·v.
 
     h·h_d multiply-adds each
 
@@ -168,7 +168,7 @@ def attention_products(n_heads: Dim, head_dim: Dim, *, per: str = PAIRS) -> tupl
 
 
 def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """FLOPs of the two products between positions: scores q·kᵀ and the weighted sum p·v.
+    """Count the FLOPs of the two products between positions: scores q·kᵀ and the weighted sum p·v.
 
     per head and pair of positions, 2 FLOPs per multiply-add × 2 products × h_d
     = 4·n_pairs·h·h_d
@@ -184,7 +184,7 @@ def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
 
 
 def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
-    """Values that one token leaves in the cache of one layer: a key and a value per KV head.
+    """Count the values that one token leaves in one layer's cache: a key and a value per KV head.
 
     2·h_kv·h_d
 
@@ -198,7 +198,7 @@ def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
 
 
 def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
-    """Layers that have one of `letters`, the letters of `pattern` repeated over the layers.
+    """Count the layers whose letter is one of `letters`, `pattern` repeated over the layers.
 
     Letter i of a pattern of length p falls on the layers i, i + p, … below N: ⌈(N - i) / p⌉ =
     (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
@@ -219,7 +219,7 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
 
 
 def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
-    """Layers that see a window only: letter L of a pattern that is repeated over the layers.
+    """Count the layers that see a window only: letter L of a pattern repeated over the layers.
 
     Returns: a count.
     Source: Gemma 3, arXiv:2503.19786, sec. 2 (LLLLLG).

@@ -258,6 +258,6 @@ def not_repeated(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
 
 def _width_of(weights: tuple[Weight, ...]) -> Dim:
-    """What the last matrix of a mixer reads, [d, width]."""
+    """Return the width of what a mixer's last matrix, [d, width], reads."""
     (last,) = (w for w in weights if w.name.removesuffix(".weight").rpartition(".")[2] in OUT)
     return last.shape[1]

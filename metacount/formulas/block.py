@@ -59,7 +59,7 @@ def block_weights(
     borrows: bool = False,
     second: bool = False,
 ) -> tuple[Weight, ...]:
-    """Tensors of one block: `mixer` and `ffn` are its letters in the patterns of its stack.
+    """List the tensors of one block, `mixer` and `ffn` its letters in the patterns of its stack.
 
     `cross`: it has cross-attention (a decoder block of an encoder-decoder). `indexed`: it has a
     block indexer. `borrows`: its attention makes no keys and values. `second`: its feed-forward has
@@ -90,7 +90,7 @@ def block_weights(
 def block_params(
     spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
 ) -> dict[str, Dim]:
-    """Parameters of one block with attention by role, or with `active` those that one token uses.
+    """Count by role the parameters of one block with attention, or if `active` those a token uses.
 
     `moe` says which feed-forward it has, `cross` whether it has cross-attention.
 
@@ -103,7 +103,7 @@ def block_params(
 
 
 def width_norm_params(spec: ModelSpec) -> Dim:
-    """Parameters of one norm of the residual stream.
+    """Count the parameters of one norm of the residual stream.
 
     Source: `norm.norm_params`.
     """
@@ -111,7 +111,7 @@ def width_norm_params(spec: ModelSpec) -> Dim:
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:
-    """Parameters of the self-attention of one block, without its norms and relative positions.
+    """Count the parameters of one block's self-attention, without norms and relative positions.
 
     Source: `attention.attention_params`, `mla.mla_params`.
     """
@@ -119,7 +119,7 @@ def self_attention_params(spec: ModelSpec) -> Dim:
 
 
 def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
-    """Parameters of an attention with key/value heads; a cross-attention is one without sinks.
+    """Count the parameters of attention with key/value heads; without `sinks`, of cross-attention.
 
     Source: `attention.attention_params`.
     """
@@ -128,7 +128,7 @@ def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
 
 
 def attention_norm_params(spec: ModelSpec) -> Dim:
-    """Parameters of the norms inside the self-attention of one block.
+    """Count the parameters of the norms inside the self-attention of one block.
 
     Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
     """
@@ -136,7 +136,7 @@ def attention_norm_params(spec: ModelSpec) -> Dim:
 
 
 def dense_ffn_params(spec: ModelSpec) -> Dim:
-    """Parameters of the feed-forward of one dense block; 0 where every block is MoE (no d_ff).
+    """Count the parameters of a dense block's feed-forward; 0 where every block is MoE (no d_ff).
 
     Source: `ffn.ffn_params`.
     """
@@ -144,7 +144,7 @@ def dense_ffn_params(spec: ModelSpec) -> Dim:
 
 
 def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
-    """Parameters of the feed-forward of one MoE block, all or those that one token uses.
+    """Count the parameters of the feed-forward of one MoE block, all or those that one token uses.
 
     Source: `moe.moe_params`, `moe.moe_active_params`.
     """
@@ -161,7 +161,7 @@ def self_attention_flops(
     n_pairs: Dim,
     absorbed: bool,
 ) -> dict[str, Dim]:
-    """FLOPs of the self-attention of one block, with Transformer-XL's share under `position`.
+    """Count the FLOPs of one block's self-attention, Transformer-XL's share under `position`.
 
     Per sequence, n_queries new tokens attend to n_keys positions over n_pairs pairs.
     `absorbed` chooses the form of MLA.
@@ -184,7 +184,7 @@ def self_attention_flops(
 def cross_attention_flops(
     spec: ModelSpec, *, batch_size: Dim, n_queries: Dim, source_len: Dim, cached: bool
 ) -> dict[str, Dim]:
-    """FLOPs of the cross-attention of one decoder block; `cached`: keys and values are there.
+    """Count the FLOPs of a decoder block's cross-attention; `cached`: keys and values are there.
 
     Every query attends to all source_len positions.
 
@@ -205,7 +205,7 @@ def cross_attention_flops(
 
 
 def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
-    """FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
+    """Count the FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
 
     Returns: FLOPs of the forward, exact.
     Source: `dense_weights`, `mixture_weights`.

@@ -15,7 +15,7 @@ from metacount.spec import ModelSpec
 
 
 def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
-    """Bytes that one token writes into the caches of all layers' self-attention; 0 for an encoder.
+    """Count the bytes one token writes into all layers' self-attention caches; 0 for an encoder.
 
     Windowed layers write too, they only forget later. Cross-attention writes nothing per token, nor
     do layers that read the keys and values of others. The keys of an index are among them.
@@ -37,7 +37,7 @@ def kv_cache_bytes(
     bytes_per_value: Dim,
     source_len: Dim | None = None,
 ) -> Dim:
-    """Bytes that must be kept after seq_len tokens, to be able to go on; 0 for an encoder.
+    """Count the bytes that must be kept after seq_len tokens to go on; 0 for an encoder.
 
     A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
     its source_len (None: seq_len) outputs are kept in every decoder layer too. Nothing of what a
@@ -61,7 +61,7 @@ def kv_cache_bytes(
 def cross_kv_cache_bytes(
     spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
 ) -> Dim:
-    """The part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder.
+    """Count the part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder.
 
     Source: `block.kv_cache_values`.
     """
@@ -74,7 +74,7 @@ def cross_kv_cache_bytes(
 def state_bytes_by_part(
     spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim
 ) -> dict[str, Dim]:
-    """Bytes that mixers with a state keep between tokens, however many there were, by kind.
+    """Count by kind the bytes that mixers with a state keep between tokens, however many.
 
     Returns: bytes of every state of the mixer by its name; nothing where no block has one.
     Source: the states of the mixer's topic, see `recurrent.MIXERS`.
@@ -93,7 +93,7 @@ def state_bytes_by_part(
 
 
 def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
-    """Bytes that mixers with a state keep between tokens, convolutions included.
+    """Count the bytes that mixers with a state keep between tokens, convolutions included.
 
     Source: `state_bytes_by_part`.
     """
@@ -102,6 +102,6 @@ def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Di
 
 
 def window_size(spec: ModelSpec) -> Dim | None:
-    """Positions that a windowed layer sees; None where there is no window."""
+    """Count the positions that a windowed layer sees; None where there is no window."""
     window = spec.last_stack.attention.window
     return None if window is None else window.size

@@ -14,7 +14,7 @@ CONVOLVED = "convolved positions"
 
 
 def convolution_weights(channels: Dim, conv_kernel: Dim, *, bias: bool) -> tuple[Weight, ...]:
-    """Tensors of a causal convolution with one filter a channel.
+    """List the tensors of a causal convolution with one filter a channel.
 
     weight [channels, 1, k_c]   (+ channels with a bias)
 
@@ -35,7 +35,7 @@ def convolution_weights(channels: Dim, conv_kernel: Dim, *, bias: bool) -> tuple
 def convolved_positions(
     batch_size: Dim, seq_len: Dim, conv_kernel: Dim, *, continued: bool = False
 ) -> Dim:
-    """Positions that the convolution of one forward computes; S of each sequence are read.
+    """Count the positions that one forward's convolution computes; S of each sequence are read.
 
     from nothing:  B·(max(S, k_c) + k_c - 1): padded to a kernel's width, then on both sides
     continued:     B·(S + 1): the k_c kept positions before the S new ones, nothing padded
@@ -53,7 +53,7 @@ def convolved_positions(
 
 
 def continued_positions(batch_size: Dim, seq_len: Dim) -> Dim:
-    """Positions of a convolution that goes on where a cache was filled, however wide its kernel.
+    """Count the positions of a convolution continued from a filled cache, however wide its kernel.
 
     B·(S + 1), as `convolved_positions` says
 

@@ -21,7 +21,7 @@ else:
 
 
 def is_symbolic(x: Dim) -> bool:
-    """Whether `x` is a SymPy expression.
+    """Tell whether `x` is a SymPy expression.
 
     >>> is_symbolic(4096)
     False
@@ -30,7 +30,7 @@ def is_symbolic(x: Dim) -> bool:
 
 
 def is_zero(x: Dim) -> bool:
-    """Whether `x` is the int 0: "the model has none", said in its structure.
+    """Tell whether `x` is the int 0, which says in a model's structure that it has none.
 
     A symbol is never zero here, and neither is an array, whatever it holds.
 
@@ -41,7 +41,7 @@ def is_zero(x: Dim) -> bool:
 
 
 def when(condition: bool, x: Dim) -> Dim:
-    """x where the structure has it, else 0. (A flag times a symbol is an error in SymPy.)
+    """Return x where the `condition` holds, else 0: a flag times a symbol is an error in SymPy.
 
     >>> when(True, 4096), when(False, 4096)
     (4096, 0)
@@ -50,7 +50,7 @@ def when(condition: bool, x: Dim) -> Dim:
 
 
 def exact_div(x: Dim, n: Dim) -> Dim:
-    """x / n where n divides x; an error where it does not.
+    """Divide x by n where n divides x; raise an error where it does not.
 
     Returns: the quotient; of symbols, the exact rational expression.
 
@@ -66,7 +66,7 @@ def exact_div(x: Dim, n: Dim) -> Dim:
 
 
 def floor_div(x: Dim, n: Dim) -> Dim:
-    """x // n; by 1, a symbol stays as it is instead of becoming floor(x).
+    """Compute x // n; by 1, a symbol stays as it is instead of becoming floor(x).
 
     >>> floor_div(61, 2)
     30
@@ -77,7 +77,7 @@ def floor_div(x: Dim, n: Dim) -> Dim:
 
 
 def ceil_div(x: Dim, n: Dim) -> Dim:
-    """x / n, rounded up; of symbols, `ceiling`.
+    """Divide x by n, rounding up; of symbols, give `ceiling`.
 
     >>> ceil_div(2049, 256)
     9
@@ -88,7 +88,7 @@ def ceil_div(x: Dim, n: Dim) -> Dim:
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
-    """min(a, b), elementwise for arrays, `Min` for symbols.
+    """Compute min(a, b), elementwise for arrays, as `Min` for symbols.
 
     For ints and arrays alike: the mean of the two less half their distance.
 

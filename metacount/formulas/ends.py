@@ -34,7 +34,7 @@ ROLES = ("embedding", "position", "head", "norm", "other")
 
 
 def table_width(spec: ModelSpec) -> Dim:
-    """Width of the token, token-type and learned position tables: d unless d_embedding differs.
+    """Return the width of token, token-type, learned position tables: d unless d_embedding differs.
 
     Source: Clark et al. 2020, arXiv:2003.10555, table 6 (embedding size).
     """
@@ -43,7 +43,7 @@ def table_width(spec: ModelSpec) -> Dim:
 
 
 def token_table_params(spec: ModelSpec) -> Dim:
-    """Parameters of the token table, [V, e] with e = `table_width`; 0 for a body alone.
+    """Count the parameters of the token table, [V, e] with e = `table_width`; 0 for a body alone.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
     """
@@ -51,7 +51,7 @@ def token_table_params(spec: ModelSpec) -> Dim:
 
 
 def embedding_norm_weights(spec: ModelSpec, name: str = "embed_norm") -> tuple[Weight, ...]:
-    """The tensors of one norm over the embeddings, before they are projected to d.
+    """List the tensors of one norm over the embeddings, before they are projected to d.
 
     Source: `norm.norm_weights`.
     """
@@ -60,7 +60,7 @@ def embedding_norm_weights(spec: ModelSpec, name: str = "embed_norm") -> tuple[W
 
 
 def embedding_norm_params(spec: ModelSpec) -> Dim:
-    """Parameters of one norm over the embeddings, before they are projected to d.
+    """Count the parameters of one norm over the embeddings, before they are projected to d.
 
     Source: `norm.norm_params`.
     """
@@ -68,7 +68,7 @@ def embedding_norm_params(spec: ModelSpec) -> Dim:
 
 
 def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """What a stack has before and after its blocks: final norm, norm of the embedding, positions.
+    """List a stack's tensors before and after its blocks: final norm, embedding norm, positions.
 
     Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack. What
     makes copies of the stream, and each layer's own embeddings.
@@ -95,7 +95,7 @@ def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """The tensors before and after the blocks, without what belongs to each stack.
+    """List the tensors before and after the blocks, without what belongs to each stack.
 
     embedding: tokens [V, e], token types [n_token_types, e]   (+ [d, e] and [d] to project e -> d)
     position:  query table [n_query_positions, d]
@@ -133,7 +133,7 @@ def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def end_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """What a head that is tied multiplies: the token table, which is stored once.
+    """List the product of a tied head with the token table, which is stored once.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
     """
@@ -144,7 +144,7 @@ def end_products(spec: ModelSpec) -> tuple[Product, ...]:
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
-    """Parameters before and after the blocks by role, without what belongs to each stack.
+    """Count the parameters before and after the blocks by role, without what belongs to each stack.
 
     Returns: parameters, exact; the tensors are those of `end_weights`.
     Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`get_masked_lm_output`: transform,
@@ -155,7 +155,7 @@ def end_params(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
-    """FLOPs of the pooler, a dense layer d -> d over the first token of each sequence: 2·B·d·d.
+    """Count the FLOPs of the pooler, a layer d -> d over the first token of each sequence: 2·B·d·d.
 
     Returns: FLOPs of the forward, exact; 0 without a pooler.
     Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`pooled_output`).
@@ -166,7 +166,7 @@ def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
 
 
 def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
-    """FLOPs of the embedding's projection and of the head over n tokens, without the pooler.
+    """Count the FLOPs of the embedding's projection and the head over n tokens, without the pooler.
 
     2 FLOPs per multiply-add: n·e·d to project, n·d·e to transform, n·e·V for the logits
 
@@ -181,7 +181,7 @@ def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
 
 
 def looked_up_params(spec: ModelSpec) -> Dim:
-    """Parameters of the tables that tokens look up: their own, token types', each layer's.
+    """Count the parameters of the tables that are looked up: tokens, token types, each layer's.
 
     Source: `token_table_params`, `around.layer_table_params`; [n_token_types, e].
     """
@@ -190,7 +190,7 @@ def looked_up_params(spec: ModelSpec) -> Dim:
 
 
 def other_flops(spec: ModelSpec, run: dict[str, Dim]) -> Dim:
-    """FLOPs before and after the blocks of what is neither embedding nor head.
+    """Count the FLOPs before and after the blocks of what is neither embedding nor head.
 
     Returns: FLOPs of the forward, exact.
     Source: `end_weights`, `stack_end_weights`.

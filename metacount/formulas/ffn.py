@@ -19,7 +19,7 @@ def ffn_weights(
     name: str = "mlp",
     role: str = "ffn",
 ) -> tuple[Weight, ...]:
-    """The tensors of one feed-forward block, plain or gated.
+    """List the tensors of one feed-forward block, plain or gated.
 
     gate, where it is gated, and up [m, d], down [d, m], a bias of as many values as rows
 
@@ -40,7 +40,7 @@ def ffn_weights(
 
 
 def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
-    """Parameters of one plain feed-forward block.
+    """Count the parameters of one plain feed-forward block.
 
     up [m, d] + down [d, m] = 2·d·m   (+ m + d with bias)
 
@@ -54,7 +54,7 @@ def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
 
 
 def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
-    """Parameters of one gated feed-forward block.
+    """Count the parameters of one gated feed-forward block.
 
     gate [m, d] + up [m, d] + down [d, m] = 3·d·m   (+ 2·m + d with bias)
 
@@ -68,7 +68,7 @@ def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
 
 
 def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Dim:
-    """Parameters of one feed-forward block, gated or plain.
+    """Count the parameters of one feed-forward block, gated or plain.
 
     Returns: parameters, exact.
     Source: `glu_params`, `plain_params`.
@@ -80,7 +80,7 @@ def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> D
 
 
 def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
-    """FLOPs of the two matrix products of a plain feed-forward block.
+    """Count the FLOPs of the two matrix products of a plain feed-forward block.
 
     [n, d] @ [d, m] and [n, m] @ [m, d]: 2 FLOPs per multiply-add × 2 matrices = 4·n·d·m
 
@@ -95,7 +95,7 @@ def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
 
 
 def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
-    """FLOPs of the three matrix products of a gated feed-forward block.
+    """Count the FLOPs of the three matrix products of a gated feed-forward block.
 
     twice [n, d] @ [d, m], once [n, m] @ [m, d]: 2 FLOPs per multiply-add × 3 matrices = 6·n·d·m
 
@@ -110,7 +110,7 @@ def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
 
 
 def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> Dim:
-    """FLOPs of one feed-forward block, gated or plain.
+    """Count the FLOPs of one feed-forward block, gated or plain.
 
     Returns: FLOPs of the forward, exact.
     Source: `glu_matmul_flops`, `plain_matmul_flops`.
@@ -123,7 +123,7 @@ def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> 
 
 
 def gated_d_ff(d_model: int, *, multiplier: Fraction | None = None, multiple_of: int) -> int:
-    """LLaMA's width of a gated feed-forward block.
+    """Compute LLaMA's width of a gated feed-forward block.
 
     A gated block has three matrices for a plain block's two, so 2/3 of the plain width 4·d keeps
     the parameters; then the optional multiplier, cut to an int; then up to the next multiple.

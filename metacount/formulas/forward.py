@@ -109,7 +109,7 @@ class Attending:
         width: int = 0,
         gradients: tuple[str, ...] = (),
     ) -> Kept:
-        """A tensor that is kept, of activations unless a width is said."""
+        """Build the term of a tensor that is kept, of activations unless a width is given."""
         width = width or self.widths.value
         return Kept(role=role, name=name, values=values, width=width, gradients=gradients)
 
@@ -149,7 +149,7 @@ class Pass:
         return Widths(value=self.bytes_per_value)
 
     def attending(self, n_queries: Dim, n_keys: Dim) -> Attending:
-        """An attention of so many queries to so many keys."""
+        """Describe an attention of this forward, of n_queries queries to n_keys keys."""
         return Attending(
             batch_size=self.batch_size,
             n_queries=n_queries,
@@ -161,7 +161,7 @@ class Pass:
 
 
 def attention_of(spec: ModelSpec) -> Attention | LatentAttention | None:
-    """The attention of the layers that have one; None in a model without.
+    """Return the attention of the layers that have one; None in a model without.
 
     >>> from metacount.catalog import entry
     >>> attention_of(entry("jamba-1.5-mini").spec()).n_heads
@@ -173,7 +173,7 @@ def attention_of(spec: ModelSpec) -> Attention | LatentAttention | None:
 
 
 def dense_of(spec: ModelSpec) -> FeedForward:
-    """How every feed-forward is made; `SpecError` where there is none."""
+    """Return the form of every feed-forward; raise `SpecError` where there is none."""
     part = spec.last_stack.feed_forward
     if part is None:
         raise SpecError(

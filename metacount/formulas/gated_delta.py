@@ -24,7 +24,7 @@ def gated_delta_weights(
     linear_v_head_dim: Dim,
     conv_kernel: Dim,
 ) -> tuple[Weight, ...]:
-    """Tensors of one gated DeltaNet mixer.
+    """List the tensors of one gated DeltaNet mixer.
 
     With K = h_lk·d_lk and V = h_lv·d_lv:
     q, k [K, d] each + v [V, d] + their convolution [2·K + V, 1, k_c] + output gate [V, d]
@@ -69,7 +69,7 @@ def gated_delta_products(
     linear_v_head_dim: Dim,
     linear_chunk_size: Dim,
 ) -> tuple[Product, ...]:
-    """Products of activations of the delta rule in chunks; a decoded token has none.
+    """List the products of activations of the delta rule in chunks; a decoded token has none.
 
     per chunk and value head, the triangle (I + A)⁻¹ solved against values and keys:
     k·kᵀ and q·kᵀ          2·c_l²·d_lk
@@ -114,7 +114,7 @@ def gated_delta_run(
     linear_chunk_size: Dim,
     continued: bool = False,
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of the terms, in one forward.
+    """Count what the mixer's own tags (`rows`, `per`) stand for in one forward.
 
     from nothing:  B·⌈S/c_l⌉ chunks
     continued:     one token a sequence, by the recurrence, no chunk
@@ -138,7 +138,7 @@ def gated_delta_states(
     linear_v_head_dim: Dim,
     conv_kernel: Dim,
 ) -> tuple[State, ...]:
-    """What one mixer keeps of one sequence, however long it is.
+    """List the states that one mixer keeps of one sequence, however long the sequence is.
 
     recurrent  h_lv·d_lk·d_lv, in float32 whatever the model's dtype
     conv       k_c·(2·h_lk·d_lk + h_lv·d_lv), the inputs of the last k_c positions; the next token
@@ -170,7 +170,7 @@ def gated_delta_scan_flops(
     linear_chunk_size: Dim,
     recurrent: bool = False,
 ) -> Dim:
-    """FLOPs of the delta rule over one sequence, in one of two forms of the same function.
+    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
 
     recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
                 the correction is written, the query reads it = 6·n·h_lv·d_lk·d_lv

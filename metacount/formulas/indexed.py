@@ -16,13 +16,13 @@ from metacount.spec.indexer import BlockIndexer
 
 
 def block_index(spec: ModelSpec) -> BlockIndexer | None:
-    """The block indexer beside the attention of some blocks, where there is one."""
+    """Return the block indexer beside the attention of some blocks; None where there is none."""
     mixer = spec.last_stack.attention
     return mixer.indexer if isinstance(mixer, Attention) else None
 
 
 def indexed_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """Blocks with a block indexer in a stack of n_layers.
+    """Count the blocks with a block indexer in a stack of n_layers.
 
     Source: `attention.lettered_layers`.
     """
@@ -31,7 +31,7 @@ def indexed_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def index_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of the block indexer of one block that has one; none where no block has.
+    """List the tensors of the block indexer of one block that has one; none where no block has.
 
     Source: `indexer.block_indexer_weights`.
     """
@@ -44,7 +44,7 @@ def index_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def index_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """Products of the block indexer of one block that has one; none where no block has.
+    """List the products of the block indexer of one block that has one; none where no block has.
 
     Source: `indexer.block_indexer_products`.
     """
@@ -53,7 +53,7 @@ def index_products(spec: ModelSpec) -> tuple[Product, ...]:
 
 
 def index_cache(spec: ModelSpec) -> tuple[State, ...]:
-    """What one token leaves, beside keys and values, in the cache of a block with a block indexer.
+    """List what one token leaves in a block's cache for its block indexer, beside keys and values.
 
     Source: `indexer.indexer_cache_values`.
     """
@@ -65,7 +65,7 @@ def index_cache(spec: ModelSpec) -> tuple[State, ...]:
 
 
 def index_cache_values(spec: ModelSpec) -> Dim:
-    """Values that one token leaves in the caches of all block indexers.
+    """Count the values that one token leaves in the caches of all block indexers.
 
     Source: `index_cache`.
     """

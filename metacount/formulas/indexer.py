@@ -19,7 +19,7 @@ BLOCK = "self_attn.indexer"
 def indexer_weights(
     d_model: Dim, *, q_lora_rank: Dim, n_index_heads: Dim, index_head_dim: Dim
 ) -> tuple[Weight, ...]:
-    """Tensors of one indexer.
+    """List the tensors of one indexer.
 
     q [h_i·d_i, r_q] + k [d_i, d] + weights [h_i, d], and a LayerNorm with bias over keys, 2·d_i
 
@@ -50,7 +50,7 @@ def indexer_weights(
 def indexer_products(
     n_index_heads: Dim, index_head_dim: Dim, *, per: str = PAIRS
 ) -> tuple[Product, ...]:
-    """What the index multiplies for each pair that it scores.
+    """List the products of the index for each pair that it scores.
 
     h_i·d_i for the heads' products with the key, h_i for their weighted sum
 
@@ -75,7 +75,7 @@ def index_flops(
     n_index_heads: Dim,
     index_head_dim: Dim,
 ) -> Dim:
-    """FLOPs of the index itself over n new tokens that score n_pairs pairs.
+    """Count the FLOPs of the index itself over n new tokens that score n_pairs pairs.
 
     2 FLOPs per multiply-add × (n·(r_q·h_i·d_i + d·d_i + d·h_i) + pairs·h_i·(d_i + 1))
 
@@ -97,7 +97,7 @@ def index_flops(
 
 
 def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:
-    """Pairs that attention reads after the selection: Σ_t min(t, k_i) over t = 1 … S.
+    """Count the pairs that attention reads after the selection: Σ_t min(t, k_i) over t = 1 … S.
 
     As many as a sliding window of k_i keeps, though they may be anywhere.
 
@@ -111,7 +111,7 @@ def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:
 
 
 def selected_positions(kv_len: Dim, index_top_k: Dim) -> Dim:
-    """Positions that the newest of `kv_len` tokens attends to after the selection: min(T, k_i).
+    """Count the positions the newest of `kv_len` tokens attends to after selection: min(T, k_i).
 
     The index has scored all T.
 
@@ -125,7 +125,7 @@ def selected_positions(kv_len: Dim, index_top_k: Dim) -> Dim:
 
 
 def indexer_cache_values(index_head_dim: Dim) -> Dim:
-    """Values that one token leaves in the cache of one layer for the index: its key.
+    """Count the values that one token leaves in one layer's cache for the index: its key.
 
     d_i, beside what attention keeps; nothing of attention's own cache can be dropped, since any
     position may be chosen later
@@ -143,7 +143,7 @@ def indexer_cache_values(index_head_dim: Dim) -> Dim:
 def block_indexer_weights(
     d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
 ) -> tuple[Weight, ...]:
-    """Tensors of one block indexer.
+    """List the tensors of one block indexer.
 
     q [h_i·d_I, d] + k [d_I, d], and an RMSNorm over each, 2·d_I
 
@@ -167,7 +167,7 @@ def block_indexer_weights(
 def block_indexer_products(
     n_index_heads: Dim, index_head_dim: Dim, *, per: str = PAIRS
 ) -> tuple[Product, ...]:
-    """What a block indexer multiplies for each pair that it scores.
+    """List the product of a block indexer for each pair that it scores.
 
     h_i·d_I for the heads' products with the key; the best of a block is a comparison
 
@@ -184,7 +184,7 @@ def block_indexer_products(
 def block_index_flops(
     n_tokens: Dim, n_pairs: Dim, d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
 ) -> Dim:
-    """FLOPs of a block indexer itself over n new tokens that score n_pairs pairs.
+    """Count the FLOPs of a block indexer itself over n new tokens that score n_pairs pairs.
 
     2 FLOPs per multiply-add × (n·d·d_I·(h_i + 1) + pairs·h_i·d_I)
 
@@ -204,7 +204,7 @@ def block_index_flops(
 
 
 def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
-    """Pairs that attention reads after a selection of blocks, for each of its heads.
+    """Count the pairs that attention reads after a selection of blocks, for each of its heads.
 
     Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
     is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
@@ -230,7 +230,7 @@ def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: D
 
 
 def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
-    """Positions that the newest of `kv_len` tokens attends to after a selection of blocks.
+    """Count the positions the newest of `kv_len` tokens attends to after a selection of blocks.
 
     (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
     k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all

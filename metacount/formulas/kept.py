@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def bytes_of(terms: Iterable[Kept]) -> Dim:
-    """Bytes of some terms.
+    """Sum the bytes of some terms.
 
     >>> bytes_of([Kept(role="norm", name="scale", values=2048, width=4, times=65)])
     532480
@@ -128,7 +128,7 @@ def hidden_tensors(part: FeedForward, *, fused: bool) -> int:
 
 
 def hidden_gradients(part: FeedForward, *, fused: bool, of: str = "") -> list[tuple[str, ...]]:
-    """Name, of each tensor of hidden width that is kept, the gradients that need it.
+    """Name the gradients that need each kept tensor of hidden width.
 
     `gate` and `up` are the gradients of these halves (of a plain one `up`), `down` that of the last
     matrix, which needs what it reads. Each factor of a product is needed by the other's gradient.

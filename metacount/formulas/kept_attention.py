@@ -148,7 +148,7 @@ def attention_kept(
 
 
 def several(*counts: Dim) -> Dim:
-    """1 where each count is 2 at least, 0 where one of them is 1.
+    """Return 1 where each count is at least 2, 0 where one of them is 1.
 
     torch copies a tensor that has several of each, and takes it as it lies where one is 1.
 
@@ -162,7 +162,7 @@ def several(*counts: Dim) -> Dim:
 
 
 def _factor(run: Attending, name: str, values: Dim, other: str) -> Kept:
-    """A factor of attention's products, which the gradient of the `other` needs, or a kernel's own.
+    """Build the term of a factor of q·kᵀ or p·v: for the gradient of the `other`, or a kernel's.
 
     sdpa multiplies in float32 at least where it is written out.
     """
@@ -172,7 +172,7 @@ def _factor(run: Attending, name: str, values: Dim, other: str) -> Kept:
 
 
 def _results(run: Attending, n_heads: Dim, values: Dim, *, by_heads: bool) -> list[Kept]:
-    """The result, and a fused kernel's that lies head by head, which the output projection copies.
+    """List attention's result, and the copy for o_proj where a fused kernel gives it head by head.
 
     Where nothing is copied it is the kernel's own.
     """
@@ -190,7 +190,7 @@ def _results(run: Attending, n_heads: Dim, values: Dim, *, by_heads: bool) -> li
 def _head_norm(
     name: str, kind: str, n: Dim, heads: Dim, head_dim: Dim, norms: Norms, widths: Widths
 ) -> list[Kept]:
-    """What a norm of queries or keys keeps, over each head or over all."""
+    """List what a norm of queries or keys keeps, over each head or over all."""
     if kind == "none":
         return []
     rows, width = (n, heads * head_dim) if kind == "full" else (n * heads, head_dim)
@@ -252,7 +252,7 @@ def latent_kept(run: Attending, part: LatentAttention, *, rotated: bool = True) 
 
 
 def _latent_values(run: Attending, part: LatentAttention) -> list[Kept]:
-    """The values of every head and the result, which a fused kernel gives as wide as the keys."""
+    """List every head's values and the result, which a fused kernel gives as wide as the keys."""
     n, heads, v_head_dim = run.tokens, part.n_heads, part.v_head_dim
     qk_head_dim = part.qk_nope_head_dim + part.qk_rope_head_dim
     expanded = heads * (part.qk_nope_head_dim + v_head_dim)

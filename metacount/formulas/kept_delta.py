@@ -122,7 +122,7 @@ def handed_on(run: Mixing, heads: Dim, key: Dim, value: Dim, chunk: Dim) -> list
 
 
 def _normed(run: Mixing, heads: Dim, value: Dim, filled: Dim) -> list[Kept]:
-    """The norm of each head's y, which lies with what fills the last chunk, and its result."""
+    """List what the norm of each head's y keeps: y, with the last chunk filled, and its result."""
     rows = run.tokens * heads
     return [
         run.wide("y", filled * value),

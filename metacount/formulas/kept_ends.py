@@ -10,7 +10,7 @@ from metacount.spec.position import Learned, RelativeBuckets
 
 
 def table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """Name what the look-ups before a stack of blocks keep, and what makes hidden states of them.
+    """List what the look-ups before a stack of blocks keep, and what makes hidden states of them.
 
     8 bytes a token id, a token type, a position; of T5's buckets 8 for each pair of positions
 
@@ -50,7 +50,7 @@ def table_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
 
 
 def head_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
-    """Name what is kept from the last block's output to the loss.
+    """List what is kept from the last block's output to the loss.
 
     the head's input c·n·d, the log-softmax of all logits w·n·V, 8·n for the targets, and how many
     they are (+ BERT's transform, + c·n·V for a cap on the logits)

@@ -25,7 +25,7 @@ BIAS = ("bias",)
 
 
 def handed_to_blocks(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """Name what a checkpointed block is given beside its input, which it must keep as well."""
+    """List what a checkpointed block is given beside its input and must keep as well."""
     positions, mixer = spec.positions, attention_of(spec)
     if isinstance(positions, RelativeBuckets | Alibi):
         assert mixer is not None  # a bias of scores belongs to attention
@@ -69,12 +69,12 @@ def attention_way(spec: ModelSpec, run: Pass, *, biased: bool | None = None) -> 
 
 
 def self_attending(spec: ModelSpec, run: Pass, n: Dim, *, biased: bool | None = None) -> Attending:
-    """The self-attention of a block over n positions, as `attention_way` says."""
+    """Describe the self-attention of a block over n positions, run as `attention_way` says."""
     return altered(run.attending(n, n), attention=attention_way(spec, run, biased=biased))
 
 
 def masks_kept(spec: ModelSpec, attending: Attending) -> list[Kept]:
-    """Name what sdpa keeps of biases and masks in the self-attention of every block.
+    """List what sdpa keeps of biases and masks in the self-attention of every block.
 
     A kernel keeps the mask that it is given, in the type of the queries: [S, T] after a prefix,
     [h, S, T] with a bias. A bias with a gradient keeps where it is hidden, a byte for each [S, T].
@@ -99,7 +99,7 @@ def masks_kept(spec: ModelSpec, attending: Attending) -> list[Kept]:
 
 
 def window_kept(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """Name the mask that sdpa's kernel keeps in a block of `windowed_layers`: [S, T].
+    """List the mask that sdpa's kernel keeps in a block of `windowed_layers`: [S, T].
 
     ALiBi's bias is one mask with what the window hides, see `masks_kept`.
 
@@ -127,7 +127,7 @@ def windowed_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def has_mask(spec: ModelSpec, index: int) -> bool:
-    """Whether a block is one of `windowed_layers`."""
+    """Tell whether a block is one of `windowed_layers`."""
     window = spec.last_stack.attention.window
     if window is not None and window.kind == "chunked":
         return spec.last_stack.mixer_of(index) in WITH_ATTENTION

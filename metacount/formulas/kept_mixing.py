@@ -27,11 +27,11 @@ class Mixing:
         return self.batch_size * self.seq_len
 
     def term(self, name: str, values: Dim, times: Dim = 1) -> Kept:
-        """A tensor of activations in the model's type."""
+        """Build the term of a tensor of activations in the model's type."""
         return Kept(role=ROLE, name=name, values=values, width=self.widths.value, times=times)
 
     def wide(self, name: str, values: Dim, times: Dim = 1) -> Kept:
-        """A tensor in float32 at least."""
+        """Build the term of a tensor in float32 at least."""
         return Kept(role=ROLE, name=name, values=values, width=self.widths.wide, times=times)
 
 
@@ -59,7 +59,7 @@ def convolution_kept(run: Mixing, channels: Dim, conv_kernel: Dim) -> list[Kept]
 
 
 def rounds(seq_len: Dim) -> Dim:
-    """Rounds in which spans that double reach over `seq_len` positions: ⌈log2 S⌉.
+    """Count the rounds in which spans that double reach over `seq_len` positions: ⌈log2 S⌉.
 
     Closed forms have no logarithm, so that a symbol is refused.
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def kept_terms(spec: ModelSpec, run: Pass) -> list[Kept]:
-    """Name every storage that autograd holds between the loss and its backward.
+    """List every storage that autograd holds between the loss and its backward.
 
     The stacks, the tables that are looked up, what makes logits of the last block, and the loss:
     cross-entropy of all positions in float32 at least.
@@ -70,7 +70,7 @@ def check_loss(spec: ModelSpec) -> None:
 
 
 def stack_terms(spec: ModelSpec, run: Pass, part: Stack, n: Dim) -> list[Kept]:
-    """Name what the blocks of one stack keep, and the norm after them.
+    """List what the blocks of one stack keep, and the norm after them.
 
     A decoder with an encoder keeps what the encoder gave, once for all its blocks.
 
@@ -101,7 +101,7 @@ def _of(role: str, name: str, values: Dim, widths: Widths, times: Dim = 1) -> Ke
 
 
 def repeated(term: Kept, times: Dim) -> Kept:
-    """Name a storage that is kept so many times as often.
+    """Multiply the term of a kept storage by `times`.
 
     >>> repeated(Kept(role="norm", name="scale", values=2048, width=4), 32).bytes
     262144
@@ -131,7 +131,7 @@ def check_covered(spec: ModelSpec, run: Pass) -> None:
 
 
 def blocks_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
-    """Name what all blocks of a stack keep, each part as often as it stands there."""
+    """List what all blocks of a stack keep, each part as often as it stands there."""
     last, positions, norms = spec.last_stack, spec.positions, spec.last_stack.norms
     n_attending, n_keeping, n_mixing = (
         lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")
@@ -200,7 +200,7 @@ def block_terms(
     mixer: str = "A",
     ffn: str = "F",
 ) -> list[Kept]:
-    """Name what one block keeps, with `rotated` positions or without, and without a window.
+    """List what one block keeps, with `rotated` positions or without, and without a window.
 
     `mixer` and `ffn` are its letters in the stack's patterns.
 
@@ -230,7 +230,7 @@ def block_terms(
 
 
 def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> list[Kept]:
-    """Name what the feed-forward of one block keeps behind its input.
+    """List what the feed-forward of one block keeps behind its input.
 
     Source: `kept.ffn_kept`, `kept.moe_kept`.
     """
@@ -243,7 +243,7 @@ def feed_forward_terms(spec: ModelSpec, run: Pass, n: Dim, *, routed: bool) -> l
 def around_terms(
     spec: ModelSpec, run: Pass, n: Dim, *, cross: bool, branches: int | None = None
 ) -> list[Kept]:
-    """Name what one block keeps beside its mixer and its feed-forward, which are its `branches`.
+    """List what a block of so many `branches` keeps beside its mixer and its feed-forward.
 
     The inputs of its branches, c·n·d each, its norms, and its cross-attention where it has one. A
     parallel block with one norm has one input for both branches.
@@ -270,7 +270,7 @@ def around_terms(
 def attention_terms(
     spec: ModelSpec, run: Pass, n: Dim, *, rotated: bool, biased: bool | None = None
 ) -> list[Kept]:
-    """Name what the self-attention of one block keeps behind its input, the mask of a window apart.
+    """List what one block's self-attention keeps behind its input, the mask of a window apart.
 
     `biased`: whether a bias of the scores has a gradient (None: all is trained).
 

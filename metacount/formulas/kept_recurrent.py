@@ -34,7 +34,7 @@ KEPT: dict[type, Callable[..., list[Kept]]] = {
 
 
 def recurrent_terms(spec: ModelSpec, run: Pass, n: Dim) -> list[Kept]:
-    """Name what the mixer with a state of one block keeps behind its input.
+    """List what the mixer with a state of one block keeps behind its input.
 
     Source: the function of the mixer in `KEPT`.
     """

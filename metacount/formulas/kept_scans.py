@@ -55,7 +55,7 @@ def mamba_kept(run: Mixing, part: Mamba) -> list[Kept]:
 
 
 def _read(run: Mixing, n: Dim, widths: dict[str, Dim], norms: str) -> list[Kept]:
-    """Step, B and C as they come from one matrix, or behind a norm each."""
+    """List step, B and C as they come from one matrix, and what their norms keep, if any."""
     whole = run.term("step, B and C", n * sum(widths.values()))
     if norms == "none":
         return [whole]
@@ -161,7 +161,7 @@ def mamba2_kept(run: Mixing, part: Mamba2) -> list[Kept]:
 
 
 def _gated(run: Mixing, part: Mamba2, inner: Dim) -> list[Kept]:
-    """The gate, and the norm before or behind it."""
+    """List what the gate keeps, and the norm before or behind it."""
     n = run.tokens
     # where the gate is not copied nor scaled it is a part of what the first matrix gave
     projected = 2 * inner + 2 * part.n_groups * part.state_dim + part.n_heads

@@ -18,7 +18,7 @@ from metacount.spec.stack import WITH_ATTENTION
 
 
 def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: bool) -> list[Kept]:
-    """Name the results of the matrix products of all blocks of a stack.
+    """List the results of the matrix products of all blocks of a stack.
 
     of a matrix [m, d] its n rows of m; of attention the scores of every pair of positions and the
     sums of values; of a fused kernel its result, the log-sum-exp and the random state
@@ -56,7 +56,7 @@ def results_terms(spec: ModelSpec, run: Pass, n: Dim, n_layers: Dim, *, cross: b
 
 
 def _result(weight: Weight, rows: Dim, run: Pass, times: Dim) -> Kept:
-    """What one matrix gives for its rows, in all blocks."""
+    """Build the term of what one matrix gives for its rows, in all blocks."""
     used = weight.times if weight.used is None else weight.used
     name = weight.name.removesuffix(".weight").rpartition(".")[2]
     return Kept(
@@ -68,7 +68,7 @@ def _result(weight: Weight, rows: Dim, run: Pass, times: Dim) -> Kept:
 
 
 def _core(attending: Attending, part: Attention | LatentAttention) -> list[Kept]:
-    """What the middle of one attention keeps."""
+    """List the results of one attention's two products, or what a fused kernel keeps of them."""
     rows = attending.tokens * part.n_heads
     if isinstance(part, LatentAttention):
         keys, values = part.qk_nope_head_dim + part.qk_rope_head_dim, part.v_head_dim

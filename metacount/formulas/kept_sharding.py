@@ -30,7 +30,7 @@ def block_kept(
     ffn: str = "F",
     first_norm: bool = True,
 ) -> list[Kept]:
-    """Name what one block keeps on a rank: as a block of the rank's sizes does.
+    """List what one block keeps on a rank: as much as a block of the rank's sizes.
 
     With `ep` above 1 the rank's rows R = k·⌈n / tp⌉ go to the experts' ranks, and as many come.
     The first block of some models lacks its first norm. `mixer` and `ffn` are the block's letters
@@ -70,7 +70,7 @@ def check_rank_covered(spec: ModelSpec, run: Pass) -> None:
 
 
 def last_kept(spec: ModelSpec, run: Pass) -> list[Kept]:
-    """Name what is kept after the last block: logits of the whole vocabulary are on every rank.
+    """List what is kept after the last block, logits of the whole vocabulary being on every rank.
 
     Source: `kept.norm_kept`, `kept_ends.head_terms`.
     """

@@ -15,7 +15,7 @@ from metacount.formulas.terms import TOKENS, Product, State, Weight, flops_of
 def kimi_delta_weights(
     d_model: Dim, *, n_linear_heads: Dim, linear_head_dim: Dim, conv_kernel: Dim
 ) -> tuple[Weight, ...]:
-    """Tensors of one Kimi delta attention mixer.
+    """List the tensors of one Kimi delta attention mixer.
 
     q, k, v [W, d] each + their convolution [3·W, 1, k_c] + decay [d_l, d], [W, d_l], dt_bias W,
     A_log h_l + rate [h_l, d] + output gate [d_l, d], [W, d_l] + norm d_l + out [d, W]
@@ -54,7 +54,7 @@ def _weight(name: str, *shape: Dim, rows: str = "") -> Weight:
 def kimi_delta_products(
     *, n_linear_heads: Dim, linear_head_dim: Dim, linear_chunk_size: Dim
 ) -> tuple[Product, ...]:
-    """Products of activations of the delta rule in chunks; a decoded token has none.
+    """List the products of activations of the delta rule in chunks; a decoded token has none.
 
     per chunk and head, with the inverse M of the triangle:
     M·v and M·k            2·c_l²·d_l
@@ -95,7 +95,7 @@ def kimi_delta_run(
     linear_chunk_size: Dim,
     continued: bool = False,
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of the terms, in one forward: those of gated DeltaNet.
+    """Count what the mixer's own tags stand for in one forward, which are those of gated DeltaNet.
 
     Returns: convolved positions, chunks.
     Source: `gated_delta.gated_delta_run`.
@@ -115,7 +115,7 @@ def kimi_delta_run(
 def kimi_delta_states(
     *, n_linear_heads: Dim, linear_head_dim: Dim, conv_kernel: Dim
 ) -> tuple[State, ...]:
-    """What one mixer keeps of one sequence, however long it is.
+    """List the states that one mixer keeps of one sequence, however long the sequence is.
 
     recurrent  h_l·d_l², in float32 whatever the model's dtype
     conv       3·k_c·h_l·d_l, the inputs of the last k_c positions; the next token needs k_c - 1
@@ -143,7 +143,7 @@ def kimi_delta_scan_flops(
     linear_chunk_size: Dim,
     recurrent: bool = False,
 ) -> Dim:
-    """FLOPs of the delta rule over one sequence, in one of two forms of the same function.
+    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
 
     recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
                 the correction is written, the query reads it = 6·n·h_l·d_l²

@@ -46,7 +46,7 @@ def _has(last: Stack, index: int, mixers: str, ffns: str) -> bool:
 
 
 def _by_law(spec: ModelSpec, n_layers: Dim, mixers: str, ffns: str) -> Dim:
-    """One by one: a law of the mixture and a pattern of the mixers have no common letter."""
+    """Count block by block: a law of the mixture and a pattern of the mixers share no letter."""
     if not isinstance(n_layers, int):
         raise SpecError(
             "mixer_pattern",

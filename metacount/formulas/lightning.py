@@ -16,7 +16,7 @@ CHUNK_PAIRS = "pairs of positions in a chunk"  # of all sequences, masked or not
 def lightning_weights(
     d_model: Dim, *, n_linear_heads: Dim, linear_head_dim: Dim
 ) -> tuple[Weight, ...]:
-    """Tensors of one lightning attention mixer.
+    """List the tensors of one lightning attention mixer.
 
     q, k, v [3·W, d] + norm W + output gate [W, d] + out [d, W] = 5·d·W + W
 
@@ -43,7 +43,7 @@ def _weight(name: str, *shape: Dim) -> Weight:
 
 
 def lightning_products(*, n_linear_heads: Dim, linear_head_dim: Dim) -> tuple[Product, ...]:
-    """Products of activations, in chunks as in the recurrence.
+    """List the products of activations in chunks; the recurrence has those per token alone.
 
     per pair of positions in a chunk, and head:  q·kᵀ and scores·v          2·d_l
     per token and head:                          q·S and k·vᵀ               2·d_l²
@@ -71,7 +71,7 @@ def lightning_products(*, n_linear_heads: Dim, linear_head_dim: Dim) -> tuple[Pr
 def lightning_run(
     batch_size: Dim, seq_len: Dim, *, linear_chunk_size: Dim, continued: bool = False
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of the terms, in one forward.
+    """Count what the mixer's own tag (`per`) stands for in one forward.
 
     from nothing:  per sequence S // c_l chunks of c_l² pairs, and (S % c_l)² in the last one
     continued:     step by step, no pairs
@@ -92,7 +92,7 @@ def lightning_run(
 
 
 def lightning_states(*, n_linear_heads: Dim, linear_head_dim: Dim) -> tuple[State, ...]:
-    """What one mixer keeps of one sequence, however long it is.
+    """List the state that one mixer keeps of one sequence, however long the sequence is.
 
     recurrent  h_l·d_l², in the model's dtype, as transformers keeps it
 
@@ -114,7 +114,7 @@ def lightning_scan_flops(
     linear_chunk_size: Dim,
     recurrent: bool = False,
 ) -> Dim:
-    """FLOPs of the scan over one sequence, in one of two forms of the same function.
+    """Count the FLOPs of the scan over one sequence, in one of two equivalent forms.
 
     recurrent:  per token and head, 2 FLOPs per multiply-add × 2 over the state: k·vᵀ is written,
                 the query reads it = 4·n·h_l·d_l²

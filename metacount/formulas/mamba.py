@@ -25,7 +25,7 @@ def mamba_weights(
     out_bias: bool = False,
     norms: bool = False,
 ) -> tuple[Weight, ...]:
-    """Tensors of one Mamba mixer.
+    """List the tensors of one Mamba mixer.
 
     in [2·d_i, d] + conv [d_i, 1, k_c] + x [r_t + 2·d_s, d_i] + dt [d_i, r_t] + its bias d_i
     + A_log [d_i, d_s] + D d_i + out [d, d_i]
@@ -70,7 +70,7 @@ def _weight(name: str, *shape: Dim, rows: str = "") -> Weight:
 
 
 def mamba_products(*, d_ssm: Dim, ssm_state_dim: Dim) -> tuple[Product, ...]:
-    """Products of activations that the code runs as matrix products: reading the state with C.
+    """List the products of activations that run as matrix products: reading the state with C.
 
     [d_i, d_s] @ [d_s, 1] for each token, in prefill as in decode
 
@@ -88,7 +88,7 @@ def mamba_products(*, d_ssm: Dim, ssm_state_dim: Dim) -> tuple[Product, ...]:
 def mamba_run(
     batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, continued: bool = False
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of Mamba's terms, in one forward over `seq_len` new tokens.
+    """Count what Mamba's own tag (`rows`) stands for in one forward over `seq_len` new tokens.
 
     Returns: convolved positions.
     Source: `convolution.convolved_positions`.
@@ -100,7 +100,7 @@ def mamba_run(
 
 
 def mamba_states(*, d_ssm: Dim, ssm_state_dim: Dim, conv_kernel: Dim) -> tuple[State, ...]:
-    """What one mixer keeps of one sequence, however long it is.
+    """List the states that one mixer keeps of one sequence, however long the sequence is.
 
     recurrent  d_i·d_s, in float32 whatever the model's dtype
     conv       k_c·d_i, the inputs of the last k_c positions; the next token needs k_c - 1 of them
@@ -119,7 +119,7 @@ def mamba_states(*, d_ssm: Dim, ssm_state_dim: Dim, conv_kernel: Dim) -> tuple[S
 
 
 def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
-    """FLOPs of the selective scan, whether run as a recurrence or by a fused kernel.
+    """Count the FLOPs of the selective scan, whether run as a recurrence or by a fused kernel.
 
     per token, channel and value of its state, 2 FLOPs per multiply-add × 2: the input is added,
     C reads it = 4·n·d_i·d_s

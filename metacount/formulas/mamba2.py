@@ -34,7 +34,7 @@ def mamba2_weights(
     out_bias: bool = False,
     norm: bool = True,
 ) -> tuple[Weight, ...]:
-    """Tensors of one Mamba-2 mixer.
+    """List the tensors of one Mamba-2 mixer.
 
     With d_i = h_s·p_s and w = d_i + 2·g_s·d_s convolved channels (x, B and C):
     in [d_i + w + h_s, d] + conv [w, 1, k_c] + dt_bias, A_log, D h_s each + out [d, d_i]
@@ -76,7 +76,7 @@ def _weight(name: str, *shape: Dim, rows: str = "") -> Weight:
 def mamba2_products(
     *, n_ssm_heads: Dim, ssm_head_dim: Dim, ssm_state_dim: Dim, ssm_chunk_size: Dim
 ) -> tuple[Product, ...]:
-    """Products of activations of the scan in chunks.
+    """List the products of activations of the scan in chunks.
 
     per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
                         scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
@@ -109,7 +109,7 @@ def mamba2_products(
 def mamba2_decode_products(
     *, n_ssm_heads: Dim, ssm_head_dim: Dim, ssm_state_dim: Dim
 ) -> tuple[Product, ...]:
-    """Products of activations of one step of the recurrence: the state read with C.
+    """List the products of activations of one step of the recurrence: the state read with C.
 
     per token and head [p_s, d_s] @ [d_s, 1]
 
@@ -128,7 +128,7 @@ def mamba2_decode_products(
 def mamba2_run(
     batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, ssm_chunk_size: Dim
 ) -> dict[str, Dim]:
-    """The numbers behind the words of Mamba-2's terms in a forward that begins from nothing.
+    """Count what Mamba-2's own words (`rows`, `per`) stand for in a forward from nothing.
 
     B·⌈S/c_s⌉ chunks; each chunk's state reaches those after it by one product over all states
     before and after chunks, B·(⌈S/c_s⌉ + 1)² pairs, masked or not
@@ -149,7 +149,7 @@ def _chunks_of(batch_size: Dim, seq_len: Dim, ssm_chunk_size: Dim) -> dict[str, 
 
 
 def mamba2_decode_run(batch_size: Dim) -> dict[str, Dim]:
-    """The numbers behind the words of Mamba-2's terms where one token a sequence is decoded.
+    """Count what Mamba-2's own words stand for where one token a sequence is decoded.
 
     Returns: convolved positions.
     Source: `convolution.continued_positions`.
@@ -168,7 +168,7 @@ def mamba2_states(
     ssm_state_dim: Dim,
     conv_kernel: Dim,
 ) -> tuple[State, ...]:
-    """What one mixer keeps of one sequence, however long it is.
+    """List the states that one mixer keeps of one sequence, however long the sequence is.
 
     recurrent  h_s·p_s·d_s, in float32 whatever the model's dtype
     conv       k_c·(h_s·p_s + 2·g_s·d_s), the inputs of the last k_c positions; the next token
@@ -199,7 +199,7 @@ def mamba2_scan_flops(
     ssm_chunk_size: Dim,
     recurrent: bool = False,
 ) -> Dim:
-    """FLOPs of the scan of one sequence of n tokens, in one of two forms of the same function.
+    """Count the FLOPs of the scan of a sequence of n tokens, in one of two equivalent forms.
 
     recurrent:  per token, 2 FLOPs per multiply-add × 2 over the state: the input is added, C
                 reads it = 4·n·h_s·p_s·d_s

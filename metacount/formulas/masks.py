@@ -6,7 +6,7 @@ from metacount.formulas.dim import Dim, exact_div, floor_div, smaller
 
 
 def causal_pairs(seq_len: Dim, window: Dim | None = None) -> Dim:
-    """Pairs (t, t') with t' <= t, and t - t' < window where there is one.
+    """Count the pairs (t, t') with t' <= t, and t - t' < window where there is one.
 
     With w = min(S, window), Σ_t min(t, w) over t = 1 … S: S rows of w positions,
     less what is missing in the first rows, (w-1) + … + 1 + 0 = w·(w-1)/2
@@ -23,7 +23,7 @@ def causal_pairs(seq_len: Dim, window: Dim | None = None) -> Dim:
 
 
 def chunked_pairs(seq_len: Dim, window: Dim) -> Dim:
-    """Pairs (t, t') with t' <= t in the same chunk of `window` positions.
+    """Count the pairs (t, t') with t' <= t in the same chunk of `window` positions.
 
     S // window whole chunks and a rest of S % window positions, each causal inside
 
@@ -39,7 +39,7 @@ def chunked_pairs(seq_len: Dim, window: Dim) -> Dim:
 
 
 def prefix_pairs(seq_len: Dim, prefix_len: Dim) -> Dim:
-    """Pairs (t, t') with t' <= t, or t' among the first `prefix_len` positions.
+    """Count the pairs (t, t') with t' <= t, or t' among the first `prefix_len` positions.
 
     The causal pairs, and inside the prefix the other triangle: + P·(P-1)/2, for P <= S
 
@@ -53,7 +53,7 @@ def prefix_pairs(seq_len: Dim, prefix_len: Dim) -> Dim:
 
 
 def banded_pairs(seq_len: Dim, window: Dim) -> Dim:
-    """Pairs (t, t') with |t - t'| <= window // 2, the window of an encoder.
+    """Count the pairs (t, t') with |t - t'| <= window // 2, the window of an encoder.
 
     The diagonal has S pairs, the k-th beside it S - k on either side, the S-th none.
     With r = min(window // 2, S): S + 2·Σ_k (S - k) over k = 1 … r = S·(2·r + 1) - r·(r + 1)
@@ -76,7 +76,7 @@ def self_attention_pairs(
     chunked: bool,
     prefix_len: Dim,
 ) -> Dim:
-    """Pairs that the mask of a self-attention keeps, for a `kind` of model.
+    """Count the pairs that the mask of a self-attention keeps, for a `kind` of model.
 
     `window` is None in a layer that sees everything its kind allows. A window slides unless it is
     `chunked`. Only a prefix-decoder has a prefix.
@@ -97,7 +97,7 @@ def self_attention_pairs(
 
 
 def attended_positions(kv_len: Dim, window: Dim | None = None) -> Dim:
-    """Positions that the newest of `kv_len` tokens attends to, itself included: min(T, window).
+    """Count the positions the last of `kv_len` tokens attends to, itself included: min(T, window).
 
     The same for sliding and chunked windows; a chunk is taken at its fullest.
 
@@ -111,7 +111,7 @@ def attended_positions(kv_len: Dim, window: Dim | None = None) -> Dim:
 
 
 def cached_positions(seq_len: Dim, window: Dim | None = None) -> Dim:
-    """Positions whose keys and values the next token can need: T, or min(T, window - 1).
+    """Count the positions whose keys and values the next token can need: T, or min(T, window - 1).
 
     The next token sees itself and window - 1 others, and brings its own key and value.
 

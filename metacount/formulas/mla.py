@@ -30,7 +30,7 @@ def mla_weights(
     v_head_dim: Dim,
     bias: bool = False,
 ) -> tuple[Weight, ...]:
-    """The tensors of one MLA layer, without the two latent norms.
+    """List the tensors of one MLA layer, without the two latent norms.
 
     Returns: tensors; kv_b multiplies what is cached (expanded) or the new tokens (absorbed).
     Source: as `mla_params`, which says their shapes.
@@ -92,7 +92,7 @@ def mla_products(
     absorbed: bool,
     per: str = PAIRS,
 ) -> tuple[Product, ...]:
-    """The products between positions of one MLA layer, `per` pair of them.
+    """List the products of one MLA layer for each pair of positions (`per`).
 
     expanded: h·d_n and h·d_r for the score, h·d_v for the sum
     absorbed: h·d_c and h·d_r for the score, h·d_c for the sum
@@ -127,7 +127,7 @@ def mla_params(
     v_head_dim: Dim,
     bias: bool = False,
 ) -> Dim:
-    """Parameters of one MLA layer.
+    """Count the parameters of one MLA layer.
 
     q_a [r_q, d] + q_b [h·(d_n + d_r), r_q], or q [h·(d_n + d_r), d] without q_lora_rank
     + kv_a [d_c + d_r, d] + kv_b [h·(d_n + d_v), d_c] + o [d, h·d_v]
@@ -168,7 +168,7 @@ def mla_matmul_flops(
     absorbed: bool,
     n_kv_tokens: Dim | None = None,
 ) -> Dim:
-    """FLOPs of one MLA layer over n new tokens and n_pairs pairs of positions.
+    """Count the FLOPs of one MLA layer over n new tokens and n_pairs pairs of positions.
 
     2 FLOPs per multiply-add × (projections + pairs), in one of two forms of the same layer:
 
@@ -212,7 +212,7 @@ def mla_matmul_flops(
 
 
 def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
-    """Values that one token leaves in the cache of one layer: the latent and the rotated key.
+    """Count the values that one token leaves in one layer's cache: the latent and the rotated key.
 
     d_c + d_r, whatever the number of heads
 

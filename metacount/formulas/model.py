@@ -47,7 +47,7 @@ ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm"
 
 
 def weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Every tensor of the model, each kind once with the number of its copies.
+    """List every tensor of the model, each kind once with the number of its copies.
 
     Source: `stack.stack_weights`, `ends.end_weights`.
     """
@@ -58,7 +58,7 @@ def weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
-    """Every product of activations that a forward, or one step of decoding, computes.
+    """List every product of activations that a forward, or one step of decoding, computes.
 
     Source: `stack.stack_products`, `ends.end_products`.
     """
@@ -69,7 +69,7 @@ def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
-    """Distinct stored parameters by role, tied ones once.
+    """Count the distinct stored parameters by role, tied ones once.
 
     Returns: every role in order; their sum is `params`.
     Source: the blocks of `block.block_params` and the two ends.
@@ -78,7 +78,7 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def params(spec: ModelSpec) -> Dim:
-    """Distinct stored parameters, tied ones once.
+    """Count the distinct stored parameters, tied ones once.
 
     Source: `params_by_role`.
     """
@@ -86,7 +86,7 @@ def params(spec: ModelSpec) -> Dim:
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
-    """Parameters used for one token by role: top_k of the experts, everything else whole.
+    """Count the parameters used for one token by role: top_k of the experts, everything else whole.
 
     The most, where there are zero experts: `least_active_params` has the least.
 
@@ -97,7 +97,7 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def active_params(spec: ModelSpec) -> Dim:
-    """Parameters used for one token, the whole token table included.
+    """Count the parameters used for one token, the whole token table included.
 
     Source: `active_params_by_role`.
     """
@@ -105,7 +105,7 @@ def active_params(spec: ModelSpec) -> Dim:
 
 
 def active_params_no_embed(spec: ModelSpec) -> Dim:
-    """Parameters used for one token, without a token table that is only looked up.
+    """Count the parameters used for one token, without a token table that is only looked up.
 
     A tied table stays: the head multiplies with it. Token-type and position tables stay. The table
     of each layer's own embeddings, which tokens look up, goes like a token table.
@@ -118,7 +118,7 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
 
 
 def least_active_params(spec: ModelSpec) -> Dim:
-    """Parameters used for one token whose experts are zero experts, as many as there are.
+    """Count the parameters used for one token that chooses as many zero experts as it can.
 
     `active_params` less min(k, E_z) of its k experts in each MoE layer; the same where E_z is 0
 
@@ -138,7 +138,7 @@ def least_active_params(spec: ModelSpec) -> Dim:
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Stored values that are not parameters: one selection bias per score of each MoE layer.
+    """Count stored values that are not parameters: one selection bias per score of each MoE layer.
 
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
     """
@@ -152,7 +152,7 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
 def matmul_flops_by_role(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
 ) -> dict[str, Dim]:
-    """FLOPs of a forward by role, attention counted in full, logits for all positions.
+    """Count the FLOPs of a forward by role, attention counted in full, logits for all positions.
 
     2 per multiply-add. MLA in its expanded form. An encoder-decoder reads source_len tokens
     (None: seq_len) and writes seq_len.
@@ -168,7 +168,7 @@ def matmul_flops_by_role(
 def matmul_flops(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
 ) -> Dim:
-    """FLOPs of a forward, attention counted in full. See `matmul_flops_by_role`."""
+    """Count the FLOPs of a forward, attention counted in full. See `matmul_flops_by_role`."""
     by_role = matmul_flops_by_role(
         spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
     )
@@ -183,7 +183,7 @@ def causal_matmul_flops_by_role(
     source_len: Dim | None = None,
     prefix_len: Dim = 0,
 ) -> dict[str, Dim]:
-    """FLOPs of a forward by role, the attention products only over pairs that the mask keeps.
+    """Count the FLOPs of a forward by role, attention products only over pairs that the mask keeps.
 
     A prefix-decoder sees its first prefix_len tokens in both directions.
 
@@ -207,7 +207,7 @@ def causal_matmul_flops(
     source_len: Dim | None = None,
     prefix_len: Dim = 0,
 ) -> Dim:
-    """FLOPs of a forward over the pairs that the mask keeps. See `causal_matmul_flops_by_role`."""
+    """Count a forward's FLOPs over pairs that the mask keeps. See `causal_matmul_flops_by_role`."""
     by_role = causal_matmul_flops_by_role(
         spec,
         batch_size=batch_size,
@@ -221,7 +221,7 @@ def causal_matmul_flops(
 def decode_matmul_flops_by_role(
     spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
 ) -> dict[str, Dim]:
-    """FLOPs by role of one more token per sequence, attending to kv_len positions, itself included.
+    """Count by role the FLOPs of one more token per sequence at kv_len positions, itself included.
 
     MLA in its absorbed form. A windowed layer attends min(kv_len, window) positions; a
     cross-attention source_len (None: kv_len) cached ones, and the encoder does not run again.
@@ -241,7 +241,7 @@ def decode_matmul_flops_by_role(
 def decode_matmul_flops(
     spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
 ) -> Dim:
-    """FLOPs of one more token per sequence. See `decode_matmul_flops_by_role`."""
+    """Count the FLOPs of one more token per sequence. See `decode_matmul_flops_by_role`."""
     by_role = decode_matmul_flops_by_role(
         spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len
     )
@@ -249,7 +249,7 @@ def decode_matmul_flops(
 
 
 def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
-    """Bytes of the stored parameters; buffers not included.
+    """Count the bytes of the stored parameters; buffers not included.
 
     Source: `params`.
     """

@@ -26,7 +26,7 @@ def moe_weights(
     zero_expert_rows: bool = False,
     name: str = "mlp",
 ) -> tuple[Weight, ...]:
-    """The tensors of one MoE layer: router [E, d], E experts of which k are used, shared experts.
+    """List the tensors of one MoE layer: router [E, d], k used of E experts, shared experts.
 
     Zero experts have a row of the router each, [E + E_z, d], and no matrix; with `zero_expert_rows`
     the first matrix of each is stored, and never read. k of the E compute, the most that can.
@@ -73,7 +73,7 @@ def moe_weights(
 
 
 def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
-    """Parameters of one router.
+    """Count the parameters of one router.
 
     weight [E, d]   (+ bias [E])
 
@@ -101,7 +101,7 @@ def moe_params(
     n_zero_experts: Dim = 0,
     zero_expert_rows: bool = False,
 ) -> Dim:
-    """Parameters of one MoE layer.
+    """Count the parameters of one MoE layer.
 
     router (E + E_z)·d + E experts of width m_e + shared experts; d_ff_shared None means m_e
     (+ with `zero_expert_rows` E_z first matrices, [2·m_e, d] or [m_e, d], that nobody reads)
@@ -149,7 +149,7 @@ def moe_active_params(
     shared_gate: bool = False,
     n_zero_experts: Dim = 0,
 ) -> Dim:
-    """Parameters of one MoE layer that one token uses.
+    """Count the parameters of one MoE layer that one token uses.
 
     router (E + E_z)·d, whole + k experts of width m_e + shared experts; d_ff_shared None means m_e
 
@@ -190,7 +190,7 @@ def moe_matmul_flops(
     shared_gate: bool = False,
     n_zero_experts: Dim = 0,
 ) -> Dim:
-    """FLOPs of one MoE layer, each token in exactly k experts.
+    """Count the FLOPs of one MoE layer, each token in exactly k experts.
 
     router 2·n·d·(E + E_z) + k experts of width m_e + shared feed-forward of width E_s·m_s
     (+ 2·n·d with a shared gate); 2 FLOPs per multiply-add
@@ -221,7 +221,7 @@ def moe_matmul_flops(
 def moe_layers(
     n_layers: Dim, *, n_dense_layers: Dim = 0, moe_every: Dim = 1, moe_offset: Dim = 0
 ) -> Dim:
-    """MoE layers in a stack: layers i >= n_dense_layers, from 0, where moe_every divides i + 1 - o.
+    """Count a stack's MoE layers: i >= n_dense_layers, from 0, where moe_every divides i + 1 - o.
 
     o is moe_offset, which is less than moe_every. Numbers up to N that are o more than a multiple
     of moe_every, less those up to the dense layers:

@@ -50,7 +50,7 @@ def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
-    """List what the modules multiply besides: products of attention, and the head for each.
+    """List the modules' other products: those of attention, and of the shared head for each.
 
     Source: `stack.stack_products`; DeepSeek-V3, arXiv:2412.19437, sec. 2.2 (shared head).
     """

@@ -81,7 +81,7 @@ def norms_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, tup
 
 
 def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, Weight]:
-    """Name every tensor of one block, by its path in the block.
+    """List every tensor of one block, by its path in the block.
 
     Source: the functions of `sublayers`.
 
@@ -114,7 +114,7 @@ def tensors_of_block(spec: ModelSpec, index: int, *, cross: bool) -> dict[str, W
 
 
 def _in_block(spec: ModelSpec, weight: Weight) -> Weight:
-    """A tensor of a mixer that keeps a state, under its path in the block."""
+    """Rename a tensor of a mixer that keeps a state to its path in the block."""
     owner = OWNERS.get(spec.recurrent, "")
     name, inside = weight.name, ""
     if spec.recurrent == "kimi_delta" and name in OF_FORGETTING:
@@ -125,12 +125,12 @@ def _in_block(spec: ModelSpec, weight: Weight) -> Weight:
 
 
 def stack_name(spec: ModelSpec, part: Stack) -> str:
-    """The name of a stack in the module."""
+    """Name a stack as the module does: "decoder" or "encoder"."""
     return "decoder" if part is spec.decoder else "encoder"
 
 
 def blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int, bool]]:
-    """Every block in order: its path, its stack, its number, whether it has cross-attention."""
+    """Yield every block in order: path, stack, number, and whether it has cross-attention."""
     for part in spec.stacks:
         cross = spec.has_encoder and part is spec.decoder
         for index in range(part.n_layers):
@@ -138,7 +138,7 @@ def blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int, bool]]:
 
 
 def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
-    """Name every tensor of a model, by its path; a tied one once.
+    """List every tensor of a model, by its path; a tied one once.
 
     Experts are one tensor [E, out, in].
 
@@ -180,7 +180,7 @@ def _is_second(stack: Stack, index: int) -> bool:
 
 
 def _names(weight: Weight) -> list[str]:
-    """A tensor's name; the names of several that stand in a list."""
+    """List a tensor's name, or the names of several that stand in a list."""
     if not weight.name.startswith(f"{altup.OUTSIDE}."):
         return [weight.name]
     name, _, kind = weight.name.rpartition(".")
@@ -188,7 +188,7 @@ def _names(weight: Weight) -> list[str]:
 
 
 def _stored(weight: Weight) -> Weight:
-    """A tensor as a module stores it: experts in one."""
+    """Return a tensor as a module stores it: experts stacked in one."""
     if weight.used is None:
         return weight
     return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")

@@ -21,7 +21,7 @@ _PER_PARALLEL_BLOCK = {"parallel": 1, "parallel_two": 2}
 def norm_weights(
     name: str, width: Dim, *, bias: bool = False, affine: bool = True
 ) -> tuple[Weight, ...]:
-    """The tensors of one norm: a weight [width], maybe a bias [width]; none when not affine.
+    """List the tensors of one norm: a weight [width], maybe a bias [width]; none when not affine.
 
     Returns: tensors.
     Source: as `norm_params`.
@@ -34,7 +34,7 @@ def norm_weights(
 
 
 def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
-    """Parameters of one LayerNorm (weight, maybe bias) or RMSNorm (weight only).
+    """Count the parameters of one LayerNorm (weight, maybe bias) or RMSNorm (weight only).
 
     weight [width]   (+ bias [width])   nothing when the norm is not affine
 
@@ -53,7 +53,7 @@ def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
 def norms_per_block(
     placement: str, *, cross: bool = False, mixer: bool = True, ffn: bool = True
 ) -> int:
-    """Norms of width d in one block.
+    """Count the norms of width d in one block.
 
     A block has two sublayers (`mixer`, which is attention in most models, and feed-forward), three
     with cross-attention, one where it has only one of them. Pre-, post-, deep, post_branch,
@@ -82,7 +82,7 @@ def norms_per_block(
 def qk_norm_weights(
     kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim, *, borrows: bool = False
 ) -> tuple[Weight, ...]:
-    """The tensors of the norms on queries and keys of one block; where it `borrows`, on queries.
+    """List the tensors of one block's norms on queries and keys; where it `borrows`, on queries.
 
     Returns: tensors; none for kinds none and l2.
     Source: as `qk_norm_params`.
@@ -104,7 +104,7 @@ def qk_norm_weights(
 
 
 def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> Dim:
-    """Parameters of the norms on the queries and keys of one block; RMSNorms but for the last.
+    """Count the parameters of one block's norms on queries and keys; RMSNorms but for layernorm.
 
     head: [h_d] on q + [h_d] on k, shared by all heads = 2·h_d
     full: [h·h_d] on q + [h_kv·h_d] on k = (h + h_kv)·h_d
@@ -124,7 +124,7 @@ def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> D
 
 
 def latent_norm_weights(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> tuple[Weight, ...]:
-    """The tensors of the norms on the latents of one MLA block.
+    """List the tensors of the norms on the latents of one MLA block.
 
     Returns: tensors.
     Source: as `latent_norm_params`.
@@ -137,7 +137,7 @@ def latent_norm_weights(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> tuple[Wei
 
 
 def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
-    """Parameters of the RMSNorms on the latents of one MLA block.
+    """Count the parameters of the RMSNorms on the latents of one MLA block.
 
     [d_c] on the key-value latent   (+ [r_q] on the query latent, where queries are compressed)
 

@@ -34,7 +34,7 @@ class Part:
     freeze: tuple[str, ...] = ()
 
     def adapts(self, path: str, weight: Weight) -> bool:
-        """Whether an adapter stands beside a tensor: the matrix of a linear layer, not the head."""
+        """Tell whether an adapter stands beside a tensor: a linear layer's matrix, not the head."""
         name = path.removesuffix(".weight")
         multiplies = weight.rows or path.endswith(OF_POSITIONS)
         linear = multiplies and len(weight.shape) == 2 and name != HEAD
@@ -64,7 +64,7 @@ class Tensors:
         return sum(w.size for path, w in self.stored.items() if path.endswith(ADAPTERS))
 
     def optimizer_bytes(self, *, optimizer: str, width: int) -> Dim:
-        """Bytes of an optimizer's state of what is trained.
+        """Count the bytes of an optimizer's state for what is trained.
 
         Source: `optimizer.state_bytes`.
         """
@@ -75,7 +75,7 @@ class Tensors:
 
 
 def is_inner(path: str) -> bool:
-    """Whether a tensor is in a block, or in one that blocks share.
+    """Tell whether a tensor is in a block, one that is shared among layers included.
 
     >>> is_inner("decoder.layers.0.mlp.up_proj.weight"), is_inner("decoder.norm.weight")
     (True, False)
@@ -84,7 +84,7 @@ def is_inner(path: str) -> bool:
 
 
 def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
-    """Name the tensors of a model, adapters among them, and say which are trained.
+    """Return the tensors of a model with its adapters, and the paths of those that are trained.
 
     An indexer and a pooler have no gradient: no gradient passes a choice, and the loss is not of
     what a pooler gives.
@@ -144,7 +144,7 @@ def _check_targets(spec: ModelSpec, part: Part) -> None:
 
 
 def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
-    """The tensors of whatever is called so: its whole path, or the end of one."""
+    """Find the tensors called `name`, or in a module called so: by the whole path, or its end."""
     found = set()
     for path in paths:
         also = [path, f"{HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
@@ -158,5 +158,5 @@ def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
 
 
 def _begins(path: str, name: str) -> bool:
-    """Whether a path, or a module that it is in, is called so."""
+    """Tell whether a path, or that of a module around it, is `name` or ends in it."""
     return f".{name}." in f".{path}."

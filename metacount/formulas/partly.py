@@ -77,14 +77,14 @@ class _Follower:
             self._local.setdefault(owner, {})[name] = weight
 
     def wires(self, owner: str) -> Wires:
-        """New wires for the tensors of a block, of a stack's ends, or of the model's ("")."""
+        """Make `Wires` for the tensors of a block, of a stack's ends, or of the model's ("")."""
         local = self._local.get(owner, {})
         lead = f"{owner}." if owner else ""
         trained = {name for name in local if f"{lead}{name}" in self.tensors.trained}
         return Wires(local, trained, self.run.widths, self.spec.last_stack.norms)
 
     def ran(self, wires: Wires) -> None:
-        """Sum what ends multiplied and kept."""
+        """Add what ends multiplied and kept to the sums of the model."""
         self.steps += wires.steps
         self.kept += wires.kept
 
@@ -131,7 +131,7 @@ class _Follower:
         return x
 
     def _look_up(self, part: Stack, n: Dim, ends: Wires, wires: Wires) -> tuple[bool, bool]:
-        """The tables before a stack: whether x, and a bias of scores, have a gradient."""
+        """Run the tables before a stack; say whether x, and a bias of scores, have a gradient."""
         spec, run, tables = self.spec, self.run, self.spec.embedding
         assert tables is not None  # who asks has asked
         gradients = {
@@ -182,7 +182,7 @@ class _Follower:
         return block
 
     def _head(self, x: bool) -> None:
-        """From the last norm to the loss."""
+        """Run what follows the last norm, up to the loss."""
         spec, run, wires = self.spec, self.run, self.wires("")
         head, tables, gradients = spec.head, spec.embedding, set[str]()
         assert head is not None and tables is not None  # who asks has asked
@@ -202,7 +202,7 @@ class _Follower:
 
 
 def _owner(path: str) -> tuple[str, str]:
-    """The block, stack or model that a tensor belongs to, and its path there."""
+    """Split a path into the block, stack or model ("") that the tensor belongs to, and the rest."""
     parts = path.split(".")
     if parts[1] == LAYERS:
         return ".".join(parts[:3]), ".".join(parts[3:])

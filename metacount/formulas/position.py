@@ -17,7 +17,7 @@ from metacount.formulas.terms import (
 
 
 def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
-    """Parameters of a learned table with one row per position.
+    """Count the parameters of a learned table with one row per position.
 
     [n_positions, d]
 
@@ -31,7 +31,7 @@ def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
 
 
 def t5_bias_params(n_buckets: Dim, n_heads: Dim) -> Dim:
-    """Parameters of T5's relative position biases, one table for all layers of a stack.
+    """Count the parameters of T5's relative position biases, one table for all layers of a stack.
 
     [n_buckets, h]
 
@@ -45,7 +45,7 @@ def t5_bias_params(n_buckets: Dim, n_heads: Dim) -> Dim:
 
 
 def transformer_xl_weights(d_model: Dim, n_heads: Dim, head_dim: Dim) -> tuple[Weight, ...]:
-    """The tensors of Transformer-XL's relative positions in one block.
+    """List the tensors of Transformer-XL's relative positions in one block.
 
     projection of the sinusoids [h·h_d, d], the vectors u and v [h, h_d]
 
@@ -69,7 +69,7 @@ def transformer_xl_weights(d_model: Dim, n_heads: Dim, head_dim: Dim) -> tuple[W
 def transformer_xl_products(
     d_model: Dim, n_heads: Dim, head_dim: Dim, *, pairs: str = PAIRS, positions: str = POSITIONS
 ) -> tuple[Product, ...]:
-    """The products of Transformer-XL's relative positions in one block.
+    """List the products of Transformer-XL's relative positions in one block.
 
     d·h·h_d multiply-adds to project the sinusoids of one distance, h·h_d for a pair's second score
 
@@ -94,7 +94,7 @@ def transformer_xl_products(
 
 
 def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """Parameters of Transformer-XL's relative positions in one block.
+    """Count the parameters of Transformer-XL's relative positions in one block.
 
     projection of the sinusoids [h·h_d, d] + the vectors u and v [h, h_d] = (d + 2)·h·h_d
 
@@ -108,7 +108,7 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
 
 
 def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """FLOPs of projecting the sinusoids of n_keys distances in one block.
+    """Count the FLOPs of projecting the sinusoids of n_keys distances in one block.
 
     [n_keys, d] @ [d, h·h_d], once per forward, not per sequence: 2·n_keys·d·h·h_d
 
@@ -124,7 +124,7 @@ def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, hea
 
 
 def transformer_xl_score_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """FLOPs of the second product of the scores, queries with projected distances.
+    """Count the FLOPs of the second product of the scores, queries with projected distances.
 
     per head and pair of positions, 2 FLOPs per multiply-add × h_d = 2·n_pairs·h·h_d
 

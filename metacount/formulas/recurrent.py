@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def mixer_of(part: object) -> Mixer | None:
-    """The functions for a part; None for the part that says that there is no such mixer."""
+    """Return the functions that count a mixer with a state; None for the part of no such mixer."""
     word: str = vars(type(part))["word"]
     if word == "none":
         return None

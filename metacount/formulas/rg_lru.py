@@ -18,7 +18,7 @@ BLOCK = "temporal_block"
 def rg_lru_weights(
     d_model: Dim, *, lru_width: Dim, n_lru_blocks: Dim, conv_kernel: Dim
 ) -> tuple[Weight, ...]:
-    """Tensors of one recurrent block.
+    """List the tensors of one recurrent block.
 
     x, y [w, d] + out [d, w] + conv [w, 1, k_c] + two gates [h_l, w/h_l, w/h_l]
     + w decays + biases: 2·w of x and y, d of out, w of conv, 2·w of the gates
@@ -54,7 +54,7 @@ def rg_lru_weights(
 
 
 def rg_lru_run(batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim) -> dict[str, Dim]:
-    """Positions that the convolution of one forward computes, as transformers' own code runs it.
+    """Count the positions that one forward's convolution computes, run by transformers' own code.
 
     B·(S + k_c - 1), padded at both ends; only S of a sequence's are used
 
@@ -71,7 +71,7 @@ def rg_lru_run(batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim) -> dict[str, 
 
 
 def rg_lru_states(lru_width: Dim, conv_kernel: Dim) -> tuple[State, ...]:
-    """What one sequence keeps in one layer, however long it is.
+    """List the states that one sequence keeps in one layer, however long the sequence is.
 
     conv [w, k_c - 1], the inputs before the next token; recurrent [w], one value a channel, in
     float32 whatever the model's dtype
@@ -89,7 +89,7 @@ def rg_lru_states(lru_width: Dim, conv_kernel: Dim) -> tuple[State, ...]:
 
 
 def rg_lru_scan_flops(n_tokens: Dim, lru_width: Dim) -> Dim:
-    """FLOPs of the recurrence h_t = a_t·h_{t-1} + x_t itself, position after position.
+    """Count the FLOPs of the recurrence h_t = a_t·h_{t-1} + x_t itself, position after position.
 
     2 FLOPs per multiply-add, one per token and channel = 2·n·w
 

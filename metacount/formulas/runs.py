@@ -34,7 +34,7 @@ def forward_run(
     source_len: Dim | None = None,
     pairs: tuple[Dim, Dim] | None = None,
 ) -> dict[str, Dim]:
-    """The numbers behind the words of `terms` in a forward.
+    """Count what the words of `terms` stand for in a forward.
 
     `pairs`: of one sequence, where everything is seen and where a window is; None: seq_len² each.
 
@@ -60,7 +60,7 @@ def forward_run(
 
 
 def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim) -> dict[str, Dim]:
-    """The numbers behind the words of `terms` in a step of decoding.
+    """Count what the words of `terms` stand for in a step of decoding.
 
     Returns: what `Weight.flops` and `Product.flops` take.
     """
@@ -82,7 +82,7 @@ def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim
 
 
 def kept_pairs(spec: ModelSpec, seq_len: Dim, prefix_len: Dim) -> tuple[Dim, Dim]:
-    """Pairs of one sequence that the mask keeps: where everything is seen, and in a window.
+    """Count one sequence's pairs that the mask keeps: where everything is seen, and in a window.
 
     Source: `attention.self_attention_pairs`.
     """

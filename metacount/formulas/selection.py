@@ -23,7 +23,7 @@ from metacount.spec.mla import LatentAttention
 def attention_by_selection(
     spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, decode: bool = False
 ) -> dict[str, Dim]:
-    """FLOPs between positions of all layers, dense and selected, and those of the index itself.
+    """Count the FLOPs between positions of all layers, dense and selected, and those of the index.
 
     dense_attention_flops     attention's products over every position that a token may see
     selected_attention_flops  the same over the positions that the index leaves, in layers with one:
@@ -77,19 +77,19 @@ def attention_by_selection(
 
 
 def _chosen(index: Indexer, seq_len: Dim, *, decode: bool) -> Dim:
-    """Pairs that an index leaves of a sequence, or of its last token."""
+    """Count the pairs that an index leaves of a sequence, or if `decode` of its last token."""
     each = indexer.selected_positions if decode else indexer.selected_pairs
     return each(seq_len, index.top_k)
 
 
 def _chosen_in_blocks(index: BlockIndexer, seq_len: Dim, *, decode: bool) -> Dim:
-    """The same of an index of blocks."""
+    """Count the pairs that a block index leaves of a sequence, or if `decode` of its last token."""
     each = indexer.selected_block_positions if decode else indexer.selected_block_pairs
     return each(seq_len, index.block_len, index.top_blocks)
 
 
 def _products(part: Attention | LatentAttention, *, decode: bool) -> tuple[Product, ...]:
-    """Products of attention itself in one layer, without those of its index."""
+    """List the products of attention itself in one layer, without those of its index."""
     if isinstance(part, Attention):
         return attention.attention_products(part.n_heads, part.head_dim)
     return mla.mla_products(

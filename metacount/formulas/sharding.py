@@ -65,7 +65,7 @@ class Rank:
 
 
 def piece(size: Dim, degree: Dim, index: Dim) -> Dim:
-    """Values that rank `index` of `degree` has of `size`: pieces of ⌈size / degree⌉, then the rest.
+    """Count the values of `size` that rank `index` of `degree` has: ⌈size / degree⌉, then the rest.
 
     max(0, min(c, size - index·c)) with c = ⌈size / degree⌉
 
@@ -81,7 +81,7 @@ def piece(size: Dim, degree: Dim, index: Dim) -> Dim:
 
 
 def cut_shape(cut: Cut, rank: Rank) -> tuple[Dim, ...]:
-    """The shape of a rank's part: whole experts with `ep`, else a piece of the axis.
+    """Return the shape of a rank's part: whole experts with `ep`, else a piece of the axis.
 
     Returns: a shape.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3 (columns and rows); Lepikhin et al. 2020,
@@ -100,7 +100,7 @@ def cut_shape(cut: Cut, rank: Rank) -> tuple[Dim, ...]:
 
 
 def whole_values(cut: Cut) -> Dim:
-    """Values of the tensor on one device.
+    """Count the values of a tensor that is whole on one device.
 
     >>> whole_values(Cut(role="ffn", shape=(11008, 4096), axis=0))  # LLaMA-7B
     45088768
@@ -109,7 +109,7 @@ def whole_values(cut: Cut) -> Dim:
 
 
 def cut_values(cut: Cut, rank: Rank) -> Dim:
-    """Values of a rank's part before ZeRO.
+    """Count the values of a rank's part before ZeRO.
 
     Source: `cut_shape`.
 
@@ -120,7 +120,7 @@ def cut_values(cut: Cut, rank: Rank) -> Dim:
 
 
 def active_values(cut: Cut, rank: Rank) -> Dim:
-    """Values of a rank's part that one token uses at most: of its experts, top_k.
+    """Count the values of a rank's part that one token uses at most: of its experts, top_k.
 
     Source: `cut_shape`.
 
@@ -134,7 +134,7 @@ def active_values(cut: Cut, rank: Rank) -> Dim:
 
 
 def shard_values(cut: Cut, rank: Rank) -> Dim:
-    """Values that ZeRO leaves on a rank: a piece of the first axis of its part.
+    """Count the values that ZeRO leaves on a rank: a piece of the first axis of its part.
 
     Of a tensor of fewer experts than copies it is the second axis, where the copies divide that.
 
@@ -152,7 +152,7 @@ def shard_values(cut: Cut, rank: Rank) -> Dim:
 
 
 def gathered_values(cut: Cut, rank: Rank) -> Dim:
-    """Values that move when the ranks give each other their shards: made a multiple of them.
+    """Count the values that move when ranks gather their shards, which are padded to equal size.
 
     Source: `shard_values`; FSDP2 pads each tensor to shards of equal size.
 
@@ -172,7 +172,7 @@ def _spread_axis(cut: Cut, rank: Rank) -> tuple[list[Dim], int]:
 
 
 def is_expert(cut: Cut, rank: Rank) -> bool:
-    """Whether a tensor is spread over the ranks that hold the same experts.
+    """Tell whether a tensor is spread over the ranks that hold the same experts.
 
     >>> is_expert(Cut(role="moe", shape=(8, 28672, 4096), top_k=2), Rank(ep=8))
     True
@@ -206,7 +206,7 @@ ROWS = frozenset(["o_proj", "down_proj"])
 
 
 def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
-    """The tensors as they are stored, each with the axis that tensor parallelism cuts.
+    """List the tensors as they are stored, each with the axis that tensor parallelism cuts.
 
     To heads and hidden widths by columns, from them by rows, the vocabulary by its rows, sinks with
     their heads; whole experts are cut inside. Norms, routers and latents are whole on every rank.
@@ -237,7 +237,7 @@ def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
 
 
 def end_cuts(spec: ModelSpec) -> tuple[list[Cut], list[Cut]]:
-    """The tensors before the first block, the token table first, and those after the last.
+    """List the tensors before the first block, the token table first, and those after the last.
 
     Source: `ends.end_weights`, `ends.stack_end_weights`.
     """
@@ -249,7 +249,7 @@ def end_cuts(spec: ModelSpec) -> tuple[list[Cut], list[Cut]]:
 
 
 def own_head_cut(spec: ModelSpec) -> list[Cut]:
-    """The head's matrix of a last stage that does not have the table it is tied to.
+    """List the head's matrix of a last stage that does not have the table it is tied to.
 
     Source: `ends.end_weights`.
     """
@@ -260,7 +260,7 @@ def own_head_cut(spec: ModelSpec) -> list[Cut]:
 
 
 def kept_spec(spec: ModelSpec, rank: Rank) -> ModelSpec:
-    """The model whose blocks keep for their backward what those of a rank keep.
+    """Return the spec of a model whose blocks keep for their backward what those of a rank keep.
 
     A rank has h / tp heads, h_kv / tp of keys and values, and its piece of every hidden width; the
     residual width, and so norms, latents and the inputs of the branches, are whole on every rank.

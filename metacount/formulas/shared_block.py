@@ -37,7 +37,7 @@ def shared_block_weights(
     norm_affine: bool = True,
     attention_biases: tuple[bool, bool, bool, bool] = (False, False, False, False),
 ) -> tuple[Weight, ...]:
-    """The tensors of one stored block.
+    """List the tensors of one stored block.
 
     norm [2·d], q [h·h_d, 2·d], k and v [h_kv·h_d, 2·d], o [d, h·h_d], norm [d], and the
     feed-forward: 2·d·h_d·(h + 2·h_kv) + d·h·h_d + 3·d·m + 3·d where it is gated
@@ -80,7 +80,7 @@ def shared_use_weights(
     adapter_rank: Dim | None = None,
     attention_adapters: bool = False,
 ) -> tuple[Weight, ...]:
-    """The tensors that a layer has of its own to use a stored block.
+    """List the tensors that a layer has of its own to use a stored block.
 
     linear [d, d];   with r_a for gate and up together [r_a, d] and [2·m, r_a];
     with attention_adapters [r_a, 2·d] and [h·h_d, r_a] for q, the same with h_kv for k and v

@@ -17,7 +17,7 @@ def shared_weights(
     gate: bool = False,
     name: str = "mlp",
 ) -> tuple[Weight, ...]:
-    """The tensors of the shared experts of one layer: one feed-forward of width E_s·m_s, a gate.
+    """List the tensors of one layer's shared experts: a feed-forward of width E_s·m_s, a gate.
 
     Returns: tensors; none when E_s is 0.
     Source: as `shared_params`.
@@ -48,7 +48,7 @@ def shared_params(
     bias: bool = False,
     gate: bool = False,
 ) -> Dim:
-    """Parameters of the shared experts of one layer, stored as one feed-forward of width E_s·m_s.
+    """Count the parameters of a layer's shared experts, one stored feed-forward of width E_s·m_s.
 
     the feed-forward of width E_s·m_s   (+ d with a gate d -> 1)   nothing when E_s is 0
 
@@ -72,7 +72,7 @@ def shared_matmul_flops(
     gated: bool,
     gate: bool = False,
 ) -> Dim:
-    """FLOPs of the shared experts of one layer, which see every token.
+    """Count the FLOPs of the shared experts of one layer, which see every token.
 
     the feed-forward of width E_s·m_s   (+ 2·n·d with a gate d -> 1)   nothing when E_s is 0
 

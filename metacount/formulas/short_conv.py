@@ -15,7 +15,7 @@ ROLE = "recurrent"
 def short_conv_weights(
     d_model: Dim, *, conv_kernel: Dim, conv_bias: bool = False
 ) -> tuple[Weight, ...]:
-    """Tensors of one gated short convolution.
+    """List the tensors of one gated short convolution.
 
     in [3·d, d] + conv [d, 1, k_c] + out [d, d] = 4·d² + k_c·d   (+ 3·d + d + d with biases)
 
@@ -42,7 +42,7 @@ def short_conv_weights(
 def short_conv_run(
     batch_size: Dim, seq_len: Dim, *, conv_kernel: Dim, continued: bool = False
 ) -> dict[str, Dim]:
-    """The numbers behind the tags of its terms, in one forward over `seq_len` new tokens.
+    """Count what the mixer's own tag (`rows`) stands for in a forward over `seq_len` new tokens.
 
     Returns: convolved positions.
     Source: `convolution.convolved_positions`.
@@ -54,7 +54,7 @@ def short_conv_run(
 
 
 def short_conv_states(d_model: Dim, conv_kernel: Dim) -> tuple[State, ...]:
-    """What one sequence keeps in one layer, however long it is.
+    """List the states that one sequence keeps in one layer, however long the sequence is.
 
     conv [d, k_c], the inputs of the last k_c positions, of which the next token needs k_c - 1
 
@@ -68,7 +68,7 @@ def short_conv_states(d_model: Dim, conv_kernel: Dim) -> tuple[State, ...]:
 
 
 def short_conv_scan_flops(n_tokens: Dim, d_model: Dim, *, conv_kernel: Dim) -> Dim:
-    """FLOPs of the convolution itself over the tokens that are used, and of its two gates.
+    """Count the FLOPs of the convolution itself over the tokens that are used, and its two gates.
 
     per token and channel 2·k_c for the filter, 1 for B·x and 1 for C·y = n·d·(2·k_c + 2)
 

@@ -44,13 +44,13 @@ OF_ENCODER = {TOKENS: SOURCE}  # an encoder beside a decoder multiplies its sour
 
 
 def stacks(spec: ModelSpec) -> list[tuple[Dim, bool]]:
-    """Each stack of the model: its number of blocks, and whether they have cross-attention."""
+    """List each stack of the model: how many blocks it has, and whether with cross-attention."""
     cross = spec.has_encoder
     return [(each.n_layers, cross and each is spec.decoder) for each in spec.stacks]
 
 
 def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """MoE blocks in a stack of n_layers.
+    """Count the MoE blocks in a stack of n_layers.
 
     Source: `moe.moe_layers`; where a pattern names them, `attention.lettered_layers`.
     """
@@ -60,7 +60,7 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
     if spec.last_stack.names_experts:
         return attention.lettered_layers(n_layers, spec.last_stack.ffn_pattern, WITH_EXPERTS)
     dense: Dim = mixture.n_dense_layers
-    if spec.has_encoder and not is_zero(dense):
+    if spec.has_encoder:
         dense = smaller(dense, n_layers)  # one of two stacks may have fewer layers
     return moe.moe_layers(
         n_layers,
@@ -71,7 +71,7 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """Blocks with a dense feed-forward in a stack of n_layers.
+    """Count the blocks with a dense feed-forward in a stack of n_layers.
 
     Source: those that are not MoE; where a pattern names them, `attention.lettered_layers`, with
     the blocks that have experts beside it.
@@ -83,7 +83,7 @@ def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def layers_of_both(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """Blocks with experts beside a dense feed-forward in a stack of n_layers.
+    """Count the blocks with experts beside a dense feed-forward in a stack of n_layers.
 
     Source: `attention.lettered_layers`.
     """
@@ -91,7 +91,7 @@ def layers_of_both(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
-    """Blocks that see a window only, and blocks that see everything, of the (decoder) stack.
+    """Count the (decoder) stack's blocks that see a window only, and those that see everything.
 
     Source: `attention.lettered_layers`.
     """
@@ -102,7 +102,7 @@ def attention_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
 
 
 def borrowing_layers(spec: ModelSpec) -> Dim:
-    """Blocks whose attention reads the keys and values of an earlier block: the last ones.
+    """Count the blocks whose attention reads keys and values of an earlier block: the last ones.
 
     Source: Gemma 3n's released code, its num_kv_shared_layers; Brandon et al. 2024,
     arXiv:2405.12981, sec. 3 (attention across layers).
@@ -112,7 +112,7 @@ def borrowing_layers(spec: ModelSpec) -> Dim:
 
 
 def caching_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
-    """Blocks that keep keys and values, those that see a window only and those that see everything.
+    """Count the blocks that keep keys and values: windowed ones, and those that see everything.
 
     All blocks with attention but the last `borrowing_layers`.
 
@@ -128,7 +128,7 @@ def caching_layers(spec: ModelSpec) -> tuple[Dim, Dim]:
 
 
 def recurrent_layers(spec: ModelSpec) -> Dim:
-    """Blocks whose mixer keeps a state.
+    """Count the blocks whose mixer keeps a state.
 
     Source: `attention.lettered_layers`.
     """
@@ -137,7 +137,7 @@ def recurrent_layers(spec: ModelSpec) -> Dim:
 
 
 def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weight, ...]:
-    """The tensors of one stack, with the norms and position tables that belong to it.
+    """List the tensors of one stack, with the norms and position tables that belong to it.
 
     `cross`: its blocks have cross-attention.
     Source: `sublayers`, `ends.stack_end_weights`.
@@ -150,7 +150,7 @@ def stack_weights(spec: ModelSpec, n_layers: Dim, *, cross: bool) -> tuple[Weigh
 
 
 def shared_weights(spec: ModelSpec, n_layers: Dim) -> tuple[Weight, ...]:
-    """The tensors of all stored blocks, each multiplied with in every layer that uses its block.
+    """List the tensors of all stored blocks; each multiplies in every layer that uses its block.
 
     Source: `sublayers.shared_block_weights`; the uses, `attention.lettered_layers`.
     """
@@ -166,7 +166,7 @@ def shared_weights(spec: ModelSpec, n_layers: Dim) -> tuple[Weight, ...]:
 def in_blocks(
     spec: ModelSpec, n_layers: Dim, *, cross: bool
 ) -> list[tuple[Dim, tuple[Weight, ...]]]:
-    """What blocks of one stack are made of: how many blocks have it, and the tensors of one.
+    """List the parts of one stack's blocks: how many there are of each, and the tensors of one.
 
     Source: as `stack_weights`.
     """
@@ -193,7 +193,7 @@ def in_blocks(
 
 
 def _of_widths(spec: ModelSpec, n_layers: Dim) -> list[tuple[Dim, tuple[Weight, ...]]]:
-    """Dense feed-forwards of the first width, and of the second where there is one."""
+    """List the dense feed-forwards of the first width, and of the second: number and tensors."""
     part, n_dense = spec.last_stack.feed_forward, dense_layers(spec, n_layers)
     if part is None or part.second is None:
         return [(n_dense, sublayers.dense_weights(spec))]
@@ -205,7 +205,7 @@ def _of_widths(spec: ModelSpec, n_layers: Dim) -> list[tuple[Dim, tuple[Weight, 
 
 
 def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]:
-    """Norms of the residual stream in all blocks: one number, or of mixers and feed-forwards."""
+    """Count all blocks' norms of the residual stream: one number, or mixers' and feed-forwards'."""
     last = spec.last_stack
     if last.uniform:
         whole = n_layers * norm.norms_per_block(last.norms.placement, cross=cross)
@@ -221,7 +221,7 @@ def _block_norms(spec: ModelSpec, n_layers: Dim, cross: bool) -> tuple[Dim, ...]
 def stack_products(
     spec: ModelSpec, n_layers: Dim, *, cross: bool, decode: bool
 ) -> tuple[Product, ...]:
-    """The products of activations of one stack; `decode` absorbs MLA and scans step by step.
+    """List the products of activations of one stack; `decode` absorbs MLA and scans step by step.
 
     Source: `sublayers.attention_products`, `sublayers.cross_attention_products`, the mixer's own.
     """

@@ -31,7 +31,7 @@ NO_SHARED, NO_ZERO = SharedExperts(), ZeroExperts()
 
 
 def attention_weights(spec: ModelSpec, *, borrows: bool = False) -> tuple[Weight, ...]:
-    """Tensors of the self-attention of one block, norms and relative positions inside included.
+    """List the tensors of one block's self-attention, norms and relative positions included.
 
     `borrows`: it has no projections and no norm of keys and values, which another block made.
 
@@ -76,7 +76,7 @@ def _index_weights(spec: ModelSpec, mixer: LatentAttention) -> tuple[Weight, ...
 
 
 def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of the cross-attention of one block, which has neither sinks nor norms inside.
+    """List the tensors of one block's cross-attention, which has neither sinks nor norms inside.
 
     Source: `attention.attention_weights`.
     """
@@ -106,7 +106,7 @@ def _grouped_weights(
 def attention_products(
     spec: ModelSpec, *, absorbed: bool, pairs: str = PAIRS, positions: str = POSITIONS
 ) -> tuple[Product, ...]:
-    """Products of the self-attention of one block, `pairs` and `positions` naming what it attends.
+    """List one block's self-attention products; `pairs` and `positions` name what it attends to.
 
     Source: `attention.attention_products`, `mla.mla_products`, `position.transformer_xl_products`.
     """
@@ -137,7 +137,7 @@ def attention_products(
 
 
 def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of the mixer of one block that keeps a state; none where no block has one.
+    """List the tensors of the mixer of one block that keeps a state; none where no block has one.
 
     Source: the functions of the mixer's topic, see `recurrent.MIXERS`.
     """
@@ -147,7 +147,7 @@ def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def shared_block_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of one stored block that many layers use.
+    """List the tensors of one stored block that many layers use.
 
     Source: `shared_block.shared_block_weights`.
     """
@@ -167,7 +167,7 @@ def shared_block_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors that one layer has of its own to use a stored block.
+    """List the tensors that one layer has of its own to use a stored block.
 
     Source: `shared_block.shared_use_weights`.
     """
@@ -186,7 +186,7 @@ def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def dense_weights(spec: ModelSpec, *, second: bool = False) -> tuple[Weight, ...]:
-    """Tensors of the feed-forward of one dense block; none where every block is MoE (no d_ff).
+    """List the tensors of a dense block's feed-forward; none where every block is MoE (no d_ff).
 
     `second`: of one that has the second width.
 
@@ -200,7 +200,7 @@ def dense_weights(spec: ModelSpec, *, second: bool = False) -> tuple[Weight, ...
 
 
 def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """Tensors of the experts of one MoE block, in place of a feed-forward or beside one.
+    """List the tensors of the experts of one MoE block, in place of a feed-forward or beside one.
 
     Source: `moe.moe_weights`.
     """
@@ -225,7 +225,7 @@ def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
 
 
 def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> tuple[Weight, ...]:
-    """Tensors of one norm of the residual stream.
+    """List the tensors of one norm of the residual stream.
 
     Source: `norm.norm_weights`.
     """
@@ -234,7 +234,7 @@ def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> tuple[Weight
 
 
 def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """Products of the cross-attention of one block.
+    """List the products of the cross-attention of one block.
 
     Source: `attention.attention_products`.
     """
@@ -243,7 +243,7 @@ def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
 
 
 def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
-    """What one token leaves in the cache of one block's self-attention, tensor by tensor.
+    """List what one token leaves in the cache of one block's self-attention, tensor by tensor.
 
     Source: as `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
     """
@@ -261,7 +261,7 @@ def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
 
 
 def kv_cache_values(spec: ModelSpec) -> Dim:
-    """Values that one token leaves in the cache of one block's self-attention.
+    """Count the values that one token leaves in the cache of one block's self-attention.
 
     Without those of a block indexer, which not every block has: see `indexed.index_cache`.
 
@@ -271,14 +271,14 @@ def kv_cache_values(spec: ModelSpec) -> Dim:
 
 
 def _grouped(spec: ModelSpec) -> Attention:
-    """The attention with key/value heads; every cross-attention is one."""
+    """Return the model's attention, which has key/value heads, as every cross-attention has."""
     mixer = spec.last_stack.attention
     assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
     return mixer
 
 
 def _dense(spec: ModelSpec) -> FeedForward:
-    """The feed-forward, like which experts and shared blocks are made."""
+    """Return the model's feed-forward, whose form experts and shared blocks have as well."""
     dense = spec.last_stack.feed_forward
     assert isinstance(dense, FeedForward)
     return dense

@@ -55,7 +55,7 @@ class Weight:
         return product(self.shape)
 
     def repeated(self, times: Dim, *, rows: Mapping[str, str] | None = None) -> Weight:
-        """So many of it, in as many layers; `rows`: other words for what multiplies it."""
+        """Repeat the tensor in `times` layers; `rows`: other words for what multiplies it."""
         return Weight(
             role=self.role,
             name=self.name,
@@ -68,7 +68,7 @@ class Weight:
         )
 
     def shared(self, times: Dim, uses: Dim) -> Weight:
-        """So many of it, which a token is multiplied with `uses` times in all."""
+        """Repeat the tensor `times` times; a token is multiplied with these `uses` times in all."""
         return altered(self.repeated(times), uses=uses)
 
     @property
@@ -82,7 +82,7 @@ class Weight:
         return self.params if self.used is None else self.used * self.size
 
     def flops(self, run: Mapping[str, Dim]) -> Dim:
-        """FLOPs of multiplying with it, 2 per multiply-add; `run` has the numbers of `rows`."""
+        """Count the tensor's FLOPs, 2 per multiply-add; `run` has the number behind `rows`."""
         values = self.active if self.uses is None else self.uses * self.size
         return 2 * run[self.rows] * values if self.rows else 0
 
@@ -101,13 +101,13 @@ class Product:
     times: Dim = 1
 
     def repeated(self, times: Dim) -> Product:
-        """So many of it, in as many layers."""
+        """Repeat the product in `times` layers."""
         return Product(
             role=self.role, name=self.name, width=self.width, per=self.per, times=times * self.times
         )
 
     def flops(self, run: Mapping[str, Dim]) -> Dim:
-        """FLOPs of all of it, 2 per multiply-add; `run` has the number of what `per` names."""
+        """Count the product's FLOPs, 2 per multiply-add; `run` has the number behind `per`."""
         return 2 * run[self.per] * self.times * self.width
 
 
@@ -120,7 +120,7 @@ def matrix(
     bias: bool = False,
     split: tuple[tuple[str, Dim], ...] = (),
 ) -> tuple[Weight, ...]:
-    """The weight of one linear layer, [outputs, inputs], and its bias of as many outputs.
+    """Build the weight of a linear layer, [outputs, inputs], and with `bias` its bias, [outputs].
 
     >>> [weight.name for weight in matrix("up_proj", "ffn", (11008, 4096), TOKENS, bias=True)]
     ['up_proj.weight', 'up_proj.bias']
@@ -134,7 +134,7 @@ def matrix(
 def by_role(
     terms: Iterable[Weight | Product], of: Callable[[Any], Dim], roles: Iterable[str] = ()
 ) -> dict[str, Dim]:
-    """The sum of what `of` gives for each term, by role; `roles` come first, in order.
+    """Sum what `of` gives for each term, by role; `roles` come first, in order.
 
     >>> up = Weight(role="ffn", name="up_proj", shape=(11008, 4096), times=32)
     >>> by_role([up], lambda weight: weight.params, ["attention"])
@@ -147,7 +147,7 @@ def by_role(
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
-    """The product of sizes; 1 of none.
+    """Multiply sizes; give 1 for none.
 
     >>> product((3, 4096)), product(())
     (12288, 1)
@@ -159,7 +159,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
 
 
 def params_of(weights: Iterable[Weight]) -> Dim:
-    """Stored parameters of some tensors.
+    """Count the stored parameters of some tensors.
 
     >>> params_of([Weight(role="ffn", name="up_proj", shape=(11008, 4096), times=32)])
     1442840576
@@ -168,7 +168,7 @@ def params_of(weights: Iterable[Weight]) -> Dim:
 
 
 def active_params_of(weights: Iterable[Weight]) -> Dim:
-    """Parameters of some tensors that one token uses.
+    """Count the parameters of some tensors that one token uses.
 
     >>> active_params_of([Weight(role="moe", name="up_proj", shape=(14336, 4096), times=8, used=2)])
     117440512
@@ -177,7 +177,7 @@ def active_params_of(weights: Iterable[Weight]) -> Dim:
 
 
 def flops_of(terms: Iterable[Weight | Product], run: Mapping[str, Dim]) -> Dim:
-    """FLOPs of some terms in a run.
+    """Count the FLOPs of some terms in a run.
 
     >>> flops_of([Weight(role="ffn", name="up_proj", shape=(11008, 4096), rows=TOKENS)],
     ...          {TOKENS: 128})

@@ -49,7 +49,7 @@ class Move:
     kept: str = ""
 
     def width(self, computed: int, *, cast: bool) -> int:
-        """Bytes of one value; `computed` of the type that is computed with.
+        """Return the bytes of one value; `computed` is those of the type that is computed with.
 
         Where what is gathered is cast, so is what experts read, weights of the choice too.
         """
@@ -63,7 +63,7 @@ class Move:
 
 
 def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
-    """Collectives of one self-attention whose heads are set apart.
+    """List the collectives of one self-attention whose heads are split over ranks.
 
     forward: the sum of what the heads give, n·d
     backward: the sum of the gradients of what the heads read: n·d; of MLA the latents and the
@@ -92,7 +92,7 @@ def attention_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) 
 
 
 def ring_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
-    """Collectives of one attention whose ranks hold parts of each sequence, by a fused kernel.
+    """List the collectives of one fused attention whose ranks hold parts of each sequence.
 
     A rank has keys and values of n tokens, of h_kv / tp heads: 2·n·h_kv/tp·d; of MLA all heads
     are apart, and values are filled up to the width of keys.
@@ -126,7 +126,7 @@ def ring_moves(spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool) -> li
 
 
 def feed_forward_moves(d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool) -> list[Move]:
-    """Collectives of one feed-forward whose hidden width is cut: n·d forward, n·d backward.
+    """List the collectives of a feed-forward whose hidden width is cut: n·d forward, n·d backward.
 
     Returns: collectives; none for tp 1.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3.
@@ -140,7 +140,7 @@ def feed_forward_moves(d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool) 
 def mixture_moves(
     part: Mixture, d_model: Dim, rank: Rank, *, n_tokens: Dim, train: bool
 ) -> list[Move]:
-    """Collectives of one MoE layer: experts cut like a feed-forward, or whole on different ranks.
+    """List an MoE layer's collectives: experts cut like a feed-forward, or whole on ranks apart.
 
     cut: n·d forward, n·d and the n·k weights of the choice backward
     whole: each rank sends its n / tp tokens to k experts each, and gets as many back (all-to-all,
@@ -186,7 +186,7 @@ def mixture_moves(
 def block_moves(
     spec: ModelSpec, rank: Rank, *, n_tokens: Dim, train: bool, mixer: str = "A", ffn: str = "F"
 ) -> list[Move]:
-    """Collectives of one block: its attention's and its feed-forward's.
+    """List the collectives of one block: its attention's and its feed-forward's.
 
     `mixer` and `ffn` are its letters in the patterns of its stack. A mixer with a state is whole on
     every rank, and sends nothing.
@@ -215,7 +215,7 @@ def recomputed_moves(
     ffn: str = "F",
     products: bool = False,
 ) -> list[Move]:
-    """Collectives of a checkpointed block's second forward, which the backward runs.
+    """List the collectives of a checkpointed block's second forward, which the backward runs.
 
     Those of the forward; but the last of the `tp` group only if something after it is kept: a norm
     behind the branch, or the product with the shared experts' gate. torch stops where the last
@@ -245,7 +245,7 @@ def recomputed_moves(
 
 
 def embedding_moves(width: Dim, rank: Rank, *, n_tokens: Dim) -> list[Move]:
-    """Collectives of a token table cut by the vocabulary: the sum of n·e; nothing backward.
+    """List the collectives of a token table cut by the vocabulary: a sum of n·e; nothing backward.
 
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3.
     """
@@ -255,7 +255,7 @@ def embedding_moves(width: Dim, rank: Rank, *, n_tokens: Dim) -> list[Move]:
 def head_moves(
     width: Dim, vocab_size: Dim, rank: Rank, *, n_tokens: Dim, train: bool
 ) -> list[Move]:
-    """Collectives of a head cut by the vocabulary: all logits on each rank, n·V; backward n·e.
+    """List the collectives of a head cut by the vocabulary: n·V logits on each rank; backward n·e.
 
     The vocabulary is padded to parts of equal size.
 
@@ -269,7 +269,7 @@ def head_moves(
 
 
 def spread_moves(cuts: Iterable[Cut], rank: Rank, *, zero: int) -> list[Move]:
-    """Collectives by which ZeRO spreads tensors that are gathered together, once each.
+    """List the collectives by which ZeRO spreads tensors that are gathered together, once each.
 
     zero 3: gathered forward, gathered again backward, gradients scattered; 2 and 1: gathered
     once; 0: the gradients are summed. Experts that are whole have a group of their own.

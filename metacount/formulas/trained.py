@@ -33,7 +33,7 @@ class Trained:
 
 
 def trained_tensors(spec: ModelSpec) -> Trained:
-    """Name every tensor that the loss has a gradient of: all but a pooler's and an indexer's.
+    """List every tensor that the loss has a gradient of: all but a pooler's and an indexer's.
 
     An indexer chooses positions, and no gradient passes a choice. Tied ones stand once, experts in
     one tensor [E, out, in].
@@ -58,7 +58,7 @@ def trained_tensors(spec: ModelSpec) -> Trained:
 
 
 def _stored(weights: Iterable[Weight], times: Dim) -> list[Weight]:
-    """The tensors that have a gradient, `times` as many, as a module stores them."""
+    """List the tensors that have a gradient, `times` as many, as a module stores them."""
     return [_as_stored(w, times) for w in weights if _has_gradient(w)]
 
 

@@ -114,7 +114,7 @@ class Wires:
         return x or weight or f"{name}.bias" in self.trained
 
     def activation(self, role: str, name: str, values: Dim, *gradients: str) -> Kept:
-        """Name a tensor of activations."""
+        """Build the term of a tensor of activations."""
         return Kept(
             role=role, name=name, values=values, width=self.widths.value, gradients=gradients
         )
@@ -129,7 +129,7 @@ class Wires:
         return any(step.needs for step in self.steps)
 
     def repeated(self) -> list[Step]:
-        """The steps that full checkpointing runs again: those before the last that is needed.
+        """List the steps that full checkpointing runs again: those before the last needed one.
 
         Source: torch.utils.checkpoint with `early_stop`.
         """
@@ -138,7 +138,7 @@ class Wires:
 
 
 def needed(terms: list[Kept], gradients: Collection[str]) -> list[Kept]:
-    """The terms that one of these gradients needs.
+    """List the terms that one of these gradients needs.
 
     >>> k = Kept(role="attention", name="keys", values=8, width=2, gradients=("q",))
     >>> needed([k], {"q", "v"}) == [k], needed([k], {"v"})

@@ -139,7 +139,7 @@ def _core(
     beside: tuple[bool, bool],
     gradients: set[str],
 ) -> bool:
-    """softmax(q·kᵀ + bias)·v: which of its tensors have a gradient, and what multiplies."""
+    """Run softmax(q·kᵀ + bias)·v: note which gradients there are, say if the result has one."""
     (q, k, v), (bias, sinks), (keys, values) = flows, beside, widths
     scores = q or k or bias
     softmax = scores or sinks

@@ -9,7 +9,7 @@ from metacount.files import MAX_FILE_BYTES
 
 
 def config_file(repository: str) -> str:
-    """The local path of `repository`'s config.json, fetched if the cache does not hold it.
+    """Find the local path of `repository`'s config.json, fetched if the cache does not hold it.
 
     Raises `InputError`, in one line, when it cannot be had, or is too large to be a config.
     """

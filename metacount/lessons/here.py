@@ -32,13 +32,13 @@ class Here:
         return self.model.spec
 
     def say(self, word: str) -> str:
-        """A word of a computed cell in the reader's language."""
+        """Look up a word of a computed cell in the reader's language."""
         if word not in self.words:
             raise SpecError("lesson", "has no word for a cell", word, "add it to words.txt")
         return self.words[word]
 
     def sizes(self, *names: str) -> list[tuple[str, str, str, str]]:
-        """Letter, name, value and meaning of sizes, those that the model has."""
+        """List letter, name, value and meaning of sizes, those that the model has."""
         return [
             (legend.by_name(n).letter, n, shown(getattr(self.spec, n)), self._meaning(n))
             for n in names
@@ -61,7 +61,8 @@ COMMON: Values = {
 
 
 def shown(value: object, how: str = "", here: Here | None = None) -> str:
-    """A computed value as it stands in a text. Formats: short, plain, percent, bytes, flops, sci.
+    """Format a computed value as it stands in a text. Formats:
+    short, plain, percent, bytes, flops, sci, fixed, four.
 
     >>> shown(4096), shown(6738415616, "short"), shown(Fraction(2, 3), "percent"), shown(0.125)
     ('4,096', '6.74B', '66.7 %', '0.125')
@@ -81,7 +82,7 @@ def shown(value: object, how: str = "", here: Here | None = None) -> str:
 
 
 def vector(values: Iterable[object], how: str = "") -> str:
-    """Numbers in a row.
+    """Format numbers as a row.
 
     >>> vector((1.0, -0.5)), vector((1.0, -0.5), "fixed")
     ('(1, −0.5)', '(1.00, −0.50)')
@@ -90,7 +91,7 @@ def vector(values: Iterable[object], how: str = "") -> str:
 
 
 def matrix(rows_: Iterable[Iterable[object]]) -> str:
-    """A small matrix in one line, row after row.
+    """Format a small matrix in one line, row after row.
 
     >>> matrix(((1.0, 0.0), (0.0, -1.0)))
     '[1 0; 0 −1]'
@@ -99,7 +100,7 @@ def matrix(rows_: Iterable[Iterable[object]]) -> str:
 
 
 def minus(text: str) -> str:
-    """A number's text with the sign that is as wide as its digits.
+    """Give a number's text the minus sign that is as wide as its digits.
 
     >>> minus("-0.5")
     '−0.5'
@@ -108,7 +109,7 @@ def minus(text: str) -> str:
 
 
 def percent(value: Fraction | int | float) -> str:
-    """A ratio in percent; what is no whole is never called all.
+    """Format a ratio in percent; what is not the whole is never shown as 100 %.
 
     >>> percent(Fraction(1, 3)), percent(Fraction(1, 10**6))
     ('33.3 %', '<0.1 %')
@@ -130,7 +131,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def rows(items: Iterable[Iterable[object]]) -> Rows:
-    """Rows of a table, each cell as a text.
+    """Format the rows of a table, each cell as a text.
 
     >>> rows([("d", 4096, Fraction(1, 2))])
     [('d', '4,096', '0.5')]
@@ -139,7 +140,8 @@ def rows(items: Iterable[Iterable[object]]) -> Rows:
 
 
 def same(hand: float, run: float, what: str) -> float:
-    """`run`, which must be what was computed by hand; otherwise the lesson ends with an error.
+    """Return `run`, which must be what was computed by hand;
+    otherwise the lesson ends with an error.
 
     >>> same(0.1 + 0.2, 0.3, "a sum")
     0.3

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def checked_topic(topic: str) -> str:
-    """The topic, or an `InputError` with the nearest names."""
+    """Return the topic, or raise an `InputError` with the nearest names."""
     if topic not in TOPICS:
         close = nearest(str(topic), TOPICS, f"choose one of {', '.join(TOPICS)}")
         raise InputError(f"lesson '{shown(topic)}' is not known; {close}")
@@ -41,12 +41,12 @@ def checked_topic(topic: str) -> str:
 
 
 def parts_of(topic: str) -> ModuleType:
-    """The file that computes a topic's values: VALUES, SUCH_AS, NEEDS and `fits`."""
+    """Import the file that computes a topic's values: VALUES, SUCH_AS, NEEDS and `fits`."""
     return import_module(f"metacount.lessons.parts.{topic}")
 
 
 def title_of(topic: str, lang: str) -> str:
-    """The title of a lesson."""
+    """Read the title of a lesson."""
     return next(pieces(read_text(lang, topic))).lines[0].text.removeprefix("# ")
 
 
@@ -82,7 +82,7 @@ def _found(model: Given, settings: Sequence[str]) -> Model:
 
 
 def _randomness(topic: str) -> AbstractContextManager[None]:
-    """What a lesson draws at random leaves the reader's random state as it was."""
+    """Keep what a lesson draws at random inside from changing the reader's random state."""
     from contextlib import nullcontext
 
     if topic not in RUNNING:
@@ -102,7 +102,7 @@ class _Making:
         self.exercises: list[Exercise] = []
 
     def page(self) -> Page:
-        """Every piece of the text, those left out whose conditions do not hold."""
+        """Make the page of every piece of the text, without those whose conditions do not hold."""
         blocks: list[Block] = []
         title = ""
         for piece in pieces(read_text(self.lang, self.topic)):
@@ -129,7 +129,7 @@ class _Making:
         )
 
     def value(self, name: str) -> object:
-        """What a placeholder's function computes, once."""
+        """Compute what a placeholder's function gives, once."""
         if name not in self.values:
             if name not in self.functions:
                 raise SpecError(
@@ -201,7 +201,7 @@ class _Making:
 
 
 def _joined(texts: list[str]) -> str:
-    """Lines as one; between Chinese characters no space comes in."""
+    """Join lines into one; between Chinese characters no space comes in."""
     joined = texts[0]
     for text in texts[1:]:
         wide = joined[-1:] >= "\u2e80" and text[:1] >= "\u2e80"

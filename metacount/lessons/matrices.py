@@ -20,6 +20,7 @@ GROUPED = {
     "v_proj": ("h_kv*h_d", "d"),
     "o_proj": ("d", "h*h_d"),
 }
+GATED_QUERY = {"q_proj": ("2*h*h_d", "d")}  # each head's queries, and a gate of its output
 LATENT = {
     "q_a_proj": ("r_q", "d"),
     "q_b_proj": ("h*(d_n + d_r)", "r_q"),
@@ -57,12 +58,12 @@ class Matrix:
 
 
 def sizes_by_letter(spec: ModelSpec) -> dict[str, Dim]:
-    """The model's sizes under their letters."""
+    """Return the model's sizes under their letters."""
     return {t.letter: getattr(spec, t.name) for t in legend.MODEL_TERMS}
 
 
 def matrices(spec: ModelSpec) -> list[Matrix]:
-    """The matrices of the self-attention and the feed-forward of a model's last block.
+    """List the matrices of the self-attention and the feed-forward of a model's last block.
 
     They must come to what the formulas count, biases and vectors apart.
 
@@ -94,7 +95,7 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
 
 
 def vectors_left_out(spec: ModelSpec) -> ModelSpec:
-    """The same sizes without biases, sinks and shared experts' gates."""
+    """Return the same sizes without biases, sinks and shared experts' gates."""
     from metacount.claims.parts import without_biases
 
     bare = without_biases(spec)
@@ -102,14 +103,14 @@ def vectors_left_out(spec: ModelSpec) -> ModelSpec:
 
 
 def has_experts(spec: ModelSpec) -> bool:
-    """Whether the last block is a mixture."""
+    """Tell whether the last block is a mixture of experts."""
     return spec.is_moe_layer(spec.last_stack.n_layers - 1)
 
 
 def _attention(spec: ModelSpec) -> dict[str, tuple[str, str]]:
     mixer = spec.last_stack.attention
     if not isinstance(mixer, LatentAttention):
-        return GROUPED
+        return {**GROUPED, **GATED_QUERY} if spec.output_gate else GROUPED
     if mixer.q_lora_rank is not None:
         return LATENT
     return {**WHOLE_QUERY, **{n: s for n, s in LATENT.items() if not n.startswith("q_")}}

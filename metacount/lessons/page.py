@@ -51,7 +51,9 @@ class Page:
     exercises: tuple[Exercise, ...]
 
     def to_dict(self, *, answers: bool = False) -> Json:
-        """The page as plain data; an exercise has its answer only where they are asked for."""
+        """Return the page as plain data;
+        an exercise has its answer only where they are asked for.
+        """
         return {
             "topic": self.topic,
             "lang": self.lang,

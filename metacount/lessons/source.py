@@ -46,13 +46,13 @@ class Piece:
 
 
 def read_text(lang: str, name: str) -> str:
-    """The text of a topic in a language, as it stands in the folder."""
+    """Read the text of a topic in a language, as it stands in the folder."""
     with open(os.path.join(TEXTS, lang, f"{name}.txt"), encoding="utf-8") as file:
         return file.read()
 
 
 def read_words(lang: str) -> dict[str, str]:
-    """The words that computed cells are made of: `key = word`, one a line.
+    """Read the words that computed cells are made of: `key = word`, one a line.
 
     >>> read_words("en")["yes"], read_words("zh")["yes"]
     ('yes', '是')
@@ -63,7 +63,7 @@ def read_words(lang: str) -> dict[str, str]:
 
 
 def pieces(text: str) -> Iterator[Piece]:
-    """The blocks of a text in order.
+    """Yield the blocks of a text in order.
 
     >>> [piece.kind for piece in pieces("# T\\n\\nIt is {{ n }}.\\n\\n| a |\\n| {{ n }} |\\n")]
     ['title', 'paragraph', 'table']
@@ -89,7 +89,7 @@ def _kind(first: str) -> str:
 
 
 def placeholders(text: str) -> list[str]:
-    """Every placeholder and condition of a text, without spaces, in order.
+    """List every placeholder and condition of a text, without spaces, in order.
 
     >>> placeholders("{{? moe }} {{ d_model }} of {{ share:percent }}")
     ['?moe', 'd_model', 'share:percent']
@@ -99,7 +99,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def cells_of(line: str) -> tuple[str, ...]:
-    """The cells of a table's line.
+    """Split a table's line into its cells.
 
     >>> cells_of("| a | {{ n }} |")
     ('a', '{{ n }}')

@@ -155,7 +155,7 @@ def count_folder(
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on."""
+    """Count the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

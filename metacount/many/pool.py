@@ -88,7 +88,7 @@ class _Worker:
         self.connection.send(what)
 
     def answer(self, timeout_s: float | None) -> tuple[Any] | None:
-        """What the job came to, if it is done."""
+        """Return what the job came to, in a tuple, or None while it runs."""
         try:
             if self.connection.poll():
                 done = (self.connection.recv(),)

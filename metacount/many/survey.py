@@ -65,12 +65,12 @@ class SurveyRow:
         return self.params is not None
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the row as plain data."""
         return {**dataclasses.asdict(self), "builds": self.builds}
 
 
 def survey_types() -> list[tuple[str, str]]:
-    """(kind, model type) of everything that is surveyed."""
+    """List (kind, model type) of everything that is surveyed."""
     from metacount.huggingface.module.classes import TEXT_KINDS, model_types
 
     return [(kind, name) for kind in TEXT_KINDS for name in model_types(kind)]

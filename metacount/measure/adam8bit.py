@@ -34,7 +34,7 @@ def adam8bit(updated: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimi
 
 
 def torchao_version() -> str:
-    """The version of torchao that is installed."""
+    """Return the version of torchao that is installed."""
     from importlib.metadata import version
 
     return version("torchao")
@@ -48,12 +48,12 @@ def uncompiled() -> Iterator[None]:
 
 
 def is_wrapper(kind: type) -> bool:
-    """Whether tensors of a class hold their values in other tensors, and say in which."""
+    """Tell whether a class's tensors hold their values in other tensors, and can say in which."""
     return hasattr(kind, "__tensor_flatten__")
 
 
 def inner_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that hold a tensor's values: itself, or those that it is a wrapper of."""
+    """Yield the tensors that hold a tensor's values: itself, or those that it is a wrapper of."""
     flatten: Callable[[], tuple[list[str], object]] | None
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:

@@ -82,11 +82,13 @@ class FlopCounter(TorchDispatchMode):
         return False
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """The role of what the last module of `path` computes, and the charge's detail."""
+        """Return the role of what the last module of `path` computes, and the charge's detail."""
         return None, None
 
     def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
-        """What an operator gives that cannot run without data; `NotImplemented` lets it run."""
+        """Return the result of an operator that cannot run without data;
+        `NotImplemented` lets it run.
+        """
         return NotImplemented
 
     def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
@@ -118,11 +120,11 @@ class FlopCounter(TorchDispatchMode):
         self.ran[Charge(self._running(), role, str(packet), detail)] += flops
 
     def _running(self) -> str:
-        """The name of the innermost running module that has one in the watched model."""
+        """Return the name of the innermost running module that has one in the watched model."""
         return next((self._names[id(m)] for m in reversed(self._path) if id(m) in self._names), "")
 
     def spent_in(self, run: Callable[[], T]) -> tuple[T, Cost]:
-        """What a run of a layer gives, and what it cost, which is charged as well."""
+        """Run a layer and return what it gives and what it cost, which is charged as well."""
         before, self.ran = self.ran, Counter()
         try:
             out, cost = run(), self.ran
@@ -134,7 +136,7 @@ class FlopCounter(TorchDispatchMode):
         return out, cost
 
     def replay(self, cost: Cost, like: nn.Module, layer: nn.Module) -> None:
-        """Charge what `like` cost when it ran, for a layer that is like it."""
+        """Charge a layer that is like `like` with what `like` cost when it ran."""
         self.replayed.append((cost, self._names[id(like)], self._names[id(layer)]))
 
     @contextmanager
@@ -154,11 +156,11 @@ class FlopCounter(TorchDispatchMode):
                 handle.remove()
 
     def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         self._path.append(module)
 
     def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """A module's forward ends."""
+        """Note that a module's forward ends."""
         self._path.pop()
 
     def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
@@ -172,7 +174,7 @@ class FlopCounter(TorchDispatchMode):
         return out
 
     def charges(self) -> Iterator[tuple[Charge, int]]:
-        """Every charge, those of layers that did not run under their own names."""
+        """Yield every charge; those of layers that did not run stand under their own names."""
         yield from self.ran.items()
         for cost, like, name in self.replayed:
             for charge, flops in cost.items():
@@ -182,7 +184,9 @@ class FlopCounter(TorchDispatchMode):
                 yield charge._replace(module=own), flops
 
     def totals(self) -> Cost:
-        """FLOPs by charge; layers that did not run stand under the name of the one that did."""
+        """Sum the FLOPs by charge; layers
+        that did not run stand under the name of the one that did.
+        """
         found: Cost = Counter(self.ran)
         times = Counter(id(cost) for cost, _, _ in self.replayed)
         for cost in {id(cost): cost for cost, _, _ in self.replayed}.values():
@@ -191,18 +195,18 @@ class FlopCounter(TorchDispatchMode):
         return found
 
     def counts(self, charge: Charge) -> bool:
-        """Whether a charge belongs to the figures; a note beside them does not."""
+        """Tell whether a charge belongs to the figures; a note beside them does not."""
         return True
 
     def by_role(self) -> dict[str, int]:
-        """FLOPs by role; what no role claims is `other`."""
+        """Sum the FLOPs by role; what no role claims is `other`."""
         found: dict[str, int] = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
             found[charge.role or "other"] += flops if self.counts(charge) else 0
         return found
 
     def by_operator(self) -> dict[str, int]:
-        """FLOPs by operator."""
+        """Sum the FLOPs by operator."""
         found: Counter[str] = Counter()
         for charge, flops in self.totals().items():
             if self.counts(charge):
@@ -210,7 +214,7 @@ class FlopCounter(TorchDispatchMode):
         return dict(found)
 
     def by_module(self) -> dict[str, int]:
-        """FLOPs by the module that ran the operator itself, under its full name."""
+        """Sum the FLOPs by the module that ran the operator itself, under its full name."""
         found: Counter[str] = Counter()
         for charge, flops in self.charges():
             if self.counts(charge):

@@ -176,7 +176,9 @@ FREE = {
 
 
 def is_free(op: OpOverload) -> bool:
-    """Elementwise (torch's own tag), a view (it returns its input), or in the list."""
+    """Tell whether an operator is elementwise (torch's own tag),
+    a view (it returns its input), or in the list.
+    """
     if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
         return True
     if operator_name(op).startswith("aten::_foreach_"):
@@ -185,7 +187,9 @@ def is_free(op: OpOverload) -> bool:
 
 
 def flops_of(op: OpOverload, args: tuple[Any, ...], out: Any) -> int:
-    """FLOPs of one call; 0 for a free operator; `UncountedOp` for one that nobody priced."""
+    """Count the FLOPs of one call: 0 for a free operator;
+    raise `UncountedOp` for one that nobody priced.
+    """
     packet = op.overloadpacket
     price = PRICED.get(packet)
     if price is not None:
@@ -203,7 +207,7 @@ def flops_of(op: OpOverload, args: tuple[Any, ...], out: Any) -> int:
 
 
 def multiplies(op: OpOverload) -> bool:
-    """Whether an operator is a matrix product or a convolution."""
+    """Tell whether an operator is a matrix product or a convolution."""
     return op.overloadpacket in PRICED or op.overloadpacket in CONVOLUTIONS
 
 

@@ -30,7 +30,7 @@ class NeedsData(RuntimeError):
 
 
 def lacks_data(error: Exception) -> bool:
-    """Whether torch says that a tensor on meta has no values, or an operator needs them.
+    """Tell whether torch says that a tensor on meta has no values, or an operator needs them.
 
     A class that raises `NotImplementedError` for reasons of its own does not speak of meta.
 
@@ -71,7 +71,7 @@ class Ordinary:
             self._choices = out[0].numel()
 
     def item(self, asked: Tensor) -> object:
-        """The value of a tensor of one value."""
+        """Return the value that an ordinary run would have in a tensor of one value."""
         known, said = self._said.get(id(asked), (None, None))
         if known is None or known() is not asked:
             raise NeedsData(f"the code asks for the value of a {asked.dtype} computed from data")
@@ -81,7 +81,8 @@ class Ordinary:
     def nonzero(
         self, asked: Tensor, n_experts: int | torch.SymInt | None, n_zero: int | torch.SymInt = 0
     ) -> Tensor:
-        """Indices of what is not zero: all experts of a list, or one expert's share of choices.
+        """Return the indices of what is not zero:
+        all experts of a list, or one expert's share of choices.
 
         A list one longer than the experts has a last place for no expert, which nothing chooses.
         Nor does anything choose one of `n_zero` experts behind the others, which compute nothing:
@@ -101,11 +102,11 @@ class Ordinary:
         return torch.empty(share, 2, dtype=torch.long, device="meta")
 
     def hit(self, n_experts: int | torch.SymInt) -> int:
-        """How many experts of a list tokens choose."""
+        """Count the experts of a list that tokens choose."""
         return int(n_experts)
 
     def sizes(self, asked: Tensor) -> list[int]:
-        """The numbers of tokens per expert, as a list."""
+        """List the numbers of tokens per expert."""
         if asked.dim() != 1 or not self._choices:
             raise NeedsData(f"the code asks for {tuple(asked.shape)} values computed from data")
         self.assumed.add("assumed tokens spread evenly over experts")
@@ -131,7 +132,7 @@ class ListQuestions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        """Answer, or let torch."""
+        """Answer `tolist` of a tensor on meta, or let torch answer."""
         if func is Tensor.tolist and args[0].is_meta:
             return self._ordinary.sizes(args[0])
         return func(*args, **(kwargs or {}))

@@ -97,7 +97,7 @@ class MeasuredCache:
     key_heads: int = 0  # heads of the keys as cached, where these have four axes
 
     def halved(self) -> MeasuredCache:
-        """The bytes in a type of half the size."""
+        """Halve the bytes, as for a type of half the size."""
         return dataclasses.replace(
             self,
             kv_bytes=self.kv_bytes // 2,
@@ -127,7 +127,7 @@ class MeasuredRun:
     no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
 
     def halved(self) -> MeasuredRun:
-        """The same with its cache in a type of half the size."""
+        """Return the same run with its cache in a type of half the size."""
         if self.cache is None or self.kv_bytes_per_token is None:
             return self
         return dataclasses.replace(
@@ -135,7 +135,9 @@ class MeasuredRun:
         )
 
     def parts(self, quantity: str, *, by_operator: bool = False) -> dict[str, int] | None:
-        """FLOPs by role (or operator), the KV cache by attention, the state; None where unknown."""
+        """Return the FLOPs by role (or operator), the KV cache by attention,
+        the state; None where unknown.
+        """
         if quantity == "state_bytes" and self.cache is not None:
             return {"state": self.cache.state_bytes}
         if quantity == "kv_cache_bytes" and self.cache is not None:

@@ -37,7 +37,7 @@ SLOT = "__dynamo_disable"
 
 
 def _guarded(module: ModuleType) -> Iterator[FunctionType]:
-    """Functions under `torch._disable_dynamo`, found under all their decorators.
+    """Yield the functions under `torch._disable_dynamo`, found under all their decorators.
 
     Through closures, not `__wrapped__`, which decorators further out overwrite.
     """
@@ -79,18 +79,18 @@ def without_compiler() -> Iterator[None]:
 
 
 def tensors_of(owner: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers that a module itself holds, by name; tied ones under each."""
+    """Return the parameters and buffers that a module itself holds; tied ones under each name."""
     own = (*owner._parameters.items(), *owner._buffers.items())
     return {name: tensor for name, tensor in own if tensor is not None}
 
 
 def parameters_of(owner: nn.Module) -> dict[str, Tensor]:
-    """The parameters that a module itself holds, by name; tied ones under each."""
+    """Return the parameters that a module itself holds, by name; tied ones under each."""
     return {name: tensor for name, tensor in owner._parameters.items() if tensor is not None}
 
 
 def stored_buffers_of(owner: nn.Module) -> dict[str, Tensor]:
-    """The buffers that a module itself holds and a checkpoint stores, by name."""
+    """Return the buffers that a module itself holds and a checkpoint stores, by name."""
     return {
         name: tensor
         for name, tensor in owner._buffers.items()
@@ -107,22 +107,22 @@ def put_tensor(owner: nn.Module, name: str, tensor: Tensor) -> None:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether something watches or changes the forward of a module."""
+    """Tell whether something watches or changes the forward of a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def unwatched() -> AbstractContextManager[object]:
-    """Inside, no mode sees the operators that run: not what is measured, but our bookkeeping."""
+    """Hide the operators that run in the block from every mode: they are not measured."""
     return _disable_current_modes()
 
 
 def operator_name(op: OpOverload) -> str:
-    """The name of an operator without its overload, as `aten::add`."""
+    """Return the name of an operator without its overload, as `aten::add`."""
     return op._schema.name
 
 
 def returns_its_input(op: OpOverload) -> bool:
-    """Whether an operator gives a view of what it got, and writes nothing."""
+    """Tell whether an operator gives a view of what it got, and writes nothing."""
     returns = op._schema.returns
     return bool(returns) and all(
         r.alias_info is not None and not r.alias_info.is_write for r in returns
@@ -130,7 +130,7 @@ def returns_its_input(op: OpOverload) -> bool:
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """A number that one storage has as long as it lives, whichever tensor shows it."""
+    """Return a number that one storage has as long as it lives, whichever tensor shows it."""
     key: int = storage._cdata
     return key
 
@@ -141,14 +141,14 @@ def keep_cuda_busy(cycles: int) -> None:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor has a device in name only."""
+    """Tell whether a tensor has a device in name only."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
 
 
 def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
-    """An environment of symbolic sizes, and the mode in which tensors have them.
+    """Make an environment of symbolic sizes, and the mode in which tensors have them.
 
     Sizes 0 and 1 are no special cases, and equal numbers no equal sizes.
     """
@@ -163,7 +163,7 @@ def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
 
 
 def symbolic_size(environment: ShapeEnv, name: str, hint: int) -> tuple[sympy.Expr, torch.SymInt]:
-    """torch's own symbol for a new size, and the `SymInt` that carries it."""
+    """Make torch's own symbol for a new size, and the `SymInt` that carries it."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
@@ -183,7 +183,7 @@ def symbolic_size(environment: ShapeEnv, name: str, hint: int) -> tuple[sympy.Ex
 
 @contextmanager
 def any_fan() -> Iterator[None]:
-    """Inside, the bounds of random weights, which nobody draws, ask no size for its root."""
+    """Let the bounds of random weights ask no size for its root until the block ends."""
     fans = torch.nn.init._calculate_fan_in_and_fan_out
     torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
     try:
@@ -193,7 +193,7 @@ def any_fan() -> Iterator[None]:
 
 
 def grouped_product() -> Callable[..., Tensor]:
-    """torch's grouped product, by its public name where this torch has one."""
+    """Return torch's grouped product, by its public name where this torch has one."""
     return getattr(nn.functional, "grouped_mm", None) or torch._grouped_mm
 
 
@@ -205,18 +205,18 @@ def unhook(module: nn.Module) -> None:
 
 
 def next_node_number() -> int:
-    """The number of the next node that this thread adds to autograd's graph."""
+    """Return the number of the next node that this thread adds to autograd's graph."""
     return torch._C._autograd._get_sequence_nr()
 
 
 def running_node_number() -> int | None:
-    """The number of the node whose backward runs; None of one that belongs to no operator."""
+    """Return the number of the node whose backward runs; None where no operator made it."""
     node = torch._C._current_autograd_node()
     return None if node is None or "AccumulateGrad" in node.name() else node._sequence_nr()
 
 
 def graph_names(root: Tensor) -> dict[int, str]:
-    """The names of the nodes behind a tensor, by their numbers."""
+    """Return the names of the nodes behind a tensor, by their numbers."""
     found: dict[int, str] = {}
     waiting: list[Any] = [root.grad_fn]
     seen: set[object] = set()
@@ -231,7 +231,7 @@ def graph_names(root: Tensor) -> dict[int, str]:
 
 
 def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool) -> bool:
-    """Whether torch's CPU would run these heads by its fused attention: asked of small ones."""
+    """Tell whether torch's CPU would run such heads by its fused attention, with small ones."""
 
     def small(x: Tensor) -> Tensor:
         return torch.empty(1, x.shape[1], 2, x.shape[-1], dtype=x.dtype, device="cpu")
@@ -249,14 +249,14 @@ def cpu_fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: b
 
 
 def fake_store() -> Store:
-    """The store that a fake process group is made with."""
+    """Return the store that a fake process group is made with."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return FakeStore()
 
 
 def group_of(args: Iterable[Any], known: Iterable[str]) -> str:
-    """The name of the process group among the arguments of a collective."""
+    """Find the name of the process group among the arguments of a collective."""
     for value in args:
         if isinstance(value, str) and value in known:
             return value
@@ -270,7 +270,7 @@ def group_of(args: Iterable[Any], known: Iterable[str]) -> str:
 
 
 def packed_in(dim: int, parts: int) -> Placement:
-    """The placement that cuts each of so many parts, which stand one after another along `dim`."""
+    """Return the placement that cuts each of `parts` parts, one after another along `dim`."""
     from torch.distributed.tensor.placement_types import _StridedShard
 
     return _StridedShard(dim=dim, split_factor=parts)
@@ -278,7 +278,7 @@ def packed_in(dim: int, parts: int) -> Placement:
 
 @contextmanager
 def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """Inside, a module computes with these tensors in the place of its parameters."""
+    """Give a module these tensors in the place of its parameters until the block ends."""
     before = {name: owner._parameters[name] for name in tensors}
     for tensor in tensors.values():
         tensor._is_param = True  # what nn.Module asks of a parameter
@@ -291,21 +291,21 @@ def in_place_of(owner: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
 
 
 def fake_tensors() -> FakeTensorMode:
-    """The mode in which new tensors have sizes and a device, but no memory."""
+    """Return the mode in which new tensors have sizes and a device, but no memory."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def waited(tensor: Tensor) -> Tensor:
-    """What a collective gave, when it is there; any other tensor as it is."""
+    """Wait for what a collective gave, and return it; return any other tensor as it is."""
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
+    return tensor.trigger_wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def exchanged_rows(rows: Tensor, there: list[int], back: list[int], group: ProcessGroup) -> Tensor:
-    """The rows that the ranks of a group send here, so many each, for the rows sent to them.
+    """Exchange the rows sent to the ranks of a group for those that they send here, so many each.
 
     With a gradient, which goes the other way.
     """
@@ -375,7 +375,7 @@ class Pieces:
 
 @contextmanager
 def only_own_pieces() -> Iterator[None]:
-    """Inside, FSDP2 cuts the pieces of a parameter that it uses, and not those of all other ranks.
+    """Let FSDP2 cut only the pieces of a parameter that it uses until the block ends.
 
     It uses its own and the first; a list of all is most of the work on thousands of ranks.
     """

@@ -41,7 +41,7 @@ class AltUp(nn.Module):
         return torch.tanh(at_least_float32(routed_BSA)).to(x_BSD.dtype)
 
     def predict(self, x_ABSD: Tensor) -> Tensor:
-        """Predict what a layer makes of each copy, [A, B, S, D] -> [A, B, S, D]."""
+        """Predict what a layer makes of each copy: [A, B, S, D] -> [A, B, S, D]."""
         coefs = self.prediction_coefs(self.routed(x_ABSD[self.active]))
         coefs_BSAA = coefs.unflatten(-1, (self.n_inputs, self.n_inputs)).transpose(-1, -2)
         # [b, s, d, a] @ [b, s, a, a] -> [b, s, d, a]
@@ -49,7 +49,7 @@ class AltUp(nn.Module):
         return y_BSDA.permute(3, 0, 1, 2) + x_ABSD
 
     def correct(self, predicted_ABSD: Tensor, y_BSD: Tensor) -> Tensor:
-        """Correct every copy by what the layer made of the one that it computed, [B, S, D]."""
+        """Correct every copy by the layer's output y [B, S, D] for the active copy."""
         coefs_BSA = self.correction_coefs(self.routed(y_BSD)) + 1.0
         error_BSD = y_BSD - predicted_ABSD[self.active]
         return error_BSD * coefs_BSA.permute(2, 0, 1).unsqueeze(-1) + predicted_ABSD
@@ -74,11 +74,11 @@ class Copies(nn.Module):
         )
 
     def spread(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [A, B, S, D]."""
+        """Make the copies of the stream: [B, S, D] -> [A, B, S, D]."""
         return torch.stack([x_BSD, *(as_large(each(x_BSD), x_BSD) for each in self.projections)])
 
     def gathered(self, x_ABSD: Tensor) -> Tensor:
-        """[A, B, S, D] -> [A, B, S, D], whose mean over copies is the stream."""
+        """Make the copies whose mean over copies is the stream: [A, B, S, D] -> [A, B, S, D]."""
         first = x_ABSD[0]
         pairs = zip(self.unembed_projections, x_ABSD[1:], strict=True)
         return torch.stack([first, *(as_large(each(x), first) for each, x in pairs)])
@@ -103,7 +103,7 @@ class Laurel(nn.Module):
         self.post_laurel_norm = make_norm(norms, d_model)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+        """Add norm(right(left(x))) to x: [B, S, D] -> [B, S, D]."""
         return x_BSD + self.post_laurel_norm(self.linear_right(self.linear_left(x_BSD)))
 
     def beside(self, x_BSD: Tensor, normed_BSD: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class LayerInputs(nn.Module):
         self.projection_norm = make_norm(spec.last_stack.norms, part.width)
 
     def forward(self, tokens: Tensor, x_BSD: Tensor) -> Tensor:
-        """Tokens [B, S] and their embedding [B, S, D] -> [B, S, N, P]."""
+        """Embed tokens [B, S], with their embedding [B, S, D], for each layer: [B, S, N, P]."""
         known = torch.where((tokens >= 0) & (tokens < self.n_rows), tokens, 0)
         told_BSE = self.embed_tokens(known) * self.width**0.5
         made_BSE = self.model_projection(x_BSD) * x_BSD.shape[-1] ** -0.5
@@ -150,7 +150,7 @@ class LayerInput(nn.Module):
         self.norm = make_norm(spec.last_stack.norms, spec.d_model)
 
     def forward(self, x_BSD: Tensor, input_BSP: Tensor) -> Tensor:
-        """[B, S, D] and [B, S, P] -> [B, S, D]."""
+        """Gate the layer's embedding [B, S, P] by x [B, S, D], project, norm: -> [B, S, D]."""
         gate_BSP = activate(self.gate(x_BSD), self.activation, self.swish_beta)
         read_BSP = gate_BSP * input_BSP
         return self.norm(self.projection(read_BSP))

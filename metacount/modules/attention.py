@@ -40,7 +40,7 @@ class ScaledDotProduct(nn.Module):
         visibility: Visibility,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """-> [B, H, S, U]. `bias` is added to the scaled scores, [H, S, T] or [B, H, S, T]."""
+        """Compute [B, H, S, U]; `bias`, [H, S, T] or [B, H, S, T], is added to scaled scores."""
         n_heads, n_kv_heads = q_BHSK.shape[1], k_BGTK.shape[1]
         q = q_BHSK.unflatten(1, (n_kv_heads, n_heads // n_kv_heads))
         # [b, g, r, s, k] @ [b, g, 1, k, t] -> [b, g, r, s, t]
@@ -65,7 +65,7 @@ class ScaledDotProduct(nn.Module):
 
 
 def l2_norm(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps): RMSNorm without a weight (Llama 4's QK-norm)."""
+    """Compute x / sqrt(mean(x²) + eps): RMSNorm without a weight (Llama 4's QK-norm)."""
     wide = at_least_float32(x)
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
@@ -159,7 +159,7 @@ class Attention(nn.Module):
         adapters: nn.ModuleDict | None = None,
         lent: Lent | None = None,
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D].
+        """Compute the attention of x: [B, S, D] -> [B, S, D].
 
         `source_BTD` is what keys and values are made of in cross-attention: when a cache already
         holds them, they are not made again. `query_BSD` replaces x as the source of the queries.
@@ -207,22 +207,22 @@ class Attention(nn.Module):
         return y_BSD if self.out_scale == 1.0 else y_BSD * self.out_scale
 
     def _unit_rms(self, x_BHSK: Tensor) -> Tensor:
-        """Queries or keys over their root mean square, where the model does that."""
+        """Divide queries or keys by their root mean square, where the model does that."""
         return l2_norm(x_BHSK, self.norm_eps) if self.qk_norm == "l2" else x_BHSK
 
     def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
-        """Keys and values that are there already: cached ones of a source; none: to be made."""
+        """Return the cached keys and values of a source; an empty tuple means to make them."""
         return () if cache is None else cache.tensors
 
     def _heads(self, x_BSW: Tensor, norm: RMSNorm | LayerNorm | None) -> Tensor:
-        """[B, S, heads·K] -> [B, heads, S, K], normed over all heads or over each."""
+        """Split [B, S, heads·K] into [B, heads, S, K]; `norm`, if any, is over all heads or one."""
         if norm is not None and self.qk_norm == "full":
             x_BSW = norm(x_BSW)
         x = self._by_head(x_BSW, self.head_dim).transpose(1, 2)
         return norm(x) if norm is not None and self.qk_norm != "full" else x
 
     def _by_head(self, x_BSW: Tensor, width: int) -> Tensor:
-        """[B, S, heads·width] -> [B, S, heads, width]."""
+        """Split [B, S, heads·width] into [B, S, heads, width]."""
         return x_BSW.unflatten(-1, (-1, width))
 
     def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:

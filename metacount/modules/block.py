@@ -52,7 +52,7 @@ NORMS["stream"] = dict(NORMS["pre"])
 
 
 def deep_alpha(spec: ModelSpec, cross: bool) -> float:
-    """DeepNorm's weight of the residual: Wang et al. 2022, arXiv:2203.00555, figure 2.
+    """Compute DeepNorm's weight of the residual: Wang et al. 2022, arXiv:2203.00555, figure 2.
 
     (2N)^1/4 in a single stack; with N encoder and M decoder layers 0.81·(N⁴·M)^1/16 in the encoder
     and (3M)^1/4 in the decoder (whose blocks are those with cross-attention).
@@ -191,7 +191,7 @@ class Block(nn.Module):
         lent: Lent | None = None,
         input_BSP: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """[B, S, D] -> [B, S, D]. See `Attention` for the arguments that are passed on to it.
+        """Run the block: [B, S, D] -> [B, S, D]. See `Attention` for the arguments passed on to it.
 
         `shared` is the stored block that the layer uses, which also reads the embedding. With
         experts beside the feed-forward, what they give comes second. With AltUp x is [A, B, S, D].

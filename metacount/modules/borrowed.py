@@ -35,6 +35,6 @@ class BorrowingAttention(Attention):
         del self.k_proj, self.v_proj, self.k_norm
 
     def _given(self, cache: LayerCache | None, lent: Lent | None) -> tuple[Tensor, ...]:
-        """The keys and values of the last layer that sees as far."""
+        """Return the keys and values left by the last layer that sees as far as this one."""
         assert lent is not None  # the stack gives it where a layer borrows
         return lent.tensors[self.windowed]

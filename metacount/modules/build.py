@@ -20,7 +20,7 @@ MAX_BLOCKS = 4096
 def build(
     spec: ModelSpec, *, device: str = "meta", dtype: str = "bf16", seed: int | None = None
 ) -> Model:
-    """The reference module of `spec`, in eval mode.
+    """Build the reference module of `spec`, in eval mode.
 
     On meta no memory is allocated for weights; elsewhere they are random (`seed` fixes them).
     Raises `SpecError` for more than 4096 blocks and for a dtype that modules do not run in.

@@ -78,11 +78,11 @@ class Cache:
         return max(attending, max((each.length for each in self.states), default=0))
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor of keys and values that is kept."""
+        """Yield every tensor of keys and values that is kept."""
         for layer in (*self.layers, *self.cross):
             yield from layer.tensors
 
     def state_tensors(self) -> Iterator[Tensor]:
-        """Every tensor of a state that is kept, convolutions included."""
+        """Yield every tensor of a state that is kept, convolutions included."""
         for layer in self.states:
             yield from layer.states.values()

@@ -28,7 +28,7 @@ class CausalConv1d(nn.Conv1d):
             super().reset_parameters()
 
     def forward(self, x_BCS: Tensor, cache: StateCache | None = None) -> Tensor:
-        """[B, C, S] -> [B, C, S]; a filled cache is continued, by any number of tokens."""
+        """Convolve [B, C, S] to [B, C, S]; a filled cache is continued, by any number of tokens."""
         n, width = x_BCS.shape[-1], self.kernel_size[0]
         if cache is not None and cache.states:
             seen, padding = torch.cat((cache.states["conv"], x_BCS), dim=-1), 0

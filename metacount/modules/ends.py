@@ -25,7 +25,7 @@ class Output:
 
 
 def table_width(spec: ModelSpec) -> int:
-    """Width of the token, token-type and learned position tables."""
+    """Return the width of the token, token-type and learned position tables."""
     tables, d_model = spec.embedding, spec.d_model
     return d_model if tables is None or tables.width is None else tables.width
 
@@ -58,7 +58,7 @@ class HeadTransform(nn.Module):
         self.norm = make_norm(norms, width)
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, width]."""
+        """Transform the hidden states before the head: [B, S, D] -> [B, S, width]."""
         y = activate(self.dense(hidden_BSD), self.activation, self.swish_beta)
         return self.norm(y)
 
@@ -75,5 +75,5 @@ class Pooler(nn.Module):
         self.dense = Linear(d_model, d_model, bias=True)
 
     def forward(self, hidden_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, D]."""
+        """Pool the first token's hidden state: [B, S, D] -> [B, D]."""
         return self.dense(hidden_BSD[:, 0]).tanh()

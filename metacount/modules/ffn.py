@@ -26,14 +26,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activate(x: Tensor, name: str, swish_beta: float) -> Tensor:
-    """`name` applied elementwise; SiLU with a β other than 1 is Swish-β, x·sigmoid(β·x)."""
+    """Apply `name` elementwise; SiLU with a β other than 1 is Swish-β, x·sigmoid(β·x)."""
     if name == "silu" and swish_beta != 1.0:
         return x * torch.sigmoid(swish_beta * x)
     return ACTIVATIONS[name](x)
 
 
 def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
-    """act(gate) · up, elementwise.
+    """Compute act(gate) · up, elementwise.
 
     `clamped_swiglu` is gpt-oss's form: both halves limited to 7, Swish-1.702, and up + 1.
     """
@@ -44,7 +44,7 @@ def gate(gate_: Tensor, up: Tensor, name: str, swish_beta: float) -> Tensor:
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """x times a factor; by 1 it is x itself, and costs nothing."""
+    """Multiply x by a factor; a factor of 1 gives x itself, and costs nothing."""
     return x if factor == 1.0 else x * factor
 
 
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x_BSD: Tensor, *, adapters: nn.ModuleDict | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; an adapter `up` adds to the projection."""
+        """Map [B, S, D] to [B, S, D]; an adapter `up` adds to the up projection."""
         up_BSM = adapted(self.up_proj(x_BSD), x_BSD, "up", adapters)
         hidden_BSM = activate(up_BSM, self.activation, self.swish_beta)
         return scaled(self.down_proj(hidden_BSM), self.scale)
@@ -92,7 +92,7 @@ class GatedFeedForward(nn.Module):
         self.down_proj = Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x_BSD: Tensor, *, adapters: nn.ModuleDict | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; an adapter `gate_up` adds to both projections."""
+        """Map [B, S, D] to [B, S, D], gated; an adapter `gate_up` adds to both projections."""
         gate_BSM, up_BSM = self.gate_proj(x_BSD), self.up_proj(x_BSD)
         if adapters is not None and "gate_up" in adapters:
             both = torch.cat((gate_BSM, up_BSM), dim=-1)
@@ -105,7 +105,7 @@ class GatedFeedForward(nn.Module):
 
 
 def top_values(x: Tensor, sparsity: float) -> Tensor:
-    """How far each value is above the quantile that a normal distribution like x's has; else 0.
+    """Return how far each value is above x's quantile, taken as normally distributed; else 0.
 
     Gemma 3n: of normally distributed values a share `sparsity` becomes zero.
     """
@@ -122,14 +122,14 @@ def feed_forward(
     width: int | None = None,
     sparsity: float | None = None,
 ) -> FeedForward | GatedFeedForward:
-    """The feed-forward that a part describes, of its own width or of another."""
+    """Build the feed-forward that a part describes, of its own width or of another."""
     if part.gated:
         return GatedFeedForward(part, d_model, width=width, sparsity=sparsity)
     return FeedForward(part, d_model, width=width)
 
 
 def gated_d_ff(d_model: int, *, multiplier: str | Fraction = "1", multiple_of: int = 256) -> int:
-    """LLaMA's width of a gated block: 2/3 of 4·d, times a multiplier, rounded up.
+    """Compute LLaMA's width of a gated block: 2/3 of 4·d, times a multiplier, rounded up.
 
     A gated block of this width has the parameters of a two-matrix block of width 4·d, before
     rounding. Written as text, the multiplier is exact: "1.3" is 13/10.

@@ -56,7 +56,7 @@ class GatedDelta(nn.Module):
         self.o_proj = Linear(value, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BHKV = None if cache is None else cache.states.get("recurrent")
         mixed = torch.cat((self.q_proj(x_BSD), self.k_proj(x_BSD), self.v_proj(x_BSD)), dim=-1)
         mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
@@ -85,13 +85,13 @@ class GatedDelta(nn.Module):
         return self.o_proj(y_BSHV.flatten(2).to(x_BSD.dtype))
 
     def _heads(self, x_BSC: Tensor, width: int) -> Tensor:
-        """[B, S, heads·width] -> [B, value heads, S, width]; a group shares its key head's."""
+        """Split [B, S, heads·width] to [B, value heads, S, width]; a group shares its key head."""
         x = at_least_float32(x_BSC).unflatten(-1, (-1, width)).transpose(1, 2)
         return x.repeat_interleave(self.n_v_heads // x.shape[1], dim=1)
 
 
 def unit(x: Tensor) -> Tensor:
-    """x over its length."""
+    """Divide x by its length."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
 
 
@@ -103,7 +103,7 @@ def step_by_step(
     beta_BHS: Tensor,
     state_BHKV: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """S ← α·S, S ← S + β·k·(v - Sᵀ·k)ᵀ, y = Sᵀ·q, one position after the other; -> y, S.
+    """Run S ← α·S, S ← S + β·k·(v - Sᵀ·k)ᵀ, y = Sᵀ·q, one position after the other; -> y, S.
 
     `decay_BHSk` is log α, of the whole state (k = 1) or of each channel of the keys (k = K). The
     products are over one vector each and are written element by element.
@@ -128,7 +128,7 @@ def in_chunks(
     state_BHKV: Tensor | None,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """The same in chunks of `chunk_size` (Q) positions, the last one filled up with zeros.
+    """Run the delta rule in chunks of `chunk_size` (Q) positions, the last one padded with zeros.
 
     What position i of a chunk writes, c_i = β_i·(v_i - what k_i reads), depends on what the ones
     before it wrote: (I + A)·c = β·(v - what k reads of the state that the chunk began with), with
@@ -156,7 +156,7 @@ def in_chunks(
 
 
 def cut(tensors: tuple[Tensor, ...], chunk_size: int) -> list[Tensor]:
-    """[B, H, S, ...] -> [B, H, chunks, Q, ...], filled up with zeros, which change no state."""
+    """Cut [B, H, S, ...] into [B, H, chunks, Q, ...], padded with zeros, which change no state."""
     rest = (chunk_size - tensors[0].shape[2] % chunk_size) % chunk_size
     return [
         F.pad(t, (0, 0) * (t.dim() - 3) + (0, rest)).unflatten(2, (-1, chunk_size)) for t in tensors
@@ -164,7 +164,7 @@ def cut(tensors: tuple[Tensor, ...], chunk_size: int) -> list[Tensor]:
 
 
 def after(log_BHCij: Tensor, others: int = 0) -> Tensor:
-    """-inf where j > i: a position sees those before it and itself; `others` axes come after."""
+    """Put -inf where j > i: a position sees itself and those before it; `others` axes follow j."""
     n = log_BHCij.shape[3]
     ones = torch.ones(n, n, dtype=torch.bool, device=log_BHCij.device)
     return log_BHCij.masked_fill(~ones.tril().reshape(n, n, *(1,) * others), -torch.inf)

@@ -24,7 +24,7 @@ class IndexScores(nn.Module):
     def forward(
         self, q_BSHK: Tensor, keys_BTK: Tensor, weights_BSH: Tensor, _sees: Visibility
     ) -> Tensor:
-        """-> [B, S, T], of every position for every query, visible or not."""
+        """Score every position for every query, visible or not: -> [B, S, T]."""
         # [b, s, h, k] @ [b, 1, k, t] -> [b, s, h, t]
         products = at_least_float32(q_BSHK) @ at_least_float32(keys_BTK).mT.unsqueeze(1)
         positive_BSHT = (products * q_BSHK.shape[-1] ** -0.5).relu()
@@ -57,13 +57,13 @@ class Indexer(nn.Module):
         self.core = IndexScores()
 
     def keys(self, x_BSD: Tensor, visibility: Visibility) -> Tensor:
-        """What the cache keeps of each new position, [B, S, K]."""
+        """Compute the key that the cache keeps of each new position, [B, S, K]."""
         return self._rotated(self.k_norm(self.wk(x_BSD)).unsqueeze(1), visibility).squeeze(1)
 
     def scores(
         self, x_BSD: Tensor, latent_BSR: Tensor, keys_BTK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """The score of every position for every query, [B, S, T]."""
+        """Score every position for every query, [B, S, T]."""
         q_BHSK = self.wq_b(latent_BSR).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q_BSHK = self._rotated(q_BHSK, visibility).transpose(1, 2)
         weights_BSH = self.weights_proj(x_BSD) * self.n_heads**-0.5
@@ -74,7 +74,7 @@ class Indexer(nn.Module):
     def forward(
         self, x_BSD: Tensor, latent_BSR: Tensor, keys_BTK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """What to add to attention's scores, [B, 1, S, T]: 0 where it reads, -inf elsewhere."""
+        """Return what to add to attention's scores, [B, 1, S, T]: 0 if chosen, -inf elsewhere."""
         scores_BST = self.scores(x_BSD, latent_BSR, keys_BTK, visibility)
         sees_ST = visibility.keep(scores_BST.device)
         scores_BST = scores_BST.masked_fill(~sees_ST, -math.inf)
@@ -90,7 +90,7 @@ class BlockScores(nn.Module):
     """q_j·k for each head apart: the one product between positions."""
 
     def forward(self, q_BHSK: Tensor, keys_BTK: Tensor, _sees: Visibility) -> Tensor:
-        """-> [B, H, S, T], of every position for every query, visible or not."""
+        """Score every position for every query, visible or not: -> [B, H, S, T]."""
         # [b, h, s, k] @ [b, 1, k, t] -> [b, h, s, t]
         return at_least_float32(q_BHSK) @ at_least_float32(keys_BTK).mT.unsqueeze(1)
 
@@ -127,11 +127,11 @@ class BlockIndexer(nn.Module):
         self.core = BlockScores()
 
     def keys(self, x_BSD: Tensor, visibility: Visibility) -> Tensor:
-        """What the cache keeps of each new position, [B, S, K]."""
+        """Compute the key that the cache keeps of each new position, [B, S, K]."""
         return self._rotated(self.k_norm(self.k_proj(x_BSD)).unsqueeze(1), visibility).squeeze(1)
 
     def scores(self, x_BSD: Tensor, keys_BTK: Tensor, visibility: Visibility) -> Tensor:
-        """The score of every position for every query, [B, H, S, T]."""
+        """Score every position for every query, [B, H, S, T]."""
         q_BSHK = self.q_norm(self.q_proj(x_BSD).unflatten(-1, (self.n_heads, -1)))
         q_BHSK = self._rotated(q_BSHK.transpose(1, 2), visibility)
         found: Tensor = self.core(q_BHSK, keys_BTK, visibility)
@@ -139,7 +139,7 @@ class BlockIndexer(nn.Module):
 
     @torch.no_grad()
     def forward(self, x_BSD: Tensor, keys_BTK: Tensor, visibility: Visibility) -> Tensor:
-        """What to add to attention's scores: 0 in the chosen blocks, -inf elsewhere.
+        """Return what to add to attention's scores: 0 in the chosen blocks, -inf elsewhere.
 
         -> [B, H, S, T] for attention's H heads.
         """
@@ -163,7 +163,7 @@ class BlockIndexer(nn.Module):
 
 
 def rotated(x_BHSK: Tensor, visibility: Visibility, rotary_dim: int, rope: Rope) -> Tensor:
-    """Queries or keys of an index, their first `rotary_dim` values rotated by halves."""
+    """Rotate the first `rotary_dim` values of an index's queries or keys, by halves."""
     return apply_rope(
         x_BHSK,
         visibility.queries(x_BHSK.device),

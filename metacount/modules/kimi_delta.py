@@ -34,7 +34,7 @@ class ForgetGate(nn.Module):
         self.A_log = nn.Parameter(torch.zeros(1, 1, part.n_heads, 1))
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, H, K]."""
+        """Compute log α of each head and channel: [B, S, D] -> [B, S, H, K]."""
         step = F.softplus(at_least_float32(self.f_b_proj(self.f_a_proj(x_BSD))) + self.dt_bias)
         return -torch.exp(at_least_float32(self.A_log)) * step.unflatten(-1, (-1, self.head_dim))
 
@@ -65,7 +65,7 @@ class KimiDelta(nn.Module):
         self.o_proj = Linear(width, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BHKV = None if cache is None else cache.states.get("recurrent")
         mixed = torch.cat((self.q_proj(x_BSD), self.k_proj(x_BSD), self.v_proj(x_BSD)), dim=-1)
         mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
@@ -98,7 +98,7 @@ def in_chunks(
     state_BHKV: Tensor | None,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """The delta rule in chunks, as `gated_delta.in_chunks` but for the decay of each channel.
+    """Run the delta rule in chunks, as `gated_delta.in_chunks`, with a decay for each channel.
 
     Products of keys with decays on either side would overflow (exp(-log α) on one of them), so the
     decay between two positions is applied to each pair: no matrix product, nor is the inverse of
@@ -129,7 +129,7 @@ def in_chunks(
 
 
 def inverse_of_unit_triangle(a_BHCQQ: Tensor) -> Tensor:
-    """(I + A)⁻¹ of what stands below the diagonal of A: row i is e_i - Σ_j A_ij·row j, j < i."""
+    """Invert I + the part of A below its diagonal: row i is e_i - Σ_j A_ij·row j, j < i."""
     n = a_BHCQQ.shape[-1]
     ones = torch.eye(n, dtype=a_BHCQQ.dtype, device=a_BHCQQ.device)
     rows = [ones[0].expand_as(a_BHCQQ[..., 0, :])]

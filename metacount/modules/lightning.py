@@ -49,7 +49,7 @@ class Lightning(nn.Module):
         self.o_proj = Linear(width, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
         qkv = F.silu(self.qkv_proj(x_BSD)).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
         q_BHSK, k_BHSK, v_BHSK = qkv.chunk(3, dim=-1)
         rate_H = self.rates(x_BSD)
@@ -64,7 +64,7 @@ class Lightning(nn.Module):
         return self.o_proj(torch.sigmoid(self.output_gate(x_BSD)) * y_BSC)
 
     def rates(self, like: Tensor) -> Tensor:
-        """The rate r of every head, [H]."""
+        """Compute the rate r of every head, [H]."""
         heads = torch.arange(1, self.n_heads + 1, dtype=like.dtype, device=like.device)
         return torch.exp2(-8 * heads / self.n_heads) * self.slowed
 
@@ -72,7 +72,7 @@ class Lightning(nn.Module):
 def step_by_step(
     q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, rate_H: Tensor, state_BHKK: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """S ← λ·S + k·vᵀ, y = Sᵀ·q, one position after the other; -> y [B, H, S, K], S."""
+    """Run S ← λ·S + k·vᵀ, y = Sᵀ·q, one position after the other; -> y [B, H, S, K], S."""
     outputs = []
     for s in range(q_BHSK.shape[2]):
         here = slice(s, s + 1)
@@ -86,7 +86,7 @@ def step_by_step(
 def in_chunks(
     q_BHSK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, rate_H: Tensor, chunk_size: int
 ) -> tuple[Tensor, Tensor]:
-    """The same in chunks of `chunk_size` (Q) positions; the last one is as long as it is.
+    """Run the recurrence in chunks of `chunk_size` (Q) positions; the last one may be shorter.
 
     Inside a chunk a position sees the ones before it as in attention, q·kᵀ with decays between
     them; what came before the chunk it reads off the state that the chunk began with.

@@ -35,13 +35,13 @@ class Adapter(nn.Module):
         self.up_proj = Linear(rank, d_out, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., d_in] -> [..., d_out]."""
+        """Compute up(down(x)): [..., d_in] -> [..., d_out]."""
         y: Tensor = self.up_proj(self.down_proj(x))
         return y
 
 
 def adapted(y: Tensor, x: Tensor, name: str, adapters: nn.ModuleDict | None) -> Tensor:
-    """A projection y of x, and what an adapter of that name adds where there is one."""
+    """Add to a projection y of x what the adapter `name` gives, where there is one."""
     if adapters is None or name not in adapters:
         return y
     added: Tensor = adapters[name](x)

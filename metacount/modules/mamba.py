@@ -45,7 +45,7 @@ class Mamba(nn.Module):
             self.c_layernorm = RMSNorm(state, affine=affine, eps=eps)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BIN = None if cache is None else cache.states.get("recurrent")
         x_BSI, z_BSI = self.in_proj(x_BSD).chunk(2, dim=-1)
         x_BSI = F.silu(self.conv1d(x_BSI.transpose(1, 2), cache).transpose(1, 2))
@@ -71,7 +71,7 @@ class Mamba(nn.Module):
 
 
 def step_by_step(decay_BSIN: Tensor, added_BSIN: Tensor, state_BIN: Tensor) -> Tensor:
-    """The states h ← decay·h + added after each position, one position after the other."""
+    """Compute the states h ← decay·h + added after each position, one position after the other."""
     states = []
     for s in range(decay_BSIN.shape[1]):
         state_BIN = decay_BSIN[:, s] * state_BIN + added_BSIN[:, s]
@@ -80,7 +80,7 @@ def step_by_step(decay_BSIN: Tensor, added_BSIN: Tensor, state_BIN: Tensor) -> T
 
 
 def by_doubling(decay_BSIN: Tensor, added_BSIN: Tensor, state_BIN: Tensor) -> Tensor:
-    """The same states in ⌈log2 S⌉ rounds over all positions (Hillis, Steele 1986).
+    """Compute `step_by_step`'s states in ⌈log2 S⌉ rounds over all positions (Hillis, Steele 1986).
 
     After a round with reach r, a position holds what the last 2·r positions did to the state: two
     such spans one after the other decay by the product, and add the decayed first to the second.

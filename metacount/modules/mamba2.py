@@ -26,7 +26,7 @@ class GatedNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x_BSI: Tensor, z_BSI: Tensor) -> Tensor:
-        """[B, S, I], gate [B, S, I] -> [B, S, I]."""
+        """Norm x [B, S, I], gated by z [B, S, I], in groups of channels: -> [B, S, I]."""
         wide, gate = at_least_float32(x_BSI), F.silu(at_least_float32(z_BSI))
         if not self.before_gate:
             wide = wide * gate
@@ -70,7 +70,7 @@ class Mamba2(nn.Module):
         self.out_proj = Linear(inner, d_model, bias=part.out_bias)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued, by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
         state_BHPN = None if cache is None else cache.states.get("recurrent")
         z_BSI, mixed, dt_BSH = self._projected(x_BSD)
         mixed = F.silu(self.conv1d(mixed.transpose(1, 2), cache).transpose(1, 2))
@@ -96,7 +96,7 @@ class Mamba2(nn.Module):
         return y_BSD if self.scales is None else y_BSD * self.scales.out
 
     def _projected(self, x_BSD: Tensor) -> tuple[Tensor, ...]:
-        """The gate, what is convolved (x, B and C side by side), and the steps."""
+        """Project x to the gate, what is convolved (x, B and C side by side), and the steps."""
         projected = self.in_proj(x_BSD).split(self.projected, dim=-1)
         if self.scales is None:
             return projected
@@ -110,7 +110,7 @@ class Mamba2(nn.Module):
         return z_BSI * self.scales.gate, mixed, dt_BSH * self.scales.step
 
     def _of_heads(self, x: Tensor, n_heads: int) -> Tensor:
-        """[B, S, groups·N] -> [B, S, H, N]."""
+        """Give each head its group's B or C: [B, S, groups·N] -> [B, S, H, N]."""
         x = at_least_float32(x).unflatten(-1, (-1, self.state_dim))
         return x.repeat_interleave(n_heads // x.shape[2], dim=2)
 
@@ -118,7 +118,7 @@ class Mamba2(nn.Module):
 def step_by_step(
     x_BSHP: Tensor, decay_BSH: Tensor, b_BSHN: Tensor, c_BSHN: Tensor, state_BHPN: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """h ← exp(decay)·h + x·bᵀ, y = h·c, one position after the other; -> y [B, S, H, P], h."""
+    """Run h ← exp(decay)·h + x·bᵀ, y = h·c, one position after the other; -> y [B, S, H, P], h."""
     outputs = []
     for s in range(x_BSHP.shape[1]):
         added = x_BSHP[:, s, :, :, None] * b_BSHN[:, s, :, None]
@@ -136,7 +136,7 @@ def in_chunks(
     state_BHPN: Tensor | None,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """The same in chunks of `chunk_size` (Q) positions, the last one filled up with zeros.
+    """Run the recurrence in chunks of `chunk_size` (Q) positions, the last one padded with zeros.
 
     Inside a chunk a position sees the ones before it as in attention, C·Bᵀ masked by decays; what
     came before the chunk it sees through the state that the chunk began with. The letters of the
@@ -168,7 +168,7 @@ def in_chunks(
 
 
 def sums_between(x: Tensor) -> Tensor:
-    """[..., n] -> [..., n, n]: x[j + 1] + … + x[i] in row i and column j, -inf where j > i.
+    """Sum x[j + 1] + … + x[i] into row i and column j, -inf where j > i: [..., n] -> [..., n, n].
 
     Summed as they are: the difference of two long sums would lose the small ones.
     """

@@ -95,7 +95,7 @@ class LatentAttention(nn.Module):
         cache: LayerCache | None = None,
         absorbed: bool = False,
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+        """Compute the latent attention of x: [B, S, D] -> [B, S, D]."""
         latent_BSR = self._query_latent(x_BSD)
         q_BHSn, q_BHSP = self._query(x_BSD, latent_BSR).split((self.nope, self.rope), dim=-1)
         q_BHSP = self._rope(q_BHSP, visibility)

@@ -88,7 +88,7 @@ class Stack(nn.Module):
         absorbed: bool = False,
         tokens: Tensor | None = None,
     ) -> Tensor:
-        """[B, S, D] -> [B, S, D]; layers with embeddings of their own read the `tokens`, too."""
+        """Run the stack: [B, S, D] -> [B, S, D]; layers with their own embeddings read `tokens`."""
         start, n = (cache.length if cache else 0), x_BSD.shape[1]
         sees = Visibility(
             n_queries=n,
@@ -157,7 +157,7 @@ class Stack(nn.Module):
         return x_BSD if self.norm is None else self.norm(x_BSD)
 
     def _shared(self, index: int) -> SharedBlock | None:
-        """The stored block that layer `index` uses."""
+        """Return the stored block that layer `index` uses."""
         which = self.spec.last_stack.shared_of(index)
         if which is None or self.shared_blocks is None:
             return None
@@ -224,12 +224,12 @@ class Model(nn.Module):
         return stack
 
     def new_cache(self) -> Cache:
-        """An empty cache; a windowed layer keeps what the next token can still see."""
+        """Make an empty cache; a windowed layer keeps what the next token can still see."""
         keeps = [None if b.window is None else b.window - 1 for b in self.last_stack.blocks]
         return Cache(keeps, cross=self.spec.has_encoder)
 
     def encode(self, source: Tensor) -> Tensor:
-        """Source tokens [B, S] (or hidden states [B, S, D] without a vocabulary) -> [B, S, D]."""
+        """Encode source tokens [B, S] (or, without a vocabulary, states [B, S, D]) -> [B, S, D]."""
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"kind {self.spec.kind} has no encoder to read a source")
         return self.encoder(self.embed(source, None))
@@ -244,7 +244,7 @@ class Model(nn.Module):
         prefix_len: int = 0,
         absorbed: bool = False,
     ) -> Output:
-        """Tokens [B, S] (hidden states [B, S, D] without a vocabulary) -> `Output`.
+        """Run the model: tokens [B, S] (hidden states [B, S, D] without a vocabulary) -> `Output`.
 
         `memory_BTD` is what `encode` gave (encoder-decoder only). With a cache, `tokens` continue
         what it holds; a prefix must all be in the first forward. `absorbed` chooses MLA's form.
@@ -272,7 +272,7 @@ class Model(nn.Module):
         )
 
     def embed(self, tokens: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """Tokens [B, S] -> what the first block reads [B, S, D]; hidden states stay as they are."""
+        """Embed tokens [B, S] as what the stack reads [B, S, D]; hidden states stay as they are."""
         tables = self.spec.embedding
         if self.embed_tokens is None or tables is None:
             return tokens
@@ -285,7 +285,7 @@ class Model(nn.Module):
         return x_BSD
 
     def logits(self, hidden_BSD: Tensor) -> Tensor | None:
-        """What the last norm gives [B, S, D] -> logits [B, S, V]; None without a head."""
+        """Compute logits [B, S, V] of what the last norm gives [B, S, D]; None without a head."""
         head = self.spec.head
         if self.lm_head is None or head is None:
             return None

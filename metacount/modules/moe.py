@@ -53,7 +53,7 @@ class Router(nn.Module):
         self.register_buffer("e_score_correction_bias", bias)
 
     def forward(self, x_ND: Tensor) -> Routing:
-        """[N, D] -> who goes where, and with which weight; scores in float32 or wider."""
+        """Route tokens [N, D] to experts, each with a weight; scores in float32 or wider."""
         logits_NE = at_least_float32(self.proj(x_ND))
         sigmoid = self.scoring.startswith("sigmoid")
         probs_NE = logits_NE.sigmoid() if sigmoid else logits_NE.softmax(-1)
@@ -86,7 +86,7 @@ class Router(nn.Module):
 
 
 def mixed(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
-    """SparseMixer's choice and weights as it runs when it does not train, each [N, k].
+    """Choose experts and their weights by SparseMixer as it runs outside training, each [N, k].
 
     Liu et al. 2024, arXiv:2409.12136, and Phi-3.5-MoE's code. One expert after another: the best
     of those left, weighted by its softmax among those left whose logit is within 2·jitter of the
@@ -104,7 +104,7 @@ def mixed(logits_NE: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]
 
 
 def apply_rows(x_RD: Tensor, weight_EMD: Tensor, expert_R: Tensor, counts: list[int]) -> Tensor:
-    """Row r times the matrix of its expert: [R, D] -> [R, M], rows sorted by expert.
+    """Multiply row r by the matrix of its expert: [R, D] -> [R, M], rows sorted by expert.
 
     With `counts` (rows per expert) one product per expert; without, on meta, where nobody can
     know how many rows an expert gets, one product per row: the same multiply-adds.
@@ -149,13 +149,13 @@ class Experts(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Each expert's matrices start like a `Linear` of that shape; on meta nothing is done."""
+        """Initialise each expert's matrices like a `Linear` of that shape; on meta do nothing."""
         for weight in (self.get_parameter(self.up_name), self.get_parameter("down_proj")):
             if not weight.is_meta:
                 nn.init.uniform_(weight, -(weight.shape[-1] ** -0.5), weight.shape[-1] ** -0.5)
 
     def forward(self, x_ND: Tensor, chosen_Nk: Tensor, weights_Nk: Tensor) -> Tensor:
-        """[N, D] -> [N, D]: each token through its `top_k` experts, weighted and summed.
+        """Send each token through its `top_k` experts, weighted and summed: [N, D] -> [N, D].
 
         With `weigh_input` the weight multiplies an expert's input (Llama 4), not its output. On
         meta nobody chooses a zero expert: what runs is the most that a token can use.
@@ -176,7 +176,7 @@ class Experts(nn.Module):
         return torch.zeros_like(x_ND).index_add(0, token_R, y_RD)
 
     def _computed(self, x_RD: Tensor, expert_R: Tensor, counts: list[int]) -> Tensor:
-        """Rows [R, D], each through its expert: [R, D]."""
+        """Run each of the rows [R, D] through its expert: [R, D]."""
         hidden = self.rows(x_RD, self.up_name, expert_R, counts)
         if self.gated:
             gate_RM, up_RM = hidden.chunk(2, dim=-1)
@@ -187,7 +187,7 @@ class Experts(nn.Module):
         return y_RD
 
     def rows(self, x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
-        """Rows [R, D] times the matrix of that name of their experts, with its bias: [R, M]."""
+        """Multiply rows [R, D] by their experts' matrices `name`, and add any bias: [R, M]."""
         weight_EMD: Tensor = self.get_parameter(name)
         if self.unread and name == self.up_name:
             weight_EMD = weight_EMD[: self.n_experts]
@@ -213,7 +213,7 @@ class MixtureOfExperts(nn.Module):
             self.shared_expert_gate = Linear(d_model, 1, bias=False) if shared.gate else None
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+        """Sum the outputs of routed and shared experts: [B, S, D] -> [B, S, D]."""
         x_ND = x_BSD.flatten(0, -2)
         routing = self.gate(x_ND)
         y_ND = self.experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
@@ -226,7 +226,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def load_balancing_loss(routing: Routing) -> Tensor:
-    """E · Σ_e (share of choices that fell on e) · (mean router probability of e), over N tokens.
+    """Compute E · Σ_e (share of choices of e) · (mean router probability of e), over N tokens.
 
     Fedus et al. 2021, arXiv:2101.03961, eq. 4-6; 1 when both are uniform. The share is of all
     N·k choices, so that it sums to 1 for any k; it has no gradient, the probability has.

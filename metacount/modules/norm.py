@@ -9,7 +9,7 @@ from metacount.spec.norm import Norms
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """`x` in float32, or unchanged where it is float64: reduced precision ends here."""
+    """Convert `x` to float32, or leave it unchanged in float64: reduced precision ends here."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -26,7 +26,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] -> [..., D]."""
+        """Apply LayerNorm to the last axis: [..., D] -> [..., D]."""
         wide = at_least_float32(x)
         centred = wide - wide.mean(-1, keepdim=True)
         y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
@@ -54,7 +54,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(start) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] -> [..., D]."""
+        """Apply RMSNorm to the last axis: [..., D] -> [..., D]."""
         wide = at_least_float32(x)
         y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         if self.weight is not None:
@@ -64,7 +64,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:
-    """A norm over `width` values."""
+    """Make a norm over `width` values."""
     if norms.kind == "layernorm":
         return LayerNorm(width, bias=norms.bias, affine=norms.affine, eps=norms.eps)
     return RMSNorm(width, affine=norms.affine, unit_offset=norms.unit_offset, eps=norms.eps)

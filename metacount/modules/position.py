@@ -20,7 +20,7 @@ from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
 
 
 def sinusoid(positions: Tensor, width: int, *, style: str = "alternating") -> Tensor:
-    """[S] -> [S, width]: sin in even columns, cos in odd ones.
+    """Compute a table of sinusoids, [S] -> [S, width]: sin in even columns, cos in odd ones.
 
     Vaswani et al. 2017, arXiv:1706.03762, section 3.5. In style "halves" all sines stand before all
     cosines, and wavelengths reach from 2π to 10000·2π (the paper's own tensor2tensor; XGLM).
@@ -68,14 +68,14 @@ def apply_rope(
 
 
 def grown(q_BHSK: Tensor, positions: Tensor, growth: QueryGrowth) -> Tensor:
-    """Queries times 1 + weight·ln(1 + floor((position + shift) / step)); see `QueryGrowth`."""
+    """Scale queries by 1 + weight·ln(1 + floor((position + shift) / step)); see `QueryGrowth`."""
     steps = torch.floor((positions + growth.shift).to(at_least_float32(q_BHSK).dtype) / growth.step)
     factor_S = 1 + growth.weight * torch.log1p(steps)
     return (q_BHSK * factor_S[:, None]).to(q_BHSK.dtype)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """One slope per head: Press et al. 2022, arXiv:2108.12409, section 3, and its code for a
+    """Return one slope per head: Press et al. 2022, arXiv:2108.12409, section 3, and its code for a
     number of heads that is no power of two.
     """
     power = 2 ** math.floor(math.log2(n_heads))
@@ -86,7 +86,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def alibi_bias(n_heads: int, queries: Tensor, keys: Tensor) -> Tensor:
-    """[S], [T] -> [H, S, T]: slope·(key position - query position); nothing is learned.
+    """Compute -slope·|key position - query position|: [S], [T] -> [H, S, T]; nothing is learned.
 
     Looking ahead (an encoder) costs as much as looking back.
     """
@@ -112,7 +112,7 @@ class RelativeBias(nn.Module):
         self.relative_attention_bias = Table(part.n_buckets, n_heads)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Bucket of `key position - query position`, elementwise."""
+        """Find the bucket of `key position - query position`, elementwise."""
         n = self.n_buckets // 2 if self.bidirectional else self.n_buckets
         first = torch.where(offset > 0, n, 0) if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp(min=0)
@@ -123,7 +123,7 @@ class RelativeBias(nn.Module):
         return first + torch.where(distance < exact, distance, far)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """[S], [T] -> [H, S, T]."""
+        """Look up the bias of every query and key: [S], [T] -> [H, S, T]."""
         bias_STH = self.relative_attention_bias(self.bucket(keys[None, :] - queries[:, None]))
         return bias_STH.permute(2, 0, 1)
 
@@ -132,7 +132,7 @@ class RelativeScores(nn.Module):
     """q·r for every pair of positions; a module of its own so that its cost can be told apart."""
 
     def forward(self, q_BHSK: Tensor, r_HTK: Tensor, distance_ST: Tensor) -> Tensor:
-        """[B, H, S, K], [H, T, K], [S, T] -> [B, H, S, T]."""
+        """Compute q·r of each pair: [B, H, S, K], [H, T, K], [S, T] -> [B, H, S, T]."""
         # [b, h, s, k] @ [h, k, t] -> one column per distance, then one per key
         by_distance = q_BHSK @ r_HTK.transpose(-1, -2)
         index = distance_ST.expand(*by_distance.shape[:2], -1, -1)
@@ -155,7 +155,7 @@ class RelativeProjection(nn.Module):
         self.scores = RelativeScores()
 
     def forward(self, q_BHSK: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """[B, H, S, K], [S], [T] -> [B, H, S, T]; a key ahead of its query counts as distance 0."""
+        """Score q: [B, H, S, K], [S], [T] -> [B, H, S, T]; a key ahead of q has distance 0."""
         distances = torch.arange(keys.shape[0], device=keys.device)
         table = sinusoid(distances, self.r_proj.in_features).to(q_BHSK.dtype)
         r_HTK = self.r_proj(table).unflatten(-1, (self.n_heads, self.head_dim)).transpose(0, 1)

@@ -39,7 +39,7 @@ MIXERS: dict[type, Made] = {
 def make_recurrent(
     part: Any, d_model: int, norms: Norms, *, layer: int = 0, n_layers: int = 1
 ) -> nn.Module:
-    """The module of a part in a layer of a stack; it runs as `module(x_BSD, cache=StateCache)`."""
+    """Make the module of a part in a layer; it runs as `module(x_BSD, cache=StateCache)`."""
     made = MIXERS[type(part)]
     depth = {"layer": layer, "n_layers": n_layers} if made.by_depth else {}
     module: nn.Module = made.module(part, d_model, norms=norms, **depth)
@@ -47,5 +47,5 @@ def make_recurrent(
 
 
 def name_of(part: Any) -> str:
-    """The name that the mixer of a part has in its block."""
+    """Return the name that the mixer of a part has in its block."""
     return MIXERS[type(part)].name

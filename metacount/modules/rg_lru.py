@@ -17,7 +17,7 @@ DECAY = 8.0  # the paper's c: what the recurrence gate's exponent is multiplied 
 
 
 def recurrence(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:
-    """h_t = a_t·h_{t-1} + x_t, position after position, from `state`; [B, S, W]."""
+    """Compute h_t = a_t·h_{t-1} + x_t, position after position, from `state`: [B, S, W]."""
     found = []
     for t in range(x_BSW.shape[1]):
         state_BW = decay_BSW[:, t] * state_BW + x_BSW[:, t]
@@ -26,7 +26,7 @@ def recurrence(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:
 
 
 def doubled(decay_BSW: Tensor, x_BSW: Tensor, state_BW: Tensor) -> Tensor:
-    """The same in log2(S) steps, each over spans twice as long.
+    """Compute `recurrence` in log2(S) steps, each over spans twice as long.
 
     A span of positions takes a state h to a·h + x; two neighbours are one such span:
     (a', x') after (a, x) is (a'·a, a'·x + x').
@@ -62,7 +62,7 @@ class RgLru(nn.Module):
         self.recurrent_gate_bias = nn.Parameter(torch.zeros(n_blocks, block))
 
     def forward(self, x_BSW: Tensor, state_BW: Tensor | None) -> Tensor:
-        """States of every position, [B, S, W]; without `state` the sequence begins here."""
+        """Compute every position's state, [B, S, W]; without `state` the sequence begins here."""
         input_gate = self._gate(x_BSW, self.input_gate_weight, self.input_gate_bias)
         recurrence_gate = self._gate(x_BSW, self.recurrent_gate_weight, self.recurrent_gate_bias)
         log_decay = -DECAY * recurrence_gate * F.softplus(self.recurrent_param)
@@ -98,7 +98,7 @@ class RecurrentBlock(nn.Module):
         self.rg_lru = RgLru(width, part.n_lru_blocks)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued by any number of tokens."""
         states = {} if cache is None else cache.states
         x_BWS = self.linear_x(x_BSD).transpose(1, 2)
         x_BSW = self._convolved(x_BWS, states.get("conv")).transpose(1, 2)

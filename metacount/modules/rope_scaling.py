@@ -24,7 +24,7 @@ def speeds(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Angle per position of each pair, [rotary_dim / 2], for a sequence of `length` so far."""
+    """Compute pairs' angles per position, [rotary_dim / 2], for a sequence of `length` so far."""
     even = torch.arange(0, rotary_dim, 2, device=device, dtype=dtype)
     plain = theta ** (-even / rotary_dim)
     if scaling is None or plain.is_meta:  # on meta no speed has a value
@@ -33,12 +33,12 @@ def speeds(
 
 
 def linear(plain: Tensor, _width: int, _theta: float, scaling: RopeScaling, _length: int) -> Tensor:
-    """Every speed divided by `factor`: Chen et al. 2023, arXiv:2306.15595, eq. 4."""
+    """Divide every speed by `factor`: Chen et al. 2023, arXiv:2306.15595, eq. 4."""
     return plain / _factor(scaling)
 
 
 def dynamic(plain: Tensor, width: int, theta: float, scaling: RopeScaling, length: int) -> Tensor:
-    """A base that grows with the sequence: "dynamic NTK" (emozilla, 2023), with s = factor.
+    """Grow the base with the sequence: "dynamic NTK" (emozilla, 2023), with s = factor.
 
     b' = b·(s·L/L_0 - (s - 1))^(P/(P - 2)) where L = max(length, L_0), L_0 = `n_trained`.
     Peng et al. 2023, arXiv:2309.00071, section 3.3 and eq. 16, describe it.
@@ -51,7 +51,7 @@ def dynamic(plain: Tensor, width: int, theta: float, scaling: RopeScaling, lengt
 
 
 def llama3(plain: Tensor, _width: int, _theta: float, scaling: RopeScaling, _length: int) -> Tensor:
-    """Slow pairs divided by `factor`, fast ones kept, between them a blend (Llama 3.1).
+    """Divide slow pairs' speeds by `factor`, keep fast ones', blend between them (Llama 3.1).
 
     A pair makes r = L_0·speed / 2π turns in the trained context. With r above `high_freq_factor` it
     stays, below `low_freq_factor` it is divided; between them the share
@@ -66,7 +66,7 @@ def llama3(plain: Tensor, _width: int, _theta: float, scaling: RopeScaling, _len
 
 
 def yarn(plain: Tensor, width: int, theta: float, scaling: RopeScaling, _length: int) -> Tensor:
-    """The same idea with a ramp over the pairs' numbers: Peng et al. 2023, arXiv:2309.00071.
+    """Blend as `llama3`, but by a ramp over the pairs' numbers: Peng et al. 2023, arXiv:2309.00071.
 
     Pair i makes β turns in the trained context at i = P·ln(L_0/(2π·β)) / (2·ln b). The ramp leads
     from `beta_fast` turns, where a pair stays, to `beta_slow`, where it is divided by `factor`
@@ -91,7 +91,7 @@ def yarn(plain: Tensor, width: int, theta: float, scaling: RopeScaling, _length:
 def longrope(
     plain: Tensor, _width: int, _theta: float, scaling: RopeScaling, length: int
 ) -> Tensor:
-    """Each speed divided by a number of its own: Ding et al. 2024, arXiv:2402.13753.
+    """Divide each speed by a number of its own: Ding et al. 2024, arXiv:2402.13753.
 
     `long_factors` in a sequence longer than `n_trained`, else `short_factors` (Phi-3).
     """

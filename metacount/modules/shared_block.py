@@ -54,7 +54,7 @@ class SharedBlock(nn.Module):
         adapters: nn.ModuleDict,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """[B, S, D], the embedding [B, S, D] -> [B, S, D]."""
+        """Run the block on x [B, S, D] and the embedding [B, S, D] -> [B, S, D]."""
         both_BSE = self.input_layernorm(torch.cat((x_BSD, first_BSD), dim=-1))
         y_BSD = self.self_attn(both_BSE, visibility, cache=cache, adapters=adapters)
         y: Tensor = self.mlp(self.pre_ff_layernorm(y_BSD), adapters=adapters)
@@ -91,14 +91,14 @@ class SharedUse(nn.Module):
         block: SharedBlock,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """[B, S, D], the embedding [B, S, D] -> [B, S, D], through the stored `block`."""
+        """Run the stored `block` on x [B, S, D] and the embedding [B, S, D] -> [B, S, D]."""
         y = block(x_BSD, first_BSD, visibility, adapters=self.adapters, cache=cache)
         given: Tensor = self.linear(y)
         return given
 
 
 def parts_of(spec: ModelSpec) -> tuple[AttentionPart, FeedForwardPart, SharedPart]:
-    """The parts that a shared block is made of."""
+    """Return the parts that a shared block is made of."""
     stack = spec.last_stack
     assert isinstance(stack.attention, AttentionPart)  # the spec requires all three
     assert stack.feed_forward is not None

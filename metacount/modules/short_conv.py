@@ -26,7 +26,7 @@ class ShortConvolution(nn.Module):
         self.out_proj = Linear(d_model, d_model, bias=part.conv_bias)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
-        """[B, S, D] -> [B, S, D]; a filled cache is continued by any number of tokens."""
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued by any number of tokens."""
         b_BDS, c_BDS, x_BDS = self.in_proj(x_BSD).transpose(1, 2).chunk(3, dim=1)
         y_BDS = c_BDS * self.conv(b_BDS * x_BDS, cache)
         if cache is not None:

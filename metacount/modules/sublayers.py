@@ -16,7 +16,7 @@ from metacount.spec.position import Rope, TransformerXL
 
 
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
-    """Self-attention of block `index`."""
+    """Make the self-attention of block `index`."""
     part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
     assert not isinstance(part, NoAttention)  # who asks has asked
     windowed = spec.is_windowed_layer(index)
@@ -47,7 +47,7 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
 
 
 def make_cross_attention(spec: ModelSpec) -> Attention:
-    """The same heads and biases without positions, QK-norm, sinks and gate."""
+    """Make cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
     part = spec.last_stack.attention
     assert isinstance(part, GroupedPart)  # the spec requires it
     bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
@@ -57,7 +57,7 @@ def make_cross_attention(spec: ModelSpec) -> Attention:
 def make_feed_forward(
     spec: ModelSpec, index: int
 ) -> FeedForward | GatedFeedForward | MixtureOfExperts:
-    """The feed-forward of block `index`, dense or a mixture of experts in its place."""
+    """Make the feed-forward of block `index`, dense or a mixture of experts in its place."""
     stack = spec.last_stack
     assert stack.feed_forward is not None  # who asks has asked
     if stack.mixture is not None and stack.ffn_of(index) == "E":

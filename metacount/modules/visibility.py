@@ -27,15 +27,15 @@ class Visibility:
     prefix_len: int = 0
 
     def queries(self, device: torch.device) -> Tensor:
-        """Positions of the queries, [S]."""
+        """Return the positions of the queries, [S]."""
         return torch.arange(self.query_start, self.query_start + self.n_queries, device=device)
 
     def keys(self, device: torch.device) -> Tensor:
-        """Positions of the keys, [T]."""
+        """Return the positions of the keys, [T]."""
         return torch.arange(self.key_start, self.key_start + self.n_keys, device=device)
 
     def keep(self, device: torch.device, rows: slice = slice(None)) -> Tensor:
-        """True where the query (row) sees the key (column), [S, T]; `rows` picks some queries."""
+        """Tell where a query (row) sees a key (column), [S, T]; `rows` picks some queries."""
         q, k = self.queries(device)[rows, None], self.keys(device)[None, :]
         if self.kind == "bidirectional":
             if self.window is None:

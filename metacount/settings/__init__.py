@@ -28,7 +28,7 @@ WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared")  # what `multiple_of` rounds
 
 
 def parse_settings(settings: Sequence[str]) -> Json:
-    """`FIELD=VALUE` texts as values of the fields' types; FIELD is any name of a field.
+    """Parse `FIELD=VALUE` texts into values of the fields' types; FIELD is any name of a field.
 
     >>> parse_settings(["n_layers=1_000", "tie_embeddings=true", "window=none"])
     {'n_layers': 1000, 'tie_embeddings': True, 'window': None}
@@ -54,7 +54,9 @@ def parse_settings(settings: Sequence[str]) -> Json:
 
 
 def _parsed(name: str, text: str) -> Json:
-    """One setting's values, by flat name or path, or by a word that several fields go under."""
+    """Parse one setting's values, by flat name or path,
+    or by a word that several fields go under.
+    """
     if name == MULTIPLE_OF:
         return {name: multiple(text)}
     if name == BIAS:
@@ -75,7 +77,9 @@ def _parsed(name: str, text: str) -> Json:
 
 
 def by_flat_name(spec: ModelSpec, typed: Json) -> tuple[Json, list[str]]:
-    """What was set, by flat name, and how what was given as arithmetic came about, in words."""
+    """Return what was set, by flat name,
+    and how what was given as arithmetic came about, in words.
+    """
     words = {name: value for name, value in typed.items() if name in FIELDS}
     paths = spec.paths(**words)
     changes: Json = {}
@@ -93,7 +97,7 @@ def by_flat_name(spec: ModelSpec, typed: Json) -> tuple[Json, list[str]]:
 def _computed(
     spec: ModelSpec, paths: Mapping[str, str], changes: Json, step: int | None
 ) -> tuple[Json, list[str]]:
-    """The changes with arithmetic as numbers: each after the sizes that it speaks of."""
+    """Compute the changes given as arithmetic: each after the sizes that it speaks of."""
     from_here = {**spec.to_dict(), **changes}
     said: list[str] = []
     waiting = [name for name, value in changes.items() if isinstance(value, Arithmetic)]
@@ -124,7 +128,7 @@ def _computed(
 def _rounded(
     name: str, it: Arithmetic, sizes: Mapping[str, int], step: int | None, said: list[str]
 ) -> int:
-    """The value of arithmetic; a width is cut and rounded up to a multiple, where one is given."""
+    """Compute arithmetic; a width is cut and rounded up to a multiple, where one is given."""
     from metacount.algebra.numeric import at
 
     try:
@@ -151,12 +155,12 @@ def _rounded(
 
 
 def _written(value: int | Fraction) -> str:
-    """A value for the eye: whole, or with two decimals."""
+    """Write a value for the eye: whole, or with two decimals."""
     return f"{int(value):,}" if value == int(value) else f"{float(value):,.2f}"
 
 
 def replaced(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
-    """The spec with other values; an error tells what to type."""
+    """Return the spec with other values; an error tells what to type."""
     try:
         return ModelSpec.from_dict({**spec.to_dict(), **changes})
     except SpecError as error:
@@ -177,7 +181,7 @@ def replaced(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
 
 
 def _typed(value: object) -> str:
-    """A field's value as --set takes it.
+    """Write a field's value as --set takes it.
 
     >>> _typed(None), _typed(False), _typed("gqa")
     ('none', 'false', 'gqa')

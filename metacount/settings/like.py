@@ -34,7 +34,7 @@ WIDTHS = (
 
 
 def scaled(spec: ModelSpec, changes: Mapping[str, object], name: str) -> tuple[Json, list[str]]:
-    """The sizes that follow from those in `changes`, and in words what was done.
+    """Compute the sizes that follow from those in `changes`, and say in words what was done.
 
     Widths keep their ratio to d_model, all heads together theirs (those of a mixer with a state
     too), n_kv_heads its ratio to n_heads, and an encoder its ratio of layers. An `InputError` names
@@ -88,7 +88,7 @@ def _listed(sizes: Mapping[str, object]) -> str:
 
 
 def _may(field: str, new: Mapping[str, int]) -> str:
-    """What a size may be, where few are possible."""
+    """Say what a size may be, where few are possible."""
     if field != "n_kv_heads":
         return ""
     heads = new["n_heads"]
@@ -97,7 +97,7 @@ def _may(field: str, new: Mapping[str, int]) -> str:
 
 
 def template(name: str) -> catalog.CatalogEntry:
-    """The model of the catalog with that name, or the narrowest one of that family.
+    """Find the model of the catalog with that name, or the narrowest one of that family.
 
     >>> template("llama-13b").id, template("llama3").id
     ('llama-13b', 'llama3-8b')
@@ -116,5 +116,5 @@ def template(name: str) -> catalog.CatalogEntry:
 
 
 def _plain(family: str) -> str:
-    """A family's name in small letters and digits alone: llama3 is Llama 3."""
+    """Return a family's name in small letters and digits alone: llama3 is Llama 3."""
     return "".join(character for character in family.lower() if character.isalnum())

@@ -25,7 +25,7 @@ GUESSES: Json = {
 
 
 def missing_fields(data: Mapping[str, object]) -> list[str]:
-    """The fields that `data` lacks to be a model, the required ones first.
+    """List the fields that `data` lacks to be a model, the required ones first.
 
     >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
     ...                 "n_heads": 2, "norm": "rmsnorm", "position": "learned"})
@@ -50,7 +50,7 @@ def missing_fields(data: Mapping[str, object]) -> list[str]:
 
 
 def several_missing(data: Mapping[str, object], error: SpecError) -> list[str]:
-    """Every field that is missing where an error names the first of several; else none."""
+    """List every field that is missing where an error names the first of several; else none."""
     if error.rule != "is missing" and not error.rule.startswith(NEEDED):
         return []
     fields = missing_fields(data)
@@ -58,7 +58,7 @@ def several_missing(data: Mapping[str, object], error: SpecError) -> list[str]:
 
 
 def named(fields: list[str]) -> str:
-    """Fields with what each may be.
+    """Describe fields by what each may be.
 
     >>> named(["norm", "gated", "d_ff"])
     'norm (layernorm or rmsnorm), gated (true or false), d_ff (a number)'

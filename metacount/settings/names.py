@@ -22,7 +22,7 @@ MULTIPLE_OF = "multiple_of"  # what a width given as arithmetic is rounded up to
 
 
 def meant(name: str) -> tuple[str, ...]:
-    """Flat names, or one path, that `name` may mean; several where others do not agree.
+    """Return the flat names, or one path, that `name` may mean; several where others do not agree.
 
     >>> meant("h_kv"), meant("num_key_value_heads"), meant("tie_word_embeddings")
     (('n_kv_heads',), ('n_kv_heads',), ('tie_embeddings',))
@@ -40,7 +40,7 @@ def meant(name: str) -> tuple[str, ...]:
 
 
 def _about_as_near(name: str, words: list[str]) -> list[str]:
-    """The words that are hardly less like `name` than the nearest of all: there are many."""
+    """List the words that are hardly less like `name` than the nearest of all: there are many."""
     from difflib import SequenceMatcher
 
     like = {word: SequenceMatcher(None, word, name[:80].lower()).ratio() for word in words}
@@ -48,12 +48,12 @@ def _about_as_near(name: str, words: list[str]) -> list[str]:
 
 
 def known(name: str) -> bool:
-    """Whether `name` means a field."""
+    """Tell whether `name` means a field."""
     return name in FIELDS or bool(_spelled(name))
 
 
 def _spelled(name: str) -> tuple[str, ...]:
-    """The fields of a letter, or of a word of others."""
+    """Return the fields of a letter, or of a word of others."""
     found = tuple(term.name for term in MODEL_TERMS if term.letter == name)
     found = found or tuple(word for word in ours(name) if word in FIELDS)
     return found or tuple(
@@ -67,13 +67,15 @@ def _elsewhere() -> list[str]:
 
 
 def field_of(name: str) -> Field:
-    """The declaration of what `name` means; the first, where it may mean several alike."""
+    """Return the declaration of what `name` means; the first, where it may mean several alike."""
     first = meant(name)[0]
     return FIELDS.get(first) or every_path()[first]
 
 
 def flat_name(spec: ModelSpec, typed: str, paths: Mapping[str, str]) -> str:
-    """The one flat name that `typed` means in this model, whose `paths` lead to flat names."""
+    """Return the one flat name that `typed` means in this model,
+    whose `paths` lead to flat names.
+    """
     found = meant(typed)
     if len(found) > 1:
         here = [name for name in found if getattr(spec, name)]
@@ -95,7 +97,9 @@ def flat_name(spec: ModelSpec, typed: str, paths: Mapping[str, str]) -> str:
 
 
 def biases(spec: ModelSpec, flat: Mapping[str, object]) -> tuple[str, ...]:
-    """The biases that matrices of this model's blocks can have, with other values of `flat`."""
+    """List the biases that matrices of this model's blocks can have,
+    with other values of `flat`.
+    """
     value = {**spec.to_dict(), **flat}
     of_attention = ATTENTION_BIASES if value["attention"] == "gqa" else ("mla_bias",)
     return (

@@ -8,7 +8,8 @@ MOST = 64  # models side by side
 
 
 def each_setting(over: str) -> list[str]:
-    """The `FIELD=VALUE` texts that `--over` stands for; a comma in parentheses divides nothing.
+    """List the `FIELD=VALUE` texts that `--over` stands for;
+    a comma in parentheses divides nothing.
 
     >>> each_setting("d_ff=1024,4*d_model,round_up(8/3*d, 256)")
     ['d_ff=1024', 'd_ff=4*d_model', 'd_ff=round_up(8/3*d, 256)']

@@ -44,7 +44,7 @@ class Arithmetic:
 
 
 def length(text: str) -> int | None:
-    """A number of positions with k or m behind it, which are 1,024 and its square; else None.
+    """Read a number of positions with k or m behind it, which are 1,024 and its square; else None.
 
     >>> length("128k"), length("1M"), length("4096")
     (131072, 1048576, None)
@@ -59,7 +59,7 @@ BYTES = {"gib": 2**30, "mib": 2**20, "tib": 2**40, "gb": 10**9, "mb": 10**6, "tb
 
 
 def bytes_size(text: str) -> int:
-    """Bytes with their unit: GiB is 2^30 of them, GB is 10^9.
+    """Read a number of bytes with its unit: GiB is 2^30 of them, GB is 10^9.
 
     >>> bytes_size("80GiB"), bytes_size("141 GB")
     (85899345920, 141000000000)
@@ -74,7 +74,7 @@ def bytes_size(text: str) -> int:
 
 
 def dtype(text: str) -> str:
-    """A dtype under our name for it.
+    """Return a dtype under our name for it.
 
     >>> dtype("bfloat16"), dtype("fp8")
     ('bf16', 'fp8')
@@ -84,7 +84,7 @@ def dtype(text: str) -> str:
 
 
 def value_of(field: Field, name: str, text: str) -> object:
-    """The value that `text` gives the field that was called `name`."""
+    """Read the value that `text` gives the field that was called `name`."""
     optional = field.optional or field.lacking
     lower = text.lower()
     if optional and lower in ("none", "null"):
@@ -99,7 +99,7 @@ def value_of(field: Field, name: str, text: str) -> object:
 
 
 def flag(name: str, text: str) -> bool:
-    """True or false."""
+    """Read true or false."""
     if text.lower() not in ("true", "false"):
         raise InputError(f"--set {name} must be true or false: got '{shown(text)}'")
     return text.lower() == "true"
@@ -131,12 +131,14 @@ def _whole(field: Field, name: str, text: str) -> int | Arithmetic:
 
 
 def _is_arithmetic(text: str) -> bool:
-    """Whether somebody means arithmetic: there is a sign in it, or it is the name of a size."""
+    """Tell whether somebody means arithmetic:
+    there is a sign in it, or it is the name of a size.
+    """
     return any(sign in text[1:] for sign in "+-*/%(·×^") or known(text.lstrip("+-"))
 
 
 def plain(text: str) -> int | None:
-    """A whole number in digits; else None."""
+    """Read a whole number in digits; else None."""
     try:
         return int(text) if len(text) <= MAX_DIGITS else None
     except ValueError:
@@ -154,7 +156,7 @@ def _number(field: Field, name: str, text: str) -> float:
 
 
 def multiple(text: str) -> int:
-    """What widths given as arithmetic are rounded up to."""
+    """Read the number that widths given as arithmetic are rounded up to a multiple of."""
     found = plain(text)
     if found is None or not 1 <= found <= 2**20:
         raise InputError(

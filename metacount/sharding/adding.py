@@ -103,7 +103,9 @@ def kind_from(
 
 
 def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
-    """Bytes that the backward keeps on a rank of a stage, of all micro-batches at once."""
+    """Count the bytes that the backward keeps on a rank of a stage,
+    of all micro-batches kept at once.
+    """
     found = 0
     for piece in pieces:
         if piece.activation_bytes is None:
@@ -117,7 +119,8 @@ def _order(each: Collective) -> tuple[str, str, str, int]:
 
 
 def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[Collective]:
-    """What a stage sends to its neighbours and gets from them: hidden states, and their gradients.
+    """List what a stage sends to its neighbours and gets from them:
+    hidden states, and their gradients.
 
     One tensor for each micro-batch, forward to the next stage and, in training, back to the one
     before. This is counted, not run: a schedule waits for its neighbours' answers.
@@ -144,13 +147,15 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
 
 
 def machines_of(job: Job, group: str) -> dict[str, int]:
-    """Over how many machines a group's ranks are, and how many of them are not on one's own."""
+    """Count the machines that a group's ranks are on,
+    and those of the ranks that are not on one's own.
+    """
     found = span(job.mesh, group, job.per_machine)
     return {"machines": found.machines, "outside": found.outside}
 
 
 def often(job: Job, group: str) -> int:
-    """How often a step does what one forward and backward does once.
+    """Count how often a step does what one forward and backward does once.
 
     Once for each micro-batch; ZeRO 0 and 1 gather parameters and sum gradients once a step.
     """
@@ -160,7 +165,7 @@ def often(job: Job, group: str) -> int:
 
 
 def group_size(mesh: Mesh, group: str) -> int:
-    """Ranks of a group.
+    """Count the ranks of a group.
 
     >>> group_size(Mesh(dp=4, tp=8, ep=16), "copies")
     2
@@ -169,7 +174,7 @@ def group_size(mesh: Mesh, group: str) -> int:
 
 
 def product(sizes: Sequence[int]) -> int:
-    """The product of sizes; 1 of none.
+    """Return the product of sizes; 1 of none.
 
     >>> product((3, 4)), product(())
     (12, 1)

@@ -69,7 +69,9 @@ def _check(asked: Asked, train: bool) -> None:
 
 
 def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
-    """What is to be done on a mesh, with every size; raises `InputError` for what cannot be."""
+    """Make the job of what is asked on a mesh, with every size;
+    raise `InputError` for what cannot be.
+    """
     _check(asked, train)
     check_fits(spec, mesh)
     if train and spec.pooler:

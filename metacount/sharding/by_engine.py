@@ -21,7 +21,9 @@ from metacount.tensors import DTYPES
 
 
 def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
-    """Every kind of rank of a mesh, from a model that is instantiated and run in a fake world."""
+    """Measure every kind of rank of a mesh,
+    on a model that is instantiated and run in a fake world.
+    """
     import warnings
 
     forget_ranks()
@@ -48,7 +50,7 @@ class Measuring:
         self._state: dict[tuple[int, ...], int] = {}
 
     def kinds(self) -> list[Kind]:
-        """Every kind of rank, the stages in order."""
+        """Measure every kind of rank, the stages in order."""
         groups, found, per_stage = self._groups(), [], self.mesh.stage_ranks
         for tensor in self.tensor:  # one rank after the other
             for part in range(len(self.parts)):
@@ -64,7 +66,7 @@ class Measuring:
         return found
 
     def _stages(self) -> dict[tuple[tuple[int, ...], bool, bool, int], list[int]]:
-        """Stages that have equally many of each part and keep equally many micro-batches.
+        """Group the stages that have equally many of each part and keep equally many micro-batches.
 
         And that are alike in being first and last.
         """
@@ -79,7 +81,7 @@ class Measuring:
         return found
 
     def _groups(self) -> list[list[int]]:
-        """Ranks of the first stage that hold equal parts, by where torch's cuts fall."""
+        """Group the ranks of the first stage that hold equal parts, by where torch's cuts fall."""
         job = self.job
         more = job.token_counts if self.mesh.ep > 1 else []
         self.tensor = tensor_breaks(self._flat(0), self.mesh, more)
@@ -89,7 +91,7 @@ class Measuring:
         return [each for part in self._held_at(rank) for each in part]
 
     def _held_at(self, rank: int) -> list[list[Held]]:
-        """What a rank of the first stage holds of each part."""
+        """Return what a rank of the first stage holds of each part."""
         if rank not in self._held:
             with fake_world(self.mesh, rank, self.job.zero) as world:
                 self._held[rank] = [
@@ -122,7 +124,7 @@ class Measuring:
         return self._state[sizes]
 
     def _run(self, part: int, tensor: int) -> Once:
-        """What one copy of a part sends and keeps."""
+        """Measure what one copy of a part sends and keeps."""
         key = part, max(i for i in self.tensor if i <= tensor)
         if key not in self._ran:
             self._ran[key] = self._run_at(*key)
@@ -163,7 +165,7 @@ class Once:
 
 
 def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
-    """What was seen in each phase, together."""
+    """Join what was seen in each phase into one count."""
     return Counter(
         {(phase, each): times for phase, found in seen.items() for each, times in found.items()}
     )

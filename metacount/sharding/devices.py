@@ -17,7 +17,7 @@ class Device:
 
 
 def devices() -> dict[str, Device]:
-    """Every device that is known, by its id.
+    """Read every device that is known, by its id.
 
     >>> devices()["h200"].bytes
     141000000000
@@ -31,7 +31,7 @@ def devices() -> dict[str, Device]:
 
 
 def devices_named(text: str) -> list[Device]:
-    """The devices of a list such as `h100-80gb,h200`."""
+    """Find the devices of a list such as `h100-80gb,h200`."""
     known, found = devices(), []
     for name in (part.strip().lower() for part in text.split(",")):
         if name not in known:

@@ -44,7 +44,7 @@ class Fit:
     command: str = ""
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the fit as plain data."""
         found = {
             "gpu": self.device.id,
             "name": self.device.name,
@@ -81,7 +81,7 @@ class Verdict:
         return self.total_bytes <= self.room
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the verdict as plain data."""
         return {
             "fits": self.fits,
             "bytes": self.room,
@@ -93,7 +93,7 @@ class Verdict:
 
 
 def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[list[Fit], list[str]]:
-    """Search the smallest mesh for each device; and say what is not in the figures.
+    """Find the smallest mesh for each device, and say what is not in the figures.
 
     `how` is what `shard` takes beside the mesh.
 
@@ -134,7 +134,8 @@ def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
 
 
 def meshes(spec: ModelSpec, train: bool) -> Iterator[Mesh]:
-    """Meshes to try: few ranks before many, and of as many ranks, few parts of a matrix first.
+    """Yield meshes to try: few ranks before many, and of as many ranks,
+    few parts of a matrix first.
 
     Experts are spread over as many ranks of a stage as can be. Training adds data parallelism;
     serving needs none to fit.
@@ -160,7 +161,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
-    """The job on a mesh; None where the mesh does not suit the model, or the batch the mesh."""
+    """Make the job on a mesh; None where the mesh does not suit the model or the batch."""
     try:
         return job_of(spec, mesh, Asked(**how), train=train)
     except InputError as error:
@@ -170,13 +171,13 @@ def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
 
 
 def largest_of(spec: ModelSpec, job: Job) -> Kind:
-    """The kind of rank that holds most."""
+    """Find the kind of rank that holds most."""
     found = counted_kinds(spec, job, default_plan(spec))
     return max(found, key=lambda kind: kind.total_bytes)
 
 
 def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
-    """The largest batch or length that fits, the rest as asked for; found by halving."""
+    """Find the largest batch or length that fits, the rest as asked for, by halving."""
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
     one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
@@ -197,7 +198,7 @@ def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: 
 
 
 def command(model: str, job: Job) -> str:
-    """The command that shows a job."""
+    """Write the command that shows a job."""
     said = f"metacount shard {model} --mesh {job.mesh}"
     if job.train:
         said += f" --train --zero {job.zero}"
@@ -215,7 +216,9 @@ def command(model: str, job: Job) -> str:
 
 
 def verdict(model: Model, found: Sharded, room: int) -> Verdict:
-    """Whether the largest rank fits; if not, the smallest mesh of the search that does."""
+    """Tell whether the largest rank fits;
+    if not, name the smallest mesh of the search on which it does.
+    """
     largest, job = found.largest, found.job
     parts = {
         name: getattr(largest, name)

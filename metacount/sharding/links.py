@@ -25,7 +25,7 @@ class Span:
 
 
 def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
-    """Ranks of a group, and how far its neighbours are apart.
+    """Return the number of ranks of a group, and how far its neighbours are apart.
 
     >>> group_layout(Mesh(dp=4, tp=8, pp=2), "dp"), group_layout(Mesh(dp=4, tp=8, pp=2), "pp")
     ((4, 8), (2, 32))
@@ -42,7 +42,7 @@ def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
 
 
 def span(mesh: Mesh, group: str, per_machine: int) -> Span:
-    """How the groups of a kind lie on machines; ranks 0 to n - 1 are on the first, and so on.
+    """Find how the groups of a kind lie on machines; ranks 0 to n - 1 are on the first, and so on.
 
     >>> span(Mesh(dp=4, tp=8), "tp", 8), span(Mesh(dp=4, tp=8), "dp", 8)
     (Span(machines=1, outside=0), Span(machines=4, outside=3))
@@ -65,7 +65,7 @@ def span(mesh: Mesh, group: str, per_machine: int) -> Span:
 
 
 def _starts(world: int, size: int, apart: int, per_machine: int) -> Iterator[int]:
-    """The first ranks of groups, one for each way in which a group may lie on machines."""
+    """Yield the first ranks of groups, one for each way in which a group may lie on machines."""
     block = size * apart
     for i in range(min(max(1, world // block), per_machine)):
         for j in range(min(apart, per_machine)):

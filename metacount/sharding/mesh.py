@@ -70,7 +70,7 @@ class Mesh:
         return self.stage_ranks // self.ep
 
     def place(self, rank: int) -> Place:
-        """Where a rank stands."""
+        """Find where a rank stands."""
         stage, within = divmod(rank, self.stage_ranks)
         shard, tensor = divmod(within, self.tp)
         copy, expert = divmod(within, self.ep)
@@ -94,7 +94,7 @@ class Place:
 
 
 def divisors(n: int, most: int = 12) -> str:
-    """The divisors of n as a list of choices.
+    """Write the divisors of n as a list of choices.
 
     >>> divisors(12)
     '1, 2, 3, 4, 6, 12'
@@ -105,7 +105,7 @@ def divisors(n: int, most: int = 12) -> str:
 
 
 def parse_mesh(text: str, world: int | None = None) -> Mesh:
-    """The mesh that `dp=64,tp=8` names; `world` is the number of ranks that it must make.
+    """Read the mesh that `dp=64,tp=8` names; `world` is the number of ranks that it must make.
 
     >>> parse_mesh("dp=64,tp=8").world
     512
@@ -136,7 +136,7 @@ def parse_mesh(text: str, world: int | None = None) -> Mesh:
 
 
 def breaks(sizes: Iterable[int], degree: int) -> list[int]:
-    """Indices from which on a rank of `degree` holds another part of one of the sizes.
+    """Find the indices from which on a rank of `degree` holds another part of one of the sizes.
 
     torch cuts into pieces of ⌈size / degree⌉: the first are whole, one may be shorter, the last
     may be empty.
@@ -153,7 +153,7 @@ def breaks(sizes: Iterable[int], degree: int) -> list[int]:
 
 
 def spread_axis(shape: Sequence[int], copies: int) -> int:
-    """The axis by which an expert's tensor is spread over the ranks that hold copies of it.
+    """Choose the axis by which an expert's tensor is spread over the ranks that hold copies of it.
 
     FSDP2 takes the first; of fewer experts than copies some ranks would get none, so that the
     second is taken where the copies divide it, as torchtitan does.
@@ -167,7 +167,9 @@ def spread_axis(shape: Sequence[int], copies: int) -> int:
 def kinds(
     mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
 ) -> dict[tuple[int, int, int], list[int]]:
-    """The ranks of the first stage, those together whose places fall between the same breaks."""
+    """Group the ranks of the first stage,
+    those together whose places fall between the same breaks.
+    """
     found: dict[tuple[int, int, int], list[int]] = {}
     tp, ep = mesh.tp, mesh.ep
     cut = [_below(tensor, index) for index in range(tp)]
@@ -186,7 +188,7 @@ def _below(found: Sequence[int], index: int) -> int:
 
 
 def ranges(ranks: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    """Ranks in ascending order as runs of first, last and step.
+    """Yield ranks, given in ascending order, as runs of first, last and step.
 
     >>> list(ranges([0, 1, 2, 3, 8, 12, 16])), list(ranges([5, 9]))
     ([(0, 3, 1), (8, 16, 4)], [(5, 9, 4)])
@@ -202,7 +204,8 @@ def ranges(ranks: Iterable[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def stage_layers(n_layers: int, pp: int, asked: Sequence[int] | None = None) -> list[int]:
-    """Layers of each stage: as even as can be, the first stages having one more.
+    """Count the layers of each stage:
+    as even as can be, the first stages having one more, or as asked.
 
     >>> stage_layers(61, 4), stage_layers(4, 2, [3, 1])
     ([16, 15, 15, 15], [3, 1])

@@ -34,7 +34,7 @@ AXES = {"tp": ("pp", "dp_replicate", "fsdp", "tp"), "ep": ("pp", "dp_replicate",
 
 
 def placed_kinds(config: Json, job: Job) -> list[Kind]:
-    """Every kind of rank of a mesh, of transformers' module; nothing is run."""
+    """Place transformers' module, and list every kind of rank of a mesh; nothing is run."""
     _check(job)
     config = dict(config)
     held: dict[int, list[Held]] = {}
@@ -88,7 +88,7 @@ def _state(job: Job, held: list[Held]) -> int:
 
 
 def _held(config: Json, job: Job, rank: int) -> list[Held]:
-    """What a rank has of each parameter, once each."""
+    """List what a rank has of each parameter, once each."""
     module, _ = build_transformers(config, dtype=DTYPES[job.stored])
     roles, (routed, _unknown) = Roles(module), routing(module)
     told = {

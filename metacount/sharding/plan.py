@@ -31,7 +31,7 @@ class Plan:
 
 
 def default_plan(spec: ModelSpec) -> Plan:
-    """The plan of our reference modules.
+    """Make the plan of our reference modules.
 
     Projections to heads and hidden widths by columns, projections back by rows (Shoeybi et al.
     2019, arXiv:1909.08053, sec. 3), the tables by rows of the vocabulary, the head by its columns.
@@ -79,13 +79,13 @@ def _feed_forward(name: str) -> dict[str, str]:
 
 
 def for_mesh(plan: Plan, mesh: Mesh) -> dict[str, str]:
-    """The styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
+    """Return the styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
     how = "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"
     return {name: how if style == "experts" else style for name, style in plan.styles.items()}
 
 
 def read_plan(path: str) -> Plan:
-    """The plan in a JSON file, or an `InputError`."""
+    """Read the plan in a JSON file, or raise an `InputError`."""
     from metacount.files import read_json
 
     data = read_json(path)
@@ -186,7 +186,7 @@ def _check_cut(spec: ModelSpec, mesh: Mesh) -> None:
 
 
 def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
-    """The layers of each stage: as even as can be, or as the plan says.
+    """Count the layers of each stage: as even as can be, or as the plan says.
 
     Experts beside a feed-forward, and the layer that adds what they give, are of one stage.
     """
@@ -210,7 +210,9 @@ def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
 
 
 def _together(spec: ModelSpec) -> list[int]:
-    """Numbers of layers that one stage has to have together: one each, where nothing links them."""
+    """Count the layers that one stage has to have together, group by group:
+    one each, where nothing links them.
+    """
     found, n = [], 0
     for i in range(spec.last_stack.n_layers):
         n += 1

@@ -77,7 +77,8 @@ class Collective:
 
 
 def ring_bytes(kind: str, n_bytes: int, ranks: int) -> int:
-    """Bytes that one rank sends in a collective, where each sends to one neighbour in turn.
+    """Count the bytes that one rank sends in a collective,
+    where each sends to one neighbour in turn.
 
     A tensor is n pieces of ⌈bytes / n⌉. Each rank passes on n - 1 pieces to gather or to scatter,
     and does both to reduce for all. What goes to all directly is n - 1 pieces as well.
@@ -140,18 +141,20 @@ class Kind:
         return self.ranks[0][0]
 
     def holds(self, rank: int) -> bool:
-        """Whether a rank is of this kind."""
+        """Tell whether a rank is of this kind."""
         return any(a <= rank <= b and (rank - a) % step == 0 for a, b, step in self.ranks)
 
     def sent(self) -> dict[str, int]:
-        """Bytes that a rank of this kind sends in a step, by group."""
+        """Count the bytes that a rank of this kind sends in a step, by group."""
         found: dict[str, int] = {}
         for each in self.collectives:
             found[each.group] = found.get(each.group, 0) + each.times * each.sent
         return found
 
     def sent_between_machines(self) -> dict[str, int]:
-        """Bytes of these that leave the machine, by group, for the rank that sends most there."""
+        """Count the sent bytes that leave the machine, by group,
+        for the rank that sends most there.
+        """
         found: dict[str, int] = {}
         for each in self.collectives:
             between = each.times * each.sent_between_machines
@@ -159,7 +162,7 @@ class Kind:
         return found
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the kind of rank as plain data."""
         data = {name: getattr(self, name) for name in fields(Kind)}
         data["ranks"] = [{"first": a, "last": b, "step": step} for a, b, step in self.ranks]
         data["stages"] = list(self.stages)
@@ -212,7 +215,7 @@ class Job:
         return self.batch_size // (self.mesh.dp * self.micro_batches)
 
     def kept_at(self, stage: int) -> int:
-        """Micro-batches that went forward through a stage, and not yet back, at most.
+        """Count the micro-batches that went forward through a stage, and not yet back, at most.
 
         1f1b: as many as there are stages from this one on; gpipe: all.
         """
@@ -239,7 +242,7 @@ class Job:
         return [self.rows * length for length in self.passes.values()]
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the job as plain data."""
         data = {name: getattr(self, name) for name in fields(Job)}
         data["mesh"] = {name: getattr(self.mesh, name) for name in fields(Mesh)}
         data["world"] = self.mesh.world
@@ -269,11 +272,11 @@ class Sharded:
         return min(self.kinds, key=lambda kind: kind.total_bytes)
 
     def kind_of(self, rank: int) -> Kind:
-        """The kind of a rank."""
+        """Find the kind of a rank."""
         return next(kind for kind in self.kinds if kind.holds(rank))
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return the model on its mesh as plain data."""
         return {
             "model": self.model,
             "name": self.name,

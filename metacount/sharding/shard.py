@@ -117,14 +117,14 @@ def _engine() -> str:
 
 
 def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
-    """The plan that is given, as a file or as it is, or ours."""
+    """Return the plan that is given, as a file or as it is, or ours."""
     if isinstance(plan, str):
         return read_plan(plan)
     return default_plan(spec) if plan is None else plan
 
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> list[str]:
-    """What is not in the figures, or was not run, one sentence each."""
+    """List what is not in the figures, or was not run, one sentence each."""
     found = _of_training(spec, job, formula, ours) if job.train else []
     found += left_out(spec)
     found += () if job.train else said_of_states(spec, job.dtype)
@@ -178,7 +178,7 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
 
 
 def _of_training(spec: ModelSpec, job: Job, formula: bool, ours: bool) -> list[str]:
-    """What is not in the figures of what a step keeps, and how they are meant."""
+    """List what is not in the figures of what a step keeps, and how they are meant."""
     found = []
     if formula and (why := without_formula(spec, job)):
         found.append(f"not counted: what the backward keeps of the forward: {why}")

@@ -94,7 +94,7 @@ def _check_beside(
 
 
 def _check_inputs(spec: ModelSpec, stack: Stack) -> None:
-    """Each layer's embeddings are looked up by token, and one table has those of all layers."""
+    """Raise `SpecError` unless one table can give each layer's embeddings, looked up by token."""
     inputs = stack.layer_inputs
     if inputs is None:
         return
@@ -115,7 +115,7 @@ def _check_inputs(spec: ModelSpec, stack: Stack) -> None:
 
 
 def _check_borrowed(spec: ModelSpec, stack: Stack, n_borrowing: int) -> None:
-    """A layer that borrows needs one before all of them that makes keys for what it sees."""
+    """Raise `SpecError` unless borrowing layers follow one that makes keys for what they see."""
     name, n_layers = "n_kv_shared_layers", stack.n_layers
     if n_borrowing >= n_layers:
         raise SpecError(

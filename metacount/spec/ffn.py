@@ -75,15 +75,15 @@ class FeedForward:
     )
 
     def is_second(self, index: int) -> bool:
-        """Whether the feed-forward of block `index` has the second width."""
+        """Tell whether the feed-forward of block `index` has the second width."""
         return self.second_pattern[index % len(self.second_pattern)] == "W"
 
     def width_of(self, index: int) -> int | None:
-        """Hidden width of the feed-forward of block `index`."""
+        """Return the hidden width of the feed-forward of block `index`."""
         return self.second if self.is_second(index) else self.d_ff
 
     def sparsity_of(self, index: int) -> float | None:
-        """Share of the gate's values that block `index` sets to zero; None: it keeps them all."""
+        """Return the share of gate values that block `index` sets to zero; None: it keeps all."""
         sparse = self.sparsity_pattern[index % len(self.sparsity_pattern)] == "T"
         return self.sparsity if sparse else None
 

@@ -123,7 +123,7 @@ def size(
     least: int = 1,
     asked: bool = False,
 ) -> Any:
-    """A whole number that formulas have a letter for; `elsewhere` is how others call it."""
+    """Declare a whole number that formulas have a letter for; `elsewhere` is how others call it."""
     made = Field("whole", name, meaning, default)
     made.letter, made.unit, made.elsewhere = letter, unit, tuple(elsewhere.split())
     made.most, made.least, made.asked = most, least, asked
@@ -131,24 +131,24 @@ def size(
 
 
 def choice(name: str, meaning: str, *choices: str, default: object = REQUIRED) -> Any:
-    """One of some words."""
+    """Declare a field that is one of some words."""
     made = Field("choice", name, meaning, default)
     made.choices = choices
     return made
 
 
 def flag(name: str, meaning: str, *, default: object) -> Any:
-    """True or false."""
+    """Declare a field that is true or false."""
     return Field("flag", name, meaning, default)
 
 
 def number(name: str, meaning: str, *, default: object) -> Any:
-    """A positive number that changes no count."""
+    """Declare a positive number that changes no count."""
     return Field("number", name, meaning, default)
 
 
 def pattern(name: str, meaning: str, letters: str, example: str, *, default: object) -> Any:
-    """Letters, repeated over the layers; `letters` gives the meaning of each: "L windowed, ..."."""
+    """Declare letters repeated over layers; `letters` gives each meaning: "L windowed, ..."."""
     made = Field("pattern", name, meaning, default)
     made.letters = dict(one.strip().split(" ", 1) for one in letters.split(","))
     made.example = example
@@ -156,7 +156,7 @@ def pattern(name: str, meaning: str, letters: str, example: str, *, default: obj
 
 
 def record(name: str, meaning: str, made: type, *, default: None) -> Any:
-    """A whole object of a model's file, or none."""
+    """Declare a whole object of a model's file, or none."""
     found = Field("object", name, meaning, default)
     found.made = made
     return found
@@ -177,7 +177,7 @@ class Place:
 
 
 def always(kind: type) -> Any:
-    """A part that is always there."""
+    """Declare a part that is always there."""
     return Place({"": kind}, "", "", None)
 
 
@@ -190,7 +190,7 @@ def where(
     default: None,
     remedy: str = "",
 ) -> Any:
-    """A part that is there when the field `by` says so: a size that is given, a flag that is set.
+    """Declare a part that is there when the field `by` says so: a size that is given, a flag set.
 
     A flag that says nothing else is `switch`; otherwise the field is one of the part's own. Where
     nobody says, there is none (`default`, which type checkers ask for).
@@ -202,7 +202,7 @@ def where(
 
 
 def one_of(switch: Field, *kinds: type) -> Any:
-    """One of several parts, by the word that each class has as its `word`."""
+    """Declare one of several parts, chosen by the word that each class has as its `word`."""
     by_word = {vars(kind)["word"]: kind for kind in kinds}
     switch.choices = tuple(by_word)
     return Place(by_word, switch.name, "", switch)
@@ -257,13 +257,13 @@ def part(cls: type[T]) -> type[T]:
 
 
 def declared(kind: type) -> dict[str, Field | Place]:
-    """The fields and places of a part's class, by attribute."""
+    """Return the fields and places of a part's class, by attribute."""
     found: dict[str, Field | Place] = vars(kind)["__declared__"]
     return found
 
 
 def altered(of: T, **values: object) -> T:
-    """The same part with other values, unchecked: they may be symbols."""
+    """Copy a part with other values, unchecked: they may be symbols."""
     made = object.__new__(type(of))
     made.__dict__.update(of.__dict__)
     made.__dict__.update(values)
@@ -271,7 +271,7 @@ def altered(of: T, **values: object) -> T:
 
 
 def short(letters: str) -> str:
-    """A pattern as a message shows it.
+    """Shorten a long pattern for a message.
 
     >>> short("RRRA"), short("R" * 100)
     ('RRRA', 'RRRRRRRRRRRRRRRRRRRRRRRR...')

@@ -66,7 +66,7 @@ ROOT: dict[str, Field | Place] = {
 
 
 def _fields() -> tuple[dict[str, Field], dict[str, str]]:
-    """Every flat name's field, in order, and the path of each in a model with a decoder."""
+    """Return every flat name's field, in order, and the path of each in a model with a decoder."""
     root = type("Root", (), {"__declared__": ROOT})
     found = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
     depth = declared(Encoder)["n_layers"]
@@ -78,7 +78,7 @@ def _fields() -> tuple[dict[str, Field], dict[str, str]]:
 
 
 def every_path() -> dict[str, Field]:
-    """A field at every path of any model; a few paths lead to another in another model."""
+    """Map every path of any model to a field; a few paths lead to another in another model."""
     root = type("Root", (), {"__declared__": ROOT})
     stacks = (("encoder.", Encoder), ("decoder.", Stack))
     below = {path: field for name, kind in stacks for path, field in fields_of(kind, name)}

@@ -28,7 +28,7 @@ class Law:
     but: bool = False
 
     def holds(self, index: int) -> bool:
-        """Whether layer `index`, from 0, is of the kind."""
+        """Tell whether layer `index`, from 0, is of the kind."""
         if self.letters is not None:
             found = self.letters[index % len(self.letters)] in self.letter
         else:
@@ -36,11 +36,11 @@ class Law:
         return found is not self.but
 
     def sequence(self, n_layers: int) -> tuple[bool, ...]:
-        """Of each layer, whether it is of the kind."""
+        """Tell of each layer whether it is of the kind."""
         return tuple(self.holds(index) for index in range(n_layers))
 
     def count(self, n_layers: int) -> int:
-        """How many of the first `n_layers` are of the kind, without going through them.
+        """Count how many of the first `n_layers` are of the kind, without going through them.
 
         A symbol is taken at its word: `after` is no more than the layers.
         """

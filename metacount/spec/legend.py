@@ -137,7 +137,7 @@ _BY_NAME = {term.name: term for term in TERMS}
 
 
 def by_name(name: str) -> Term:
-    """The legend's line for one of our names.
+    """Look up the legend's line for one of our names.
 
     >>> by_name("d_ff").letter
     'm'
@@ -154,7 +154,7 @@ def by_name(name: str) -> Term:
 
 
 def ours(spelling: str) -> tuple[str, ...]:
-    """Our names for a spelling, ours or foreign: one, several where others disagree, or none.
+    """Find our names for a spelling, ours or foreign: one, several where others disagree, or none.
 
     >>> ours("num_attention_heads"), ours("d_model"), ours("frobnication")
     (('n_heads',), ('d_model',), ())
@@ -167,7 +167,7 @@ def ours(spelling: str) -> tuple[str, ...]:
 
 
 def sympy_symbols(names: Iterable[str]) -> dict[str, sympy.Symbol]:
-    """A positive-integer SymPy symbol, in the legend's letter, for each of our names.
+    """Make a positive-integer SymPy symbol, in the legend's letter, for each of our names.
 
     >>> sympy_symbols(["d_model", "n_kv_heads"])
     {'d_model': d, 'n_kv_heads': h_kv}

@@ -36,7 +36,7 @@ class Scales:
                 )
 
     def to_dict(self) -> Json:
-        """Every field, in order."""
+        """Return every field, in order."""
         return {name: getattr(self, name) for name in fields(Scales)}
 
 

@@ -105,7 +105,7 @@ class ModelSpec:
         return cls(**{**data, **made})
 
     def replace(self, **changes: object) -> ModelSpec:
-        """The same model with other values of flat names, checked like a new one."""
+        """Copy the model with other values of flat names, checked like a new one."""
         try:
             return self.from_dict({**self.to_dict(), **changes})
         except SpecError as error:
@@ -115,7 +115,7 @@ class ModelSpec:
             ) from None
 
     def substituted(self, **values: object) -> ModelSpec:
-        """The same structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
+        """Copy the structure with symbols or arrays for sizes. Unchecked: rules need numbers."""
         other = object.__new__(type(self))
         other._fill(
             {name: values[name] if name in values else self.__dict__[name] for name in FIELDS},
@@ -124,7 +124,7 @@ class ModelSpec:
         return other
 
     def to_dict(self) -> Json:
-        """Every flat name, in order; records as plain data."""
+        """Return every flat name, in order; records as plain data."""
         data = {name: self.__dict__[name] for name in FIELDS}
         for name in RECORDS:
             if data[name] is not None:
@@ -150,7 +150,7 @@ class ModelSpec:
         return f"ModelSpec({', '.join(f'{name}={self.__dict__[name]!r}' for name in FIELDS)})"
 
     def paths(self, **words: object) -> dict[str, str]:
-        """The flat name at every path that leads to a field of a model like this one.
+        """Return the flat name at every path that leads to a field of a model like this one.
 
         `words` are other values of flat names, which may choose other parts.
         """
@@ -187,26 +187,26 @@ class ModelSpec:
         return self.last_stack.mixture is not None
 
     def is_moe_layer(self, index: int) -> bool:
-        """Whether block `index` (from 0, in either stack) routes to experts."""
+        """Tell whether block `index` (from 0, in either stack) routes to experts."""
         return self.last_stack.mixture is not None and self.last_stack.ffn_of(index) in WITH_EXPERTS
 
     def is_windowed_layer(self, index: int) -> bool:
-        """Whether block `index` sees a window only."""
+        """Tell whether block `index` sees a window only."""
         law = self.last_stack.windowed
         return law is not None and law.holds(index)
 
     def has_index_layer(self, index: int) -> bool:
-        """Whether block `index` has a block indexer."""
+        """Tell whether block `index` has a block indexer."""
         part = getattr(self.last_stack.attention, "indexer", None)
         return isinstance(part, BlockIndexer) and part.law.holds(index)
 
     def has_rope_layer(self, index: int) -> bool:
-        """Whether block `index` rotates its queries and keys."""
+        """Tell whether block `index` rotates its queries and keys."""
         return isinstance(self.positions, Rope) and self.positions.law.holds(index)
 
 
 def _flat_of(values: Json) -> Json:
-    """Flat names out of parts; what is no part is a flat name already."""
+    """Flatten parts to flat names; what is no part is a flat name already."""
     flat = {name: value for name, value in values.items() if name not in PARTS}
     for name in sorted(PARTS & values.keys()):
         found = values[name]

@@ -154,7 +154,7 @@ class Rope:
         return Law() if self.nope_every is None else Law(every=self.nope_every, but=True)
 
     def of_layer(self, windowed: bool) -> tuple[float, RopeScaling | None]:
-        """Theta and scaling of a layer that sees a window only, or of one that sees everything."""
+        """Return the theta and scaling of a layer that sees a window only, or everything."""
         if windowed and self.windowed is not None:
             return self.windowed.theta, self.windowed.scaling
         return self.theta, self.scaling

@@ -73,7 +73,7 @@ class RopeScaling:
             raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
 
     def to_dict(self) -> Json:
-        """What is not left at its default, as plain data."""
+        """Return what is not left at its default, as plain data."""
         found = {
             name: getattr(self, name)
             for name, default in fields(RopeScaling).items()
@@ -108,12 +108,12 @@ class QueryGrowth:
             )
 
     def to_dict(self) -> Json:
-        """Every field, in order."""
+        """Return every field, in order."""
         return {name: getattr(self, name) for name in fields(QueryGrowth)}
 
 
 def record_from(name: str, made: type, value: object) -> object:
-    """The record that the field `name` holds, from an object of a file; None and records stay."""
+    """Make the record that field `name` holds from an object of a file; None and records stay."""
     if value is None or type(value) is made:
         return value
     if not isinstance(value, dict):

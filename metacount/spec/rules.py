@@ -91,7 +91,7 @@ def _check_ends(spec: ModelSpec) -> None:
 
 
 def _check_experts(stack: Stack) -> None:
-    """Experts have no factors of their own: those of the feed-forward would be passed over."""
+    """Raise `SpecError` for feed-forward factors in a model of experts, which would ignore them."""
     part = stack.feed_forward
     if stack.mixture is None or part is None:
         return

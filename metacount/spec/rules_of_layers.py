@@ -98,7 +98,7 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
 
 
 def _check_beside(stack: Stack) -> None:
-    """Experts beside a feed-forward: of one input, and a layer later somebody adds their output."""
+    """Check experts beside a feed-forward: one input for both, a later layer adds their output."""
     ffns, last = stack.ffn_pattern, stack.n_layers - 1
     if "E" in ffns:
         raise SpecError(

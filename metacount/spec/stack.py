@@ -119,11 +119,11 @@ class Stack:
         return set(self.mixer_pattern) == {"A"} and set(self.ffn_pattern) == {"F"}
 
     def mixer_of(self, index: int) -> str:
-        """The letter of layer `index` in `mixer_pattern`."""
+        """Return the letter of layer `index` in `mixer_pattern`."""
         return self.mixer_pattern[index % len(self.mixer_pattern)]
 
     def shared_of(self, index: int) -> int | None:
-        """Which of the shared blocks layer `index` uses, in turn; None where it uses none."""
+        """Tell which of the shared blocks layer `index` uses, in turn; None where it uses none."""
         if self.shared is None or self.mixer_of(index) != SHARING:
             return None
         before = Law(letters=self.mixer_pattern, letter=SHARING).count(index)
@@ -136,14 +136,14 @@ class Stack:
         return bool(set(self.ffn_pattern) & set(WITH_EXPERTS))
 
     def ffn_of(self, index: int) -> str:
-        """The letter of layer `index` in `ffn_pattern`; E also where the mixture's law says so."""
+        """Return layer `index`'s letter in `ffn_pattern`; E also if the mixture's law says so."""
         letter = self.ffn_pattern[index % len(self.ffn_pattern)]
         if letter == "F" and self.mixture is not None and not self.names_experts:
             return "E" if self.mixture.law.holds(index) else "F"
         return letter
 
     def borrows(self, index: int) -> bool:
-        """Whether the attention of layer `index` reads keys and values of an earlier layer."""
+        """Tell whether the attention of layer `index` reads keys and values of an earlier layer."""
         mixer = self.attention
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
         return bool(lent and index >= self.n_layers - lent)
@@ -171,7 +171,7 @@ class Stack:
 
 
 def common_period(one: int, other: int) -> int:
-    """Layers after which two patterns repeat together.
+    """Count the layers after which two patterns repeat together.
 
     >>> common_period(4, 6)
     12

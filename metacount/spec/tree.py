@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tuple[str, Field]]:
-    """Every field below a part's class with its path, switches included; some names come twice.
+    """Yield each field below a part's class with its path, also switches; some names come twice.
 
     A field that a model may do without, since it may do without the part, is marked as `lacking`.
     """
@@ -41,7 +41,7 @@ def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tup
 def paths_below(
     place_of: dict[str, Field | Place], flat: Json, path: str = ""
 ) -> Iterator[tuple[str, Field]]:
-    """Every path below places and fields in a model with such words, and the field it leads to."""
+    """Yield each path below these places and fields, for the words in `flat`, and its field."""
     for attribute, it in place_of.items():
         here = f"{path}{attribute}"
         if isinstance(it, Field):
@@ -54,7 +54,7 @@ def paths_below(
 
 
 def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
-    """A part of class `kind` from flat values; `checked`: by its rules, else anything goes."""
+    """Make a part of class `kind` from flat values; `checked`: by its rules, else anything goes."""
     values: dict[str, object] = {}
     needed = vars(kind).get("needed", needed)
     for attribute, it in declared(kind).items():
@@ -73,7 +73,7 @@ def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
 
 
 def placed(place: Place, flat: Json, *, checked: bool) -> object:
-    """What stands in a place by the flat values: a part, or None where none is said."""
+    """Make what stands in a place by the flat values: a part, or None where none is said."""
     if not place.by:
         return assembled(place.kinds[""], flat, "", checked=checked)
     chosen = flat[place.by]
@@ -92,7 +92,7 @@ def placed(place: Place, flat: Json, *, checked: bool) -> object:
 
 
 def is_there(said: object) -> bool:
-    """Whether a switch says that its part is there; a symbol says yes."""
+    """Tell whether a switch says that its part is there; a symbol says yes."""
     return said is not None and said is not False and not (isinstance(said, int) and said == 0)
 
 
@@ -100,7 +100,7 @@ _names: dict[type, tuple[str, ...]] = {}
 
 
 def names_of(kind: type) -> tuple[str, ...]:
-    """The flat names below a part's class."""
+    """List the flat names below a part's class."""
     if kind not in _names:
         _names[kind] = tuple(dict.fromkeys(field.name for _, field in fields_of(kind)))
     return _names[kind]
@@ -127,7 +127,7 @@ def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str =
 
 
 def flattened(kind: type, value: object, into: Json) -> Json:
-    """`into` with the flat values of a part and of what is below it."""
+    """Add to `into` the flat values of a part and of what is below it, and return `into`."""
     for attribute, it in declared(kind).items():
         one = getattr(value, attribute)
         if isinstance(it, Field):

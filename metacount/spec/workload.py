@@ -33,7 +33,7 @@ class Workload:
         _check(self)
 
     def to_dict(self) -> Json:
-        """Every field, in order."""
+        """Return every field, in order."""
         return {name: getattr(self, name) for name in fields(type(self))}
 
     @property
@@ -56,7 +56,7 @@ class Request:
         self.within(None)
 
     def within(self, longest: int | None) -> Workload:
-        """The workload for a model that can run `longest` tokens (None: any number).
+        """Return the workload for a model that can run `longest` tokens (None: any number).
 
         A length that was asked for stays, whatever the model can run.
 

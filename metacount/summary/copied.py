@@ -20,7 +20,7 @@ DEEP = 4  # of lists and dicts in which a module keeps tensors
 
 
 def copied_on_meta(module: nn.Module) -> nn.Module:
-    """A copy of `module` whose tensors have no values and whose hooks are gone.
+    """Copy `module`: the tensors of the copy have no values, and it has no hooks.
 
     Raises `InputError` for a module that has parameters without a shape, or cannot be copied.
     """
@@ -57,7 +57,9 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 
 def _tensors(value: object, depth: int) -> Iterator[Tensor]:
-    """Tensors that are no parameters and no buffers, in attributes and what these hold."""
+    """Yield the tensors that are no parameters and no buffers,
+    in attributes and what these hold.
+    """
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, list | tuple | set):
@@ -71,11 +73,11 @@ def _tensors(value: object, depth: int) -> Iterator[Tensor]:
 
 
 def named(module: nn.Module) -> str:
-    """What an error calls a module."""
+    """Name a module as an error calls it."""
     return shown(type(module).__name__)
 
 
 def said(error: BaseException) -> str:
-    """Somebody else's error in one line."""
+    """Write somebody else's error in one line."""
     text = " ".join(str(error).split())
     return shown(f"{type(error).__name__}: {text}" if text else type(error).__name__)

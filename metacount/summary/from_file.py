@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def module_of(path: str, name: str) -> nn.Module:
-    """The module called `name` in a file, which is run: an instance, or what a call of it gives.
+    """Find the module called `name` in a file, which is run:
+    an instance, or what a call of it gives.
 
     A class or a function is called without arguments, on the meta device. What the file prints
     goes to stderr.
@@ -59,7 +60,7 @@ def _called(make: Callable[..., object], place: str) -> object:
 
 
 def typed_inputs(module: nn.Module, texts: Sequence[str]) -> tuple[Tensor, ...]:
-    """Meta tensors of sizes as they are typed: `2,16,64`, or `2,16:int64` for tokens."""
+    """Make meta tensors of sizes as they are typed: `2,16,64`, or `2,16:int64` for tokens."""
     found: list[Tensor] = []
     for text in texts:
         sizes, colon, kind = text.partition(":")

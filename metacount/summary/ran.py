@@ -29,7 +29,7 @@ Sizes = Sequence[int] | Sequence[Sequence[int]]
 def recorded(
     module: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """The steps of one forward of a copy of `module`, and what is to be said of it.
+    """Record the steps of one forward of a copy of `module`, and what is to be said of it.
 
     Raises `UncountedOp` for an operator that nobody priced, `InputError` where it does not run.
     """
@@ -71,7 +71,7 @@ def _bare(value: object) -> object:
 
 
 def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """What a forward may change beside tensors: whole numbers, texts, lengths of lists."""
+    """Yield what a forward may change beside tensors: whole numbers, texts, lengths of lists."""
     for path, owner in model.named_modules():
         for name, value in vars(owner).items():
             if isinstance(value, int | float | str | None):
@@ -81,7 +81,7 @@ def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, object]) -> str:
-    """Why a forward did not run, in one line."""
+    """Say in one line why a forward did not run."""
     text = str(error)
     if isinstance(error, NotImplementedError) and "forward" in text and "missing" in text:
         return "it has no forward; measure the modules in it that have one"
@@ -100,7 +100,9 @@ def _told(value: object) -> str:
 def made_inputs(
     module: nn.Module, input_size: Sizes | None, dtype: torch.dtype | str | None
 ) -> tuple[Tensor, ...]:
-    """Meta tensors of one size or of several, in a type: that of the module where none is said."""
+    """Make meta tensors of one size or of several, in a type:
+    that of the module where none is said.
+    """
     if input_size is None:
         raise InputError(
             f"{named(module)}: its forward needs inputs: give them, or input_size=(2, 16, 64) "

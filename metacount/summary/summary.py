@@ -48,14 +48,16 @@ class Summary(ABC):
 
     @abstractmethod
     def flow(self, *inputs: Any, **asked: Any) -> Flow:
-        """The forward in execution order."""
+        """Return the forward in execution order."""
 
     def flops(self, *inputs: object, **asked: object) -> int:
-        """FLOPs of one forward: matrix products and convolutions, 2 for each multiply-add."""
+        """Count the FLOPs of one forward:
+        matrix products and convolutions, 2 for each multiply-add.
+        """
         return self.flow(*inputs, **asked).matmul_flops
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "source": self.source,
@@ -68,7 +70,7 @@ class Summary(ABC):
         }
 
     def to_markdown(self) -> str:
-        """Figures and tree as tables of Markdown."""
+        """Write figures and tree as tables of Markdown."""
         from metacount.views.summary import summary_markdown
 
         return summary_markdown(self)
@@ -100,7 +102,7 @@ class ModuleSummary(Summary):
         self._classify()
 
     def _classify(self) -> None:
-        """Roles and active parameters, where they are known."""
+        """Find roles and active parameters, where they are known."""
         text = "which parameters have which role is known of transformers' modules and ours alone"
         self.notes = (f"roles and active parameters unknown: {text}",)
 
@@ -118,7 +120,7 @@ class ModuleSummary(Summary):
         decode: bool = False,
         **keywords: object,
     ) -> Flow:
-        """The forward in execution order, run on meta over inputs, or over sizes and a type.
+        """Return the forward in execution order, run on meta over inputs, or over sizes and a type.
 
         A model of transformers' or ours runs the tokens of a workload where neither is given.
         """
@@ -144,7 +146,7 @@ class ModuleSummary(Summary):
         )
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
-        """The forward over a workload; a module that runs no tokens has none."""
+        """Run the forward over a workload; a module that runs no tokens has none."""
         raise InputError(f"{self.name} runs no tokens: give inputs, or input_size and dtype")
 
 
@@ -218,7 +220,7 @@ class ModelSummary(Summary):
         decode: bool = False,
         reference: bool = False,
     ) -> Flow:
-        """The forward in execution order over a workload."""
+        """Return the forward in execution order over a workload."""
         return _shown(flows.flow(self._model, workload, decode=decode, reference=reference))
 
 
@@ -233,7 +235,7 @@ def _shown(steps: Steps) -> Flow:
 
 
 def summary(given: Given | nn.Module) -> Summary:
-    """What a model, a config or any module consists of, measured without touching it."""
+    """Measure what a model, a config or any module consists of, without touching it."""
     if isinstance(given, nn.Module):
         return _of_module(given)
     found = any_of(given)

@@ -69,7 +69,8 @@ def trained(
     setup: Setup | None = None,
     loss: Callable[..., Tensor] | None = None,
 ) -> Record:
-    """A step of a copy of `module`: over `inputs`, or over tokens where it is a model of these.
+    """Run a training step of a copy of `module`:
+    over `inputs`, or over tokens where it takes these.
 
     `loss` is of what the module gives; without one it is the sum of that, which itself keeps
     nothing.

@@ -162,7 +162,7 @@ COUNTS = {**QUANTITIES, **PREDICTION, **TRAINING}
 
 
 def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedForm:
-    """One quantity in letters and in numbers.
+    """Write one quantity in letters and in numbers.
 
     >>> from metacount.catalog import entry
     >>> form = closed_form(entry("llama-7b").spec(), Workload(), "params")
@@ -204,7 +204,7 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
 
 
 def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, int]:
-    """The sizes of a workload under the names that the counts of `QUANTITIES` take."""
+    """Return the sizes of a workload under the names that the counts of `QUANTITIES` take."""
     return {
         "batch_size": workload.batch_size,
         "seq_len": workload.seq_len,
@@ -222,7 +222,7 @@ def _symbol(term: Term) -> sympy.Symbol:
 
 
 def layers_of(spec: ModelSpec) -> dict[str, Dim]:
-    """The numbers of blocks of each kind by letter, where patterns say which they are."""
+    """Count the blocks of each kind by letter, where patterns say which they are."""
     last, index = spec.last_stack, block_index(spec)
     kinds = {
         "N_w": (last.seen, "L"),
@@ -251,7 +251,7 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbol]:
-    """A letter for each number of blocks whose form in N is a sum of floors.
+    """Choose a letter for each number of blocks whose form in N is a sum of floors.
 
     Of two kinds that are the same blocks, the first has the letter.
     """
@@ -266,7 +266,7 @@ def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbo
 
 
 def readable(expr: sympy.Expr) -> sympy.Expr:
-    """The shortest of a few equal forms: as the formulas wrote it, or factored."""
+    """Choose the shortest of a few equal forms: as the formulas wrote it, or factored."""
     import sympy
 
     forms = [expr, sympy.factor_terms(expr)]

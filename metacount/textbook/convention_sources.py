@@ -27,7 +27,7 @@ class Source:
     read: bool = True
 
     def told(self) -> str:
-        """The user and the place in one line."""
+        """Write the user and the place in one line."""
         if not self.where:
             return f"{self.who} (no source)"
         return f"{self.who} ({self.where}{'' if self.read else '; not looked up'})"
@@ -137,7 +137,7 @@ FOUNDRY_HFU = Source(
 
 
 def megatron(spec: ModelSpec) -> Source:
-    """Megatron-LM, with what its own formula does otherwise with such a model."""
+    """Cite Megatron-LM, with what its own formula does otherwise with such a model."""
     told = "Megatron-LM, num_floating_point_operations"
     if spec.gated and spec.activation != "silu":
         told += ", which counts two matrices where a gate is not SwiGLU (here three)"

@@ -52,7 +52,7 @@ class Amounts:
     causal: bool
 
     def letters(self) -> dict[str, Dim]:
-        """The amounts of the whole workload under the letters of the formulas."""
+        """Return the amounts of the whole workload under the letters of the formulas."""
         n = self.tokens
         return {
             "P": n * self.params,
@@ -94,12 +94,12 @@ class Convention:
         return "; ".join(source.told() for source in self.sources)
 
     def per_token(self, tokens: int) -> Fraction:
-        """The value of one token, exact."""
+        """Return the value of one token, exact."""
         return Fraction(self.value, tokens)
 
 
 def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
-    """The amounts of one workload; an `InputError` for two stacks or a mixer with a state."""
+    """Compute the amounts of a workload; an `InputError` for two stacks or a state."""
     if spec.has_encoder:
         raise InputError(
             "--conventions are of a model with one stack: an encoder-decoder has "
@@ -114,7 +114,7 @@ def amounts(spec: ModelSpec, workload: Workload) -> Amounts:
 
 
 def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim = 0) -> Amounts:
-    """The amounts of a model of one stack, with letters too for sizes and for the run."""
+    """Compute the amounts of a model of one stack, with letters too for sizes and for the run."""
     full = model.matmul_flops(spec, batch_size=batch_size, seq_len=seq_len)
     causal = model.causal_matmul_flops(
         spec, batch_size=batch_size, seq_len=seq_len, prefix_len=prefix_len
@@ -152,7 +152,7 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
 
 
 def _position_rows(spec: ModelSpec) -> Dim:
-    """Parameters of the tables with a row for each position: embeddings, and PanGu's queries."""
+    """Count the parameters of tables with a row a position: embeddings, PanGu's queries."""
     rows: Dim = spec.n_query_positions * spec.d_model
     if spec.position == "learned" and spec.n_positions is not None:
         rows += spec.n_positions * ends.table_width(spec)
@@ -160,7 +160,7 @@ def _position_rows(spec: ModelSpec) -> Dim:
 
 
 def _router_weights(spec: ModelSpec) -> Dim:
-    """Weights that score experts, of all layers: the router, and the gate of shared experts."""
+    """Count the weights that score experts in all layers: routers, gates of shared experts."""
     if spec.n_experts is None:
         return 0
     rows = spec.n_experts + spec.n_zero_experts + int(spec.shared_expert_gate)
@@ -168,7 +168,7 @@ def _router_weights(spec: ModelSpec) -> Dim:
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:
-    """Every convention that has a meaning for the model: an encoder has no causal mask.
+    """List the conventions that have a meaning for the model: an encoder has no causal mask.
 
     Conventions that come to the same amounts with this model stand in one row.
 
@@ -208,7 +208,7 @@ def _value(formula: str, a: Amounts) -> int:
 
 
 def _written(formula: str, a: Amounts) -> str:
-    """The formula in as few letters as this model needs."""
+    """Write the formula in as few letters as this model needs."""
     amount = a.letters()
     for letter, other in SAME:
         if amount[letter] == amount[other]:
@@ -252,7 +252,7 @@ FORMULAS: dict[str, dict[str, int | str]] = {
 
 
 def _table(spec: ModelSpec) -> list[tuple[str, str, str, bool, tuple[Source, ...]]]:
-    """Passes, words, formula, whether only a causal mask gives it a meaning, and its users."""
+    """List each convention: passes, words, formula, whether it needs a causal mask, users."""
     # torchtitan leaves a tied table in: the head multiplies with it
     tables = "6 per parameter" if spec.tie_embeddings else "tables left out"
     titan = "6·P" if spec.tie_embeddings else "6·(P - E)"

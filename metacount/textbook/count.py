@@ -21,7 +21,7 @@ OTHERS = "others"
 
 
 def length_shown(spec: ModelSpec, n: int) -> str:
-    """A length as a screen shows it.
+    """Write a length as a screen shows it.
 
     >>> from metacount.catalog import entry
     >>> length_shown(entry("gpt2").spec(), 1024), length_shown(entry("gpt2").spec(), 7)
@@ -63,7 +63,8 @@ class Count:
         return self.matmul_flops // 2
 
     def checkpoint_parts(self, total: int) -> dict[str, int]:
-        """What a checkpoint of `total` values of a model with prediction modules holds, by name.
+        """Split a checkpoint of `total` values of a model
+        with prediction modules into parts, by name.
 
         A copy of embedding and head for each module where there is room for it; what is left, if
         anything, are others.
@@ -82,7 +83,7 @@ class Count:
         return {name: n for name, n in {**parts, OTHERS: left}.items() if n}
 
     def to_dict(self) -> Json:
-        """The figures as plain data, under their public names."""
+        """Convert the figures to plain data, under their public names."""
         return {
             "params": self.params,
             "active_params": self.active_params,
@@ -113,7 +114,8 @@ class Count:
 
 
 def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
-    """The workload as `spec` runs it: `source_len` is a number for an encoder-decoder, else None.
+    """Return the workload as `spec` runs it:
+    `source_len` is a number for an encoder-decoder, else None.
 
     A length that was left open is the default, or what the model can run if that is less. One that
     the model has no use for is an error, not ignored.
@@ -148,7 +150,7 @@ def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
 
 
 def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
-    """Why fewer tokens are run than the default, in words; empty where nothing is to be said.
+    """Say why fewer tokens are run than the default; empty where nothing is to be said.
 
     >>> from metacount.catalog import entry
     >>> said_of_length(entry("bert-base").spec(), Request())
@@ -225,7 +227,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
 
 
 def count_data(model: Model, result: Count) -> Json:
-    """The figures of a model that was looked up, as `count --json` prints them."""
+    """Return the figures of a model that was looked up, as `count --json` prints them."""
     from metacount.textbook.proven import proven
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
@@ -248,7 +250,7 @@ def count_data(model: Model, result: Count) -> Json:
 
 
 def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
-    """What is to be said where a run is longer than the model has positions for."""
+    """Write a warning where a run is longer than the model has positions for."""
     longest = max(run.seq_len, run.source_len or 0)
     if spec.longest is None or longest <= spec.longest:
         return ()
@@ -259,7 +261,7 @@ def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
 
 
 def said_of_states(spec: ModelSpec, dtype: str) -> tuple[str, ...]:
-    """What is to be said where a module keeps a wider state than the formula counts."""
+    """Write a warning where a module may keep a wider state than the formula counts."""
     part = spec.last_stack.recurrent
     mixer = mixer_of(part)
     if dtype != "fp64" or mixer is None:

@@ -47,7 +47,7 @@ _SIGNS = ("(", ")", "+", "-", "*", "//", "%")
 
 
 def holds(condition: str, numbers: Mapping[str, int]) -> bool:
-    """Whether one comparison of whole numbers is true. Raises `NotKnown`, `NotReadable`."""
+    """Tell whether one comparison of whole numbers is true. Raises `NotKnown`, `NotReadable`."""
     for sign, compared in _COMPARED.items():
         left, found, right = condition.partition(sign)
         if found:
@@ -56,7 +56,7 @@ def holds(condition: str, numbers: Mapping[str, int]) -> bool:
 
 
 def _value(text: str, numbers: Mapping[str, int]) -> int:
-    """The number that a text stands for.
+    """Compute the number that a text stands for.
 
     >>> _value("-d**2 + (7 - d)//2*d % 4", {"d": 3})
     -7
@@ -93,7 +93,7 @@ def _product(words: list[str], numbers: Mapping[str, int]) -> int:
 
 
 def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
-    """A number, a size or what stands in brackets, with its sign and its power."""
+    """Read a number, a size or what stands in brackets, with its sign and its power."""
     word = words.pop() if words else ""
     if word == "-":
         return -_factor(words, numbers)  # of the power too: -d**2
@@ -120,8 +120,8 @@ def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
 
 
 def sizes_text(where: Sequence[str], small: Sequence[str] = (), most: int | None = None) -> str:
-    """The sizes for which something was shown: numbers that sizes are held at, those of this model
-    below 3, all others from 3 on, and conditions.
+    """Write the sizes for which something was shown: numbers that sizes are held at, those of this
+    model below 3, all others from 3 on, and conditions.
 
     Of a model that meets them all, `most` conditions are enough, and how many others there are.
 

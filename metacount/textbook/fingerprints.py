@@ -22,7 +22,9 @@ _changed: dict[tuple[object, ...], bool] = {}
 
 
 def source_of(file: str) -> bytes | None:
-    """The bytes of a file of this package, from a folder or an archive; None where it has none."""
+    """Read the bytes of a file of this package,
+    from a folder or an archive; None where it has none.
+    """
     read = getattr(_loader, "get_data", None)
     try:
         found: bytes | None = (
@@ -34,12 +36,12 @@ def source_of(file: str) -> bytes | None:
 
 
 def unix_lines(source: bytes) -> bytes:
-    """The same text with the line ends of a checkout on Unix."""
+    """Convert line ends to those of a checkout on Unix."""
     return source.replace(b"\r\n", b"\n") if b"\r" in source else source
 
 
 def of_bytes(source: bytes) -> str:
-    """The fingerprint of bytes.
+    """Compute the fingerprint of bytes.
 
     >>> of_bytes(b"x = 1")
     '59705646f73aad2b'
@@ -51,7 +53,7 @@ def of_bytes(source: bytes) -> str:
 
 
 def of_code(source: bytes) -> str:
-    """The fingerprint of what a source does: of its tree without docstrings.
+    """Compute the fingerprint of what a source does: of its tree without docstrings.
 
     >>> of_code(b"def f():\\n    'says'\\n    return 1") == of_code(b"def f(): return 1  # one")
     True
@@ -70,7 +72,7 @@ def of_code(source: bytes) -> str:
 
 
 def fingerprint(file: str) -> dict[str, str]:
-    """Both fingerprints of a file of this package."""
+    """Compute both fingerprints of a file of this package."""
     source = source_of(file)
     assert source is not None  # records are made from a checkout
     return {"bytes": of_bytes(source), "code": of_code(source)}
@@ -81,7 +83,7 @@ def changed(
     recorded: dict[str, dict[str, str]],
     read: Callable[[str], bytes | None] = source_of,
 ) -> str | None:
-    """The first of `files` that is not what was recorded; None where all are.
+    """Find the first of `files` that is not what was recorded; None where all are.
 
     A file whose source is not there counts as changed: nobody can say that it is not.
     """
@@ -101,7 +103,9 @@ def changed(
 
 
 def has_changed(file: str, recorded: dict[str, dict[str, str]]) -> bool:
-    """Whether `changed` names a file, which is read once in a process that counts many models."""
+    """Tell whether `changed` names a file,
+    which is read once in a process that counts many models.
+    """
     asked = (file, recorded[file]["bytes"], changed.__defaults__)  # by another reader, anew
     if asked not in _changed:
         _changed[asked] = changed([file], recorded) is not None

@@ -45,7 +45,7 @@ CODE, OURS = "transformers", "reference"
 
 
 def structure(spec: ModelSpec) -> str:
-    """A spec without its sizes, as one key: every switch, and whether a size is there at all.
+    """Write a spec without its sizes, as one key: every switch, and whether a size is there at all.
 
     A pattern is kept whole; a step of 1 is no step, one width of feed-forwards no pattern. Which
     sizes were letters, and which numbers the others were, is in the conditions of each case.
@@ -62,14 +62,15 @@ def structure(spec: ModelSpec) -> str:
 
 
 def read_record() -> Json:
-    """The whole record; what is of one structure has the same list of conditions."""
+    """Read the whole record; what is of one structure has the same list of conditions."""
     found: Json = json.loads(_bytes())
     found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
     return found
 
 
 def read_records_of(key: str) -> Json:
-    """The record with what is of one structure alone: reading all of it takes longer than a count.
+    """Read the record with what is of one structure alone:
+    reading all of it takes longer than a count.
 
     `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
     """
@@ -98,7 +99,7 @@ def _records(of_one: Json) -> list[Json]:
 
 
 def all_said(record: Json) -> Iterator[tuple[Json, Json, str, Json]]:
-    """(record, case, quantity, what is recorded of it), one after the other."""
+    """Yield (record, case, quantity, what is recorded of it), one after the other."""
     for one in record["records"]:
         for case in one["cases"]:
             for quantity, found in case["quantities"].items():
@@ -128,7 +129,7 @@ class ProofCases:
 
 
 def proof_cases(spec: ModelSpec, config: Json | None = None) -> ProofCases | None:
-    """The cases of a model's structure; None where nothing is recorded of it.
+    """Return the cases of a model's structure; None where nothing is recorded of it.
 
     Of transformers' types those of the model's own type, or of all where it has none.
 

@@ -56,7 +56,7 @@ class Against:
     said: tuple[Said, ...]
 
     def of(self, *verdicts: str) -> tuple[Said, ...]:
-        """Those with such a verdict."""
+        """Select the quantities with one of these verdicts."""
         return tuple(one for one in self.said if one.verdict in verdicts)
 
     @property
@@ -66,7 +66,7 @@ class Against:
         return tuple(dict.fromkeys(found))
 
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
+        """Convert what is recorded to plain data."""
         return {
             "quantities": [one.quantity for one in self.of("equal")],
             "where": list(self.where),
@@ -87,7 +87,7 @@ class Proven:
     small: tuple[str, ...] = ()  # sizes of the model below FROM
 
     def to_dict(self) -> dict[str, object]:
-        """As plain data."""
+        """Convert what is recorded to plain data."""
         nothing = Against(side=CODE, name="", said=())
         return {
             "model_type": self.code.name if self.code and self.code.of("equal", "chosen") else None,
@@ -106,7 +106,8 @@ def proven(
     config: Json | None = None,
     record: Json | None = None,
 ) -> Proven | None:
-    """What is recorded for a model that runs a workload; None where nothing is of its structure.
+    """Return what is recorded for a model that runs a workload;
+    None where nothing is of its structure.
 
     `config` is that of the model, where it has one: some conditions are of fields of it alone.
     """
@@ -150,7 +151,9 @@ def _numbers(spec: ModelSpec, workload: Workload, config: Json | None) -> dict[s
 
 
 def _telling(one: Against) -> tuple[int, int, int]:
-    """Most that is equal first, then fewest conditions, then the plainest name: llama."""
+    """Rank a record: most that is equal first, then fewest conditions,
+    then the plainest name: llama.
+    """
     return len(one.of("equal")), -len(one.where), -len(one.name)
 
 
@@ -162,7 +165,7 @@ class _Asked:
         self._fails = [self._why_not(says, test) for says, test in conditions]
 
     def best(self, records: list[Json]) -> Against | None:
-        """What says most, of several types that have one structure.
+        """Choose what says most, of several types that have one structure.
 
         What rests on a file that changed says nothing, and comes after all others.
         """
@@ -184,7 +187,7 @@ class _Asked:
         return Against(side=one["side"], name=one["name"], said=said)
 
     def _said(self, quantity: str, cases: Iterable[Json]) -> Said:
-        """The verdict of the first case that is of these sizes; else why none is.
+        """Return the verdict of the first case that is of these sizes; else why none is.
 
         What is refuted in one case is refuted: another case, in which a size that is 1 hides what
         is wrong, proves nothing.
@@ -212,7 +215,7 @@ class _Asked:
         return Said(quantity=quantity, verdict="not said", text=why)
 
     def _differs(self, quantity: str, wrong: list[Json]) -> Said:
-        """What is left of a refuted formula, and where, if not at these sizes."""
+        """Say what is left of a refuted formula, and where, if not at these sizes."""
         fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
         n = min(range(len(wrong)), key=lambda n: len(fails[n]))
         text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
@@ -229,7 +232,7 @@ class _Asked:
             return False
 
     def _why_not(self, says: str, test: str) -> str:
-        """Why a condition is not fulfilled; empty where it is."""
+        """Say why a condition is not fulfilled; empty where it is."""
         try:
             right = not test or holds(test, self._numbers)
             return "" if right else f"shown only where {says or test}"

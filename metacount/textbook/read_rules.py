@@ -55,7 +55,7 @@ class Rule:
 def read_rules(
     make: Make, sizes: Mapping[str, int], limits: Mapping[str, Limits]
 ) -> tuple[Rule, ...]:
-    """What `make` asks of `sizes`, which it takes, and of all others that it would take.
+    """Read what `make` asks of `sizes`, which it takes, and of others that it would take.
 
     >>> def make(given):
     ...     if given["h"] % given["k"]:
@@ -71,7 +71,7 @@ def read_rules(
 
 
 def asked_by(ask: Make, sizes: Mapping[str, int]) -> tuple[Rule, ...]:
-    """What a formula asks of `sizes`: where it comes out otherwise, the formula is another one."""
+    """List what a formula asks of `sizes`: where an answer is another, so is the formula."""
     found, _, _ = _asked(ask, sizes)
     return tuple(
         Rule(test=text, outcome=outcome, message=_elsewhere(text, outcome))
@@ -87,7 +87,9 @@ def _elsewhere(text: str, outcome: bool) -> tuple[str, ...]:
 def _asked(
     make: Make, sizes: Mapping[str, int]
 ) -> tuple[list[Asked], list[tuple[int, int]], SpecError | None]:
-    """What is asked at some sizes, each once, the numbers compared, and the error, if any."""
+    """Record what is asked at some sizes, each once,
+    the numbers compared, and the error, if any.
+    """
     log: Log = []
     wrong = None
     try:
@@ -105,7 +107,7 @@ class _Reader:
         self._make, self._limits = make, limits
 
     def rules(self, sizes: Mapping[str, int], start: int) -> tuple[Rule, ...]:
-        """The rules along the way that `sizes` take, from the one of number `start` on."""
+        """Read the rules along the way that `sizes` take, from the one of number `start` on."""
         texts, numbers, _ = _asked(self._make, sizes)
         return tuple(
             self._rule(sizes, texts[: i + 1], numbers[i])
@@ -143,7 +145,7 @@ class _Reader:
         way: list[Asked],
         numbers: tuple[int, int],
     ) -> Iterator[dict[str, int]]:
-        """Settings to try: one size another, then those that are asked of together, drawn."""
+        """Yield settings to try: one size another, then those that are asked of together, drawn."""
         near = [number + step for number in numbers for step in (-1, 0, 1)]
         for name in names:
             size, most = sizes[name], self._limits[name].most
@@ -165,6 +167,6 @@ class _Reader:
 
 
 def _message(first: SpecError, other: SpecError) -> tuple[str, ...]:
-    """The error's text; without a remedy that lists numbers of one setting alone."""
+    """Write the error's text; without a remedy that lists numbers of one setting alone."""
     remedy = f"; {first.remedy}" if first.remedy == other.remedy else ""
     return tuple(INSIDE.split(f"{first.field} {first.rule}: got {first.value}{remedy}"))

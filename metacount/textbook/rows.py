@@ -38,7 +38,9 @@ HOLDERS = {"kimi_delta": dict.fromkeys(OF_FORGET_GATE, "forget_gate")}
 
 
 def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
-    """The spec with a letter for each size that its structure has, and the letters' numbers."""
+    """Put a letter for each size that the spec's structure has;
+    return the letters' numbers as well.
+    """
     sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     sizes = {name: size for name, size in sizes.items() if size}
     if spec.moe_every == 1:
@@ -57,7 +59,7 @@ class Rows:
         self._blocks: dict[tuple[str, str, bool, bool, bool, bool], tuple[Weight, ...]] = {}
 
     def form(self, path: str) -> Dim:
-        """The form of the module or tensor at `path`, of one copy.
+        """Count the parameters of the module or tensor at `path`, of one copy.
 
         Raises `KeyError` for a path that a model of this spec does not have.
         """
@@ -94,7 +96,9 @@ class Rows:
         return params_of(whole) - params_of((*ends.stack_end_weights(self.spec), *shared))
 
     def _in_shared_block(self, steps: tuple[str, ...]) -> Dim:
-        """Of one stored block, by its number and what is below it, or of all of them."""
+        """Count the values of one stored block,
+        by its number and what is below it, or of all of them.
+        """
         part = self.spec.last_stack.shared
         if part is None:
             raise KeyError("shared_blocks")
@@ -130,7 +134,7 @@ class Rows:
         return below(weights, steps)
 
     def _named_as_modules(self, weights: tuple[Weight, ...]) -> tuple[Weight, ...]:
-        """The same tensors, those of a mixer named by the module that holds them."""
+        """Name the tensors of a mixer by the module that holds them, and leave the others."""
         word: str = vars(type(self._structure.last_stack.recurrent))["word"]
         if word not in MIXERS:
             return weights
@@ -142,11 +146,15 @@ class Rows:
         return tuple(altered(one, name=named.get(one.name, one.name)) for one in weights)
 
     def _in_stack(self) -> tuple[Weight, ...]:
-        """What the formulas count with the whole model and the module holds in its stack."""
+        """Return the weights that the formulas count with the whole model
+        and the module holds in its stack.
+        """
         return tuple(one for one in ends.end_weights(self.spec) if one.name.startswith(IN_A_STACK))
 
     def _around(self) -> tuple[Weight, ...]:
-        """What a model has beside its stacks; a tied head's weight is none of its own."""
+        """Return the weights that a model has beside its stacks;
+        a tied head has none of its own.
+        """
         spec = self.spec
         tied: list[Weight] = []
         if spec.head is not None and spec.head.tied:
@@ -156,7 +164,7 @@ class Rows:
 
 
 def below(weights: tuple[Weight, ...], steps: tuple[str, ...]) -> Dim:
-    """The values of all tensors at or below a path; a `KeyError` where there is none."""
+    """Count the values of all tensors at or below a path; a `KeyError` where there is none."""
     path = ".".join(steps)
     found = [one for one in weights if one.name == path or one.name.startswith(f"{path}.")]
     if not found:  # the matrix alone, where a bias is told apart

@@ -24,7 +24,7 @@ GROUPS = 8  # key/value heads of many published models, where a model has no gro
 
 
 def by_part(spec: ModelSpec, run: Workload, quantity: str) -> dict[str, int]:
-    """One quantity of one model by its parts, those of 0 left out.
+    """Compute one quantity of one model by its parts, those of 0 left out.
 
     >>> from metacount.catalog import entry
     >>> by_part(entry("llama-7b").spec(), Workload(), "kv_cache_bytes")
@@ -44,7 +44,7 @@ class Bar:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Convert the bar to plain data."""
         return {
             "model": self.model,
             "label": self.label,
@@ -58,7 +58,7 @@ class Bar:
 def bars(
     models: Sequence[tuple[str, Model]], requests: Sequence[Workload | Request], quantity: str
 ) -> list[Bar]:
-    """A bar for each model, under its label, and each request."""
+    """Make a bar for each model, under its label, and each request."""
     found = []
     for label, model in models:
         for request in requests:
@@ -89,12 +89,13 @@ class Cache:
     own: bool
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Convert the cache to plain data."""
         return dict(vars(self))
 
 
 def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
-    """MHA, GQA, MQA and MLA in a model's place of attention; every layer keeps every token.
+    """Compute the caches of MHA, GQA, MQA and MLA in a model's place of attention;
+    every layer keeps every token.
 
     Heads are as many and as wide as the model's own; where that is MLA, as wide as its values.
     Where the model has no groups: 8 key/value heads, if 8 divides its heads, else the fewest that
@@ -153,5 +154,5 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
 
 
 def _fewest(heads: int) -> int:
-    """The smallest number above 1 that divides `heads`."""
+    """Find the smallest number above 1 that divides `heads`; 1 for one head."""
     return next((n for n in range(2, heads + 1) if heads % n == 0), heads)

@@ -78,7 +78,7 @@ class Worksheet:
 
 
 def worksheet(model: Model, request: Workload | Request) -> Worksheet:
-    """All of one model, at the sizes and the workload that it starts from."""
+    """Build the worksheet of one model, at the sizes and the workload that it starts from."""
     spec = model.spec
     run = fitted(spec, request)
     numbers = _chosen(spec, run)
@@ -101,7 +101,7 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
 
 
 def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:
-    """Sizes that letters stand for: what is 0 or not there is structure."""
+    """Choose the sizes that letters stand for: what is 0 or not there is structure."""
     fields = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     if spec.moe_every == 1:
         fields.pop("moe_every")
@@ -119,7 +119,9 @@ def _size(name: str, number: int) -> Size:
 
 
 def _rules(spec: ModelSpec, run: Workload, sizes: tuple[Size, ...]) -> tuple[Rule, ...]:
-    """What a setting must keep: the rules of specs and runs, then what the formulas ask of it."""
+    """List what a setting must keep:
+    the rules of specs and runs, then what the formulas ask of it.
+    """
 
     def make(given: Mapping[str, int]) -> tuple[ModelSpec, Workload]:
         lengths = {name: value for name, value in given.items() if name in RUN}
@@ -152,7 +154,7 @@ def _form(spec: ModelSpec, run: Workload, quantity: str) -> ClosedForm | None:
 
 
 def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
-    """The numbers of blocks of a kind, for which closed forms have letters, as formulas."""
+    """Write the numbers of blocks of a kind, for which closed forms have letters, as formulas."""
     n_layers = Recorded(spec.n_layers, "n_layers", [])
     symbols = {"n_layers": n_layers}
     if spec.n_kv_shared_layers:
@@ -162,7 +164,7 @@ def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
 
 
 def dtype_bytes() -> dict[str, int]:
-    """Bytes of a value in each dtype, under the name that forms have for them."""
+    """Return the bytes of a value in each dtype, under the name that forms have for them."""
     return dict(DTYPE_BYTES)
 
 

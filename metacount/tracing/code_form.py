@@ -70,7 +70,7 @@ class FormDiffers(WrongHint):
 
 
 def summed(parts: tuple[CodePart, ...]) -> dict[str, sympy.Expr]:
-    """Each role's parts, as often as there are such layers."""
+    """Sum the parts of each role, each as often as there are such layers."""
     found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for part in parts:
         found[part.role] += part.expr * (1 if part.layers is None else part.layers.expr)
@@ -78,7 +78,7 @@ def summed(parts: tuple[CodePart, ...]) -> dict[str, sympy.Expr]:
 
 
 def without_law(part: CodePart) -> CodePart:
-    """The same part, its layers counted in numbers."""
+    """Return the same part with its layers counted in numbers."""
     if part.layers is None:
         return part
     count = part.layers.count
@@ -92,7 +92,7 @@ def agrees(
     measured: dict[str, sympy.Expr],
     split: str,
 ) -> bool:
-    """Whether a form gives what was measured, role by role.
+    """Tell whether a form gives what was measured, role by role.
 
     By operator only the sum can be compared: with symbols other operators may do the same work.
     """

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def in_domain(
     asked: tuple[sympy.Basic, ...], numbers: dict[sympy.Symbol, int], own: dict[sympy.Symbol, int]
 ) -> bool:
-    """Whether numbers for letters fulfil conditions; `own` are those that the form was read at.
+    """Tell whether numbers for letters fulfil conditions;
+    `own` are those that the form was read at.
 
     What was not read in SymPy's words is taken to hold for the very same numbers alone.
     """
@@ -37,7 +38,7 @@ def in_domain(
 
 
 def in_words(condition: sympy.Basic, write: Callable[[sympy.Expr], str]) -> str:
-    """One condition as a person says it; `write` prints an expression."""
+    """Write one condition as a person says it; `write` prints an expression."""
     if isinstance(condition, divides):
         below, above = condition.args
         if below == 2 and above.is_Symbol:

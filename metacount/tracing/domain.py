@@ -28,12 +28,13 @@ class Asked:
 
 
 def conditions(sizes: Sizes) -> tuple[sympy.Basic, ...]:
-    """The conditions alone of `asked_of`."""
+    """Return the conditions of `asked_of` alone."""
     return asked_of(sizes).conditions
 
 
 def asked_of(sizes: Sizes) -> Asked:
-    """Relations between sizes, in SymPy, each true at the hints and not true of all sizes from 3.
+    """Collect relations between sizes, in SymPy,
+    each true at the hints and not true of all sizes from 3.
 
     Left out is that sizes differ which need not: torch asks that of many pairs, for their strides.
     A quotient of sizes means that the division is exact, which is then a condition of its own.
@@ -75,7 +76,7 @@ def asked_of(sizes: Sizes) -> Asked:
 
 
 def _read(sizes: Sizes) -> tuple[dict[sympy.Basic, None], dict[sympy.Basic, None]]:
-    """What torch guards, in letters; and what of it cannot be read so."""
+    """Read what torch guards, in letters; and what of it cannot be read so."""
     asked: dict[sympy.Basic, None] = {}
     not_read: dict[sympy.Basic, None] = {}
     for guard in sizes.env.guards:
@@ -110,12 +111,12 @@ def _kept(
 
 
 def _times(quotient: sympy.Expr) -> sympy.Expr:
-    """q of a quotient y·q."""
+    """Return q of a quotient y·q."""
     return next(s for s in quotient.free_symbols if isinstance(s, sympy.Dummy))
 
 
 def _without_ends(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
-    """a ≤ b and a ≠ b as a < b."""
+    """Write a ≤ b and a ≠ b as a < b."""
     apart = {frozenset(r.args) for r in relations if isinstance(r, sympy.Ne)}
     ordered = {
         frozenset(r.args)
@@ -133,7 +134,7 @@ def _without_ends(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
 
 
 def _strongest(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
-    """Without the inequalities that another one says as well: S + 1 ≥ w beside S ≥ w."""
+    """Drop the inequalities that another one says as well: S + 1 ≥ w beside S ≥ w."""
     least: dict[sympy.Expr, sympy.Expr] = {}
     rest = {id(r): _constant_apart(r) for r in relations}
     for number, form in filter(None, rest.values()):
@@ -148,7 +149,7 @@ def _strongest(relations: list[sympy.Basic]) -> Iterator[sympy.Basic]:
 
 
 def _constant_apart(relation: sympy.Basic) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """(c, x) of an inequality c + x ≥ 0 between whole numbers."""
+    """Return (c, x) of an inequality c + x ≥ 0 between whole numbers."""
     if isinstance(relation, sympy.Ge | sympy.Gt):
         difference = relation.lhs - relation.rhs
     elif isinstance(relation, sympy.Le | sympy.Lt):
@@ -160,13 +161,13 @@ def _constant_apart(relation: sympy.Basic) -> tuple[sympy.Expr, sympy.Expr] | No
 
 
 def is_below(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
-    """Whether a domain says, in one of its conditions, that x < y."""
+    """Tell whether a domain says, in one of its conditions, that x < y."""
     asked = filter(None, map(_constant_apart, domain))
     return any(number <= -1 and sympy.expand(y - x - form) == 0 for number, form in asked)
 
 
 def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> bool:
-    """Whether a domain says, in one of its conditions, that x <= y."""
+    """Tell whether a domain says, in one of its conditions, that x <= y."""
     for one in domain:
         if isinstance(one, sympy.Ge | sympy.Le | sympy.Gt | sympy.Lt):
             is_more = isinstance(one, sympy.Ge | sympy.Gt)
@@ -186,7 +187,9 @@ def _exact_here(condition: sympy.Basic, sizes: Sizes) -> bool:
 
 
 def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:
-    """Without those that follow from others, or say that a size divides a multiple of itself."""
+    """Drop the conditions that follow from others,
+    or say that a size divides a multiple of itself.
+    """
     kept = list(exact)
     for condition in exact:
         rest = [c for c in kept if c is not condition]
@@ -197,7 +200,7 @@ def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:
 
 
 def _quotients(exact: list[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
-    """x -> y·q for every condition that a size or number y divides a size x."""
+    """Map x to y·q for conditions that a size or number y divides a size x."""
     found: dict[sympy.Expr, sympy.Expr] = {}
     for condition in exact:
         below, above = condition.args
@@ -209,12 +212,14 @@ def _quotients(exact: list[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
 
 @lru_cache(maxsize=1024)
 def _how_many(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
-    """The letter for above/below: one for all of a trace's questions, so that answers are kept."""
+    """Return the letter for above/below:
+    the same for all of a trace's questions, so that answers are kept.
+    """
     return sympy.Dummy("q", integer=True, positive=True)
 
 
 def _always(relation: sympy.Rel, quotients: dict[sympy.Expr, sympy.Expr]) -> bool:
-    """Whether a relation can be shown of all sizes from 3; False where nothing is shown."""
+    """Tell whether a relation can be shown of all sizes from 3; False where nothing is shown."""
     return _shown(relation, tuple(quotients.items()))
 
 
@@ -243,7 +248,9 @@ def _shown(relation: sympy.Rel, pairs: tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
 
 def _positive(expr: sympy.Expr) -> int:
-    """2: positive for all sizes; 1: not negative; 0: not shown. By the signs of coefficients."""
+    """Return 2 if positive for all sizes, 1 if not negative, 0 if not shown:
+    by the signs of coefficients.
+    """
     letters = sorted(expr.free_symbols, key=str)
     if not letters:
         return 2 if expr > 0 else int(expr == 0)
@@ -253,7 +260,9 @@ def _positive(expr: sympy.Expr) -> int:
 def _single(
     asked: sympy.Basic, sizes: Sizes, quotients: dict[sympy.Expr, sympy.Expr]
 ) -> Iterator[sympy.Basic]:
-    """The relations that make up what was asked; of alternatives, one that holds at the hints."""
+    """Yield the relations that make up what was asked;
+    of alternatives, one that holds at the hints.
+    """
     if isinstance(asked, sympy.And):
         for one in asked.args:
             yield from _single(one, sizes, quotients)
@@ -266,7 +275,9 @@ def _single(
 
 
 def _tidy(relation: sympy.Rel) -> sympy.Rel:
-    """Terms on the side where they are positive, without common factors: 128·h = 128·k is h = k."""
+    """Put terms on the side where they are positive,
+    without common factors: 128·h = 128·k is h = k.
+    """
     above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
     factors = sympy.factor_list(above)
     rest = [base for base, _ in factors[1] if len(base.as_ordered_terms()) > 1]

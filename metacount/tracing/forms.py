@@ -67,7 +67,7 @@ class Tracer:
         self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
-        """One of `QUANTITIES`, of `IDLE`, or of a training step (`activation_bytes:flash`).
+        """Return the form of a quantity, such as `activation_bytes:flash`.
 
         Raises `NotTraced`, with the reason in one line.
         """
@@ -104,8 +104,7 @@ class Tracer:
                 raise NotTraced(f"{_line(other)}; not traced: {_line(error)}") from error
 
     def _solved_in_length(self, quantity: str) -> CodeForm:
-        """The form of code that makes a number of S: read at some short ones, solved for, and held
-        against long ones, at which another chunk may begin."""
+        """Solve for S the form of code that makes a number of S, from short and long lengths."""
         self._readings.by_length = True
         try:
             form = self._traced(quantity)
@@ -119,8 +118,7 @@ class Tracer:
         return form
 
     def _widened(self, quantity: str, form: CodeForm) -> CodeForm:
-        """Where code halves or doubles S as often as it goes, a form is of S between two numbers:
-        that of any S, if there is one."""
+        """Return the form of any S, for code that halves or doubles S; None if there is none."""
         between = {type(c) for c in form.domain if _is_limit_of_length(c)}
         if between.isdisjoint(UPPER) or between.isdisjoint(LOWER):
             return form
@@ -199,7 +197,9 @@ class Tracer:
         }
 
     def _letters_of_layers(self, form: CodeForm) -> set[str]:
-        """Numbers of layers that the form has or may have, and of those of another kind."""
+        """Name the numbers of layers that the form has or may have,
+        and those of layers of another kind.
+        """
         named = set(self.source.layer_fields({}))
         # what is kept is kept by layers: outside of them nobody saw how many there are
         unseen = form.quantity in IN_BYTES and any(part.layers is None for part in form.parts)
@@ -213,13 +213,15 @@ class Tracer:
         return lengths if self._one_sequence else lengths | {"B"}
 
     def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[sympy.Rel]:
-        """Where a kind of layer has no law, the form is of one number of layers alone."""
+        """Yield each number of layers as fixed where a kind of layer has no law:
+        the form is of it alone.
+        """
         if any(part.layers is not None and not part.layers.confirmed for part in parts):
             for name, number in self.source.layer_fields({}).items():
                 yield sympy.Eq(symbol(name), number, evaluate=False)
 
     def _laws_hold(self, form: CodeForm) -> bool:
-        """Whether the whole form is measured, too, on models with other numbers of layers."""
+        """Tell whether the whole form also gives what is measured with other numbers of layers."""
         names = sorted(counting(form.parts))
         fields = {name: self._measured.numbers[symbol(name)] for name in names}
         for name in names:
@@ -237,7 +239,9 @@ class Tracer:
         return True
 
     def _interpolated(self, quantity: str, reason: Exception) -> CodeForm:
-        """The form in B and the lengths alone, from plain runs; `reason`: why it is not traced."""
+        """Interpolate the form in B and the lengths alone, from plain runs;
+        `reason`: why it is not traced.
+        """
         run = self._measured.workload
         length = "T" if quantity == "decode_matmul_flops" else "S"
         asked = {symbol("B"): run.batch_size, symbol(length): run.seq_len}
@@ -282,7 +286,7 @@ class Tracer:
 
 
 def _is_limit_of_length(condition: sympy.Basic) -> bool:
-    """Whether a condition says that S is above a number, or below one."""
+    """Tell whether a condition says that S is above or below a number over `FEW_TOKENS`."""
     if not isinstance(condition, LOWER + UPPER) or condition.lhs != symbol("S"):
         return False
     return bool(condition.rhs.is_Integer and condition.rhs > FEW_TOKENS)

@@ -13,7 +13,9 @@ from metacount.tracing.solve.layers import Law, Layout, Place, Stack
 
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
-    """What is outside of layers, then each kind of layer with the law of how many there are."""
+    """Yield what is outside of layers,
+    then each kind of layer with the law of how many there are.
+    """
     outside: dict[str, sympy.Expr] = {}
     layers: dict[Stack, dict[int, dict[str, sympy.Expr]]] = defaultdict(lambda: defaultdict(dict))
     for (role, place), expr in amounts.items():
@@ -40,7 +42,7 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
 
 
 def levelled(amounts: Amounts, layout: Layout) -> Amounts:
-    """The same with what single layers have beside others that are made alike outside of layers.
+    """Move what single layers have beside others that are made alike to outside of layers.
 
     The first that reads a table which all of them share is the one that keeps it.
     """
@@ -64,7 +66,7 @@ def levelled(amounts: Amounts, layout: Layout) -> Amounts:
 
 
 def totals(amounts: Amounts) -> dict[str, sympy.Expr]:
-    """The sum over layers, by role."""
+    """Sum over layers, by role."""
     found: dict[str, sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
     for (role, _), expr in amounts.items():
         found[role] += expr
@@ -72,18 +74,18 @@ def totals(amounts: Amounts) -> dict[str, sympy.Expr]:
 
 
 def counting(parts: tuple[CodePart, ...]) -> set[str]:
-    """Names of the fields that say how many layers there are."""
+    """Name the fields that say how many layers there are."""
     return {s.name for part in parts if part.layers for s in part.layers.expr.free_symbols}
 
 
 def moved(parts: tuple[CodePart, ...]) -> set[str]:
-    """Names of the fields for other values of which every law of layers was seen to hold."""
+    """Name the fields for other values of which every law of layers was seen to hold."""
     laws = [part.layers.moved for part in parts if part.layers]
     return set(frozenset.intersection(*laws)) if laws else set()
 
 
 def limits(parts: tuple[CodePart, ...]) -> tuple[sympy.Basic, ...]:
-    """That no kind has fewer than 0 layers: a ≥ b where there are a - b of them."""
+    """State that no kind has fewer than 0 layers: a ≥ b where there are a - b of them."""
     found: dict[sympy.Basic, None] = {}
     for law in {part.layers for part in parts if part.layers}:
         pair = sorted(law.expr.as_coefficients_dict().items(), key=lambda term: term[1])
@@ -93,7 +95,7 @@ def limits(parts: tuple[CodePart, ...]) -> tuple[sympy.Basic, ...]:
 
 
 def _ranges(indices: set[int]) -> str:
-    """Indices as ranges, ends included.
+    """Write indices as ranges, ends included.
 
     >>> _ranges({0, 1, 2, 5})
     '0-2, 5'

@@ -27,7 +27,7 @@ class Adapted(nn.Module):
         self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
+        """Compute W·x + B·(A·x): [..., in] -> [..., out]."""
         low = nn.functional.linear(x, self.lora_a)
         out: Tensor = self.base(x) + nn.functional.linear(low, self.lora_b)
         return out
@@ -35,7 +35,7 @@ class Adapted(nn.Module):
 
 @contextmanager
 def trainable(model: nn.Module, setup: Setup, head: nn.Module | None) -> Iterator[None]:
-    """Inside, the parameters that a setup trains require gradients, and no others do."""
+    """Let only parameters that a setup trains require gradients inside; undo that afterwards."""
     before = {id(p): (p, p.requires_grad) for p in model.parameters()}
     changed: list[tuple[nn.Module, str, nn.Module]] = []
     try:

@@ -26,7 +26,7 @@ class FusedAttention(TorchFunctionMode):
     """
 
     def __init__(self, way: str, said: set[str]) -> None:
-        """`said` takes what is to be said of the kernel's calls."""
+        """Choose the kernel by `way`; `said` takes what is to be said of the kernel's calls."""
         super().__init__()
         self._said = said
         self._run: Callable[..., Tensor] | None = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
@@ -56,7 +56,7 @@ class FusedAttention(TorchFunctionMode):
 
 
 def scale_of(scale: float | None) -> float | None:
-    """The scale of a kernel's scores; none where it is a symbol: no size depends on it."""
+    """Return the scale of a kernel's scores, or None for a symbol: no size depends on the scale."""
     return None if isinstance(scale, torch.SymFloat) else scale
 
 
@@ -70,7 +70,7 @@ def as_on_cpu(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The operators that torch's CPU runs: its fused kernel, or the products where it has none."""
+    """Run attention as torch's CPU does: by its fused kernel, or the products where it has none."""
     plain = query.dim() == 4 and not dropout_p
     if not plain or not cpu_fuses(query, key, value, attn_mask, causal=is_causal):
         return F.scaled_dot_product_attention(
@@ -97,7 +97,7 @@ def by_flash(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """CUDA's flash attention, which takes no mask; values as wide as keys, filled with zeros."""
+    """Run CUDA's flash attention, which takes no mask; pad values with zeros to the keys' width."""
     if attn_mask is not None or dropout_p:
         raise InputError("attention flash takes no mask and no dropout here: choose sdpa or eager")
     if query.element_size() != 2 or query.shape[-1] > WIDEST:

@@ -22,35 +22,38 @@ class Watch(Protocol):
     """Who wants to know what checkpointing keeps, and when it runs a layer again."""
 
     def inputs(self, tensors: list[Tensor]) -> None:
-        """The inputs of a layer are kept."""
+        """Note the inputs of a layer, which are kept."""
 
     def result(self, tensors: list[Tensor]) -> None:
-        """The results of an operator are kept."""
+        """Note the results of an operator, which are kept."""
 
     def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
-        """Inside, a layer's forward is run again."""
+        """Mark what runs inside as a layer's forward run again."""
 
 
 class Unwatched:
     """Nobody wants to know."""
 
     def inputs(self, tensors: list[Tensor]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def result(self, tensors: list[Tensor]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
-        """Nothing."""
+        """Return a context that does nothing."""
         return nullcontext()
 
 
 def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The children of the lists of modules that are in no other list, by name."""
+    """Return the children of each `ModuleList` that is in no layer, by name; of a list in a list
+    its own.
+    """
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{layer}.") for layer in found)
         if isinstance(module, nn.ModuleList) and not inside:
+            found.pop(path, None)  # a list has no forward that could be run again
             found |= {f"{path}.{n}" if path else n: child for n, child in module.named_children()}
     return found
 
@@ -60,7 +63,7 @@ Modes = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def checkpointed(layers: list[nn.Module], way: str, watch: Watch, modes: Modes) -> Iterator[None]:
-    """Inside, each layer keeps what `way` (none, selective, full) says, and recomputes the rest.
+    """Make layers keep what `way` (none, selective, full) says and recompute the rest; undo after.
 
     `modes` are those that a forward runs in: the backward, which runs it again, has none.
     """

@@ -51,15 +51,15 @@ class RoleBook:
     """What a kind of modules says of itself: whose work it is, and answers to questions of data."""
 
     def role(self, path: list[nn.Module]) -> str | None:
-        """The role of what the last module of `path` computes."""
+        """Return the role of what the last module of `path` computes."""
         return None
 
     def counts(self, path: list[nn.Module]) -> bool:
-        """Whether what runs belongs to the figures."""
+        """Tell whether what runs belongs to the figures."""
         return True
 
     def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
-        """What an operator gives that cannot run without data; `NotImplemented` lets it run."""
+        """Answer for an operator that cannot run without data; `NotImplemented` lets it run."""
         return NotImplemented
 
     def note(self, func: OpOverload, out: object) -> None:
@@ -85,12 +85,12 @@ class StepCounter(FlopCounter):
         self._makers: list[tuple[str, str | None]] = []  # ... this module and role make them
 
     def leave_out(self, tensors: list[Tensor]) -> None:
-        """Storages that nobody keeps for the backward alone."""
+        """Leave out storages that nobody keeps for the backward alone."""
         self._aside |= self.ledger.numbers(tensors)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """What runs inside belongs to a phase."""
+        """Put what runs inside down to a phase."""
         self.phase = phase
         self.ledger.mark(phase, "")
         self._note_maker()
@@ -109,12 +109,12 @@ class StepCounter(FlopCounter):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """The role of what the last module of `path` computes, and the phase."""
+        """Find the role of what the last module of `path` computes; the phase, and if it counts."""
         phase = RECOMPUTE if self._recomputing else self.phase
         return self.book.role(path), (phase, self.book.counts(path))
 
     def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
-        """What an operator gives that cannot run without data."""
+        """Answer for an operator that cannot run without data."""
         if self.phase == OPTIMIZER:
             # it scales an update; no size depends on it
             asks = func.overloadpacket is aten._local_scalar_dense
@@ -137,7 +137,7 @@ class StepCounter(FlopCounter):
     _last_place = ""
 
     def _maker(self) -> tuple[str, str | None] | None:
-        """The module and role at work: of the running module, or of the node that runs."""
+        """Find the module and role at work: of the running module, or of the node that runs."""
         if self.phase == BACKWARD and not self._recomputing:
             number = running_node_number()
             at = -1 if number is None else bisect_right(self._starts, number) - 1
@@ -149,7 +149,7 @@ class StepCounter(FlopCounter):
         return found
 
     def _running(self) -> str:
-        """The name of the innermost running module; outside of all, the loss is one."""
+        """Name the innermost running module, or the loss if its phase runs outside of modules."""
         return super()._running() or (LOSS if self.phase == LOSS else "")
 
     def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
@@ -163,12 +163,12 @@ class StepCounter(FlopCounter):
             super().charge(packet, args, flops)
 
     def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         super().entered(module, args)
         self._note_maker()
 
     def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """A module's forward ends."""
+        """Note that a module's forward ends."""
         super().left(module, args, out)
         self._note_maker()
 
@@ -182,7 +182,7 @@ class StepCounter(FlopCounter):
 
     @contextmanager
     def recomputing(self, layer: nn.Module) -> Iterator[None]:
-        """What runs inside is a checkpointed layer's forward once more."""
+        """Put what runs inside down to recomputing a checkpointed layer's forward."""
         depth, self._recomputing = len(self._path), True
         self.entered(layer, ())
         try:
@@ -193,7 +193,7 @@ class StepCounter(FlopCounter):
             self._recomputing = False
 
     def keep(self, tensors: list[Tensor], operator: str) -> None:
-        """Tensors that the backward keeps, though no node of autograd does."""
+        """Note tensors that the backward keeps, though no node of autograd does."""
         for tensor in tensors:
             number = self.ledger.number(tensor)
             if number not in self._aside:
@@ -201,7 +201,7 @@ class StepCounter(FlopCounter):
                 self.kept.setdefault(number, Kept(self._running(), role, operator))
 
     def pack(self, tensor: Tensor) -> Tensor:
-        """A node of autograd keeps a tensor; the first that does is the one that is told."""
+        """Note that a node of autograd keeps a tensor; the first node that does is reported."""
         number = self.ledger.number(tensor)
         if number not in self._aside and number not in self.kept:
             self.keep([tensor], "")
@@ -220,20 +220,20 @@ class StepCounter(FlopCounter):
                 self.kept[number] = kept._replace(operator=name)
 
     def charged(self, phase: str) -> Iterator[tuple[Charge, int]]:
-        """The charges of a phase that belong to the figures."""
+        """Yield the charges of a phase that belong to the figures."""
         for charge, flops in self.ran.items():
             if charge.detail == (phase, True):
                 yield charge, flops
 
     def flops(self, phase: str, by: str) -> dict[str, int]:
-        """FLOPs of a phase by `role`, `operator` or `module`."""
+        """Sum the FLOPs of a phase by `role`, `operator` or `module`."""
         found: Counter[str] = Counter()
         for charge, flops in self.charged(phase):
             found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
         return in_order(found) if by == "role" else dict(found)
 
     def kept_bytes(self, by: str) -> dict[str, int]:
-        """Bytes that the backward keeps by `role`, `operator` or `module`."""
+        """Sum by `role`, `operator` or `module` the bytes that the backward keeps."""
         found: Counter[str] = Counter()
         for number, kept in self.kept.items():
             found[getattr(kept, by)] += self.ledger.bytes[number]
@@ -245,5 +245,5 @@ Made = Callable[[RoleBook, Ledger, Callable[[str], str]], StepCounter]
 
 
 def in_order(by_role: Counter[str]) -> dict[str, int]:
-    """Every role, in the order of the table of roles."""
+    """Return the count of every role, in the order of the table of roles."""
     return {role: by_role[role] for role in ROLES}

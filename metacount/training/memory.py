@@ -47,7 +47,7 @@ class Ledger:
         self._marks: list[Mark] = []
 
     def number(self, tensor: Tensor) -> int:
-        """The number of a tensor's storage, which is seen now if it was not before."""
+        """Return the number of a tensor's storage, a new one if the storage was not seen before."""
         storage = tensor.untyped_storage()
         key = storage_key(storage)
         known = self.alive.get(key)
@@ -61,7 +61,7 @@ class Ledger:
         return number
 
     def numbers(self, tensors: Iterable[Tensor]) -> set[int]:
-        """The numbers of the storages of tensors."""
+        """Return the numbers of the storages of tensors."""
         return {self.number(tensor) for tensor in tensors}
 
     def _gone(self, key: int) -> None:
@@ -69,27 +69,27 @@ class Ledger:
         del self._held[key]
 
     def living(self) -> set[int]:
-        """The numbers of the storages that somebody holds."""
+        """Return the numbers of the storages that somebody holds."""
         return set(self.alive.values())
 
     def sum(self, numbers: Iterable[int]) -> int:
-        """Bytes of storages."""
+        """Sum the bytes of storages."""
         return sum(self.bytes[number] for number in numbers)
 
     def mark(self, phase: str, place: str) -> None:
-        """From now on `place` is at work."""
+        """Note that from now on `place` is at work, in `phase`."""
         if not self._marks or self._marks[-1][1:] != (phase, place):
             self._marks.append(Mark(len(self._events), phase, place))
 
     def _totals(self) -> Iterator[int]:
-        """Bytes alive after each event."""
+        """Yield the bytes alive after each event."""
         total = 0
         for event in self._events:
             total += self.bytes[event - 1] if event > 0 else -self.bytes[-event - 1]
             yield total
 
     def spans(self) -> list[Span]:
-        """The step from its first mark on, cut at the marks, where anything came or went."""
+        """Cut the step at its marks, from the first on, into spans where anything came or went."""
         totals = [0, *self._totals()]
         ends = [mark.event for mark in self._marks[1:]] + [len(self._events)]
         return [
@@ -105,7 +105,7 @@ class Ledger:
         ]
 
     def peak(self) -> tuple[Mark, set[int]]:
-        """Where the most bytes are alive, from the first mark on, and which storages these are."""
+        """Find the mark and storages where the most bytes are alive, from the first mark on."""
         start = self._marks[0].event
         totals = [0, *self._totals()]
         top = max(range(start, len(totals)), key=totals.__getitem__)

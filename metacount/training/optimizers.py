@@ -21,7 +21,7 @@ class Updates:
     """The optimizer of one model: its state, the master weights, and a step."""
 
     def __init__(self, setup: Setup, trained: dict[str, nn.Parameter], inner: set[str]) -> None:
-        """`trained` are parameters by name; `inner` names those of layers, for Muon."""
+        """Take parameters by name, `trained`; `inner` names those of layers, for Muon."""
         self._trained = trained
         self._master: dict[str, nn.Parameter] = {}
         if setup.master_weights:
@@ -37,11 +37,11 @@ class Updates:
         return uncompiled() if self._compiled else nullcontext()
 
     def master_tensors(self) -> list[Tensor]:
-        """The float32 copies of parameters that the optimizer updates."""
+        """Return the float32 copies of parameters that the optimizer updates."""
         return list(self._master.values())
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that the optimizer keeps between steps, each under its own name there.
+        """Yield the tensors that the optimizer keeps between steps, each under its own name there.
 
         Of a wrapper those that hold its values: `exp_avg.codes`.
         """
@@ -49,7 +49,7 @@ class Updates:
             yield name, tensor
 
     def state_of_each(self) -> Iterator[tuple[str, str, Tensor]]:
-        """The same, each with the name of the parameter that it belongs to before it."""
+        """Yield what `state` yields, each with the name of its parameter in front."""
         names = {id(p): name for name, p in (self._master or self._trained).items()}
         for optimizer in self.optimizers:
             for p, held in optimizer.state.items():
@@ -59,7 +59,7 @@ class Updates:
                             yield names[id(p)], inner, tensor
 
     def prepare(self) -> None:
-        """Have the state that a first step makes, by a step with gradients of no values."""
+        """Make the state that a first step makes, by a step with zero gradients."""
         for p in (self._master or self._trained).values():
             p.grad = torch.zeros_like(p)
         self._update()
@@ -71,7 +71,7 @@ class Updates:
                 optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Update the parameters by their gradients, which are dropped."""
+        """Update the parameters by their gradients, and drop these."""
         for name, master in self._master.items():
             gradient = self._trained[name].grad
             if gradient is not None:
@@ -94,7 +94,7 @@ class Way(TypedDict):
 def made(
     setup: Setup, updated: list[nn.Parameter], matrices: list[nn.Parameter]
 ) -> list[torch.optim.Optimizer]:
-    """The optimizers of `torch.optim` that a setup means, or torchao's."""
+    """Make the optimizers of `torch.optim` that a setup means, or torchao's."""
     if not updated:
         raise InputError("nothing is trained: no parameter is left that is not frozen")
     if setup.optimizer == ADAM8BIT:

@@ -56,15 +56,15 @@ class BookByClass(RoleBook):
         self._counter.ordinary = ordinary
 
     def role(self, path: list[nn.Module]) -> str | None:
-        """The role of the innermost module that has one."""
+        """Return the role of the innermost module that has one."""
         return self._counter.role_and_detail(path)[0]
 
     def counts(self, path: list[nn.Module]) -> bool:
-        """Rotary tables are in no textbook's figure."""
+        """Tell whether what runs belongs to the figures: rotary tables are in no textbook's."""
         return not self._counter.role_and_detail(path)[1]
 
     def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
-        """What an ordinary run answers to a question about data."""
+        """Answer a question about data as an ordinary run does."""
         return self._counter.answer_in(func, args, path)
 
     def note(self, func: OpOverload, out: object) -> None:
@@ -73,7 +73,7 @@ class BookByClass(RoleBook):
 
 
 def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Program:
-    """A training step of transformers' `model` (on meta) over a workload."""
+    """Make a training step of transformers' `model` (on meta) over a workload."""
     book = BookByClass(model, workload.seq_len - 1)
     with folded(model, enabled=False) as unfolded:
         runner = Runner(model, workload, book.roles, kind_of(model), unfolded)
@@ -105,7 +105,7 @@ def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Progr
 
 
 def measure_backward(model: nn.Module, workload: Workload) -> tuple[int, int, tuple[str, ...]]:
-    """FLOPs of the backward of transformers' `model`, bytes that it keeps, and what to say.
+    """Measure the backward of transformers' `model`: its FLOPs, bytes that it keeps, and notes.
 
     Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked.
     """
@@ -121,7 +121,7 @@ def measure_backward(model: nn.Module, workload: Workload) -> tuple[int, int, tu
 
 
 def said_of(model: nn.Module, change: str) -> tuple[str, ...]:
-    """What has to be said of a model that ran under one of the changes that make it run."""
+    """Return the notes on a model that ran under one of the changes that make it run."""
     return (GATHERED,) if change and routing(model)[0] else ()
 
 
@@ -132,7 +132,7 @@ def _modes(ordinary: Ordinary) -> Iterator[None]:
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers that transformers itself would checkpoint; else children of outermost lists."""
+    """Find the layers that transformers itself checkpoints, else children of outermost lists."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{layer}.") for layer in found)
@@ -143,7 +143,7 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def as_trained(model: Any, attention: str) -> Iterator[None]:
-    """Inside, attention runs in a way of transformers'."""
+    """Run attention inside in a way of transformers'; set the way from before again after."""
     if attention == "eager":
         yield
         return
@@ -182,7 +182,7 @@ def _flash(
     is_causal: bool | None = None,
     **more: object,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers asks for it; windows are the kernel's own business."""
+    """Compute attention as transformers asks for it; windows are the kernel's own business."""
     has = {name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None}
     if has or attention_mask is not None:
         what = ", ".join(sorted(has)) or "a mask of its own"

@@ -35,7 +35,7 @@ class ReferenceBook(RoleBook):
     """Roles by owner; nothing of ours asks for data."""
 
     def role(self, path: list[nn.Module]) -> str | None:
-        """The role that the modules from the root to the running one give."""
+        """Return the role that the modules from the root to the running one give."""
         return role_of(path)
 
 
@@ -47,7 +47,7 @@ def reference_program(
     device: str = "meta",
     rows_of: RowsOf | None = None,
 ) -> Program:
-    """A training step of a reference module over a workload; its tokens are zeros off meta.
+    """Make a training step of a reference module over a workload; its tokens are zeros off meta.
 
     `rows_of` runs experts in another way than with as many rows as each other.
     """
@@ -83,7 +83,7 @@ def reference_program(
 
 
 def _unseen(model: Model) -> Iterator[nn.Parameter]:
-    """Parameters of an indexer, whose choice no gradient passes, and of a pooler beside a loss."""
+    """Yield parameters without gradients: of indexers, whose choice passes none, and a pooler."""
     for module in model.modules():
         if isinstance(module, CHOOSING):
             yield from module.parameters()
@@ -93,7 +93,7 @@ def _unseen(model: Model) -> Iterator[nn.Parameter]:
 
 @contextmanager
 def as_trained(model: nn.Module, attention: str, rows_of: RowsOf | None = None) -> Iterator[None]:
-    """Inside, attention runs in a way, and on meta tokens are spread evenly over experts."""
+    """Set how attention runs inside, and spread tokens evenly over experts on meta; undo after."""
     changed: list[tuple[nn.Module, str]] = []
     for module in model.modules():
         if isinstance(module, Experts):
@@ -110,7 +110,7 @@ def as_trained(model: nn.Module, attention: str, rows_of: RowsOf | None = None) 
 
 
 def _even(experts: Experts) -> Callable[..., Tensor]:
-    """The products of experts that get as many rows as each other, on meta: who can say which."""
+    """Make a `rows` that gives experts even shares on meta, where nobody can know the choice."""
 
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         each, rest = divmod(x_RD.shape[0], experts.n_experts)
@@ -121,7 +121,7 @@ def _even(experts: Experts) -> Callable[..., Tensor]:
 
 
 def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
-    """The forward of attention's middle by `scaled_dot_product_attention`."""
+    """Make the forward of attention's core by `scaled_dot_product_attention`."""
     if core.softcap is not None or core.sinks is not None:
         what = "caps its scores" if core.sinks is None else "has sinks"
         raise InputError(f"attention {way} is not for a model that {what}: choose eager")

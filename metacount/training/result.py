@@ -81,7 +81,7 @@ class Training:
     uncovered: dict[str, str]
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return every field as plain data."""
         found = {name: getattr(self, name) for name in fields(Training)}
         found["timeline"] = [
             {name: getattr(stage, name) for name in fields(Stage)} for stage in self.timeline

@@ -49,7 +49,7 @@ def train(
     *,
     reference: bool = False,
 ) -> Training:
-    """A training step of a model: our reference module's, of a config transformers' own."""
+    """Measure a training step of a model: our reference module's, of a config transformers' own."""
     found, request = any_of(model), workload or Request()
     if isinstance(found, Model) and (reference or found.source is None):
         return _of_spec(found, request, setup or Setup())
@@ -70,7 +70,7 @@ def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Trainin
 def train_reference(
     module: ReferenceModel, names: tuple[str, str], request: Workload | Request, setup: Setup
 ) -> Training:
-    """A training step of a reference module (on meta) that is there, beside its formulas."""
+    """Measure a training step of a built reference module (on meta), beside its formulas."""
     from metacount.training.ours import reference_program
 
     run = fitted(module.spec, request)
@@ -107,7 +107,7 @@ def train_transformers(
     setup: Setup,
     notes: tuple[str, ...] = (),
 ) -> Training:
-    """A training step of a module of transformers' (on meta), in eval mode: without dropout."""
+    """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.others.forward import as_it_runs
     from metacount.training.others import BookByClass, foreign_program, said_of
@@ -197,7 +197,7 @@ def told(
 
 
 def _parts(found: Measured, alive: set[int]) -> dict[str, int]:
-    """Bytes of the storages of a peak, by what they are."""
+    """Sum the bytes of the storages of a peak, by what they are."""
     parts: dict[str, int] = {}
     rest = set(alive)
     for part in PARTS:
@@ -209,7 +209,7 @@ def _parts(found: Measured, alive: set[int]) -> dict[str, int]:
 
 
 def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
-    """What has to be said of a setup as it ran."""
+    """List what has to be said of a setup as it ran."""
     said: list[str] = []
     if setup.attention != "eager" and not found.counter.fused:
         said.append(

@@ -79,7 +79,7 @@ class Setup:
             check_int("lora_rank", self.lora_rank, 1, MAX_RANK)
 
     def to_dict(self) -> Json:
-        """Every field, in order."""
+        """Return every field, in order."""
         found = {name: getattr(self, name) for name in fields(type(self))}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
@@ -95,7 +95,7 @@ OF_A_STEP = {
 
 
 def setup_of(quantity: str) -> Setup | None:
-    """The step whose figure a quantity is, by its name; None of what is no figure of a step.
+    """Read the setup of a step from a quantity's name; None for what is no figure of a step.
 
     The optimizer is one without state where nothing is asked of it.
 

@@ -53,7 +53,7 @@ class Program:
     _places: dict[str, str] = field(default_factory=dict)
 
     def place_of(self, module: str) -> str:
-        """The layer that a module is in, by name; a module outside of layers is its own place."""
+        """Name the layer that a module is in; a module outside of layers is its own place."""
         if module not in self._places:
             parts = module.split(".")
             paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
@@ -63,7 +63,7 @@ class Program:
 
 
 def loss_of(logits: Tensor, targets: Tensor, setup: Setup) -> Tensor:
-    """Mean cross-entropy over all positions, in float32 at least."""
+    """Compute the mean cross-entropy over all positions, in float32 at least."""
     rows, wanted = logits.flatten(0, -2), targets.flatten()
     wide = torch.float32 if rows.element_size() < 4 else rows.dtype
     if setup.loss == "full":
@@ -140,17 +140,17 @@ class Step:
 
     @contextmanager
     def _modes(self) -> Iterator[None]:
-        """The modes that a forward runs in, also when a layer is run again in the backward."""
+        """Enter the modes that a forward runs in, also when the backward runs a layer again."""
         with self.program.modes(), FusedAttention(self.setup.attention, self.said):
             yield
 
     def forward(self) -> object:
-        """What the model gives."""
+        """Run the forward, and return what the model gives."""
         with self._modes():
             return self.program.run(*self.program.inputs)
 
     def loss_of(self, out: object) -> Tensor:
-        """The loss of what the model gave."""
+        """Compute the loss of what the model gave."""
         targets = self.program.targets
         if targets is not None:
             assert isinstance(out, Tensor)
@@ -241,7 +241,7 @@ def measure_step(
 
 
 def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
-    """The storages that the step finds, by what they are."""
+    """Number the storages that the step finds, by what they are."""
     program, updates = step.program, step.updates
     targets = [] if program.targets is None else [program.targets]
     return {
@@ -256,7 +256,7 @@ def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
 def _through_backward(
     step: Step, counter: StepCounter, numbers: dict[str, set[int]], last: str
 ) -> tuple[int, int]:
-    """Forward, loss and backward; returns the bytes of the logits and of their float32 copy.
+    """Run forward, loss and backward; return the bytes of the logits and of their float32 copy.
 
     No backward where `last` is the loss.
     """
@@ -284,7 +284,7 @@ def _through_backward(
 
 
 def _gradients(step: Step, ledger: Ledger) -> dict[int, str]:
-    """The numbers of the gradients' storages, each with the first parameter that has it."""
+    """Return the numbers of the gradients' storages, each with the first parameter that has it."""
     found: dict[int, str] = {}
     for name, p in step.trained.items():
         if p.grad is not None:

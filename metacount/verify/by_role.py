@@ -42,7 +42,7 @@ def diff_by_role(
 def _measured(
     model: Model | TransformersOnly, request: Workload | Request
 ) -> tuple[Side, dict[str, Part], tuple[str, ...]]:
-    """A model's figures, its roles, and what is to be said of it."""
+    """Return a model's figures, its roles, and what is to be said of it."""
     from metacount.resolve import Model, Source
 
     if isinstance(model, Model):

@@ -60,7 +60,8 @@ class Case:
 
 
 def cases(model: Json | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator[Case]:
-    """The cases of a model's structure: generic sizes, then what it and `others` have besides.
+    """Yield the cases of a model's structure:
+    generic sizes, then what it and `others` have besides.
 
     `others` are specs of the same structure. For B sequences where that is quick, for 1 always.
     """
@@ -71,7 +72,9 @@ def cases(model: Json | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator
 
 
 def shown_cases(model: Json | ModelSpec) -> list[Case]:
-    """Those of one model that are shown anew when it is asked for: of B sequences, or else of 1."""
+    """List the cases of one model that are shown anew when it is asked for:
+    of B sequences, or else of 1.
+    """
     every = list(cases(model))
     of_many = {case.name for case in every if not case.run_as.one_sequence}
     return [
@@ -80,7 +83,7 @@ def shown_cases(model: Json | ModelSpec) -> list[Case]:
 
 
 def cases_of_a_step(model: Json | ModelSpec, quantities: tuple[str, ...]) -> Iterator[Case]:
-    """The cases of quantities of a training step, which are read of two sequences or of one.
+    """Yield the cases of quantities of a training step, which are read of two sequences or of one.
 
     What is stored is of all of them; kept bytes alone are different where there is one sequence.
     """
@@ -123,7 +126,7 @@ def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> I
 
 
 def _sides(model: Json | ModelSpec) -> Iterator[tuple[str, Json | ModelSpec]]:
-    """The model with more tokens than its window is wide, with fewer, and with as many."""
+    """Yield the model with more tokens than its window is wide, with fewer, and with as many."""
     spec = spec_of(model)
     if spec.window is None:
         yield "", model
@@ -135,12 +138,12 @@ def _sides(model: Json | ModelSpec) -> Iterator[tuple[str, Json | ModelSpec]]:
 
 
 def spec_of(model: Json | ModelSpec) -> ModelSpec:
-    """The spec of a spec, or of a config."""
+    """Return the spec of a spec, or of a config."""
     return model if isinstance(model, ModelSpec) else spec_from_config(model).spec
 
 
 def small(spec: ModelSpec) -> dict[str, int]:
-    """The sizes that are 1: they would stay numbers."""
+    """Return the sizes that are 1: they would stay numbers."""
     return {
         name: value
         for name, value in spec.to_dict().items()
@@ -149,7 +152,9 @@ def small(spec: ModelSpec) -> dict[str, int]:
 
 
 def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
-    """The same structure with sizes above 1, fewer key/value heads than heads, and few layers."""
+    """Return the same structure with sizes above 1,
+    fewer key/value heads than heads, and few layers.
+    """
     spec = spec_of(model)
     few = {"n_kv_shared_layers": FEW_BORROWING, "n_layers": FEW_LAYERS}
     for name, number in {**few, "n_encoder_layers": FEW_LAYERS}.items():
@@ -181,14 +186,15 @@ def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
 
 
 def _heads(spec: ModelSpec) -> list[int]:
-    """Numbers of key/value heads between 1 and that of heads."""
+    """List numbers of key/value heads between 1 and that of heads."""
     return [n for n in range(spec.n_heads // 2, 1, -1) if spec.n_heads % n == 0]
 
 
 def _besides(
     model: Json | ModelSpec, generic: Json | ModelSpec, others: Iterable[ModelSpec]
 ) -> Iterator[tuple[str, Json | ModelSpec, bool]]:
-    """(name, model, whether key/value heads are as many as heads) for what generic sizes leave out.
+    """Yield (name, model, whether key/value heads are as many as heads)
+    for what generic sizes leave out.
 
     Each kind once: the numbers that stay numbers, and whether heads are tied.
     """
@@ -222,7 +228,7 @@ def _tied(spec: ModelSpec) -> bool:
 def _changed(
     model: Json | ModelSpec, name: str, numbers: Iterable[int], spec: ModelSpec
 ) -> Iterator[Json | ModelSpec]:
-    """The model with other numbers for a size of its spec, where it stays of its structure.
+    """Yield the model with other numbers for a size of its spec, where it stays of its structure.
 
     What changes least comes first: of two fields of a config that have one number, the right one.
     """

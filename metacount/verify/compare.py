@@ -37,7 +37,7 @@ class Verification:
         return not self.differences
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Return plain data."""
         return {
             "model": self.model,
             "agree": self.agree,
@@ -49,7 +49,7 @@ class Verification:
 
 
 def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
-    """What the formulas say."""
+    """Count by the formulas."""
     from metacount.formulas import model
 
     counted = count(spec, workload).to_dict()
@@ -78,7 +78,7 @@ def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
 
 
 def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
-    """What our own module shows when it is instantiated and run on meta."""
+    """Instantiate our own module on meta, run it and count what it shows."""
     import torch
 
     from metacount.measure.ours.forward import measure_forward
@@ -130,7 +130,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
 
 
 def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
-    """What was published; None where nothing was. Only exact integers are figures.
+    """Return what was published; None where nothing was. Only exact integers are figures.
 
     A rounded label is no figure to be equal to: the detail says how `params` compares with it.
     """
@@ -151,7 +151,7 @@ def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
 
 
 def differences(witnesses: tuple[Witness, ...]) -> tuple[str, ...]:
-    """Every quantity, role and buffer on which two witnesses do not say the same integer.
+    """List every quantity, role and buffer on which two witnesses do not say the same integer.
 
     Each witness is compared with the first one that has an opinion.
     """
@@ -177,7 +177,8 @@ def _spread(name: str, said: list[tuple[str, int | None]]) -> list[str]:
 
 
 def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Workload, str]:
-    """The workload as transformers' module of a config runs it, and what is to be said of it.
+    """Return the workload as transformers' module of a config runs it,
+    and what is to be said of it.
 
     A length that was left open is the default, or what the config has positions for.
     """
@@ -195,7 +196,8 @@ def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Worklo
 def outside_witnesses(
     source: Source, workload: Workload
 ) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
-    """transformers' own module and, where weights lie beside the config, the checkpoint's header.
+    """Count by transformers' own module and, where weights lie beside the config,
+    by the checkpoint's header.
 
     Also every tensor on which these two differ. Raises `SpecError` for a config that builds no
     model, `InputError` for a checkpoint that cannot be read.

@@ -18,7 +18,8 @@ def differences(
     *,
     together: bool = False,
 ) -> dict[str, sympy.Expr]:
-    """Textbook less code, role by role, where it is not zero in the form's domain.
+    """Subtract the code's form from the textbook's, role by role,
+    where the rest is not zero in the form's domain.
 
     `put_right` are fields that the config's class makes of others. `together`: the sum of all roles
     alone, where one storage belongs to several and each side has its own rule of whose it is.
@@ -54,8 +55,9 @@ def differences(
 
 
 def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
-    """Sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S, seen from the
-    last token."""
+    """Return the sizes that are another one because a domain says both S ≤ w and S ≥ w; T is S,
+    seen from the last token.
+    """
     found: dict[sympy.Expr, sympy.Expr] = {}
     least = set()
     for one in domain:
@@ -74,8 +76,9 @@ def _equal_by_order(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Exp
 
 
 def sides_of(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
-    """For each smaller of two that the textbook has (a window, a length): which it is where the
-    form was read, as a condition `smaller ≤ larger`."""
+    """Return which one is smaller where the form was read, for each smaller of two that the
+    textbook has (a window, a length), as a condition `smaller ≤ larger`.
+    """
     found = {}
     for expr in textbook.values():
         for least in sympy.sympify(expr).atoms(sympy.Min):
@@ -85,7 +88,7 @@ def sides_of(textbook: dict[str, sympy.Expr], form: CodeForm) -> dict[sympy.Expr
 
 
 def said_of(side: sympy.Rel, form: CodeForm) -> sympy.Basic:
-    """Which of two is smaller, as the domain says it: 1 ≤ x - 1 as x ≥ 2."""
+    """Say which of two is smaller, as the domain says it: 1 ≤ x - 1 as x ≥ 2."""
     known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer}
     if not side.free_symbols - known.keys():
         return sympy.true
@@ -104,7 +107,9 @@ def _reduced(expr: sympy.Expr) -> sympy.Expr:
 
 
 def _cases(expr: sympy.Expr) -> sympy.Expr:
-    """`expr` for every remainder of the counts that it rounds parts of: floor(N/2), N = 2·q + r."""
+    """Rewrite `expr` for every remainder of the counts that it rounds parts of:
+    floor(N/2), N = 2·q + r.
+    """
     periods: dict[sympy.Symbol, int] = {}
     for rounded in expr.atoms(sympy.floor, sympy.ceiling):
         below = sympy.together(rounded.args[0]).as_numer_denom()[1]

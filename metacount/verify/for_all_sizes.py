@@ -145,7 +145,9 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
 def _without(
     implied: dict[sympy.Symbol, sympy.Expr], domain: list[sympy.Basic], form: CodeForm
 ) -> Iterator[sympy.Basic]:
-    """A domain without letters that others imply: what is asked of them is asked of the others."""
+    """Yield a domain without letters that others imply:
+    what is asked of them is asked of the others.
+    """
     for letter, made in implied.items():
         above, below = made.as_numer_denom()
         if not below.is_Integer:
@@ -164,8 +166,9 @@ def _without(
 
 
 def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sympy.Expr]:
-    """Fields of a config that say which layers are of a kind, and that the spec has as a pattern:
-    the structure is of their numbers alone."""
+    """Return the fields of a config that say which layers are of a kind, and that the spec has as a
+    pattern: the structure is of their numbers alone.
+    """
     letters = set().union(*(expr.free_symbols for expr in textbook.fields.values()))
     return {
         symbol(name): sympy.Integer(number)
@@ -177,8 +180,9 @@ def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sym
 def _numbers_of_layers(
     left: dict[str, sympy.Expr], tracer: Tracer
 ) -> dict[sympy.Symbol, sympy.Integer]:
-    """How many layers there are, where what is left rounds parts of that: a spec repeats the
-    pattern of its layers, a config may go on otherwise."""
+    """Return how many layers there are, where what is left rounds parts of that: a spec repeats the
+    pattern of its layers, a config may go on otherwise.
+    """
     asked = set().union(*(e.free_symbols for x in left.values() for e in x.atoms(*ROUNDED)))
     fields = tracer.source.layer_fields({})
     return {
@@ -195,7 +199,8 @@ def _may_idle(quantity: str, textbook: Textbook) -> bool:
 def _routed_as_meant(
     found: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
 ) -> Proof:
-    """The proof of `active_params`, which counts the experts that the config names per token.
+    """Return the proof of `active_params`,
+    which counts the experts that the config names per token.
 
     It is the code's only where the code's FLOPs, too, are those of so many experts.
     """
@@ -218,7 +223,9 @@ def _least(
     ours: dict[sympy.Symbol, sympy.Symbol],
     implied: dict[sympy.Symbol, sympy.Expr],
 ) -> tuple[tuple[str, int], ...]:
-    """From which number on each letter is, in our names; a number of layers from its own on."""
+    """Return from which number on each letter is, in our names;
+    a number of layers from its own on.
+    """
     least = {ours.get(s, s).name: n for s, n in form.least if s not in implied}
     for name in counting(form.parts):
         letter = symbol(name)
@@ -229,7 +236,7 @@ def _least(
 def _numbers_of_run(
     quantity: str, spec: ModelSpec, workload: Workload
 ) -> Iterator[tuple[str, int]]:
-    """Of a workload, what stayed a number and counts."""
+    """Yield what of a workload stayed a number and counts."""
     if spec.kind == "prefix-decoder" and "flops" in quantity:
         yield "prefix_len", workload.prefix_len
     if quantity == "kv_cache_bytes":

@@ -53,7 +53,7 @@ class Condition:
 
 
 def conditions_of(proof: Proof, write: Callable[[sympy.Expr], str]) -> tuple[Condition, ...]:
-    """The whole domain of a proof."""
+    """Return the whole domain of a proof."""
     return tuple(dict.fromkeys(_conditions(proof, write)))
 
 
@@ -71,7 +71,9 @@ def _conditions(proof: Proof, write: Callable[[sympy.Expr], str]) -> Iterator[Co
 
 
 def _follows(condition: sympy.Basic, domain: tuple[sympy.Basic, ...]) -> bool:
-    """Whether it says less than another one: a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size."""
+    """Tell whether a condition says less than another one:
+    a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size.
+    """
     if not isinstance(condition, sympy.Ge) or not condition.lhs.is_Symbol:
         return False
     times, rest = condition.rhs.as_coeff_Mul()
@@ -87,7 +89,7 @@ def _follows(condition: sympy.Basic, domain: tuple[sympy.Basic, ...]) -> bool:
 
 
 def as_test(condition: sympy.Basic) -> str:
-    """A condition as a comparison of whole numbers, for `proof_domain.holds`.
+    """Write a condition as a comparison of whole numbers, for `proof_domain.holds`.
 
     >>> d, h = sympy.symbols("d h", integer=True, positive=True)
     >>> as_test(divides(2 * h, d)), as_test(sympy.Gt(d / h, 3, evaluate=False))
@@ -105,7 +107,7 @@ def as_test(condition: sympy.Basic) -> str:
 
 
 def _whole(expr: sympy.Expr) -> str:
-    """An expression of whole numbers in Python, quotients rounded down or up alone."""
+    """Write an expression of whole numbers in Python, quotients rounded down or up alone."""
     if expr.is_Integer:
         return str(int(expr))
     if expr.is_Symbol:
@@ -132,7 +134,9 @@ def _factor(expr: sympy.Expr) -> str:
 
 
 def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
-    """One case as plain data: for each quantity where it is equal, or what is left, or why not."""
+    """Write one case as plain data: for each quantity where it is equal,
+    or what is left, or why not.
+    """
     run_as = As(**{**vars(case.run_as), "seconds": LONGEST})
     found = prove(case.model, case.workload, run_as, case.quantities)
     return {
@@ -162,7 +166,7 @@ def _plain(proof: Proof, write: Callable[[sympy.Expr], str]) -> Json:
 
 
 def of_type(model_type: str) -> Json:
-    """The default config of a type: of its first class that has a spec."""
+    """Return the default config of a type: of its first class that has a spec."""
     config = running_config(model_type)
     family = family_of(model_type)
     assert family is not None  # the type is mapped
@@ -178,7 +182,7 @@ def record_of(
     others: tuple[ModelSpec, ...],
     write: Callable[[sympy.Expr], str],
 ) -> Json:
-    """All that was shown of one model's structure: of a config's type, or of our modules."""
+    """Record all that was shown of one model's structure: of a config's type, or of our modules."""
     return {
         "name": name,
         "structure": structure(spec_of(model)),
@@ -188,7 +192,7 @@ def record_of(
 
 
 def rests_on(model: Json | ModelSpec) -> list[str]:
-    """The files of this package that a proof of the model rests on."""
+    """List the files of this package that a proof of the model rests on."""
     with Watched() as watched:
         _run_both(model)
     return sorted(watched.files)

@@ -109,7 +109,7 @@ def textbook_of(
     workload: Workload,
     asked: tuple[str, ...] = (),
 ) -> Textbook:
-    """The textbook's forms of a config, or of a spec in the fields named in `letters`.
+    """Return the textbook's forms of a config, or of a spec in the fields named in `letters`.
 
     Those of a training step are had where they are `asked` for. Raises what the mapping raises for
     a config without a spec.
@@ -149,7 +149,9 @@ def textbook_of(
 def _of_a_step(
     in_letters: ModelSpec, spec: ModelSpec, workload: Workload, asked: tuple[str, ...]
 ) -> tuple[dict[str, dict[str, sympy.Expr]], tuple[tuple[str, str], ...]]:
-    """The asked quantities of a training step in letters, and why one of them has no formula."""
+    """Count the asked quantities of a training step in letters,
+    and say why one of them has no formula.
+    """
     forms: dict[str, dict[str, sympy.Expr]] = {}
     uncovered: list[tuple[str, str]] = []
     for name in asked:
@@ -164,7 +166,7 @@ def _of_a_step(
 def textbook_forms(
     config: Json, workload: Workload
 ) -> tuple[ModelSpec, dict[str, dict[str, sympy.Expr]]]:
-    """Every textbook quantity by role, in the fields of `config` and B, S, S_e."""
+    """Count every textbook quantity by role, in the fields of `config` and B, S, S_e."""
     found = textbook_of(config, (), workload)
     return found.spec, found.forms
 
@@ -172,7 +174,9 @@ def textbook_forms(
 def spec_forms(
     spec: ModelSpec, sizes: Iterable[str], workload: Workload
 ) -> dict[str, dict[str, sympy.Expr]]:
-    """Every textbook quantity by role, in the fields of `spec` named in `sizes` and B, S, S_e."""
+    """Count every textbook quantity by role,
+    in the fields of `spec` named in `sizes` and B, S, S_e.
+    """
     in_fields = spec.substituted(**{name: symbol(name) for name in sizes})
     run = run_letters(spec, workload)
     return {name: TEXTBOOK[name](in_fields, run) for name in _quantities(spec, TEXTBOOK)}
@@ -183,7 +187,7 @@ def _quantities(spec: ModelSpec, names: Iterable[str]) -> list[str]:
 
 
 def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Dim]:
-    """The workload in letters; its prefix and its bytes per value stay numbers."""
+    """Return the workload in letters; its prefix and its bytes per value stay numbers."""
     return {
         "batch_size": symbol("B"),
         "seq_len": symbol("S"),
@@ -195,7 +199,9 @@ def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Dim]:
 
 
 def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
-    """The spec of the whole config, defaults put in, and its sizes in the config's fields."""
+    """Return the spec of the whole config, defaults put in,
+    and its sizes in the config's fields.
+    """
     _, made, choice = chosen_class(config)
     values = {**size_values(config), **layer_fields(config, {})}
     whole = {**config, "architectures": [choice.class_name]}
@@ -211,7 +217,7 @@ def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
 
 
 def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
-    """Sizes that the mapping refuses to have other than another one, in that one.
+    """Return the sizes that the mapping refuses to have other than another one, in that one.
 
     hidden_size as heads times their width, where no other width is taken: either the config's class
     sets the width itself, or the mapping refuses another. So for a pair of sizes that are equal.
@@ -234,7 +240,9 @@ def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
 
 
 def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
-    """Sizes that others imply, where the mapping refuses to have another number for them."""
+    """Return the sizes that others imply,
+    where the mapping refuses to have another number for them.
+    """
     values = size_values(config)
     found: dict[sympy.Symbol, sympy.Expr] = {}
     for name, factors, below in FOLLOWS:
@@ -251,7 +259,7 @@ def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
 
 
 def _free(config: Json, change: dict[str, int]) -> bool:
-    """Whether a config with other sizes has a spec, and still has them."""
+    """Tell whether a config with other sizes has a spec, and still has them."""
     changed = with_fields(config, change)
     try:
         spec_from_config(changed)

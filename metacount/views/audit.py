@@ -24,7 +24,7 @@ WIDEST = 120
 
 
 def percent(share: Fraction) -> str:
-    """A share in percent with its sign and two decimals.
+    """Format a share in percent with its sign and two decimals.
 
     >>> percent(Fraction(-1, 3)), percent(Fraction(1, 200_000)), percent(Fraction(8379, 1000))
     ('-33.33 %', '<+0.01 %', '+837.90 %')
@@ -38,7 +38,7 @@ def percent(share: Fraction) -> str:
 
 
 def audits_text(audits: Sequence[Audited], *, outside: bool = False) -> str:
-    """A table for each kind of count, and where a formula is off, by how much and why.
+    """Write a table for each kind of count, and where a formula is off, by how much and why.
 
     With `outside`, also what it gives outside the scope that its source claims.
     """
@@ -70,7 +70,7 @@ def _row(one: Audited) -> tuple[str, ...]:
 
 
 def told(one: Audited) -> list[str]:
-    """What is said under a formula: where it is furthest off and why, and its condition."""
+    """Write the lines under a formula: where it is furthest off and why, and its condition."""
     from metacount.audit.record import NO_COUNT
 
     if not one.found:
@@ -83,7 +83,7 @@ def told(one: Audited) -> list[str]:
 
 
 def told_outside(one: Audited) -> list[str]:
-    """What a formula gives where its source does not claim it: how many are off, and the worst."""
+    """Say what a formula gives outside its source's claim: how many are off, and the worst."""
     n = one.asked(in_scope=False)
     worst = one.worst(in_scope=False)
     if not n:
@@ -97,13 +97,13 @@ def told_outside(one: Audited) -> list[str]:
 
 
 def why(one: Audited, worst: Found) -> str:
-    """What makes the difference at a model: the recorded misses, the largest first."""
+    """Say what makes the difference at a model: the recorded misses, the largest first."""
     parts = [line.of for line in misses_of(one, worst)]
     return "; ".join(parts if worst.accounted else [*parts, "and more, not accounted for"])
 
 
 def misses_of(one: Audited, worst: Found) -> list[Line]:
-    """The misses that a model has, the largest first."""
+    """List the misses that a model has, the largest first."""
     from metacount.audit.report import misses_at
 
     return misses_at(one.formula, worst)
@@ -131,7 +131,7 @@ def _summary(audits: Sequence[Audited], width: int) -> list[str]:
 
 
 def detail_text(one: Detail, model: Model, witness: str, real: Json | None) -> str:
-    """One formula at one model: both sides term by term, what is missed, and what that rests on."""
+    """Write a formula at one model: both sides term by term, what is missed, what that rests on."""
     f, found = one.formula, one.found
     width = min(columns(), WIDEST)
     name = f"{f.source.name}: {f.function or f.place}"
@@ -172,7 +172,7 @@ def detail_text(one: Detail, model: Model, witness: str, real: Json | None) -> s
 
 
 def _convention(formula: str | None) -> str:
-    """A convention, and whether it is one of those that `count --conventions` lists."""
+    """Write a convention, and whether it is one of those that `count --conventions` lists."""
     from metacount.textbook.conventions import FORMULAS
 
     if formula is None:
@@ -208,7 +208,7 @@ def _side(title: str, lines: Sequence[Line], total: Fraction, width: int) -> lis
 
 
 def _amounts(one: Detail, width: int) -> list[str]:
-    """Our side: the amounts of the convention with their parts, and what they come to."""
+    """Write our side: the amounts of the convention with their parts, and what they come to."""
     from metacount.audit.names import MEANINGS as ALSO
     from metacount.views.conventions import MEANINGS
 
@@ -228,7 +228,7 @@ def _number(value: Fraction) -> str:
 
 
 def mfu_text(model: Model, lengths: Sequence[int], rows: Sequence[Utilization], run: str) -> str:
-    """One run's MFU under each formula, the smallest first; `*` outside a formula's scope."""
+    """Write one run's MFU under each formula, the smallest first; `*` outside a formula's scope."""
     lines = [f"{bold(model.name)}  ({run})", ""]
     heads = ("MFU by the formula of", *(f"{exact(n)} tokens" for n in lengths))
     ours, *others = rows

@@ -25,7 +25,7 @@ WORTH = Fraction(1, 100)  # a source that is off by less stands in a line below 
 
 
 def markdown(audits: Sequence[Audited]) -> str:
-    """A row for each source that is off by a percent or more in its scope; then the rest."""
+    """Write a row for each source that is off by a percent or more in its scope; then the rest."""
     heads = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
     lines = ["| " + " | ".join(heads) + " |", "|---|--:|--:|--:|---|---|"]
     smaller, equal = [], []
@@ -72,7 +72,7 @@ def _by_source(audits: Sequence[Audited]) -> list[list[Audited]]:
 
 
 def audits_data(audits: Sequence[Audited]) -> list[Json]:
-    """Every formula with its verdicts, exact numbers as ints or fractions in text."""
+    """Collect every formula with its verdicts, exact numbers as ints or fractions in text."""
     return [
         {
             **formula_data(one.formula),
@@ -91,7 +91,7 @@ def audits_data(audits: Sequence[Audited]) -> list[Json]:
 
 
 def formula_data(formula: Formula) -> Json:
-    """What is recorded of a formula."""
+    """Collect what is recorded of a formula."""
     source = formula.source
     return {
         "id": formula.id,
@@ -144,7 +144,7 @@ def _found(found: Found) -> Json:
 
 
 def detail_data(one: Detail, model: Model, witness: str, real: Json | None) -> Json:
-    """One formula at one model, every term of both sides."""
+    """Collect every term of both sides of one formula at one model."""
     small = None
     if one.small is not None:
         sizes, theirs, ours = one.small
@@ -173,7 +173,7 @@ def _lines(lines: tuple[Line, ...]) -> list[Json]:
 
 
 def mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
-    """FLOPs per token and MFU by each formula at each length; MFU as text with its digits."""
+    """Collect FLOPs per token and MFU by each formula at each length; MFU as a float."""
     return {
         "model": model.id,
         "changes": model.changes,

@@ -16,7 +16,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def with_bars(lines: list[str], values: Sequence[int]) -> list[str]:
-    """A table's lines, a head before the values and others after, with bars for the values.
+    """Add bars for the values to a table's lines, a head before the values and others after.
 
     Elsewhere than on a terminal, and where too little room is left, the lines as they are.
     """
@@ -34,7 +34,7 @@ def with_bars(lines: list[str], values: Sequence[int]) -> list[str]:
 
 
 def bar(value: int, total: int, room: int, blocks: bool | None = None) -> str:
-    """A bar whose whole is `room` letters, to an eighth of a letter; never empty for a value.
+    """Draw a bar whose whole is `room` letters, to an eighth of a letter; never empty for a value.
 
     >>> bar(1, 2, 8, blocks=True), bar(1, 3, 8, blocks=True), bar(1, 10**9, 8, blocks=True)
     ('████', '██▋', '▏')

@@ -28,7 +28,7 @@ LONGEST = 110  # characters of a difference in names
 
 
 def check_text(result: Judgement, model: Model) -> str:
-    """Verdict, what was compared, both sides, terms, counterexample, notes."""
+    """Write verdict, what was compared, both sides, terms, counterexample, notes."""
     width = columns()
     lines = [*_bold(wrapped(_verdict(result), width)), ""]
     lines += _row("model", f"{model.name}: {result.quantity}, {meaning(result.quantity)}", width)
@@ -72,7 +72,7 @@ def _way(value: Fraction) -> str:
 
 
 def number(value: Fraction) -> str:
-    """An exact number: what is no whole number as a whole one and a fraction.
+    """Format an exact number: what is no whole number as a whole one and a fraction.
 
     >>> number(Fraction(7200)), number(Fraction(22, 3)), number(Fraction(-1, 3))
     ('7,200', '7 + 1/3', '-1/3')
@@ -95,7 +95,7 @@ def _row(label: str, text: str, width: int) -> list[str]:
 
 
 def _pieces(word: str, room: int) -> Iterator[str]:
-    """A product that is longer than a line, cut after a multiplication sign."""
+    """Yield the pieces of a product that is longer than a line, cut after a multiplication sign."""
     while len(word) > room and (at := word.rfind("·", 0, room)) > 0:
         yield word[: at + 1]
         word = word[at + 1 :]
@@ -111,7 +111,7 @@ def _side(label: str, expr: sympy.Expr, value: Fraction, width: int) -> list[str
 
 
 def _term(term: Term, width: int) -> list[str]:
-    """`short by n_layers·d_model = 7,200: what it is`."""
+    """Write a term as `short by n_layers·d_model = 7,200: what it is`."""
     label = _way(term.value) if term.value else "0 here"
     text = number(abs(term.value))
     if term.expr is not None:
@@ -121,13 +121,13 @@ def _term(term: Term, width: int) -> list[str]:
 
 
 def _size(expr: sympy.Expr) -> str:
-    """In our names; in letters where that is too long to read."""
+    """Write an expression in our names; in letters where that is too long to read."""
     text = named(expr)
     return text if len(text) <= LONGEST else in_letters(expr)
 
 
 def _negated(expr: sympy.Expr) -> sympy.Expr:
-    """-expr, with no minus before a parenthesis."""
+    """Negate an expression, where possible with no minus before a parenthesis."""
     forms = [readable(-expr), factor_terms(expand(-expr)), expand(-expr)]
     return next((form for form in forms if not form.could_extract_minus_sign()), forms[0])
 

@@ -21,7 +21,7 @@ INDENT = "  "
 
 
 def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
-    """Every statement with its verdict and the reason, by topic; then how many of each."""
+    """Write every statement with its verdict and the reason, by topic; then how many of each."""
     from metacount.claims.finding import VERDICTS
     from metacount.claims.text import in_language, listed, say
 
@@ -63,7 +63,7 @@ def _topic(topic: str, lang: str) -> str:
 
 
 def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
-    """Every statement with its verdict: what was said, what is right, and why."""
+    """Tabulate every statement with its verdict: what was said, what is right, and why."""
     from metacount.claims.text import translated
 
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
@@ -84,7 +84,7 @@ def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
 
 
 def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
-    """What the letters in formulas stand for."""
+    """Say what the letters in formulas stand for."""
     from metacount.claims.text import in_language, listed, say
     from metacount.spec.legend import MODEL_TERMS
 
@@ -123,7 +123,7 @@ def _listed(verdict: Verdict, width: int) -> list[str]:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """One statement with everything that was computed about it."""
+    """Write one statement with everything that was computed about it."""
     from metacount.claims.text import in_language, listed, say, translated
     from metacount.spec.flat import FIELDS
 
@@ -164,7 +164,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def prose(text: str, width: int) -> list[str]:
-    """`text` wrapped, with an equation of two short sides and a percent sign kept in one line.
+    """Wrap `text`, with an equation of two short sides and a percent sign kept in one line.
 
     >>> prose("now it is h = 1 and 5 %", 12)
     ['now it is', 'h = 1 and', '5 %']
@@ -174,7 +174,7 @@ def prose(text: str, width: int) -> list[str]:
 
 
 def broken(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width`, not broken inside parentheses.
+    """Break `text` into lines of at most `width`, inside parentheses only where a piece is wider.
 
     >>> broken("2·d·(h + h_kv) + m = 7", 16)
     ['2·d·(h + h_kv)', '+ m = 7']

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def listing_text(found: Sequence[Code]) -> str:
-    """Every name with what its docstring says, file by file."""
+    """Write every name with what its docstring says, file by file."""
     width, file = columns(), ""
     lines: list[str] = []
     for code in found:
@@ -25,7 +25,7 @@ def listing_text(found: Sequence[Code]) -> str:
 
 
 def code_text(found: Sequence[Code]) -> str:
-    """The code itself, each piece below the file and the line where it stands."""
+    """Write the code itself, each piece below the file and the line where it stands."""
     parts = []
     for code in found:
         head = dim(f"metacount/{code.file}, line {code.line}")
@@ -34,7 +34,7 @@ def code_text(found: Sequence[Code]) -> str:
 
 
 def _painted(text: str) -> str:
-    """Python in the terminal's own colours."""
+    """Paint Python code in the terminal's own colours."""
     from rich.console import Console
     from rich.syntax import Syntax
 

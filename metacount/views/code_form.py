@@ -32,8 +32,8 @@ RUN_MEANINGS = {
 
 
 def in_fields(expr: sympy.Expr) -> str:
-    """An expression in the names of fields; a rounded-down quotient as Python writes it, one that
-    is rounded up between brackets.
+    """Write an expression in the names of fields; a rounded-down quotient as Python writes it, one
+    that is rounded up between brackets.
 
     >>> import sympy
     >>> n = sympy.Symbol("num_layers", integer=True, positive=True)
@@ -61,7 +61,7 @@ def in_fields(expr: sympy.Expr) -> str:
 
 
 def code_form_text(name: str, form: CodeForm) -> str:
-    """Each role, the layers it is made of, the domain, and how all that was found."""
+    """Write each role, the layers it is made of, the domain, and how all that was found."""
     width = columns()
     lines = [bold(f"{name}: {form.quantity}, read off the code")]
     lines += [*wrapped(meaning(form.quantity), width), ""]
@@ -106,7 +106,7 @@ def _values(form: CodeForm) -> dict[sympy.Expr, sympy.Expr]:
 
 
 def _layers(form: CodeForm, width: int) -> list[str]:
-    """One line for each kind of layer and role: of one layer, and how many there are."""
+    """Write each kind of layer and how many there are, with a line for each role in one layer."""
     lines = []
     where = ""
     label = max((len(part.role) for part in form.parts if part.layers is not None), default=0)
@@ -135,7 +135,7 @@ def _domain(form: CodeForm, width: int) -> list[str]:
 
 
 def _holds_for(form: CodeForm) -> str:
-    """The sizes and lengths that a form is of, in words."""
+    """Say in words for which sizes and lengths a form holds."""
     said = "; ".join(in_words(c, in_fields) for c in form.domain)
     if form.how.startswith("interpolated"):
         return f"lengths where {said}" if said else ""
@@ -150,7 +150,7 @@ def _numbers(form: CodeForm) -> str:
 
 
 def code_form_latex(name: str, form: CodeForm) -> str:
-    """The roles and their sum as one `aligned` environment, fields in upright type."""
+    """Write the roles and their sum as one `aligned` environment, fields in upright type."""
     known = {
         s: upright(s.name)
         for expr in form.by_role.values()
@@ -170,7 +170,7 @@ def code_form_latex(name: str, form: CodeForm) -> str:
 
 
 def code_form_python(name: str, form: CodeForm) -> str:
-    """A function of the config's fields; called without arguments it gives the model's count."""
+    """Write a function of config fields; called without arguments it gives the model's count."""
     arguments = [f"    {_argument(n)}={number}," for n, number in form.numbers.items()]
     head = [
         f"def {form.quantity.replace(':', '_')}(",
@@ -200,7 +200,7 @@ def _argument(name: str) -> str:
 
 
 def code_form_data(model: str, name: str, form: CodeForm) -> Json:
-    """Everything of a form."""
+    """Collect everything of a form as plain data."""
     return {
         "model": model,
         "name": name,

@@ -45,7 +45,7 @@ PLAIN = {
 
 
 def attention_kind(spec: ModelSpec) -> str:
-    """The kind of attention by what it keeps: MHA, GQA, MQA or MLA.
+    """Name the kind of attention by what it keeps: MHA, GQA, MQA or MLA; none without attention.
 
     >>> from metacount.catalog import entry
     >>> [attention_kind(entry(name).spec()) for name in ("gpt2", "llama3-8b", "deepseek-v3")]
@@ -70,7 +70,7 @@ def _ffn(spec: ModelSpec) -> str:
 
 
 def _experts(spec: ModelSpec) -> str | None:
-    """How many experts a token goes through, of how many there are."""
+    """Say how many experts a token goes through, of how many there are."""
     if not spec.is_moe:
         return None
     more = f" + {spec.n_shared_experts}" if spec.n_shared_experts else ""
@@ -92,7 +92,7 @@ DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
 
 
 def checked(names: Sequence[str]) -> list[str]:
-    """The columns under our names; an `InputError` names one that is none."""
+    """Check columns under our names; raise an `InputError` that names one that is none."""
     return [_checked(name) for name in names]
 
 
@@ -121,7 +121,7 @@ def _checked(name: str) -> str:
 
 
 def cell(row: Row, name: str) -> Cell:
-    """One column of one model; None where it has no such thing, or nobody knows."""
+    """Read one column of one model; None where the model has no such thing, or nobody knows."""
     _, said, spec, data = row
     first, _, role = name.partition(".")
     found: object = None
@@ -142,7 +142,7 @@ def cell(row: Row, name: str) -> Cell:
 
 
 def columns_table(names: Sequence[str], rows: Sequence[Row]) -> Table:
-    """A row for each model, below the names of the columns."""
+    """Tabulate the columns: a row for each model, below the names of the columns."""
     names = checked(names)
     cells = tuple((row[0], *(cell(row, name) for name in names)) for row in rows)
     align = "".join(
@@ -158,7 +158,7 @@ def _is_number(value: Cell) -> bool:
 
 
 def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[Json]:
-    """The same as plain data; a share is a number between 0 and 1."""
+    """Convert the columns of models to plain data; a share is a number between 0 and 1."""
     names = checked(names)
     made = []
     for row in rows:
@@ -176,7 +176,7 @@ def columns_data(names: Sequence[str], rows: Sequence[Row]) -> list[Json]:
 
 
 def columns_text(names: Sequence[str], rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
-    """The same for the eye: what does not fit the width goes below, headed by the models again."""
+    """Write the table of columns: what does not fit the width goes below, with the models again."""
     made = columns_table(names, rows)
     texts = [[shown_cell(value) for value in line] for line in made.rows]
     widths = [

@@ -34,7 +34,7 @@ PREDICTION = ("mtp_params", "mtp_matmul_flops")  # where one of the models has i
 
 
 def heading(model: Model | TransformersOnly) -> str:
-    """What a column is headed by: a name, or the folder of a config.
+    """Choose the heading of a model's column: its id, or the folder or file of its config.
 
     >>> from metacount.resolve import find_any
     >>> heading(find_any("gpt2")), heading(find_any("type:llama"))
@@ -47,7 +47,7 @@ def heading(model: Model | TransformersOnly) -> str:
 
 
 def comparison_text(models: Sequence[Model | TransformersOnly], data: Sequence[Json]) -> str:
-    """What `count --json` says of each model, as many columns at once as fit."""
+    """Write what `count --json` says of each model, as many columns at once as fit."""
     width = columns()
     labels = _labels(data)
     cells = [_cells(model, each, labels) for model, each in zip(models, data, strict=True)]
@@ -70,7 +70,7 @@ def comparison_text(models: Sequence[Model | TransformersOnly], data: Sequence[J
 def notes(
     models: Sequence[Model | TransformersOnly], data: Sequence[Json], width: int
 ) -> list[str]:
-    """What is to be said of the figures: warnings, and where they come from."""
+    """Write what is to be said of the figures: warnings, and where they come from."""
     lines: list[str] = []
     for model, each in zip(models, data, strict=True):
         for warning in each["warnings"]:
@@ -88,7 +88,7 @@ def notes(
 
 
 def _common_line(data: Sequence[Json]) -> str:
-    """The workload, as far as it is common to all models."""
+    """Write the workload, as far as it is common to all models."""
     runs = [each["workload"] for each in data]
     parts = [f"batch {runs[0]['batch_size']}"]
     for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):

@@ -77,17 +77,17 @@ class Recorder:
         self.said.append(_option(self.command, names, **said))
 
     def add_argument_group(self, *_: object, **__: object) -> Recorder:
-        """A group's options are the command's."""
+        """Return the recorder itself: a group's options are the command's."""
         return self
 
     add_mutually_exclusive_group = add_argument_group
 
     def set_defaults(self, **_: object) -> None:
-        """What is not typed is not completed."""
+        """Ignore defaults: what is not typed is not completed."""
 
 
 def described(name: str, summary: str, add_arguments: Callable[[Any], None]) -> Command:
-    """What a command adds to a parser."""
+    """Describe what a command adds to a parser."""
     recorder = Recorder(name)
     add_arguments(recorder)
     return Command(
@@ -114,7 +114,7 @@ def _option(command: str, names: tuple[str, ...], **said: Unpack[Said]) -> Optio
 
 
 def known_words(command: str, dest: str, metavar: str) -> Iterable[str]:
-    """The words that may stand for a metavar, or for an option of a command."""
+    """Find the words that may stand for a metavar, or for an option of a command."""
     special: dict[tuple[str, str], Callable[[], Iterable[str]]] = {
         ("claims", "ids"): lambda: (claim.id for claim in _claims()),
         ("claims", "topic"): lambda: dict.fromkeys(claim.topic for claim in _claims()),
@@ -187,7 +187,7 @@ def _models() -> Iterable[str]:
 
 
 def _settings() -> Iterable[str]:
-    """`FIELD=` for each field, and with each value where these are few."""
+    """Yield `FIELD=VALUE` for each value of a field that has few, `FIELD=` for other fields."""
     from metacount.spec.flat import FIELDS
 
     for name, field in FIELDS.items():

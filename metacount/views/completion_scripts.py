@@ -19,12 +19,12 @@ GLOBAL = ("--help", "--version")  # without a command
 def script(
     shell: str, commands: Iterable[tuple[str, str, Callable[[argparse.ArgumentParser], None]]]
 ) -> str:
-    """The completion script of a shell; of each command, its name, what it is for, its options."""
+    """Write a shell's completion script; a command is its name, what it is for, its options."""
     return WRITERS[shell](tuple(described(*command) for command in commands))
 
 
 def quoted(text: str) -> str:
-    """A text in single quotes, for any of the shells.
+    """Put a text in single quotes, for any of the shells.
 
     >>> quoted("Shazeer's")
     "'Shazeer'\\\\''s'"
@@ -33,7 +33,7 @@ def quoted(text: str) -> str:
 
 
 def _cases(commands: tuple[Command, ...]) -> Iterator[tuple[str, Option]]:
-    """`command option` for each option that takes something."""
+    """Yield `command option` for each option that takes something, and the option."""
     for command in commands:
         for option in command.options:
             if option.takes:
@@ -41,7 +41,7 @@ def _cases(commands: tuple[Command, ...]) -> Iterator[tuple[str, Option]]:
 
 
 def _assigned(option: Option) -> str:
-    """What a script remembers of the words that may stand somewhere."""
+    """Write what a script remembers of an option: its words, whether files, whether a list."""
     said = f"words={quoted(LINES.join(option.words))}"
     if option.files:
         said += " files=1"
@@ -49,7 +49,7 @@ def _assigned(option: Option) -> str:
 
 
 def _choices(commands: tuple[Command, ...]) -> list[str]:
-    """The part that bash and zsh share: `words` by the command, the last option and its place."""
+    """Write the part bash and zsh share: `words` by the command, the last option and its place."""
     lines = ['  case "$command $option" in']
     for case, option in _cases(commands):
         after = "" if option.several else ' [ "$previous" = "$option" ] &&'
@@ -139,7 +139,7 @@ def _zsh(commands: tuple[Command, ...]) -> str:
 
 
 def _fish(commands: tuple[Command, ...]) -> str:
-    """A line for each option; fish quotes inside single quotes by a backslash."""
+    """Write a line for each option; fish quotes inside single quotes by a backslash."""
     lines = ["# fish completion of metacount", "complete -c metacount -f"]
     lines += [f"complete -c metacount -n __fish_use_subcommand -l {name[2:]}" for name in GLOBAL]
     for command in commands:

@@ -37,7 +37,7 @@ ALWAYS = "PEWHBAC"
 
 
 def conventions_text(model: Model, workload: Workload) -> str:
-    """The amounts, a table for each kind of pass, the range and what makes it."""
+    """Write the amounts, a table for each kind of pass, the range and what makes the range."""
     width = columns()
     a = amounts(model.spec, workload)
     found = conventions(model.spec, workload)
@@ -61,7 +61,7 @@ def _order(convention: Convention) -> tuple[bool, int]:
 
 
 def _legend(a: Amounts, width: int) -> list[str]:
-    """What the letters stand for, per token; a letter that nothing here needs is left out."""
+    """Say what the letters stand for, per token; a letter that nothing here needs is left out."""
     letters = a.letters()
     written = {letter for letter, other in SAME if letters[letter] != letters[other]}
     written |= {letter for letter in "LR" if letters[letter]}
@@ -82,7 +82,7 @@ def _amount(letter: str, total: int, tokens: int) -> str:
 
 
 def giga(per_token: Fraction, unit: str) -> str:
-    """Thousand millions to three significant digits, never fewer than one decimal.
+    """Format thousand millions to three significant digits, never fewer than one decimal.
 
     >>> giga(Fraction(45_029_548_032), "FLOP"), giga(Fraction(4_295), "FLOP")
     ('45.0 GFLOP', '0.00000430 GFLOP')
@@ -131,7 +131,7 @@ def _why(found: tuple[Convention, ...], a: Amounts) -> str:
 
 
 def conventions_data(model: Model, workload: Workload) -> Json:
-    """The same with every digit."""
+    """Convert the conventions of a model to plain data with every digit."""
     a = amounts(model.spec, workload)
     return {
         "model": model.id,

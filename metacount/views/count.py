@@ -49,7 +49,7 @@ PREDICTION = {
 
 
 def count_text(model: Model, result: Count) -> str:
-    """One model: parameters by role, every figure with its definition, where they are from."""
+    """Write a model: parameters by role, every figure with its definition, where they are from."""
     width = columns()
     parts = [
         _title(model, width),
@@ -89,7 +89,7 @@ def _title(model: Model, width: int) -> list[str]:
 
 
 def _roles(result: Count) -> list[str]:
-    """Parameters by role; the column of active ones only where it differs."""
+    """Write parameters by role; the column of active ones only where it differs."""
     routed = result.active_by_role != result.by_role
     rows = [
         (
@@ -134,7 +134,7 @@ def _workload_line(spec: ModelSpec, result: Count) -> str:
 
 
 def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
-    """Name, exact value, definition in few words with the rounded value before it."""
+    """List name, exact value, definition in few words with the rounded value before it."""
     no_embed = "without the token table"
     if spec.tie_embeddings:
         no_embed = "its tied token table stays: the head multiplies with it"
@@ -208,7 +208,7 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
 
 
 def _prediction(model: Model, result: Count, width: int) -> list[str]:
-    """What prediction modules add, in a table of their own."""
+    """Write what prediction modules add, in a table of their own."""
     if not result.prediction:
         return []
     n = model.spec.n_mtp_layers
@@ -223,7 +223,7 @@ def _prediction(model: Model, result: Count, width: int) -> list[str]:
 
 
 def _stored(model: Model, result: Count) -> str:
-    """The published checkpoint as a sum of figures and a rest; "" where nothing is published."""
+    """Write the published checkpoint as a sum of figures and a rest; "" where none is published."""
     stored = None if model.published is None else model.published.stored_checkpoint
     if stored is None:
         return ""
@@ -235,7 +235,7 @@ def _stored(model: Model, result: Count) -> str:
 
 
 def _rounded(name: str) -> Callable[[int], str]:
-    """How a figure is shown in short, by what its name says it counts.
+    """Choose how a figure is shown in short, by what its name says it counts.
 
     >>> _rounded("mtp_matmul_flops")(2 * 10**12), _rounded("mtp_params")(5 * 10**9)
     ('2.00 TFLOP', '5.00B')

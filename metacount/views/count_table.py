@@ -46,7 +46,7 @@ RARE = (
 
 
 def count_table(data: Sequence[Json]) -> Table:
-    """What `count --json` says of each model, without words: roles, workload, figures."""
+    """Tabulate what `count --json` says of each model, without words: roles, workload, figures."""
     roles = [role for role in data[0]["by_role"] if any(model["by_role"][role] for model in data)]
     rows: list[tuple[Cell, ...]] = []
     for role in roles:

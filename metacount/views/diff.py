@@ -37,7 +37,7 @@ TOTAL = "total"
 
 
 def diff_text(found: Diff) -> str:
-    """What differs in one sentence, the figures, then each part with what was done to it."""
+    """Write what differs in one sentence, the figures, then each part with what was done to it."""
     width = columns()
     lines = [bold(f"{found.a.name} → {found.b.name}"), *wrapped(_runs(found), width), ""]
     lines += [*_sentence(found, width), ""]
@@ -63,7 +63,7 @@ def diff_text(found: Diff) -> str:
 
 
 def diff_table(found: Diff) -> Table:
-    """Every quantity of every part of both models, then of the models."""
+    """Tabulate every quantity of every part of both models, then of the models."""
     heads = (
         "part",
         "stack",
@@ -111,7 +111,7 @@ def diff_table(found: Diff) -> Table:
 
 
 def ratio(a: int, b: int) -> str:
-    """The second over the first to four digits, exact where it is a whole number.
+    """Format the second over the first to four digits, exact where it is a whole number.
 
     >>> ratio(2, 6), ratio(3, 2), ratio(0, 5), ratio(0, 0), ratio(3, 3)
     ('3', '0.6667', '', '', '1')
@@ -132,7 +132,7 @@ def _heads(found: Diff, first: str) -> tuple[str, ...]:
 
 
 def brief(figure: str) -> Callable[[int], str]:
-    """How a figure is shortened, by its name.
+    """Choose how a figure is shortened, by its name.
 
     >>> brief("matmul_flops")(5 * 10**12), brief("params")(7 * 10**9), brief("kv_cache_bytes")(1024)
     ('5.00 TFLOP', '7.00B', '1.00 KiB')
@@ -148,7 +148,7 @@ def _fitting(
     briefs: Sequence[Callable[[int], str]],
     width: int,
 ) -> list[str]:
-    """A table of exact numbers; where they are too wide for the screen, of shortened ones."""
+    """Write a table of exact numbers; where they are too wide for the screen, of shortened ones."""
     shown = [_numbers(*row, units.exact) for row in rows]
     if width_of(heads, shown) > width:
         shown = [_numbers(*row, short) for row, short in zip(rows, briefs, strict=True)]
@@ -168,7 +168,7 @@ def _numbers(
 
 
 def _runs(found: Diff) -> str:
-    """What was run; of each where they differ."""
+    """Say what was run; of each model where they differ."""
     said = []
     for side in (found.a, found.b):
         run = side.workload
@@ -180,7 +180,7 @@ def _runs(found: Diff) -> str:
 
 
 def _sentence(found: Diff, width: int) -> list[str]:
-    """Which parts differ, and how."""
+    """Say which parts differ, and how."""
     if found.same:
         return ["Nothing differs."]
     by_status: dict[str, list[str]] = {}
@@ -202,7 +202,7 @@ def _name(row: Row) -> str:
 
 
 def _quantity(found: Diff, quantity: str, width: int) -> list[str]:
-    """One quantity of every part that has some of it; left out where it says nothing new."""
+    """Write one quantity of every part that has some of it; nothing where that says nothing new."""
     pairs = [(row, row.values(quantity)) for row in found.rows]
     if quantity == "active_params" and all(both == row.values("params") for row, both in pairs):
         return []
@@ -217,7 +217,7 @@ def _quantity(found: Diff, quantity: str, width: int) -> list[str]:
 
 
 def _told(row: Row, width: int) -> list[str]:
-    """How a part is made in both models; one line for a part that is the same."""
+    """Write how a part is made in both models; one paragraph for a part that is the same."""
     told = [part.described for part in (row.a, row.b) if part is not None]
     if row.status == "same":
         return paragraph(f"= {_name(row)}", told[0], width)
@@ -240,7 +240,7 @@ def _told(row: Row, width: int) -> list[str]:
 
 
 def times(copies: int) -> str:
-    """How often a part comes.
+    """Say how often a part comes.
 
     >>> times(32), times(1)
     (' in each of 32 blocks', '')
@@ -261,7 +261,7 @@ def _value(value: object) -> str:
 
 
 def _letters(found: Diff, width: int) -> list[str]:
-    """The letters of the formulas."""
+    """Explain the letters of the formulas."""
     import re
 
     used = {

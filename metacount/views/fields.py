@@ -26,7 +26,7 @@ TAKES = {
 
 
 def field_rows() -> list[Json]:
-    """Every field in order: letter, what it takes, default, meaning, everyone else's names."""
+    """List every field in order: letter, what it takes, default, meaning, everyone else's names."""
     rows = []
     for name, field in FIELDS.items():
         takes = ", ".join(field.choices) or TAKES[field.takes]
@@ -46,7 +46,7 @@ def field_rows() -> list[Json]:
 
 
 def fields_text() -> str:
-    """The fields as a table, below the part that each belongs to."""
+    """Write the fields as a table, below the part that each belongs to."""
     width = columns()
     rows = []
     by_part: dict[str, list[Json]] = {}
@@ -61,7 +61,7 @@ def fields_text() -> str:
 
 
 def fields_table() -> Table:
-    """The fields as one table, with the path of each in a model."""
+    """Put the fields in one table, with the path of each in a model."""
     heads = ("field", "path", "letter", "required", "default", "takes", "meaning")
     rows = []
     for row in field_rows():

@@ -18,7 +18,7 @@ HEADS = ("device", "memory", "devices", "largest rank", "room for batch", "or se
 
 
 def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train: bool) -> str:
-    """A row for each device, then the commands, then what is not in the figures."""
+    """Write a row for each device, then the commands, then what is not in the figures."""
     width = columns()
     done = next((each.job for each in found if each.job is not None), None)
     lines = [bold(f"{model.name}  ({model.id})")]

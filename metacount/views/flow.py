@@ -19,7 +19,7 @@ WIDEST = 120
 
 
 def flow_text(flow: Flow) -> str:
-    """Title, letters, one block of lines a step, totals."""
+    """Write a flow: title, letters, one block of lines a step, totals."""
     width = min(columns(), WIDEST)
     title = bold(flow.name) + (f"  ({flow.model})" if flow.model not in ("", flow.name) else "")
     lines = [title, *([_run(flow)] if flow.workload else []), ""]
@@ -40,7 +40,7 @@ def flow_text(flow: Flow) -> str:
 
 
 def _used(steps: Sequence[Step]) -> set[str]:
-    """The letters that these steps are told in."""
+    """Find the letters that the shapes of these steps are written in."""
     found: set[str] = set()
     for step in steps:
         for terms in (*step.input_letters, *step.output_letters):
@@ -114,7 +114,7 @@ def _label(step: Step) -> str:
 
 
 def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
-    """A step in two lines or more: what it is, and its shapes."""
+    """Yield the lines of a step: what it is, and its shapes unless it repeats another."""
     label, shown = _label(step), _figures(step)
     room = width - (len(shown) + 2 if shown else 0)
     start = indent + len(label) + (2 if label else 0)
@@ -135,7 +135,7 @@ def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
 
 
 def _said(step: Step, room: int) -> str:
-    """The equation; else the statement, where it fits; else the module and what ran in it."""
+    """Choose the equation; else the statement, if it fits; else the module and what ran in it."""
     if step.like is not None:
         return f"as {step.like}"
     if step.equation is not None:
@@ -162,7 +162,7 @@ def _figures(step: Step) -> str:
 
 
 def _figured(text: str, length: int, step: Step, width: int) -> str:
-    """A line with the step's figures at its end; `length` is that of the text as it is seen."""
+    """Write a line with the step's figures at its end; `length` is that of the text as seen."""
     shown = _figures(step)
     if not shown:
         return text
@@ -173,7 +173,7 @@ def _figured(text: str, length: int, step: Step, width: int) -> str:
 
 
 def _shapes(step: Step, width: int) -> list[str]:
-    """In letters and in numbers; once where all inputs and outputs are of one shape."""
+    """Write shapes in letters and in numbers; once where inputs and outputs are of one shape."""
     ends = [_shown(step.inputs, step.input_letters), _shown(step.outputs, step.output_letters)]
     if not step.inputs or len({*ends[0], *ends[1]}) == 1:
         ends = ends[1:]
@@ -206,7 +206,7 @@ def _shown(
 
 
 def _counted(shapes: list[Shown], which: int) -> str:
-    """Shapes in letters (0) or in numbers (1), those that come again with ×."""
+    """Write shapes in letters (0) or in numbers (1), those that come again with ×."""
     times = {shape: shapes.count(shape) for shape in shapes}
     return "; ".join(shape[which] + (f" ×{n}" if n > 1 else "") for shape, n in times.items())
 

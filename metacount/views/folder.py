@@ -36,7 +36,7 @@ class FolderView:
         self.in_text = self.interrupted = False
 
     def json_lines(self) -> Generator[str, None, None]:
-        """One object a line, in the order of the paths; a refused file has `error` alone."""
+        """Yield an object a line, in the paths' order; a refused file has its path and `error`."""
         import json
 
         encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -58,7 +58,7 @@ class FolderView:
             self.interrupted = True  # what was counted stands there already
 
     def text(self) -> Generator[str, None, None]:
-        """A table of what was counted, then how many were refused and why."""
+        """Yield a table of what was counted, then how many were refused and why."""
         self.in_text = True
         rows: list[tuple[str, ...]] = []
         try:
@@ -72,7 +72,7 @@ class FolderView:
         yield "\n".join(self._sums()) + "\n"
 
     def closing(self) -> int:
-        """The exit code; what was refused is said on stderr too."""
+        """Return the exit code, after saying on stderr too what was refused."""
         n_refused = self.n_refused
         if self.interrupted:
             interrupted(n_refused + self.n_counted, len(self.listing.paths), "files")
@@ -132,7 +132,7 @@ class FolderView:
         return f"seq {SEQ_LEN}{fewer if self.n_shorter else ''}"
 
     def _reasons(self) -> list[str]:
-        """The most frequent first, each with the first of its files."""
+        """Write the most frequent reasons first, each with the first of its files."""
         groups = sorted(self.refused.values(), key=len, reverse=True)
         lines = []
         for group in groups[:MOST_REASONS]:
@@ -147,7 +147,7 @@ class FolderView:
 
 
 def _kind(error: str) -> str:
-    """The same for errors that differ in their numbers and values only.
+    """Reduce an error to what others share that differ in their numbers and values only.
 
     >>> _kind("n_layers must be at most 4096: got 9999; choose 1 to 4096")
     'n_layers must be at most #'
@@ -171,7 +171,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
-    """The table; paths are shortened and the last columns left out where the width asks for it."""
+    """Write the table; paths are shortened and the last columns left out to fit the width."""
     routed = any(row[1] != row[2] for row in rows)
     kept = [i for i in range(len(HEADS)) if routed or HEADS[i] != "active_params"]
     while True:
@@ -190,7 +190,7 @@ def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _with_bar(parts: Iterator[list[Outcome]], total: int) -> Iterator[list[Outcome]]:
-    """The same parts, with a bar on stderr where that is a terminal."""
+    """Yield the parts as they come, with a bar on stderr where that is a terminal."""
     if not sys.stderr.isatty():
         yield from parts
         return

@@ -61,7 +61,7 @@ WAYS = {
 
 
 def meaning(quantity: str) -> str:
-    """A quantity in words; the ways to train that its name adds, too.
+    """Put a quantity in words; the ways to train that its name adds, too.
 
     >>> meaning("activation_bytes:full")
     'bytes that autograd holds between the loss and its backward, full checkpointing'
@@ -81,7 +81,7 @@ class _Python(StrPrinter):
         return f"(-(-{self._quotient(*expr.args[0].as_numer_denom())}))"
 
     def _quotient(self, above: sympy.Expr, below: sympy.Expr, sign: str = "//") -> str:
-        """A quotient rounded down; without brackets the first factor of a product divides alone."""
+        """Write a quotient rounded down; unbracketed, a product's first factor divides alone."""
         upper = self.parenthesize(above, PRECEDENCE["Mul"])
         return f"{upper} {sign} {self.parenthesize(below, PRECEDENCE['Pow'])}"
 
@@ -97,7 +97,7 @@ class _Python(StrPrinter):
 
 
 def formula_text(model: Model, form: ClosedForm) -> str:
-    """Each part in letters and in numbers, then the total, then the legend."""
+    """Write each part in letters and in numbers, then the total, then the legend."""
     width = columns()
     lines = [bold(f"{model.name}: {form.quantity}"), *wrapped(meaning(form.quantity), width), ""]
     label = max(len(part) for part in (*form.parts, "total"))
@@ -124,7 +124,7 @@ def _part(label: str, letters: str, form: ClosedForm, value: int, width: int) ->
 
 
 def broken(formula: str, width: int) -> list[str]:
-    """Lines of at most `width`, each beginning with the operator it was broken at.
+    """Break a formula into lines of at most `width`; a line begins with the operator it broke at.
 
     Operators inside parentheses are broken at only where the outer ones leave a line too long.
     """
@@ -137,7 +137,7 @@ def broken(formula: str, width: int) -> list[str]:
 
 
 def _glued(formula: str, depth: int) -> str:
-    """`formula` with a space left only before operators in fewer than `depth` parentheses."""
+    """Replace the spaces of `formula` except before operators in fewer than `depth` parentheses."""
     out: list[str] = []
     level = 0
     for i, char in enumerate(formula):
@@ -148,7 +148,7 @@ def _glued(formula: str, depth: int) -> str:
 
 
 def _with_numbers(letters: str, form: ClosedForm) -> str:
-    """The letters' text with each letter's number in its place, so that both read the same way."""
+    """Put each letter's number in its place in the letters' text: both then read the same way."""
     return LETTERS.sub(lambda name: str(form.numbers.get(name[0], name[0])), letters)
 
 
@@ -163,7 +163,7 @@ def _legend(model: Model, form: ClosedForm, width: int) -> list[str]:
 
 
 def latex_text(model: Model, form: ClosedForm) -> str:
-    """The parts and their sum as one `aligned` environment, with the legend as comments."""
+    """Write the parts and their sum as one `aligned` environment, with the legend as comments."""
     lines = [f"% {model.name}: {form.quantity}"]
     for term in form.terms:
         lines.append(f"% {term.letter} = {form.numbers[term.letter]}: {term.name}, {term.meaning}")
@@ -176,7 +176,7 @@ def latex_text(model: Model, form: ClosedForm) -> str:
 
 
 def upright(name: str) -> str:
-    r"""A name of several letters in LaTeX; a hyphen would be a minus in mathematics.
+    r"""Write a name of several letters in LaTeX; a hyphen would be a minus in mathematics.
 
     >>> upright("hidden_size"), upright("self-attention")
     ('\\mathrm{hidden\\_size}', '\\text{self-attention}')
@@ -190,7 +190,7 @@ def _grouped(value: int) -> str:
 
 
 def python_text(model: Model, form: ClosedForm) -> str:
-    """A function of this model's sizes; called without arguments it gives the model's count."""
+    """Write a function of the model's sizes; called without arguments it gives the count."""
     arguments = ", ".join(f"{t.name}={form.numbers[t.letter]}" for t in form.terms)
     name = form.quantity.replace(":", "_")
     lines = [f"def {name}({'*, ' if arguments else ''}{arguments}):"]
@@ -207,7 +207,7 @@ def python_text(model: Model, form: ClosedForm) -> str:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """A name for a part that is no argument's: assigning it would change what the rest reads.
+    """Find a name for a part that is no argument's: assigning it would change what the rest reads.
 
     >>> free_name("norm", {"d"}), free_name("norm", {"norm"})
     ('norm', 'norm_')
@@ -225,12 +225,12 @@ def _assignment(name: str, value: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A model's name that cannot end the docstring it stands in."""
+    """Write a model's name so that it cannot end the docstring it stands in."""
     return name.replace("\\", "/").replace('"', "'")
 
 
 def in_python(expr: sympy.Expr, form: ClosedForm) -> str:
-    """An expression in our names, whole numbers throughout.
+    """Write an expression as Python in our names, whole numbers throughout.
 
     A half of a whole expression is exact: what is divided is known to be even.
     """
@@ -239,14 +239,14 @@ def in_python(expr: sympy.Expr, form: ClosedForm) -> str:
 
 
 def whole_python(expr: sympy.Expr) -> str:
-    """An expression as Python that stays in whole numbers: what is divided is known to be exact."""
+    """Write an expression as Python in whole numbers: what is divided is known to be exact."""
     above, below = together(expr).as_numer_denom()
     text = str(_Python().doprint(above))
     return text if below == 1 else f"({text}) // ({_Python().doprint(below)})"
 
 
 def formula_data(model: Model, form: ClosedForm) -> Json:
-    """Every spelling of every part, the legend, the values."""
+    """Collect every spelling of every part, the legend, the values."""
     return {
         "model": model.id,
         "name": model.name,

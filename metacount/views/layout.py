@@ -24,7 +24,7 @@ NOT_LAST = ("（", "《", "“", "‘", "(")  # and none ends with
 
 
 def columns() -> int:
-    """Characters of a line: $COLUMNS, the terminal's, or 80."""
+    """Find how many characters a line has: $COLUMNS, the terminal's, or 80."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isdecimal() and asked.isascii() and len(asked) < 6 and int(asked) > 0:
         return max(NARROWEST, int(asked))
@@ -36,12 +36,12 @@ def columns() -> int:
 
 
 def bold(text: str) -> str:
-    """`text` in bold on a terminal, as it is elsewhere."""
+    """Format `text` in bold on a terminal; elsewhere as it is."""
     return f"\x1b[1m{text}\x1b[0m" if text and is_terminal() else text
 
 
 def dim(text: str) -> str:
-    """`text` in faint letters on a terminal, as it is elsewhere."""
+    """Format `text` in faint letters on a terminal; elsewhere as it is."""
     return f"\x1b[2m{text}\x1b[0m" if text and is_terminal() else text
 
 
@@ -59,19 +59,19 @@ COLOURS = {
 
 
 def coloured(text: str, role: str | None) -> str:
-    """`text` in the colour of a role on a terminal that takes colours, as it is elsewhere."""
+    """Format `text` in a role's colour on a terminal that takes colours; elsewhere as it is."""
     code = COLOURS.get(role or "")
     return f"\x1b[{code}m{text}\x1b[0m" if text and code and is_terminal() else text
 
 
 def draws_lines() -> bool:
-    """Whether stdout can show the characters that lines are drawn with."""
+    """Tell whether stdout can show the characters that lines are drawn with."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return encoding.lower().startswith("utf")
 
 
 def is_terminal() -> bool:
-    """Whether stdout is a terminal that shows colours."""
+    """Tell whether stdout is a terminal that shows colours."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()
@@ -91,7 +91,7 @@ def cells(text: str) -> int:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` broken at spaces into lines of at most `width`; a longer word keeps a line to itself.
+    """Break `text` at spaces into lines of at most `width`; a longer word keeps a line to itself.
 
     Chinese has no spaces: it is broken between characters, but not before a mark that ends a
     phrase.
@@ -111,7 +111,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _words(text: str) -> Iterable[tuple[str, str]]:
-    """What must stay together, each with the space before it."""
+    """Yield the pieces that must stay together, each with the space before it."""
     for word in text.split():
         if max(word) < FIRST_WIDE:
             yield " ", word
@@ -127,7 +127,7 @@ def _words(text: str) -> Iterable[tuple[str, str]]:
 
 
 def paragraph(label: str, text: str, width: int, *, style: Callable[[str], str] = dim) -> list[str]:
-    """`label` and `text`, continued under the text; `style` is of the label.
+    """Write `label` and `text`, continued under the text; `style` is of the label.
 
     >>> paragraph("source", "arXiv:2302.13971, Table 2", 24)
     ['source  arXiv:2302.13971,', '        Table 2']
@@ -140,7 +140,7 @@ def paragraph(label: str, text: str, width: int, *, style: Callable[[str], str] 
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> list[str]:
-    """Columns as wide as their widest cell; `align` has one of < and > for each column.
+    """Write columns as wide as their widest cell; `align` has one of < and > for each column.
 
     A row of no cells is a rule. Trailing spaces are left out.
 
@@ -157,7 +157,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> li
 def noted_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int
 ) -> list[str]:
-    """A table whose last column is prose: wrapped to the width that the others leave.
+    """Write a table whose last column is prose: wrapped to the width that the others leave.
 
     >>> noted_table((), [("params", "7", "distinct stored parameters, tied ones once")], "<>", 40)
     ['params  7  distinct stored parameters,', '           tied ones once']
@@ -183,7 +183,7 @@ def noted_table(
 
 
 def width_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Characters of the widest line of `table`."""
+    """Count the characters of the widest line of `table`."""
     widths = _widths(heads, rows)
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
@@ -199,6 +199,6 @@ def _line(row: Sequence[str], widths: Sequence[int], align: str) -> str:
 
 
 def _padded(text: str, side: str, width: int) -> str:
-    """`text` in `width` cells, at the left (<) or at the right (>)."""
+    """Pad `text` to `width` cells, with the text at the left (<) or at the right (>)."""
     room = " " * (width - cells(text))
     return text + room if side == "<" else room + text

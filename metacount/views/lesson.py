@@ -47,11 +47,11 @@ class Lesson:
         return lesson_text(self.page, self.answers)
 
     def to_dict(self) -> Json:
-        """The page as plain data."""
+        """Convert the page to plain data."""
         return self.page.to_dict(answers=self.answers)
 
     def to_markdown(self) -> str:
-        """The page as Markdown."""
+        """Write the page as Markdown."""
         return lesson_markdown(self.page, self.answers)
 
     def _repr_markdown_(self) -> str:
@@ -70,19 +70,19 @@ def lesson(
 
 
 def listing(lang: str) -> list[dict[str, str]]:
-    """Every topic with its title and the model that it takes when none is named."""
+    """List every topic with its title and the model that it takes when none is named."""
     return [{"topic": t, "title": title_of(t, lang), "model": m} for t, m in TOPICS.items()]
 
 
 def listing_text(lang: str) -> str:
-    """The topics as a table."""
+    """Write the topics as a table."""
     rows = [(each["topic"], each["title"], each["model"]) for each in listing(lang)]
     heads = {"en": ("topic", "title", "model"), "zh": ("主题", "标题", "模型")}[lang]
     return "\n".join([*table(heads, rows, "<<<"), "", "metacount lesson moe --answers"]) + "\n"
 
 
 def lesson_text(page: Page, answers: bool) -> str:
-    """The page in lines no wider than the terminal, and not wider than is good to read."""
+    """Write the page in lines no wider than the terminal, and not wider than is good to read."""
     width = min(columns(), WIDEST)
     changed = "".join(f" --set {name}={value}" for name, value in page.changes.items())
     lines = [bold(line) for line in wrapped(page.title, width)]
@@ -122,7 +122,7 @@ def _table(block: Block, width: int) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], align: str) -> list[tuple[str, ...]]:
-    """Rows whose columns of numbers already stand at the right."""
+    """Pad the cells of rows so that columns of numbers already stand at the right."""
     widths = [max(cells(row[i]) for row in rows) for i in range(len(align))]
     return [
         (
@@ -137,7 +137,7 @@ def _aligned(rows: Sequence[Sequence[str]], align: str) -> list[tuple[str, ...]]
 
 
 def _broken(text: str, width: int) -> list[str]:
-    """An equation in lines of at most `width`, its own spacing kept where it fits."""
+    """Break an equation into lines of at most `width`; one that fits keeps its own spacing."""
     if cells(text) <= width:
         return [text]
     first, *rest = wrapped(text, width - len(INDENT))
@@ -145,7 +145,7 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def lesson_markdown(page: Page, answers: bool) -> str:
-    """The page as Markdown: tables as tables, equations and commands as code."""
+    """Write the page as Markdown: tables as tables, equations and commands as code."""
     parts = [f"# {page.title}", f"*{page.name}* (`{page.model}`)"]
     for block in page.blocks:
         if block.kind == "heading":

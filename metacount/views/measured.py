@@ -24,7 +24,7 @@ DASH = "-"
 def measured_data(
     model: TransformersOnly, said: Witness, workload: Workload, notes: Sequence[str] = ()
 ) -> Json:
-    """As plain data, under the names that `count` gives every model; null: not measured."""
+    """Collect plain data under the names that `count` gives every model; null: not measured."""
     params, flops = said.figures["params"], said.figures["matmul_flops"]
     return {
         "model": model.id,
@@ -48,7 +48,7 @@ def measured_data(
 def measured_text(
     model: TransformersOnly, said: Witness, workload: Workload, notes: Sequence[str] = ()
 ) -> str:
-    """Parameters by role, every figure that was measured, and where they come from."""
+    """Write parameters by role, every figure that was measured, and where they come from."""
     data = measured_data(model, said, workload)
     total, by_role = data["params"], data["by_role"]
     active = data["active_by_role"] or {}
@@ -81,7 +81,7 @@ def measured_text(
 
 
 def _published(model: TransformersOnly, total: int | None, width: int) -> list[str]:
-    """The published count beside the measured one, of a model of the catalog."""
+    """Write the published count beside the measured one, of a model of the catalog."""
     if model.entry is None or total is None:
         return []
     said, entry = compared(compare_published(model.entry, total), model.entry), model.entry

@@ -25,7 +25,7 @@ LONGEST_LABEL = 9
 
 
 def compared(comparison: Comparison, entry: CatalogEntry) -> str:
-    """How our count compares with the published one, in words.
+    """Say in words how our count compares with the published one.
 
     >>> from metacount.catalog import entry
     >>> llama = entry("llama-13b")
@@ -50,7 +50,7 @@ def compared(comparison: Comparison, entry: CatalogEntry) -> str:
 
 
 def said_besides(entry: CatalogEntry, width: int) -> list[str]:
-    """What was published of active parameters, the sources, what is inferred, and notes."""
+    """Write what was published of active parameters, the sources, what is inferred, and notes."""
     lines: list[str] = []
     if entry.published.active_label:
         meaning = entry.published.active_label_meaning
@@ -63,7 +63,7 @@ def said_besides(entry: CatalogEntry, width: int) -> list[str]:
 
 
 def models_table(counted: Sequence[Counted]) -> Table:
-    """The catalog with the count of each model, every column."""
+    """Tabulate the catalog with the count of each model, every column."""
     rows = []
     for entry, params in counted:
         row: list[Cell] = [None if cell == DASH else cell for cell in _model_row(entry, params)]
@@ -75,7 +75,7 @@ def models_table(counted: Sequence[Counted]) -> Table:
 
 
 def models_text(counted: Sequence[Counted]) -> str:
-    """The catalog with the count of each model, as many columns as fit the width."""
+    """Write the catalog with the count of each model, as many columns as fit the width."""
     width = columns()
     heads = HEADS
     rows = [_model_row(entry, params) for entry, params in counted]
@@ -120,7 +120,7 @@ def _model_row(entry: CatalogEntry, params: int | None) -> tuple[str, ...]:
 
 
 def models_data(counted: Sequence[Counted]) -> list[Json]:
-    """The catalog as plain data."""
+    """Convert the catalog to plain data."""
     return [_model_data(entry, params) for entry, params in counted]
 
 

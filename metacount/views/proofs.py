@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def proofs_text(name: str, shown: Shown) -> str:
-    """For each case a line for each quantity: equal, refuted with what is left, or not shown."""
+    """Write a line for each case and quantity: equal, refuted with what is left, or not shown."""
     width = columns()
     lines = [bold(f"{name}: formula less the form read off code")]
     label = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
@@ -52,13 +52,13 @@ def _said(proof: Proof) -> str:
 
 
 def where_of(proofs: Sequence[Proof]) -> list[str]:
-    """The domain of several proofs together, in words."""
+    """List the domain of several proofs together, in words."""
     found = (one.says for proof in proofs for one in conditions_of(proof, in_fields))
     return list(dict.fromkeys(filter(None, found)))
 
 
 def proofs_data(shown: Shown) -> list[Json]:
-    """The same as plain data, one after the other; `case` says of which sizes."""
+    """Convert proofs to plain data, one after the other; `case` says of which sizes."""
     return [
         {
             "quantity": proof.quantity,

@@ -14,7 +14,7 @@ ANEW = "`verify --all-sizes` shows it anew"
 
 
 def proven_lines(proof: Proven, width: int) -> list[str]:
-    """What is equal to code and for which sizes, what is not, and what is not said and why."""
+    """Write what is equal to code and for which sizes, what is not, what is not said and why."""
     lines: list[str] = []
     for against in (proof.code, proof.ours):
         if against is None:

@@ -30,7 +30,7 @@ MEMORY = {
 def shard_text(
     found: Sharded, *, rank: int | None = None, every: bool = False, fits: Verdict | None = None
 ) -> str:
-    """The mesh and the job, each kind of rank, and one of them (the largest) in full."""
+    """Write the mesh and the job, each kind of rank, and one of them (the largest) in full."""
     width, job = columns(), found.job
     mesh = f"on {units.exact(job.mesh.world)} ranks: {job.mesh}"
     lines = [bold(f"{found.name}  ({found.model})"), f"{mesh}; {job_said(job)}"]
@@ -57,7 +57,7 @@ def shard_text(
 
 
 def work_said(job: Job, *, batch: bool = True) -> str:
-    """What is done, in a few words."""
+    """Say what a job does, in a few words."""
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
         return f"serving{many}, seq {job.seq_len}, {job.dtype}"
@@ -67,7 +67,7 @@ def work_said(job: Job, *, batch: bool = True) -> str:
 
 
 def job_said(job: Job) -> str:
-    """What is done, with what each rank runs at a time."""
+    """Say what a job does, with what each rank runs at a time."""
     if not job.train:
         return f"{work_said(job)}: {job.rows} per rank"
     times = f" {job.micro_batches} times" if job.micro_batches > 1 else ""
@@ -76,7 +76,7 @@ def job_said(job: Job) -> str:
 
 
 def ranks_said(kind: Kind) -> str:
-    """Which ranks, shortened where there are many runs."""
+    """Write which ranks are of a kind, shortened where there are many runs."""
     runs = [
         f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
         for a, b, step in kind.ranks
@@ -131,7 +131,7 @@ def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> li
 
 
 def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
-    """What a rank sends, collective by collective, and in all by group."""
+    """Write what a rank sends, collective by collective, and in all by group."""
     if not kind.collectives:
         return [f"rank {rank} sends nothing"]
     rows: list[tuple[str, ...]] = []
@@ -156,7 +156,7 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
 
 
 def _between(kind: Kind, job: Job) -> list[str]:
-    """What leaves a machine."""
+    """Say what leaves a machine, of the rank that sends most between machines."""
     if job.mesh.world <= job.per_machine:
         return []
     found = {group: n for group, n in kind.sent_between_machines().items() if n}

@@ -21,7 +21,7 @@ STYLE = "margin-left:1.2em"
 
 
 def summary_text(summary: Summary) -> str:
-    """Figures, roles, and the tree."""
+    """Write a summary: figures, roles, and the tree."""
     width = columns()
     parts = [[bold(summary.name)], *(_drawn(table) for table in _tables(summary))]
     parts.append(tree_lines(summary.tree, CHOSEN, most=LINES, width=width))
@@ -34,7 +34,7 @@ def _drawn(table: Table) -> list[str]:
 
 
 def _tables(summary: Summary) -> list[Table]:
-    """The figures, and parameters by role where roles are known."""
+    """Tabulate the figures, and parameters by role where roles are known."""
     active = summary.active_params
     figures: list[tuple[Cell, ...]] = [
         ("params", summary.params),
@@ -60,7 +60,7 @@ def _notes(summary: Summary) -> list[str]:
 
 
 def summary_markdown(summary: Summary) -> str:
-    """Figures, roles and tree as tables of Markdown."""
+    """Write figures, roles and tree as tables of Markdown."""
     name = Table(heads=(summary.name,), rows=(), align="<")
     title = markdown(name).partition("\n")[0].strip("| ")  # with somebody else's marks escaped
     tree = tree_table(Shown(root=summary.tree, depth=None, chosen=CHOSEN, made_by=""))
@@ -70,7 +70,7 @@ def summary_markdown(summary: Summary) -> str:
 
 
 def summary_html(summary: Summary) -> str:
-    """The same for a notebook: folded, to be opened module by module. No script, no style sheet."""
+    """Render for a notebook: folded, to be opened module by module. No script, no style sheet."""
     from html import escape
 
     tables = "".join(_html(table) for table in _tables(summary))
@@ -98,7 +98,7 @@ def _html(table: Table) -> str:
 
 
 def _details(node: Node, depth: int, copies: int = 1) -> str:
-    """A module and, to be opened, those inside it, with the parameters of all copies."""
+    """Render a module and, to be opened, those inside it, with the parameters of all copies."""
     from html import escape
 
     copies *= node.count

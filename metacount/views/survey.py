@@ -35,7 +35,7 @@ TRAINED = tuple(map(HEADS.index, ("backward", "kept")))
 
 
 def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
-    """One line per type, then every note on what falls short, then the sums.
+    """Write one line per type, then every note on what falls short, then the sums.
 
     `interrupted` says how far it came, where it did not come to the end.
     """
@@ -73,7 +73,7 @@ def survey_text(rows: Sequence[SurveyRow], interrupted: str = "") -> str:
 
 
 def _fitting(body: Sequence[Sequence[str]], asked: list[int]) -> list[int]:
-    """The columns that fit the width; what is left out first can be done without best."""
+    """Choose the columns that fit the width; what is left out first can be done without best."""
     kept = list(asked)
     for gone in LEFT_OUT:
         heads, rows = [HEADS[i] for i in kept], [[row[i] for i in kept] for row in body]
@@ -105,7 +105,7 @@ def _or_dash(value: int | None, shown: Callable[[int], str]) -> str:
 
 
 def _sums(rows: Sequence[SurveyRow]) -> list[str]:
-    """Per kind: how many types, how many of them give what."""
+    """Write per kind how many types there are, and how many of them give what."""
     lines = []
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
@@ -121,13 +121,13 @@ def _sums(rows: Sequence[SurveyRow]) -> list[str]:
 
 
 def survey_data(rows: Sequence[SurveyRow]) -> list[Json]:
-    """As plain data."""
+    """Convert the rows to plain data."""
     return [row.to_dict() for row in rows]
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
-    """A bar on stderr, to be given to `survey` as its `progress`."""
+    """Show a bar on stderr until the block ends; give what it yields to `survey` as `progress`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

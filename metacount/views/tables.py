@@ -57,7 +57,7 @@ class Table:
 
 
 def shown(cell: Cell) -> str:
-    """A cell as people read it.
+    """Format a cell as people read it.
 
     >>> shown(1234567), shown(Share(part=1, whole=3)), shown(True), shown(None)
     ('1,234,567', '33.3 %', 'true', '-')
@@ -74,14 +74,14 @@ def shown(cell: Cell) -> str:
 
 
 def markdown(table: Table) -> str:
-    """The table as GitHub's Markdown writes one."""
+    """Write the table as GitHub's Markdown."""
     sides = [":---" if side == "<" else "---:" for side in table.align]
     rows = [[_in_markdown(shown(cell)) for cell in row] for row in (table.heads, *table.rows)]
     return "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], sides, *rows[1:]))
 
 
 def _in_markdown(text: str) -> str:
-    """A text in a cell: on one line, no bar ends the cell, no sign starts a tag or emphasis.
+    """Escape a text for a cell: on one line, no bar ends the cell, no < or `*` starts markup.
 
     >>> _in_markdown("2*d*m < |x|"), _in_markdown("2·N_e")
     ('2\\\\*d\\\\*m &lt; \\\\|x\\\\|', '2·N_e')
@@ -93,7 +93,7 @@ def _in_markdown(text: str) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """The table as CSV: whole numbers without commas, a share as a number, nothing for None."""
+    """Write the table as CSV: whole numbers without commas, shares as numbers, nothing for None."""
     import csv
     import io
 
@@ -115,7 +115,7 @@ def _in_csv(cell: Cell) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""The table as LaTeX's own `tabular`, which needs no package.
+    r"""Write the table as LaTeX's own `tabular`, which needs no package.
 
     >>> print(latex(Table(heads=("a_b",), rows=((5000,), ("7 % & x²",)), align=">")), end="")
     \begin{tabular}{r}

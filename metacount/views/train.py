@@ -25,7 +25,7 @@ MEANINGS = {
 
 
 def train_text(found: Training) -> str:
-    """Everything in tables, widest last."""
+    """Write everything of a measured step in tables, widest last."""
     width = columns()
     # a loss that is a sum is told by a note
     silent = () if found.logits_bytes else ("loss",)
@@ -113,7 +113,7 @@ def flops_table(found: Training | TrainingCount, optimizer_matmul_flops: int = 0
 
 
 def _beside(found: Training, width: int) -> list[str]:
-    """What the formulas say of what was measured: equal, how far off, or why nothing."""
+    """Write what the formulas say of what was measured: equal, how far off, or why nothing."""
     alike: list[str] = []
     lines: list[str] = []
     for name, counted in found.formula.items():
@@ -156,7 +156,7 @@ def role_table(found: Training | TrainingCount) -> list[str]:
 
 
 def _kept_places(found: Training) -> list[str]:
-    """What each layer keeps, equal neighbours in one line."""
+    """Write what each layer keeps, equal neighbours in one line."""
     places = list(found.activation_bytes_by_layer.items())
     rows = []
     for run in _runs([(place, (size,)) for place, size in places]):
@@ -178,7 +178,7 @@ class _Group:
 
 
 def _stages(found: Training) -> list[str]:
-    """The step in time: layers one after the other that do the same are one line."""
+    """Write the step in time: layers one after the other that do the same are one line."""
     rows = [
         (g.phase, g.place, units.gib(g.start), units.gib(g.most), units.gib(g.end))
         for g in _groups(found.timeline)
@@ -207,7 +207,7 @@ def _groups(stages: Sequence[Stage]) -> list[_Group]:
 
 
 def _runs(places: Sequence[tuple[str, tuple[int, ...]]]) -> list[list[int]]:
-    """Neighbours that differ in their number alone, and do the same, by their places in a list."""
+    """Group neighbours that differ in their number alone and do the same, by places in a list."""
     found: list[list[int]] = [[0]] if places else []
     for i in range(1, len(places)):
         (one, size), (other, same) = places[i - 1], places[i]
@@ -219,7 +219,7 @@ def _runs(places: Sequence[tuple[str, tuple[int, ...]]]) -> list[list[int]]:
 
 
 def _stem(place: str) -> tuple[str, bool]:
-    """A name without the number at its end, and whether there is one."""
+    """Cut the number off the end of a name, and tell whether there is one."""
     head, _, tail = place.rpartition(".")
     return (head, True) if tail.isdecimal() else (place, False)
 

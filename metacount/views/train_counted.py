@@ -22,7 +22,7 @@ ROLES = (
 
 
 def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
-    """A step that formulas count, in the same tables; what they leave open, with the reason."""
+    """Write a step that formulas count, in tables; what they leave open, with the reason."""
     width, run = columns(), found.workload
     reasons: dict[str, list[str]] = {}
     for name, why in found.uncovered.items():
@@ -54,7 +54,7 @@ def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
 
 
 def counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
-    """The same as plain data, under the names that a measured step has."""
+    """Convert a counted step to plain data, under the names that a measured step has."""
     chosen = setup.to_dict()
     figures = {name: value for name, value in found.to_dict().items() if name not in chosen}
     return {
@@ -86,7 +86,7 @@ def _counted_bytes(found: TrainingCount, setup: Setup, width: int) -> list[str]:
 
 
 def _kept_blocks(found: TrainingCount) -> list[str]:
-    """What one block of each kind keeps."""
+    """Write what one block of each kind keeps."""
     rows = [
         (kind, units.exact(times), units.exact(size), units.gib(size * times))
         for kind, size in (found.activation_bytes_of_block or {}).items()

@@ -61,7 +61,7 @@ class Shown:
 
 
 def tree_text(model: Model | TransformersOnly, asked: Shown) -> str:
-    """Title, one line per module and tensor, and how to read them."""
+    """Write title, one line per module and tensor, and how to read them."""
     rows, width = asked.rows, columns()
     chosen = asked.chosen or DEFAULT
     if asked.chosen is None and (
@@ -83,14 +83,14 @@ def tree_text(model: Model | TransformersOnly, asked: Shown) -> str:
 
 
 def tree_lines(root: Node, chosen: tuple[str, ...], *, most: int, width: int) -> list[str]:
-    """One line per module and tensor, at most so many lines: what does not fit is counted."""
+    """Write one line per module and tensor, at most `most` lines: what does not fit is counted."""
     asked = Shown(root=root, depth=None, chosen=chosen, made_by="")
     lines = _lines(asked.rows, chosen, asked, width)
     return lines if len(lines) <= most else [*lines[:most], f"... {len(lines) - most} lines more"]
 
 
 def tree_table(asked: Shown) -> Table:
-    """The same rows by their paths, with the number of copies of each."""
+    """Tabulate the rows of a tree by their paths, with the number of copies of each."""
     chosen = asked.chosen or DEFAULT
     heads = ("module", "copies", *chosen)
     align = "<>" + "".join("<" if name in LEFT else ">" for name in chosen)
@@ -100,7 +100,7 @@ def tree_table(asked: Shown) -> Table:
 
 
 def tree_data(asked: Shown) -> Json:
-    """The tree as plain data, as deep as asked; with the formulas that were asked for."""
+    """Convert the tree to plain data, as deep as asked; with the formulas that were asked for."""
     data = asked.root.to_dict(asked.root.params)
     _trim(data, asked.root, asked, 0)
     return data
@@ -143,21 +143,21 @@ def _texts(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[st
 
 
 def _fixed(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[int]:
-    """The width of every column but the formula's, which takes what is left."""
+    """Find the width of every column but the formula's, which takes what is left."""
     narrow = [name for name in chosen if name != "formula"]
     cells = [list(narrow), *(_texts(row, narrow, asked, rows[0]) for row in rows)]
     return [max(len(line[i]) for line in cells) for i in range(len(narrow))]
 
 
 def _room(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int) -> int:
-    """Characters that are left for the names."""
+    """Count the characters that are left for the names."""
     fixed = _fixed(rows, chosen, asked)
     formula = NARROWEST_FORMULA + len(GAP) if "formula" in chosen else 0
     return max(NARROWEST_NAME, width - sum(fixed) - len(GAP) * len(fixed) - formula)
 
 
 def _lines(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int) -> list[str]:
-    """Head and rows. Names give way to numbers; a formula goes on below itself."""
+    """Write head and rows. Names give way to numbers; a formula goes on below itself."""
     narrow = [name for name in chosen if name != "formula"]
     fixed = _fixed(rows, chosen, asked)
     room = _room(rows, chosen, asked, width)
@@ -198,7 +198,7 @@ def _formula(row: Row, chosen: Sequence[str], asked: Shown, room: int) -> list[s
 
 
 def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
-    """The lines that lead from a row to what it is in."""
+    """Draw the lines that lead from a row to what it is in."""
     if not last:
         return ""
     branch, end, on, over = guides
@@ -206,7 +206,7 @@ def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
 
 
 def _guide_below(row: Row, rows: Sequence[Row], guides: tuple[str, ...]) -> str:
-    """The lines beside the second line of a row, down to the rows that follow."""
+    """Draw the lines beside the second line of a row, down to the rows that follow."""
     *_, on, over = guides
     after = rows[rows.index(row) + 1 :]
     inside = bool(after) and len(after[0].last) > len(row.last)
@@ -214,7 +214,7 @@ def _guide_below(row: Row, rows: Sequence[Row], guides: tuple[str, ...]) -> str:
 
 
 def _label(row: Row, guides: tuple[str, ...], room: int) -> tuple[str, str, str]:
-    """Guide, name and note of a row in `room`: the note gives way first, then the name."""
+    """Fit guide, name and note in `room`: the note gives way first, an `as in` after the name."""
     guide = _guide(row.last, guides)
     name, note, left = row.name, row.note, room - len(guide)
     if note.startswith(AS_IN):
@@ -228,7 +228,7 @@ def _label(row: Row, guides: tuple[str, ...], room: int) -> tuple[str, str, str]
 
 
 def _cut(text: str, room: int) -> str:
-    """As much of a text as there is room for.
+    """Cut a text to the room that there is.
 
     >>> _cut("post_attention_layernorm", 12), _cut("norm", 12)
     ('post_attent…', 'norm')
@@ -237,7 +237,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int) -> list[str]:
-    """How to read what is there, and no more."""
+    """Say how to read what is there, and no more."""
     said = []
     if any("×" in row.name for row in rows):
         said.append("×N: N alike, shown once")
@@ -262,7 +262,7 @@ def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int)
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:
-    """(full name, full name of the tensor that it is) of every tied tensor."""
+    """List (full name, full name of the tensor that it is) of every tied tensor."""
     prefix = f"{root.path}." if root.path else ""
     found = [(f"{prefix}{name}", place) for name, place in root.tied.items()]
     for child in root.children:
@@ -271,7 +271,7 @@ def _tied(root: Node) -> list[tuple[str, str]]:
 
 
 def _windows(spec: ModelSpec, width: int) -> list[str]:
-    """Blocks with the same tensors may see differently far; the tree alone would hide that."""
+    """Say how far blocks see: those with the same tensors may differ, which the tree would hide."""
     near = sum(map(spec.is_windowed_layer, range(spec.n_layers)))
     if not near:
         return []

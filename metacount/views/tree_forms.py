@@ -36,7 +36,7 @@ class Forms:
         self._used: set[str] = set()
 
     def of(self, forms: tuple[tuple[int, str], ...]) -> Form:
-        """The sum of the formulas of some paths, each so many times."""
+        """Sum the formulas of some paths, each so many times."""
         if forms not in self._made:
             self._made[forms] = self._form(forms)
         return self._made[forms]
@@ -52,7 +52,7 @@ class Forms:
         return Form(text=in_letters(expr), latex=sympy.latex(expr), value=int(value))
 
     def legend(self) -> list[tuple[str, str, str, str]]:
-        """Letter, name, number and meaning of every size that was used so far."""
+        """List letter, name, number and meaning of every size that was used so far."""
         return [
             (t.letter, t.name, units.exact(self._numbers[t.letter]), t.meaning)
             for t in (*legend.MODEL_TERMS, *LAYERS)

@@ -16,7 +16,7 @@ PLAIN = ("Linear", "ModuleList", "Embedding")
 
 
 def label(node: Node, numbered: bool) -> str:
-    """The name of a module, with how often it comes; of a period, what it is made of."""
+    """Name a module, with how often it comes; a period by what it is made of."""
     if node.module == PERIOD:
         inside = ", ".join(label(child, numbered=True) for child in node.children)
         above = node.name.rpartition(".")[0]
@@ -25,7 +25,7 @@ def label(node: Node, numbered: bool) -> str:
 
 
 def note(node: Node, numbered: bool) -> str:
-    """What a module computes, else its class where that says more than its name."""
+    """Say what a module computes, else its class where that says more than its name."""
     alike = f"{node.count} alike" if not numbered and node.count > 1 else ""
     told = node.computes
     if not told and node.module not in (*PLAIN, PERIOD, "", node.name):
@@ -34,7 +34,7 @@ def note(node: Node, numbered: bool) -> str:
 
 
 def as_in(place: str, seen: list[str]) -> str:
-    """Where else a module was shown: the nearest of the places, without what both paths share.
+    """Say where else a module was shown: the nearest place, without what both paths share.
 
     >>> as_in("layers.3-60.mlp", ["layers.0-2.mlp"]), as_in("encoder.b.c", ["decoder.b.c"])
     ('as in 0-2', 'as in decoder')
@@ -54,7 +54,7 @@ def _apart(mine: str, theirs: str) -> str:
 
 
 def is_line(node: Node, joined: int) -> bool:
-    """Whether one line says all of what a module owns: one tensor, or a weight and its bias."""
+    """Tell whether one line says all that a module owns: one tensor, or a weight and its bias."""
     if len(node.tensors) + len(node.buffers) == 1:
         return True
     plain = list(node.tensors) == ["weight", "bias"] and not node.buffers
@@ -62,13 +62,13 @@ def is_line(node: Node, joined: int) -> bool:
 
 
 def inside(node: Node) -> str:
-    """The name of the one tensor of a module, where it is not its weight."""
+    """Name the one tensor of a module, where it is not the module's weight."""
     (first, *_) = (*node.tensors, *node.buffers)
     return "" if first == "weight" else f".{first}"
 
 
 def joined(node: Node, times: int) -> str:
-    """The shapes of a module's tensors in one cell: a vector after a matrix is its bias."""
+    """Write the shapes of a module's tensors in one cell: a vector after a matrix is its bias."""
     first, *rest = (*node.tensors.values(), *node.buffers.values())
     if node.buffers:
         return f"{shape_text(first, times)} {BUFFER}"
@@ -78,7 +78,7 @@ def joined(node: Node, times: int) -> str:
 
 
 def shape_text(size: tuple[int, ...], times: int = 1) -> str:
-    """A tensor's shape, or that of some alike.
+    """Write a tensor's shape, or that of some alike.
 
     >>> shape_text((512, 64)), shape_text((512, 512), 3)
     ('[512, 64]', '3 × [512, 512]')

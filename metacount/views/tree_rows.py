@@ -66,7 +66,7 @@ class _At:
 
 
 def rows_of(root: Node, depth: int | None = None) -> list[Row]:
-    """Every row below and including `root`, `depth` levels of them (None: all).
+    """List every row below and including `root`, `depth` levels of them (None: all).
 
     A matrix and its bias are a row each, unless there are too many rows.
     """
@@ -83,7 +83,7 @@ class _Rows:
         self._seen: dict[int, list[str]] = {}  # where modules that are alike were shown
 
     def below(self, node: Node, at: _At) -> Iterator[Row]:
-        """The row of a node, then those of what it holds."""
+        """Yield the row of a node, then those of what it holds."""
         node = _chained(node) if at.last else node
         numbered = node.name.rpartition(".")[2][:1].isdecimal()
         copies = at.copies * node.count
@@ -130,13 +130,13 @@ class _Rows:
 
 
 def _is_kept(node: Node) -> bool:
-    """Whether a checkpoint holds something of a module, or it multiplies."""
+    """Tell whether a checkpoint holds something of a module, or the module multiplies."""
     stored = node.params or node.tied or node.flops or node.buffers.keys() - node.unstored
     return bool(stored) or any(map(_is_kept, node.children))
 
 
 def _chained(node: Node) -> Node:
-    """A module that holds one other and nothing else, together with it: `layers.0-31`."""
+    """Join a module that holds one other and nothing else with that other: `layers.0-31`."""
     while len(node.children) == 1 and node.count == 1 and node.module != PERIOD:
         if node.tensors or node.tied or node.buffers or node.own_flops:
             break
@@ -153,7 +153,7 @@ def _chained(node: Node) -> Node:
 def _tensor_rows(
     node: Node, tensors: dict[str, tuple[int, ...]], place: str, copies: int, within: int
 ) -> Iterator[Row]:
-    """The tensors that a module owns, those that it shares, and its buffers."""
+    """Yield a row for tensors that a module owns, those that it shares, and its stored buffers."""
     prefix = f"{node.path}." if node.path else ""
     start = f"{place}." if place else ""
     for key, size in tensors.items():
@@ -222,7 +222,7 @@ def _times(value: int | None, copies: int) -> int | None:
 
 
 def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
-    """The formulas of a node: its own, or those of what it stands for.
+    """Return the formulas of a node: its own, or those of what it stands for.
 
     What multiplies and stores nothing (the products between positions) has none.
     """
@@ -238,7 +238,7 @@ def forms_of(node: Node, within: int = 1) -> tuple[tuple[int, str], ...]:
 
 
 def _together(children: tuple[Node, ...]) -> list[Node]:
-    """The children, with neighbouring projections of queries, keys and values added up."""
+    """Add up neighbouring projections of queries, keys and values among the children."""
     names = [child.name for child in children]
     for wanted in TOGETHER:
         for at in range(len(names) - 2):
@@ -248,7 +248,7 @@ def _together(children: tuple[Node, ...]) -> list[Node]:
 
 
 def _sum(parts: tuple[Node, ...]) -> Node:
-    """Three projections as one node: alike, with a count, or of a row for each."""
+    """Join three projections into one node: alike, with a count, or with a row for each."""
     name = ", ".join(part.name for part in parts)
     if len({part.alike for part in parts}) == 1:
         return replace(parts[0], name=name, count=len(parts))

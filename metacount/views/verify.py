@@ -15,7 +15,7 @@ DASH = "-"
 
 
 def verification_text(result: Verification, name: str) -> str:
-    """Every quantity with what each witness says, where they come from, and the verdict."""
+    """Write every quantity with what each witness says, where they come from, and the verdict."""
     from metacount.witness import QUANTITIES
 
     witnesses = result.witnesses
@@ -55,7 +55,7 @@ def _mark(values: Sequence[int | None]) -> str:
 def _by_value(
     said: dict[str, list[int | None]], names: Sequence[str]
 ) -> list[tuple[str, str, str]]:
-    """A line for each value that is given, with those who give it: for narrow terminals."""
+    """Make a row for each value that is given, with those who give it: for narrow terminals."""
     rows = []
     for quantity, values in said.items():
         known = dict.fromkeys(value for value in values if value is not None)
@@ -80,7 +80,7 @@ def _verdict(result: Verification, width: int) -> list[str]:
 
 
 def verifications_text(results: list[Verification]) -> str:
-    """A line for each model and a closing line for all."""
+    """Write a line for each model and a closing line for all."""
     rows = []
     for result in results:
         published = next((w for w in result.witnesses if w.name == "published"), None)

@@ -28,7 +28,7 @@ SLEEP_CYCLES = 500_000
 
 
 def waits_for_host(call: Call, device: torch.device) -> str | None:
-    """Whether the host waits for the device inside of `call`: torch's words for it, or None.
+    """Return torch's words where the host waits for the device inside of `call`, or None.
 
     Every other error is raised.
     """
@@ -59,7 +59,7 @@ def hold_device(_device: torch.device) -> None:
 
 
 def nodes_of(graph: torch.cuda.CUDAGraph) -> int | None:
-    """Kernels and copies in a captured graph; None without NVIDIA's Python bindings."""
+    """Count a captured graph's nodes (kernels, copies); None without NVIDIA's Python bindings."""
     try:
         from cuda.bindings import runtime
 
@@ -108,7 +108,7 @@ class CaptureRoom:
         torch.cuda.synchronize(self.device)
 
     def capture(self, call: Call) -> Captured:
-        """One call as a graph, ready to be replayed."""
+        """Capture one call as a graph, ready to be replayed."""
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -136,7 +136,7 @@ class CaptureRoom:
         torch.cuda.empty_cache()
 
     def heal(self) -> None:
-        """After a capture that failed: another stream and pool, and a small capture that works."""
+        """Recover from a failed capture: another stream and pool, a small capture that works."""
         torch.cuda.synchronize(self.device)
         self.stream, self.pool = torch.cuda.Stream(self.device), None
         x = torch.zeros(1, device=self.device)

@@ -41,7 +41,7 @@ class _OnDevice(Counted):
         self.device = device
 
     def timed(self, before: Call, run: Call, n: int) -> list[float]:
-        """Seconds of each of `n` runs, `before` queued in front of the first event of each."""
+        """Time `n` runs, in seconds, `before` queued in front of the first event of each."""
         pairs = []
         for _ in range(n):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -61,12 +61,12 @@ class EagerStopwatch(_OnDevice):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Some of its own work first."""
+        """Run one hot sample of the variant's own work before the block."""
         self.timed(_nothing, self.all_calls, 1)
         yield
 
     def burst(self, state: str) -> list[float]:
-        """Some samples: seconds of one call."""
+        """Take some samples, each the seconds of one call."""
         n = self.samples_of(state)
         if state == HOT:
             found = self.timed(_nothing, self.all_calls, n)
@@ -103,7 +103,7 @@ class GraphStopwatch(_OnDevice):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Captured, its results compared, warmed up; dropped at the end, whatever happens."""
+        """Capture the graphs, compare results, warm up; drop the graphs after, whatever happens."""
         try:
             single = self.room.capture(self.calls[0])
             self._compare(single)
@@ -128,7 +128,7 @@ class GraphStopwatch(_OnDevice):
             self.room.leave()
 
     def _last_first(self) -> object:
-        """Every call of a hot sample, the first set last; gives what the last call gave."""
+        """Run every call of a hot sample, the first set last; return what the last call gave."""
         out = None
         for _ in range(self.passes):
             for call in reversed(self.calls):
@@ -144,7 +144,7 @@ class GraphStopwatch(_OnDevice):
         captured.out = None
 
     def burst(self, state: str) -> list[float]:
-        """Some samples: seconds of one call."""
+        """Take some samples, each the seconds of one call."""
         n = self.samples_of(state)
         hold_device(self.device)
         if state == HOT:

@@ -77,7 +77,7 @@ class Monitor:
             self._stop.wait(self.period)
 
     def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
-        """Fields of a row: medians over the windows, the lowest clock, and why it was low.
+        """Sum up the windows as fields of a row: medians, the lowest clock, and why it was low.
 
         Energy is the median power times the median time of a call.
         """
@@ -101,7 +101,7 @@ class Monitor:
 
 
 def monitor_of(device: torch.device) -> Monitor | None:
-    """A monitor of a CUDA device; None on a CPU, and without NVML or its bindings."""
+    """Return a monitor of a CUDA device; None on a CPU, and without NVML or its bindings."""
     if device.type != "cuda":
         return None
     try:
@@ -126,7 +126,7 @@ def monitor_of(device: torch.device) -> Monitor | None:
 
 
 def _handle(nvml: ModuleType, device: torch.device) -> object:
-    """The device by its uuid: NVML's numbers ignore CUDA_VISIBLE_DEVICES."""
+    """Find NVML's handle of the device by uuid: NVML's numbers ignore CUDA_VISIBLE_DEVICES."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:
         return nvml.nvmlDeviceGetHandleByIndex(device.index or 0)

@@ -47,7 +47,7 @@ class Entrant:
     failed: BaseException | None = None
 
     def medians(self, state: str) -> list[float]:
-        """One value for each round."""
+        """Return one value for each round, the median of its samples."""
         return [median(burst) for burst in self.rounds[state]]
 
 
@@ -112,7 +112,7 @@ def _warm_up(
     is_ours: Callable[[Entrant, BaseException], bool],
     clock: Callable[[], float],
 ) -> None:
-    """The case's own work before the first sample: clocks ramp up, caches and allocators settle."""
+    """Warm up by the case's work before any sample: clocks ramp up, caches, allocators settle."""
     began = clock()
     while clock() - began < until.warm_up_seconds:
         running = [one for one in entrants if one.failed is None]

@@ -14,7 +14,7 @@ Interval = tuple[float, float]
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie, between neighbours in proportion.
+    """Return the value below which `share` of the values lie, between neighbours in proportion.
 
     >>> quantile([4.0, 1.0, 3.0, 2.0], 0.5), quantile([5.0, 1.0, 2.0, 4.0, 3.0, 6.0], 0.2)
     (2.5, 2.0)
@@ -28,12 +28,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """Return the middle value, or the mean of the two in the middle."""
     return quantile(values, 0.5)
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
-    """Where the median lies with at least 95 % confidence, whatever the distribution.
+    """Find where the median lies with at least 95 % confidence, whatever the distribution.
 
     The k-th smallest and the k-th largest value, k as large as the binomial distribution allows;
     None for fewer than six values.
@@ -58,7 +58,7 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of the interval as a share of the median; infinite where there is no interval.
+    """Compute half of the interval as a share of the median; infinite where there is no interval.
 
     >>> half_width([9.0, 10.0, 10.0, 10.0, 10.0, 11.0]), half_width([1.0])
     (0.1, inf)
@@ -68,7 +68,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def drift(values: Sequence[float]) -> float:
-    """How far the medians of the first and the second half lie apart, of the smaller one.
+    """Compute how far the medians of the first and second half lie apart, over the smaller one.
 
     >>> drift([1.0, 1.0, 1.5, 1.5])
     0.5
@@ -81,5 +81,5 @@ def drift(values: Sequence[float]) -> float:
 
 
 def paired(values: Sequence[float], baseline: Sequence[float]) -> list[float]:
-    """The ratio of each round, both measured in it: what drifts does so for both."""
+    """Divide each round's value by the baseline's of that round: what drifts does so for both."""
     return [value / other for value, other in zip(values, baseline, strict=True)]

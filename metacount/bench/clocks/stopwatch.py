@@ -51,14 +51,14 @@ class Stopwatch(Protocol):
     nodes: int | None
 
     def turn(self) -> AbstractContextManager[None]:
-        """A context in which bursts can be taken: made ready before, given back after."""
+        """Return a context in which bursts can be taken: made ready before, given back after."""
 
     def burst(self, state: str) -> list[float]:
-        """Some samples: seconds of one call."""
+        """Take some samples, each the seconds of one call."""
 
 
 def passes_for(call_s: float, sets: int) -> int:
-    """How often all sets are gone through for a sample of a millisecond.
+    """Choose how often all sets are gone through for a sample of a millisecond.
 
     >>> passes_for(3e-6, 1), passes_for(3e-6, 16), passes_for(0.2, 3), passes_for(1e-9, 3)
     (334, 21, 1, 341)
@@ -68,7 +68,7 @@ def passes_for(call_s: float, sets: int) -> int:
 
 
 def samples_for(sample_s: float) -> int:
-    """How many samples a burst has.
+    """Choose how many samples a burst has.
 
     >>> samples_for(1e-3), samples_for(2e-3), samples_for(0.5)
     (8, 4, 1)
@@ -95,18 +95,18 @@ class Counted:
         self.calls_per_sample = self.passes * self.sets
 
     def samples_of(self, state: str) -> int:
-        """Samples of a burst in this state."""
+        """Choose how many samples a burst has in this state."""
         if state == COLD:
             return samples_for(self.call_s + self.flush_s)
         return samples_for(self.call_s * self.calls_per_sample)
 
     def next_set(self) -> int:
-        """Cold samples go through the sets in turn."""
+        """Return the index of the next set: cold samples go through the sets in turn."""
         self.cold_taken += 1
         return (self.cold_taken - 1) % self.sets
 
     def all_calls(self) -> None:
-        """Every call of a hot sample."""
+        """Run every call of a hot sample."""
         for _ in range(self.passes):
             for call in self.calls:
                 call()
@@ -119,13 +119,13 @@ class CpuStopwatch(Counted):
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Each set once, so that the caches are as this variant leaves them."""
+        """Run each set once before the block, so that caches are as this variant leaves them."""
         for call in self.calls:
             call()
         yield
 
     def burst(self, state: str) -> list[float]:
-        """Some samples: seconds of one call."""
+        """Take some samples, each the seconds of one call."""
         one = self._hot if state == HOT else self._cold
         return [one() for _ in range(self.samples_of(state))]
 
@@ -146,7 +146,7 @@ class CpuStopwatch(Counted):
 
 
 def estimate_call(call: Call, device: torch.device) -> float:
-    """Seconds of one call, roughly: the shorter of two, the first of which may warm up."""
+    """Estimate the seconds of one call: the shorter of two, the first of which may warm up."""
     found = []
     for _ in range(2):
         if device.type == "cuda":
@@ -162,8 +162,8 @@ def estimate_call(call: Call, device: torch.device) -> float:
 
 
 def flusher(device: torch.device, n_bytes: int) -> Call:
-    """A call that reads a buffer of so many bytes: what the caches held goes, and nothing in them
-    has to be written back later.
+    """Return a call that reads a buffer of so many bytes: what the caches held goes, and nothing in
+    them has to be written back later.
     """
     buffer = torch.randint(100, (max(1, n_bytes // 4),), dtype=torch.int32, device=device)
     return lambda: torch.amax(buffer, 0)
@@ -171,7 +171,7 @@ def flusher(device: torch.device, n_bytes: int) -> Call:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Python's garbage collector stays out of the samples."""
+    """Switch Python's garbage collector off in the block, out of the samples; restore it after."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -182,7 +182,7 @@ def no_collector() -> Iterator[None]:
 
 
 def input_sets(device: torch.device, set_bytes: int, cache_bytes: int) -> int:
-    """How many input sets to rotate through: 3, on CUDA as many as exceed the cache, at most 16.
+    """Choose how many input sets to rotate: 3, on CUDA as many as exceed the cache, at most 16.
 
     >>> input_sets(torch.device("cpu"), 8192, 2**25)
     3

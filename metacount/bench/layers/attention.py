@@ -25,24 +25,24 @@ GPU_WAYS = (*WAYS, *BACKENDS, *PEERS)
 
 
 def kv_heads(spec: ModelSpec) -> dict[str, int]:
-    """Key/value heads of each kind: the model's own groups, or four query heads to a group."""
+    """Choose the key/value heads of each kind; for GQA the model's, or one per four query heads."""
     h, own = spec.n_heads, spec.n_kv_heads or spec.n_heads
     grouped = own if 1 < own < h else h // 4 if h % 4 == 0 and h > 4 else None
     return {"mha": h} | ({"gqa": grouped} if grouped else {}) | {"mqa": 1}
 
 
 def variant_names(kinds: dict[str, int], ways: Sequence[str] = WAYS) -> tuple[str, ...]:
-    """Every variant; with a head each there is nothing to fold."""
+    """Name every variant; with a key/value head for each query head there is nothing to fold."""
     return tuple(k + w for k in kinds for w in ways if not (k == "mha" and w == "-folded"))
 
 
 def baselines(kinds: dict[str, int], ways: Sequence[str] = WAYS) -> tuple[str, ...]:
-    """Every way to compute attention with a head each: ratios are to the fastest of them."""
+    """Name the variants with a key/value head for each query head: ratios are to the fastest."""
     return tuple(name for name in variant_names(kinds, ways) if name.startswith("mha"))
 
 
 def workload(at: Positions) -> dict[str, int | str]:
-    """The positions under their public names."""
+    """Return the positions under their public names, with the phase."""
     phase = "decode" if at.seq_len == 1 and at.kv_len > 1 else "prefill"
     return {
         "phase": phase,
@@ -55,7 +55,7 @@ def workload(at: Positions) -> dict[str, int | str]:
 def case(
     model: str, spec: ModelSpec, at: Positions, dtype: str, ways: Sequence[str] = WAYS
 ) -> Case:
-    """One attention layer of `spec`'s sizes, without rotary embedding and QK-norm."""
+    """Make a case of one attention layer of `spec`'s sizes, without rotary embedding or QK-norm."""
     d, h, width = spec.d_model, spec.n_heads, spec.head_dim
     assert width is not None
     kinds, value_bytes = kv_heads(spec), DTYPES[dtype].itemsize
@@ -157,7 +157,7 @@ def _over_cache(
 def layer_of(
     weights: tuple[nn.Parameter, ...], d: int, h: int, g: int, width: int, way: str
 ) -> Attention:
-    """The reference module with these weights and the core of one way."""
+    """Build the reference module with these weights and the core of one way."""
     with torch.device("meta"):
         layer = Attention(parts.Attention(n_heads=h, n_kv_heads=g, head_dim=width), d)
     projections = (layer.q_proj, layer.k_proj, layer.v_proj, layer.o_proj)
@@ -169,7 +169,7 @@ def layer_of(
 
 
 def core_of(way: str, scale: float) -> nn.Module:
-    """What computes the middle of attention in one way."""
+    """Build the module that computes the middle of attention in one way."""
     if way in PEERS:
         return PEERS[way](scale)
     if way == "-folded":

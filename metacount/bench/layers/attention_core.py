@@ -39,7 +39,7 @@ class Core(nn.Module):
         )
 
     def forward(self, q_BHSK: Tensor, *caches: Tensor) -> Tensor:
-        """[B, H, S, K] and the caches -> [B, H, S, K]."""
+        """Compute the middle of attention: [B, H, S, K] and the caches -> [B, H, S, K]."""
         k, v = caches[self.first : self.first + 2]
         y_BHSK: Tensor = self.core(q_BHSK, k, v, self.sees)
         return y_BHSK
@@ -48,7 +48,7 @@ class Core(nn.Module):
 def case(
     model: str, spec: ModelSpec, at: Positions, dtype: str, ways: Sequence[str] = WAYS
 ) -> Case:
-    """The middle of one attention layer of `spec`'s heads."""
+    """Make a case of the middle of one attention layer of `spec`'s heads."""
     h, width = spec.n_heads, spec.head_dim
     assert width is not None
     kinds, value_bytes = kv_heads(spec), DTYPES[dtype].itemsize

@@ -26,7 +26,7 @@ DTYPES = {**build.DTYPES, TF32: torch.float32}
 
 @contextmanager
 def product_precision(dtype: str) -> Iterator[None]:
-    """Products of float32 as the dtype says: tf32 short, fp32 in full; as before afterwards."""
+    """Compute the block's float32 products as the dtype says: tf32 short, fp32 full; undo after."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == TF32 else "highest")
     try:
@@ -36,7 +36,7 @@ def product_precision(dtype: str) -> Iterator[None]:
 
 
 def rows_of(out: Output, rows: list[int]) -> Expected:
-    """Rows of the flattened output, which is one tensor [..., D]."""
+    """Take rows of the flattened output, which is one tensor [..., D]."""
     assert isinstance(out, Tensor)
     y_ND = out.flatten(0, -2)
     return (y_ND[rows],)
@@ -117,17 +117,17 @@ class Case:
 
 
 def weight(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-    """A random matrix that keeps the size of what it multiplies: variance 1 / (last axis)."""
+    """Draw a random matrix that keeps the size of what it multiplies: variance 1 / (last axis)."""
     drawn = torch.randn(shape, device=device, dtype=dtype).mul_(shape[-1] ** -0.5)
     return nn.Parameter(drawn, requires_grad=False)
 
 
 def gain(width: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-    """The weight of a norm: around 1, so that leaving it out shows."""
+    """Draw the weight of a norm: around 1, so that leaving it out shows."""
     drawn = 1 + torch.randn(width, device=device, dtype=dtype) / 4
     return nn.Parameter(drawn, requires_grad=False)
 
 
 def part(whole: Tensor, rows: slice) -> nn.Parameter:
-    """Some rows of another variant's matrix as a parameter, in the same memory."""
+    """Return some rows of another variant's matrix as a parameter, in the same memory."""
     return nn.Parameter(whole[rows], requires_grad=False)

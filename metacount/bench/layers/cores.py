@@ -39,7 +39,7 @@ class FusedCore(nn.Module):
         sees: Visibility,
         _bias: Tensor | None = None,
     ) -> Tensor:
-        """-> [B, H, S, U]; causal from the first position on, or one query that sees all."""
+        """Attend causally from the first position on, or with one query to all: -> [B, H, S, U]."""
         with _only(self.backend):
             return F.scaled_dot_product_attention(
                 q_BHSK,
@@ -52,7 +52,7 @@ class FusedCore(nn.Module):
 
 
 def _only(backend: str | None) -> AbstractContextManager[None]:
-    """Torch may choose among its kernels, or must take this one."""
+    """Let torch choose among its kernels in the block, or make it take this one."""
     if backend is None:
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -79,7 +79,7 @@ class FoldedCore(nn.Module):
         sees: Visibility,
         _bias: Tensor | None = None,
     ) -> Tensor:
-        """-> [B, H, S, U]."""
+        """Compute attention with the queries of a group as rows of one matrix: -> [B, H, S, U]."""
         n_groups, n_queries = k_BGTK.shape[1], q_BHSK.shape[2]
         q_BGXK = q_BHSK.unflatten(1, (n_groups, -1)).flatten(2, 3)
         # [b, g, r·s, k] @ [b, g, k, t] -> [b, g, r·s, t]
@@ -125,7 +125,7 @@ class OverCache(nn.Module):
         )
 
     def forward(self, x_BSD: Tensor, *cache: Tensor) -> Tensor:
-        """[B, S, D] and the cache -> [B, S, D]."""
+        """Run the layer over the cache: [B, S, D] and the cache -> [B, S, D]."""
         held = StaticCache(cache, self.past) if self.static else self._growing(cache)
         how = {"absorbed": True} if self.absorbed else {}
         y_BSD: Tensor = self.layer(x_BSD, self.sees, cache=held, **how)

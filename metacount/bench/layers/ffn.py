@@ -65,13 +65,13 @@ class JoinedGatedFeedForward(nn.Module):
         self.gate_up, self.down = gate_up_XD, down_DM
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """[N, D] -> [N, D]."""
+        """Compute SwiGLU by two products: [N, D] -> [N, D]."""
         gate_NM, up_NM = F.linear(x_ND, self.gate_up).chunk(2, dim=-1)
         return F.linear(F.silu(gate_NM) * up_NM, self.down)
 
 
 def variant_names(gated: dict[str, int], extras: Extras = PLAIN) -> tuple[str, ...]:
-    """Every variant of the block, the baseline first."""
+    """Name every variant of the block, the baseline first."""
     names = ["gelu", "gelu-compiled", *(["gelu-autotuned"] if extras.autotune else [])]
     ways = [*WAYS, *([JOINED_AUTOTUNED] if extras.autotune else [])]
     ways += GATED_PEERS if extras.peers else []
@@ -86,14 +86,14 @@ def variant_names(gated: dict[str, int], extras: Extras = PLAIN) -> tuple[str, .
 
 
 def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str, extras: Extras = PLAIN) -> Case:
-    """The feed-forward block of `spec`'s width, over `n_tokens` tokens."""
+    """Make a case of the feed-forward block of `spec`'s width, over `n_tokens` tokens."""
     return sized(model, spec.d_model, widths(spec), n_tokens, dtype, extras)
 
 
 def sized(
     label: str, d: int, gated: dict[str, int], n_tokens: int, dtype: str, extras: Extras = PLAIN
 ) -> Case:
-    """The block of width `d`, SwiGLU at the widths of `gated`."""
+    """Make a case of the block of width `d`, SwiGLU at the widths of `gated`."""
     if extras.equal_time:
         gated = gated | {k: w for k, w in near_widths(d).items() if w not in gated.values()}
     value_bytes = DTYPES[dtype].itemsize
@@ -248,7 +248,7 @@ def _gated(
 def gated_pair(
     d_model: int, d_ff: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[GatedFeedForward, JoinedGatedFeedForward]:
-    """SwiGLU with three matrices and with two, over the same memory."""
+    """Build SwiGLU with three matrices and with two, over the same memory."""
     joined = JoinedGatedFeedForward(
         weight((2 * d_ff, d_model), device, dtype), weight((d_model, d_ff), device, dtype)
     )

@@ -35,7 +35,7 @@ class Product(nn.Module):
         self.weight = nn.Parameter(weight_YX.detach(), requires_grad=False)
 
     def forward(self, x_NX: Tensor) -> Tensor:
-        """[N, X] -> [N, Y]."""
+        """Multiply x by Wᵀ: [N, X] -> [N, Y]."""
         return F.linear(x_NX, self.weight)
 
 
@@ -43,7 +43,7 @@ class Gelu(nn.Module):
     """gelu(x), with erf."""
 
     def forward(self, x_NM: Tensor) -> Tensor:
-        """[N, M] -> [N, M]."""
+        """Compute gelu(x), with erf: [N, M] -> [N, M]."""
         return F.gelu(x_NM)
 
 
@@ -51,13 +51,13 @@ class SiluMul(nn.Module):
     """silu of the first half times the second."""
 
     def forward(self, x_NX: Tensor) -> Tensor:
-        """[N, 2·M] -> [N, M]."""
+        """Multiply silu of the first half by the second: [N, 2·M] -> [N, M]."""
         gate, up = x_NX.chunk(2, dim=-1)
         return F.silu(gate) * up
 
 
 def needs_bytes(n_tokens: int, widths: list[int], value_bytes: int) -> int:
-    """Rough bytes of all parts' own inputs: up to three sets of hidden values of each width."""
+    """Estimate bytes of the parts' own inputs: up to three sets of hidden values of each width."""
     return sum(3 * min(3 * n_tokens * m * value_bytes, MOST_SET_BYTES) for m in widths)
 
 
@@ -68,7 +68,7 @@ def variants(
     device: torch.device,
     n_sets: int,
 ) -> Iterator[Variant]:
-    """The parts of the plain block, then of each gated one."""
+    """Yield the parts of the plain block, then of each gated one."""
     up, down = plain.up_proj.weight, plain.down_proj.weight
     yield from _parts("gelu", PLAIN_PARTS, up, down, Gelu(), n_tokens, device, n_sets)
     for name, (_, joined) in gated.items():

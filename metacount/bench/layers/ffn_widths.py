@@ -9,12 +9,12 @@ EQUAL_TIME_SHARES = (0.8, 0.9, 1.0, 1.1, 1.2)
 
 
 def multiple_of(d_model: int) -> int:
-    """What a gated width is rounded up to: d/16, at most 256."""
+    """Return the number that a gated width is made a multiple of: d/16, at most 256."""
     return min(256, max(1, d_model // 16))
 
 
 def rule_width(d_model: int) -> int:
-    """Width at which SwiGLU has the parameters of a two-matrix block of width 4·d: 8·d/3.
+    """Compute the width at which SwiGLU has the parameters of two matrices of width 4·d: 8·d/3.
 
     Rounded up to a multiple of d/16, at most of 256: LLaMA-7B's 11008 and LLaMA-13B's 13824, which
     is 1.25 % more than 8·d/3.
@@ -27,7 +27,7 @@ def rule_width(d_model: int) -> int:
 
 
 def widths(spec: ModelSpec) -> dict[str, int]:
-    """Name and width of each SwiGLU: the rule's, 4·d, the model's own and its experts' width.
+    """Name the width of each SwiGLU: the rule's, 4·d, the model's own and its experts' width.
 
     `swiglu-own` is the width of the model's dense layers, `swiglu-expert` of one expert; either is
     left out where another has it.
@@ -37,7 +37,7 @@ def widths(spec: ModelSpec) -> dict[str, int]:
 
 
 def gated_widths(d_model: int, own: dict[str, int | None]) -> dict[str, int]:
-    """The two widths that follow from d, and those of `own` that differ from them."""
+    """Return the two widths that follow from d, and those of `own` that differ from them."""
     found = {"swiglu": rule_width(d_model), "swiglu-4d": 4 * d_model}
     for name, width in own.items():
         if width is not None and width not in found.values():
@@ -46,7 +46,7 @@ def gated_widths(d_model: int, own: dict[str, int | None]) -> dict[str, int]:
 
 
 def near_widths(d_model: int) -> dict[str, int]:
-    """Widths around the rule's, for `--equal-time`: swiglu@N.
+    """Choose widths around the rule's, for `--equal-time`: swiglu@N.
 
     >>> near_widths(4096)
     {'swiglu@8704': 8704, 'swiglu@9984': 9984, 'swiglu@12032': 12032, 'swiglu@13312': 13312}

@@ -44,7 +44,7 @@ SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 def case(
     model: str, spec: ModelSpec, at: Positions, dtype: str, ways: Sequence[str] = tuple(WAYS)
 ) -> Case:
-    """One MLA layer of `spec`, latent norms and rotary embedding included."""
+    """Make a case of one MLA layer of `spec`, latent norms and rotary embedding included."""
     sizes = {name: getattr(spec, name) for name in SIZES}
     h, value_bytes = spec.n_heads, DTYPES[dtype].itemsize
     cache = at.batch_size * at.kv_len * (sizes["kv_lora_rank"] + sizes["qk_rope_head_dim"])
@@ -141,7 +141,7 @@ def _build(
 
 
 def layer_of(spec: ModelSpec, sizes: dict[str, int]) -> LatentAttention:
-    """The reference module on meta, its softmax scaled by the width of a query head alone."""
+    """Build the reference module on meta, its softmax scaled by the width of a query head alone."""
     with torch.device("meta"):
         plain = parts.LatentAttention(
             n_heads=spec.n_heads,

@@ -28,7 +28,7 @@ ROUTINGS = ("balanced", "skewed")
 
 
 def choose(n_tokens: int, n_experts: int, top_k: int, routing: str) -> Tensor:
-    """[N, k] experts, k different ones for each token.
+    """Choose [N, k] experts, k different ones for each token.
 
     balanced: no expert gets two tokens more than another. skewed: drawn by Zipf's law, the
     expert of rank r with weight 1/r, without repetition in a token. Ranks are shuffled.
@@ -44,7 +44,7 @@ def choose(n_tokens: int, n_experts: int, top_k: int, routing: str) -> Tensor:
 
 
 def fullest(n_tokens: int, n_experts: int, top_k: int, routing: str) -> int:
-    """Rows of the expert that gets the most, rounded up where chance decides.
+    """Estimate the rows of the expert that gets the most, rounded up where chance decides.
 
     Of skewed routing the expert of rank 1 is drawn first with probability 1 / H(E), and by the
     k-th draw with at most k times as much; no expert gets more than all tokens.
@@ -66,7 +66,7 @@ class Routed(nn.Module):
         self.router, self.experts = router_ED, experts
 
     def forward(self, x_ND: Tensor, chosen_Nk: Tensor) -> Tensor:
-        """[N, D] and [N, k] -> [N, D]."""
+        """Weigh the chosen experts by the router and run them: [N, D] and [N, k] -> [N, D]."""
         logits_NE = F.linear(x_ND, self.router).float()
         weights_Nk = logits_NE.gather(-1, chosen_Nk).softmax(-1)
         y_ND: Tensor = self.experts(x_ND, chosen_Nk, weights_Nk)
@@ -92,14 +92,14 @@ class _Sorted(nn.Module, ABC):
 
     @abstractmethod
     def rows(self, x_RD: Tensor, expert_R: Tensor, counts_E: Tensor) -> Tensor:
-        """Rows sorted by expert, [R, D], through the expert of each: [R, D]."""
+        """Put the rows, sorted by expert, through the expert of each: [R, D] -> [R, D]."""
 
 
 class GroupedExperts(_Sorted):
     """One grouped product over all experts: every row meets the matrix of its own."""
 
     def rows(self, x_RD: Tensor, expert_R: Tensor, counts_E: Tensor) -> Tensor:
-        """[R, D] -> [R, D]."""
+        """Run the experts as grouped products: [R, D] -> [R, D]."""
         ends_E = counts_E.cumsum(0).to(torch.int32)
         hidden_RX = grouped_mm(x_RD, self.gate_up.transpose(-1, -2), ends_E)
         gate_RM, up_RM = hidden_RX.chunk(2, dim=-1)
@@ -114,7 +114,7 @@ class BatchedExperts(_Sorted):
         self.capacity = capacity
 
     def rows(self, x_RD: Tensor, expert_R: Tensor, counts_E: Tensor) -> Tensor:
-        """[R, D] -> [R, D]."""
+        """Run the experts as batched products over padded rows: [R, D] -> [R, D]."""
         n_experts = len(self.down)
         first_E = counts_E.cumsum(0) - counts_E
         place_R = torch.arange(len(x_RD), device=x_RD.device) - first_E[expert_R]
@@ -129,7 +129,7 @@ class BatchedExperts(_Sorted):
 
 
 def grouped_on_device(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch's grouped product runs without asking the host for the groups' sizes.
+    """Tell whether torch's grouped product runs without asking the host for the groups' sizes.
 
     Its own kernel is for bf16 on compute capability 9 and 10 (not 12); otherwise it loops over the
     experts (torch's GroupedMMUtils.h). A CPU has nothing to wait for.
@@ -140,13 +140,13 @@ def grouped_on_device(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def grouped_mm(rows_RD: Tensor, weight_EDX: Tensor, ends_E: Tensor) -> Tensor:
-    """torch's grouped product."""
+    """Multiply each expert's rows by its matrix, with torch's grouped product."""
     y_RX: Tensor = grouped_product()(rows_RD, weight_EDX, offs=ends_E)
     return y_RX
 
 
 def case(model: str, spec: ModelSpec, n_tokens: int, routing: str, dtype: str) -> Case:
-    """The routed experts of one layer of `spec`, without shared ones; always SwiGLU."""
+    """Make a case of one layer's routed experts of `spec`, without shared ones; always SwiGLU."""
     d, m, e, k = spec.d_model, spec.d_ff_expert, spec.n_experts, spec.top_k
     assert m is not None and e is not None and k is not None
     sizes = {"d_model": d, "d_ff_expert": m, "n_experts": e, "top_k": k}

@@ -25,7 +25,7 @@ class TorchRMSNorm(nn.Module):
         self.weight = weight_D
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """[N, D] -> [N, D]."""
+        """Compute torch's RMSNorm of x: [N, D] -> [N, D]."""
         return F.rms_norm(x_ND, self.weight.shape, self.weight, EPS)
 
 
@@ -37,12 +37,12 @@ class TorchLayerNorm(nn.Module):
         self.weight, self.bias = weight_D, bias_D
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """[N, D] -> [N, D]."""
+        """Compute torch's LayerNorm of x: [N, D] -> [N, D]."""
         return F.layer_norm(x_ND, self.weight.shape, self.weight, self.bias, EPS)
 
 
 def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str) -> Case:
-    """The norms of `spec`'s width over `n_tokens` tokens."""
+    """Make a case of the norms of `spec`'s width over `n_tokens` tokens."""
     d, value_bytes = spec.d_model, DTYPES[dtype].itemsize
     set_bytes = n_tokens * d * value_bytes
     return Case(

@@ -32,7 +32,7 @@ class ForwardBackward(nn.Module):
             weight.requires_grad_(True)
 
     def compiled(self, mode: str) -> ForwardBackward:
-        """The same with the layer under torch.compile, its backward with it."""
+        """Return another module with the layer under torch.compile, its backward with it."""
         other = ForwardBackward(self.layer)
         layer: object = torch.compile(self.layer, dynamic=False, fullgraph=True, mode=mode)
         assert isinstance(layer, nn.Module)  # as a module's compilation is, whatever its type says
@@ -40,7 +40,7 @@ class ForwardBackward(nn.Module):
         return other
 
     def forward(self, x_ND: Tensor, grad_ND: Tensor) -> tuple[Tensor, ...]:
-        """[N, D] and [N, D] -> the output, the input's gradient, and each weight's."""
+        """Compute the output, the input's gradient and each weight's from [N, D] and [N, D]."""
         with torch.enable_grad():
             x = x_ND.detach().requires_grad_(True)
             y = self.layer(x)
@@ -49,12 +49,12 @@ class ForwardBackward(nn.Module):
 
 
 def units_of(d_ff: int) -> list[int]:
-    """The hidden units that are compared, spread evenly."""
+    """Choose the hidden units that are compared, spread evenly."""
     return rows_to_check(d_ff, UNITS)
 
 
 def picks(*names: str) -> Pick:
-    """Rows of output and input gradient, then of each weight's gradient those of some units.
+    """Make a pick: rows of output and input gradient, then some units of each weight's gradient.
 
     `names` are the weights in order: up, gate, down, or gate_up for both in one matrix.
     """
@@ -75,7 +75,7 @@ def picks(*names: str) -> Pick:
 
 
 def plain_gradients(up_MD: Tensor, down_DM: Tensor) -> Reference:
-    """Of down·gelu(up·x): output and gradients, in float64."""
+    """Return the reference of down·gelu(up·x): output and gradients, in float64."""
 
     def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
         x, grad = (t.double() for t in inputs)
@@ -96,7 +96,7 @@ def plain_gradients(up_MD: Tensor, down_DM: Tensor) -> Reference:
 
 
 def gated_gradients(gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Reference:
-    """Of down·(silu(gate·x)·(up·x)): output and gradients, in float64."""
+    """Return the reference of down·(silu(gate·x)·(up·x)): output and gradients, in float64."""
 
     def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
         x, grad = (t.double() for t in inputs)

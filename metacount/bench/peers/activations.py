@@ -27,7 +27,7 @@ PACKAGES = {
 
 
 def missing(way: str) -> str | None:
-    """What to install for a way to run, or None where it is here."""
+    """Say what to install for a way to run, or None where it is here."""
     module, package = PACKAGES[way]
     return None if find_spec(module) is not None else f"pip install {package}"
 
@@ -44,7 +44,7 @@ class LigerGated(_Joined):
     """Liger-Kernel's silu·up; it takes the halves as matrices of their own, so two products."""
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """[N, D] -> [N, D]."""
+        """Compute SwiGLU with Liger-Kernel's silu·up: [N, D] -> [N, D]."""
         from liger_kernel.ops.swiglu import (
             LigerSiLUMulFunction,
         )
@@ -58,7 +58,7 @@ class TritonGated(_Joined):
     """silu·up in one Triton kernel that reads the joined product as it lies. Forward only."""
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """[N, D] -> [N, D]."""
+        """Compute SwiGLU with silu·up in one Triton kernel: [N, D] -> [N, D]."""
         from metacount.bench.peers.triton_silu import silu_mul
 
         return F.linear(silu_mul(F.linear(x_ND, self.gate_up)), self.down)

@@ -29,7 +29,7 @@ class FlashAttention3(_Core):
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
-        """-> [B, H, S, U]."""
+        """Compute attention with FlashAttention-3: -> [B, H, S, U]."""
         from flash_attn_interface import (
             flash_attn_func,
         )
@@ -46,7 +46,7 @@ class FlashInfer(_Core):
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
-        """-> [B, H, S, U]."""
+        """Compute attention of one sequence with FlashInfer: -> [B, H, S, U]."""
         import flashinfer
 
         if len(q_BHSK) != 1:
@@ -70,7 +70,7 @@ class FlashMla(_Core):
     def forward(
         self, q_BHSK: Tensor, k_BGTK: Tensor, v_BGTU: Tensor, sees: Visibility, _bias: object = None
     ) -> Tensor:
-        """-> [B, H, S, U]; keys and values are one latent, whose first part is the values."""
+        """Attend to latents, which are the keys and, first part, the values: -> [B, H, S, U]."""
         from flash_mla import (
             flash_mla_with_kvcache,
             get_mla_metadata,

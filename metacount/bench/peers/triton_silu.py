@@ -29,7 +29,7 @@ if triton is not None:
 
 
 def silu_mul(gate_up_NX: Tensor) -> Tensor:
-    """[N, 2·M] -> [N, M], computed in float32."""
+    """Compute silu(gate)·up in float32: [N, 2·M] -> [N, M]."""
     n, width = gate_up_NX.shape[0], gate_up_NX.shape[1] // 2
     out = torch.empty(n, width, device=gate_up_NX.device, dtype=gate_up_NX.dtype)
     _kernel[(n, -(-width // BLOCK))](gate_up_NX, out, width, BLOCK=BLOCK)

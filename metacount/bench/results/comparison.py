@@ -55,7 +55,7 @@ class Comparison:
 
 
 def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
-    """Lines as `--save` writes them; only timed ones are compared."""
+    """Compare the lines of two runs, as `--save` writes them; only timed ones are compared."""
     before = {_point(line): line for line in old if line["status"] == OK}
     after = {_point(line): line for line in new if line["status"] == OK}
     pairs = [

@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 2**28
 def lines_of(
     rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: Json, date: str
 ) -> list[Json]:
-    """A dict for each row: the row, the roof of its dtype (if any), the environment, the date."""
+    """Make a dict of each row: the row, its dtype's roof (if any), the environment, the date."""
     return [
         {
             "date": date,
@@ -35,7 +35,7 @@ def lines_of(
 
 
 def default_file(topic: str) -> str:
-    """Where `--save` without a file appends: metacount-bench-TOPIC.jsonl in the current folder.
+    """Name the file of `--save` without one: metacount-bench-TOPIC.jsonl in the current folder.
 
     >>> default_file("ffn")
     'metacount-bench-ffn.jsonl'
@@ -53,7 +53,7 @@ def append(file: str, lines: list[Json]) -> None:
 
 
 def read(file: str) -> list[Json]:
-    """Every line of a results file; an `InputError` names the first that is none."""
+    """Read every line of a results file; an `InputError` names the first that is no result."""
     try:
         if os.path.getsize(file) > MAX_FILE_BYTES:
             raise InputError(f"{shown(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB")
@@ -82,7 +82,7 @@ def _line(file: str, number: int, text: str) -> Json:
 
 
 def _from_format_1(line: Json) -> Json:
-    """A line as it is written today: what was compiled then was the joined block."""
+    """Bring a line of format 1 up to date: what was compiled then was the joined block."""
     name = line["variant"]
     if line["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
         name = name.removesuffix("-compiled") + "-joined-compiled"
@@ -105,7 +105,7 @@ NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a ti
 
 
 def _is_result(data: Json) -> bool:
-    """Whether a line holds what a picture is drawn from, each in its kind."""
+    """Tell whether a line holds what a picture is drawn from, each of the right type."""
     roof = data.get("ceiling")
     return (
         all(isinstance(data.get(name), str) for name in TEXTS)
@@ -134,7 +134,7 @@ def _is_positive(value: object) -> bool:
 
 
 def latest_run(lines: list[Json]) -> list[Json]:
-    """Of every (device, topic, case, variant, state, launch, direction), only the last line.
+    """Keep the last line of each (device, torch, topic, case, variant, state, launch, direction).
 
     A file grows by one run after another; a picture shows one point for each.
     """

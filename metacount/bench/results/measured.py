@@ -46,7 +46,7 @@ class Measured:
 
     @classmethod
     def of(cls, entrant: Entrant, ready: Ready) -> Self:
-        """From what took its turns."""
+        """Join an entrant that took its turns with what is known of its variant."""
         watch = entrant.watch
         known = ready.known | {
             "input_sets": watch.sets,
@@ -64,7 +64,7 @@ class Measured:
         )
 
     def medians(self, state: str) -> list[float]:
-        """One value a round."""
+        """Return one value a round, the median of its samples."""
         return [median(burst) for burst in self.rounds[state]]
 
 
@@ -77,7 +77,7 @@ def rows_of_case(
     monitor: Monitor | None,
     clock_mhz: int | None,
 ) -> Iterator[Row]:
-    """A row for each variant, launch and state; the backward alone where both ways were timed."""
+    """Yield a row per variant, launch and state; the backward alone where both ways were timed."""
     everything = [*measured, *_backwards(measured)]
     for one in everything:
         for state in states:
@@ -120,7 +120,7 @@ def rows_of_case(
 def _baseline(
     everything: Sequence[Measured], one: Measured, case: Case, state: str
 ) -> Measured | None:
-    """The fastest of the case's baselines, of the same launch and direction."""
+    """Find the fastest of the case's baselines, of the same launch and direction."""
     if one.variant.part:
         return None
     names = case.baselines or case.variants[:1]
@@ -134,7 +134,7 @@ def _baseline(
 
 
 def _backwards(measured: Sequence[Measured]) -> Iterator[Measured]:
-    """Forward and backward less the forward of the same round."""
+    """Yield each backward: forward and backward less the forward of the same round."""
     forwards = {(m.variant.name, m.launch): m for m in measured if m.direction == FORWARD}
     for both in measured:
         forward = forwards.get((both.variant.name, both.launch))
@@ -170,7 +170,7 @@ def _backwards(measured: Sequence[Measured]) -> Iterator[Measured]:
 def _equal_time(
     everything: Sequence[Measured], one: Measured, against: Measured | None, state: str
 ) -> Json:
-    """The width at which the gated block takes the baseline's time, for the row of the rule's.
+    """Find the width at which the gated block takes the baseline's time, for the rule's row.
 
     Read off each round between the two widths on either side, then the median over rounds.
     """
@@ -196,7 +196,7 @@ def _equal_time(
 
 
 def crossing(points: Sequence[tuple[int, float]], level: float) -> float | None:
-    """Where a line through neighbouring points first reaches `level` from below; None nowhere.
+    """Find where a line through neighbouring points first reaches `level` from below, or None.
 
     >>> crossing([(100, 1.0), (200, 2.0), (300, 4.0)], 3.0)
     250.0

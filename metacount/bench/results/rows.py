@@ -132,17 +132,17 @@ class Row:
     note: str | None = None
 
     def to_dict(self) -> Json:
-        """Every field, in order."""
+        """Return every field, in order."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Json) -> Row:
-        """From `to_dict` or a line of a results file, whose other keys are left out."""
+        """Build a row from `to_dict` or a line of a results file, whose other keys are left out."""
         return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 def timing_of(rounds: Sequence[Sequence[float]]) -> Timing:
-    """The samples of all rounds together, and what their medians say about the median.
+    """Summarize the samples of all rounds, and what their medians say about the median.
 
     >>> timing_of([[1.0, 1.0], [1.0], [1.5, 1.5], [1.5]]).apart
     0.5
@@ -163,12 +163,12 @@ def timing_of(rounds: Sequence[Sequence[float]]) -> Timing:
 
 
 def times(timing: Timing) -> Json:
-    """The fields of a row that a timing fills."""
+    """Return the fields of a row that a timing fills."""
     return asdict(timing)
 
 
 def rates(work: Work, timing: Timing, ceiling: Ceiling | None) -> Json:
-    """What follows from a time: rates, shares of what was measured in the same run, the bound."""
+    """Derive from a time the rates, shares of what was measured in the same run, and the bound."""
     flops_per_s = work.needed_flops / timing.median_s
     bytes_per_s = work.moved_bytes / timing.median_s
     found: Json = {
@@ -186,17 +186,17 @@ def rates(work: Work, timing: Timing, ceiling: Ceiling | None) -> Json:
 
 
 def roof_seconds(work: Work, ceiling: Ceiling) -> float:
-    """The longer of computing the needed FLOPs and moving the bytes that must move."""
+    """Return the longer time, of computing the needed FLOPs or moving the bytes that must move."""
     return max(work.needed_flops / ceiling.flops_per_s, work.moved_bytes / ceiling.memory_per_s)
 
 
 def bound(intensity: float, ceiling: Ceiling) -> str:
-    """`memory` where moving the bytes takes longer than computing the products, else `compute`."""
+    """Return `memory` where moving the bytes outlasts computing the products, else `compute`."""
     return "memory" if intensity < ceiling.ridge else "compute"
 
 
 def compared(medians: Sequence[float], baseline: Sequence[float]) -> Json:
-    """The ratio to the baseline over paired rounds, and whether it may be 1.
+    """Compute the ratio to the baseline over paired rounds, and whether it may be 1.
 
     It may where the interval of the median of the rounds' ratios (95 %; for fewer than six rounds
     all of them) holds 1.

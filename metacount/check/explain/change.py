@@ -28,7 +28,7 @@ class Change:
         return self.factor is not None and not any(n < 0 for n in self.factor[1])
 
     def of(self, table: Table) -> Table | None:
-        """The table with the change made."""
+        """Return the table with the change made."""
         if self.place is not None and self.by is not None:
             return substituted(table, self.place, self.by)
         assert self.factor is not None

@@ -57,7 +57,7 @@ class Changes:
     def between(
         self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
     ) -> Iterator[Change]:
-        """Changes of `scope` that would make some monomial of `difference`, theirs less ours.
+        """Yield the changes of `scope` that make a monomial of `difference`, theirs less ours.
 
         `summands` are theirs as they were written, before equal monomials were added up.
         """
@@ -170,7 +170,7 @@ class Changes:
         return Change(words=words, cost=cost + (ODD if same else 0), place=i, by=by)
 
     def letter(self, i: int, other: Monomial) -> Change | None:
-        """Another size in a size's place."""
+        """Return the change that puts another size in a size's place."""
         return self._by(i, Fraction(1), other)
 
     def _is_pair(self, added: Monomial, name: str) -> bool:
@@ -283,7 +283,7 @@ class Changes:
         return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))
 
     def text(self, table: Table) -> str:
-        """A table in our names."""
+        """Write a table in our names."""
         return named(self.space.expr(table))
 
 
@@ -296,5 +296,5 @@ def _letter(one: Monomial, i: int) -> Monomial:
 
 
 def _plain(number: Fraction) -> str:
-    """A number as people write it in a formula: no commas."""
+    """Write a number as people do in a formula: no commas."""
     return str(number)

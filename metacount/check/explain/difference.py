@@ -39,7 +39,7 @@ def explain(
     text: str | None = None,
     meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None = None,
 ) -> tuple[Term, ...]:
-    """`difference`, theirs less ours, as terms that sum to it, the largest first."""
+    """Explain `difference`, theirs less ours, as terms that sum to it, the largest first."""
     if truth.quantity in TRAINING:
         value = value_at(difference, numbers)
         return (Term(expr=truth.shown(difference), value=value, words=UNTOLD, known=False),)
@@ -94,7 +94,7 @@ def _told(
 
 
 def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, str]]:
-    """The terms of a story: what each adds, and words."""
+    """Return the terms of a story: what each adds, and its words."""
     space = teller.space
     now: Table = told.reading.taken(space.table(plain(truth.expr))) or {}
     said = []

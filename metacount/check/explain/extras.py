@@ -22,7 +22,7 @@ LIKELY = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
 
 
 def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
-    """What a quantity does not hold and is often counted in it: words, and what it adds."""
+    """Yield what is often counted in a quantity that does not hold it: words, and what it adds."""
     if quantity in ("params", "active_params"):
         yield from _extra_parameters(letters, parts)
     elif quantity == "kv_cache_bytes":

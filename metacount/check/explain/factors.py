@@ -24,7 +24,9 @@ UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
 
 
 def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator[Change]:
-    """A number and units that theirs has more than ours."""
+    """Yield changes by a factor, a number and units,
+    by which a monomial of theirs differs from ours.
+    """
     units = {space.place[LETTERS[name]] for name in UNITS if LETTERS[name] in space.place}
     units |= {space.place[BYTES_LETTER]} if BYTES_LETTER in space.place else set()
     seen = set()
@@ -51,7 +53,7 @@ def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator
 
 
 def factor_words(factor: Fraction, powers: list[tuple[sympy.Expr, int]], quantity: str) -> str:
-    """What it usually means when a whole count is off by a factor."""
+    """Say what it usually means when a whole count is off by a factor."""
     said = [_number_words(factor, quantity)] if factor != 1 else []
     missing = [named(letter) for letter, n in powers if n < 0 and letter != BYTES_LETTER]
     extra = [named(letter) for letter, n in powers if n > 0 and letter != BYTES_LETTER]

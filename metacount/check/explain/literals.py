@@ -30,7 +30,9 @@ PREFIX = "number_"
 def whole_quotients(
     expr: sympy.Expr, numbers: Mapping[sympy.Expr, int]
 ) -> tuple[sympy.Expr, list[str]]:
-    """`expr` without the floors and ceilings that change nothing at these sizes."""
+    """Drop the floors and ceilings of `expr`
+    that change nothing at these sizes; say what is whole.
+    """
     said, same = [], {}
     for call in sorted(expr.atoms(sympy.floor, sympy.ceiling), key=str):
         inside = call.args[0]
@@ -43,8 +45,8 @@ def whole_quotients(
 
 
 def summands(expr: sympy.Expr) -> list[sympy.Expr]:
-    """The summands of a formula as they were written: sums of parts are taken apart, sizes such as
-    (N - 1) or (h + h_kv) are not.
+    """List the summands of a formula as they were written: sums of parts are taken apart, sizes
+    such as (N - 1) or (h + h_kv) are not.
 
     >>> N, d, m, h = sympy.symbols("N d m h")
     >>> summands(N * (2 * d * m + d * (h - 1)) + d)
@@ -113,7 +115,7 @@ class Literals:
         return " ".join(found)
 
     def meant(self, value: int) -> list[sympy.Expr]:
-        """The sizes that a number may stand for."""
+        """List the sizes that a number may stand for."""
         found: list[sympy.Expr] = [letter for letter, n in self.numbers.items() if n == value]
         layers, dense = LETTERS["n_layers"], LETTERS["n_dense_layers"]
         if dense in self.numbers and self.numbers[layers] - self.numbers[dense] == value:
@@ -123,7 +125,9 @@ class Literals:
     def read(
         self, ours: Table, space: Space
     ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
-        """Their table and summands with sizes for numbers: for none, large ones only, for all."""
+        """Yield their table and summands with sizes in place of numbers:
+        of none, of large ones, of all.
+        """
         marked = space.table(self.expr)
         parts = [space.table(one) for one in summands(self.expr)]
         meant = {

@@ -60,7 +60,7 @@ class Mistake:
 
 
 def parts_of(letters: Letters, quantity: str) -> list[Part]:
-    """Every part of a quantity; they sum to it."""
+    """List every part of a quantity; together they sum to it."""
     if quantity == "kv_cache_bytes":
         return cache_parts(letters)
     if quantity == "state_bytes":
@@ -219,7 +219,7 @@ class Library:
     def _other_attention(
         self, letters: Letters, parts: list[Part], unit_of: dict[str, str]
     ) -> None:
-        """The attention of a model with latents counted as if it had none."""
+        """Add the mistakes of counting the attention of a model with latents as if it had none."""
         o = letters.of
         mine = [part for part in parts if part.group == ATTENTION]
         latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
@@ -257,7 +257,7 @@ class Library:
                 )
 
     def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
-        """Mistakes over the feed-forward of a mixture as a whole."""
+        """Add the mistakes over the feed-forward of a mixture of experts as a whole."""
         o = letters.of
         three = [part for part in parts if part.count > 1 and part.group == FEED_FORWARD]
         dense = [

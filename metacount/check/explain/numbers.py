@@ -36,7 +36,8 @@ Values = tuple[Fraction, ...]
 
 
 def explain_numbers(case: Case, answer: Answer, truth: Truth) -> tuple[Term, ...]:
-    """The difference as mistakes that fit at all sizes tried; as one unknown term otherwise.
+    """Explain the difference as mistakes that fit at all sizes tried;
+    as one unknown term otherwise.
 
     Two mistakes are named where nothing else fits; an accident would have to hold at every size.
     """
@@ -77,7 +78,7 @@ def explain_numbers(case: Case, answer: Answer, truth: Truth) -> tuple[Term, ...
 
 
 def _told(wanted: Values, index: dict[Values, Mistake]) -> tuple[Values, ...]:
-    """One mistake, or the only likeliest two, that make the difference at every size."""
+    """Find one mistake, or the only likeliest two, that make the difference at every size."""
     if wanted in index:
         return (wanted,)
     pairs = set()
@@ -94,7 +95,7 @@ def _told(wanted: Values, index: dict[Values, Mistake]) -> tuple[Values, ...]:
 
 
 def _swapped(library: Library, space: Space) -> Iterator[Mistake]:
-    """One size in another's place, in a part or in all."""
+    """Yield the mistakes of one size in another's place, in a part or in all."""
     changes = Changes(space, dict.fromkeys(space.letters, 1), None)
     whole = [("", library.whole, 0.0)]
     scopes = [(f"{scope.name}: ", scope.table, 0.05 + scope.cost) for scope in library.scopes]
@@ -119,7 +120,9 @@ def _swapped(library: Library, space: Space) -> Iterator[Mistake]:
 def _numbers(
     library: Library, space: Space, wanted: Values, at: list[list[Fraction]]
 ) -> Iterator[Mistake]:
-    """The one number that, in a size's place, would make the difference at every size."""
+    """Yield mistakes of one number in a size's place
+    that would make the difference at every size.
+    """
     whole = [("", library.whole, 0.0)]
     scopes = [(f"{scope.name}: ", scope.table, 0.05 + scope.cost) for scope in library.scopes]
     for letter in LETTERS.values():

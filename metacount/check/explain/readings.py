@@ -48,7 +48,7 @@ class Reading:
     written: Table  # theirs without the relations
 
     def meant(self, ours: Table) -> tuple[Relation, ...]:
-        """The relations that theirs shows to have been taken for granted.
+        """Return the relations that theirs shows to have been taken for granted.
 
         It does where it has not got the letter, or a monomial that is one of ours only so.
         """
@@ -60,7 +60,7 @@ class Reading:
         )
 
     def _connected(self, ours: Table, one: Relation, *, without: bool = False) -> int:
-        """How many of our monomials that theirs has not got it has in other letters."""
+        """Count the monomials of ours that theirs has not got but has in other letters."""
         known = tuple(other for other in self.relations if not (without and other is one))
         # of two sizes that are equal, the one may stand beside itself: 4·d_n for 2·d_n + 2·d_v
         new = [
@@ -74,7 +74,7 @@ class Reading:
         return sum(not found.isdisjoint(shape) for shape in missing if shape)
 
     def taken(self, table: Table) -> Table | None:
-        """A table with these sizes taken as one."""
+        """Return a table with the sizes of `relations` taken as one."""
         return _taken(table, self.relations)
 
 
@@ -86,7 +86,7 @@ def _taken(table: Table, relations: tuple[Relation, ...]) -> Table | None:
 
 
 def relations(space: Space, numbers: Mapping[sympy.Expr, int], *, pins: bool) -> list[Relation]:
-    """What is equal at the model's sizes; with `pins`, every size and its number too."""
+    """List what is equal at the model's sizes; with `pins`, every size and its number too."""
     found = []
     d, heads, width, kv, ff = (
         LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
@@ -143,7 +143,9 @@ def read(
     known: list[Relation],
     words: tuple[str, ...] = (),
 ) -> Iterator[Reading]:
-    """The formula as it stands, and with what makes the two sides most alike taken as equal."""
+    """Yield the formula as it stands,
+    and with what makes the two sides most alike taken as equal.
+    """
 
     def reading(some: tuple[Relation, ...]) -> Reading | None:
         mine = _taken(theirs, some)
@@ -192,7 +194,9 @@ def read(
 
 
 def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
-    """How many monomials of theirs are not ours, to the number; how far off; how many differ."""
+    """Count the monomials of theirs that are not ours to the number,
+    how far off they are, and how many differ.
+    """
     exact = sum(ours.get(key) != value for key, value in theirs.items())
     far = sum(
         min((sum(map(abs, map(int.__sub__, key, other))) for other in ours), default=0)

@@ -58,7 +58,7 @@ class Told:
     rival: str = ""  # one other mistake under another reading, as likely
 
     def single(self) -> str:
-        """The words of the only mistake; nothing where there are more."""
+        """Return the words of the only mistake; nothing where there are more."""
         said = [edit.words for edit in self.story.told] + [one.words for one in self.everywhere]
         return said[0] if len(said) == 1 else ""
 
@@ -83,7 +83,9 @@ class Search:
         self.longest = max((len(edit.adds) for edit in self.by_adds.values()), default=0)
 
     def cheapest(self, difference: Table, below: float, most: int) -> Story | None:
-        """The cheapest set of edits that add up to `difference`, if it costs less than `below`."""
+        """Find the cheapest set of edits that add up to `difference`,
+        if it costs less than `below`.
+        """
         self.best, self.steps = below, 0
         self.found: list[tuple[float, tuple[Edit, ...]]] = []
         for n in range(1, most + 1):
@@ -131,7 +133,9 @@ class Search:
 
 
 def against(a: Edit, b: Edit) -> bool:
-    """Whether one takes away what the other adds: left out although it is plainly there."""
+    """Tell whether one edit takes away what the other adds:
+    left out although it is plainly there.
+    """
     undone = {key for key, value in a.adds.items() if b.adds.get(key, 0) * value < 0}
     return bool(undone) and undone in (a.adds.keys(), b.adds.keys())
 
@@ -141,7 +145,7 @@ def _fits(edit: Edit, room: dict[str, int]) -> bool:
 
 
 def fits(several: tuple[Edit, ...], room: Mapping[str, int]) -> bool:
-    """Whether no part is changed more often than it is there."""
+    """Tell whether no part is changed more often than it is there."""
     left = dict(room)
     for edit in several:
         for part, count in edit.uses:
@@ -165,7 +169,9 @@ def _either(a: Edit, b: Edit) -> Edit:
 
 
 def beside(new: Told, old: Told) -> Told:
-    """The new story, which is simpler by a little, and the old one where each is one mistake."""
+    """Return the new story; note the old one as its rival if that costs little more, each is one
+    mistake and only the new one takes sizes as equal.
+    """
     words = old.single()
     close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
     if not close or old.reading.relations or not new.reading.relations:

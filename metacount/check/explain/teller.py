@@ -146,7 +146,7 @@ class Teller:
             self.best = told if self.best is None else beside(told, self.best)
 
     def sure(self, reading: Reading) -> None:
-        """Where no story is whole: parts left out that nothing left over comes near."""
+        """Keep the parts left out that nothing left over comes near, where no story is whole."""
         ours = reading.taken(self.mistakes.whole)
         if self.best is not None or ours is None:
             return
@@ -167,7 +167,7 @@ class Teller:
             self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
 
     def instead(self, reading: Reading, table: Table, words: str, cost: float) -> str:
-        """Two mistakes that add what one change adds, where they are little less likely."""
+        """Name two mistakes that add what one change adds, where they are little less likely."""
         same = words.rpartition(": ")[2]  # the same change of two halves is no other mistake
         ours = reading.taken(self.mistakes.whole)
         edits = [
@@ -201,7 +201,9 @@ class Teller:
         return found
 
     def linear(self, reading: Reading, table: Table) -> str:
-        """Another reading of S² + S: one of two products without its square, the other with it."""
+        """Name another reading of S² + S:
+        one of two products without its square, the other with it.
+        """
         i = self.space.place[LETTERS["seq_len"]]
         if any({1, 2} <= {key[i] for key in one} for one in reading.summands):
             return ""  # S·(S + 1) is written
@@ -213,7 +215,9 @@ class Teller:
         return min(same, key=lambda edit: edit.cost).words.replace(OR, " or ") if same else ""
 
     def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
-        """Whether a story of many parts is no accident: large ones that cancel each other."""
+        """Tell whether a story is no accident,
+        which many large parts that cancel each other would be.
+        """
         if len(story.told) + len(everywhere) < FEW:
             return True
         each = [abs(self.space.value(edit.adds, self.changes.here)) for edit in story.told]

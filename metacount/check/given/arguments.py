@@ -82,7 +82,7 @@ class Arguments:
         return found
 
     def structure(self, name: str) -> tuple[object] | None:
-        """What is no size: a key of the model's own config, or a field of its spec."""
+        """Look up what is no size: a key of the model's own config, or a field of its spec."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
         found = structure_of(self.words.spec, name)
@@ -100,7 +100,7 @@ class Arguments:
             self.notes.append(text)
 
     def in_letters(self, session: Session) -> dict[str, object]:
-        """Arguments that are letters; what is fixed by structure is a number."""
+        """Return the arguments as letters; what is fixed by structure is a number."""
 
         def letter(expr: sympy.Expr) -> int | Letter:
             return int(expr) if expr.is_Integer else session.letter(str(expr))
@@ -108,7 +108,7 @@ class Arguments:
         return self._arguments(letter)
 
     def at(self, case: Case) -> dict[str, object]:
-        """Arguments that are the numbers of `case`."""
+        """Return the arguments as the numbers of `case`."""
         numbers = numbers_of(*case)
         return self._arguments(lambda expr: int(value_at(expr, numbers)))
 
@@ -120,12 +120,14 @@ class Arguments:
         return given
 
     def used(self) -> set[sympy.Symbol]:
-        """The letters of all sizes that the function was given or has asked for."""
+        """Return the letters of all sizes that the function was given or has asked for."""
         exprs = [*self.sizes.values(), *self.known.values()]
         return {a for expr in exprs for a in getattr(expr, "free_symbols", ())}
 
     def asked(self, name: str) -> object:
-        """What the object means by `name`: an expression, or a 1-tuple of what is no size."""
+        """Return what the object means by `name`:
+        an expression, or a 1-tuple of what is no size.
+        """
         if name not in self.known:
             self.known[name] = self._meaning(name)
         return self.known[name]
@@ -151,7 +153,7 @@ class Arguments:
 
 
 def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
-    """A config: sizes as attributes and as items, under any spelling.
+    """Build a config: sizes as attributes and as items, under any spelling.
 
     What it holds lies in this call's frame, where the function cannot look.
     """
@@ -194,7 +196,7 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
         return True
 
     def get(name: str, default: object = None) -> object:
-        """The size, or `default` where the model has none."""
+        """Return the size `name`, or `default` where the model has none."""
         try:
             return size(name)
         except KeyError:

@@ -65,7 +65,7 @@ def ask(
     theirs = _in_letters(function, arguments, code, answer, seconds * FOR_LETTERS)
 
     def value(other: Case) -> Fraction | None:
-        """The exact value; None where a float cannot be."""
+        """Return the exact value of the function; None where a float cannot be exact."""
         given = _called(function, arguments.at(other), name)
         found = _number(given, name, answer.notes)
         return None if isinstance(given, float) and abs(found) > EXACT_FLOATS else found
@@ -113,7 +113,7 @@ def _said(error: object) -> str:
 
 
 def _number(value: Any, name: str, notes: list[str]) -> Fraction:
-    """What a function returned, exactly."""
+    """Convert what a function returned to a fraction, exactly."""
     if isinstance(value, int | Fraction) and abs(value) > LARGEST:
         raise InputError(
             f"{name}: returned a number of more than {MAX_BITS} bits; that is no count"
@@ -143,7 +143,7 @@ def _in_letters(
     answer: Answer,
     seconds: float,
 ) -> Theirs | None:
-    """What the function makes of letters; None, and why, where numbers must decide."""
+    """Return what the function makes of letters; None, and why, where numbers must decide."""
     session = Session()
     try:
         with limited(seconds):
@@ -171,7 +171,7 @@ def _in_letters(
 def _taking_letters(
     function: Callable[..., object], session: Session, code: Code
 ) -> Callable[..., object]:
-    """The same function with a min and a max that take letters, and so all that it calls."""
+    """Copy the function, and all that it calls, with a min and a max that take letters."""
     if not isinstance(function, types.FunctionType):
         return function
     spaces: dict[int, dict[str, object]] = {}

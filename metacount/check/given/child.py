@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _limit(seconds: float) -> None:
-    """Bounds on memory, processes, files and time, for all that the function starts as well."""
+    """Limit memory, processes, files and time, for all that the function starts as well."""
     try:
         import resource
     except ImportError:  # not every system has it
@@ -119,7 +119,7 @@ def _load(path: str, name: str, shown_as: str) -> Callable[..., object]:
 
 
 def inspect_function(value: object) -> bool:
-    """Whether `value` is a function that the file itself defines."""
+    """Tell whether `value` can be called and is defined by the file itself."""
     return getattr(value, "__module__", None) == NAME and callable(value)
 
 

@@ -49,7 +49,7 @@ class Code:
         self.why = self.why or why
 
     def _value(self, value: object, depth: int = 0) -> None:
-        """A function, a number, a table, or something that may hide a branch."""
+        """Inspect a function, a number, a table, or something that may hide a branch."""
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.CodeType):
@@ -77,7 +77,7 @@ class Code:
                 self._value(value, depth + 1)
 
     def _inside(self, value: object) -> None:
-        """The functions in a method, a partial, a cache or an object that can be called."""
+        """Inspect the functions in a method, a partial, a cache or an object that can be called."""
         if isinstance(value, functools.partial):
             self._items([value.func, *value.args, *value.keywords.values()], 0)
         elif isinstance(value, types.MethodType):
@@ -148,7 +148,7 @@ class Code:
 
 
 def _of_a_constant(step: dis.Instruction | None) -> bool:
-    """Whether `is` has None, True or False on its right."""
+    """Tell whether `is` has None, True or False on its right."""
     if step is None or "CONST" not in step.opname:
         return False
     return any(step.argval is constant for constant in (None, True, False))

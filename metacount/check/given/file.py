@@ -13,7 +13,9 @@ NAME = "formula_file"  # of what is loaded, to itself
 
 
 def loaded(path: str, shown_as: str) -> ModuleType:
-    """The module that a file makes; whatever it raises becomes one line, an `InputError`."""
+    """Load a file as a module; what it raises, but for a `MemoryError`,
+    becomes one line, an `InputError`.
+    """
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:

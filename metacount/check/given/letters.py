@@ -38,15 +38,17 @@ class Session:
         raise Asked(what)
 
     def letter(self, text: str) -> Letter:
-        """A letter that stands for the expression `text`."""
+        """Make a letter that stands for the expression `text`."""
         return _letter(self, text, ATOM if text.isidentifier() or text.isdigit() else SUM)
 
     def text(self, value: object) -> str:
-        """What was made of the letters, as text; a question where it is no arithmetic."""
+        """Write what was made of the letters as text;
+        ask, which ends the call, where it is no arithmetic.
+        """
         return self._operand(value)[0]
 
     def choose(self, name: str, values: tuple[object, ...]) -> Letter:
-        """min or max of letters and numbers."""
+        """Make a letter of the min or max of letters and numbers."""
         texts = [self._operand(value)[0] for value in values]
         whole = texts[0]
         for text in texts[1:]:
@@ -54,7 +56,7 @@ class Session:
         return _letter(self, whole, ATOM)
 
     def _operand(self, value: object) -> tuple[str, int]:
-        """Text of an operand, and how tightly it holds together."""
+        """Return the text of an operand, and how tightly it holds together."""
         if type(value) is Letter:
             text: str = object.__getattribute__(value, "text")
             return text, object.__getattribute__(value, "level")
@@ -86,7 +88,7 @@ class Session:
         return fraction
 
     def joined(self, sign: str, level: int, left: object, right: object) -> Letter:
-        """`left` and `right` with a sign between them."""
+        """Join `left` and `right` with a sign between them."""
         (a, tight), (b, other) = self._operand(left), self._operand(right)
         a = a if tight >= level else f"({a})"
         # a + (b - c) may be read from the left; a - (b - c), a * (b % c) must not be
@@ -94,14 +96,14 @@ class Session:
         return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
 
     def divided(self, left: object, right: object) -> Letter:
-        """A quotient, for which Python makes a float."""
+        """Divide `left` by `right`, for which Python makes a float."""
         self.floats = True
         power_of_two = type(right) is int and right > 0 and right & (right - 1) == 0
         self.rounds = self.rounds or not power_of_two
         return self.joined("/", PRODUCT, left, right)
 
     def whole(self, name: str, value: object) -> Letter:
-        """floor or ceil."""
+        """Make a letter of the floor or ceil of a value."""
         return _letter(self, f"{name}({self._operand(value)[0]})", ATOM)
 
 
@@ -194,7 +196,9 @@ class Letter:
         return self
 
     def __bool__(self) -> bool:
-        """True: a size that is 0 is structure, and no letter. Of a sum it is a question."""
+        """Answer True for one size: a size that is 0 is structure, and no letter.
+        Of a sum it is a question.
+        """
         session = _session(self)
         text, _ = session._operand(self)
         return text.isidentifier() or session.ask("whether it is 0")

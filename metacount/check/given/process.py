@@ -29,7 +29,7 @@ ROUNDS = 20  # of looking for what is left
 
 
 def answer_of(job: str, name: str, timeout: float) -> Json:
-    """What the child process answers to `job`; it and all it started end with this call."""
+    """Ask a child process for the answer to `job`; it and all it started end with this call."""
     package = str(Path(__file__).resolve().parents[3])
     paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]
     mark = uuid.uuid4().hex
@@ -70,7 +70,7 @@ def answer_of(job: str, name: str, timeout: float) -> Json:
 
 
 def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> bytes | None:
-    """What comes up to the end of the line, of the pipe or of the process; None when time is up."""
+    """Read up to the end of the line, of the pipe or of the process; None when time is up."""
     found = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -110,7 +110,7 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> int:
 
 
 def _marked(mark: str) -> list[int]:
-    """The processes that were started with `mark`, sessions of their own included."""
+    """Find the processes that were started with `mark`, sessions of their own included."""
     sign, found = f"{MARK}={mark}".encode(), []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):

@@ -27,7 +27,7 @@ class Choice(str):
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Tell whether the choice is any: neither empty nor "none"."""
         return self not in ("", "none")
 
 
@@ -71,7 +71,7 @@ STRUCTURE: dict[str, Callable[[ModelSpec], object]] = {
 
 
 def structure_of(spec: ModelSpec, name: str) -> tuple[object] | None:
-    """The value of what is structure, under our name or another one; None for an unknown name."""
+    """Look up what is structure, under our name or another one; None for an unknown name."""
     if name in STRUCTURE:
         return (STRUCTURE[name](spec),)
     values = spec.to_dict()
@@ -87,7 +87,7 @@ class _Marked(int):
     expr: sympy.Expr
 
     def __new__(cls, value: int, expr: sympy.Expr) -> _Marked:
-        """The number `value`, which is `expr`."""
+        """Make the number `value`, which remembers the expression `expr` that it is."""
         made = super().__new__(cls, value)
         made.expr = expr
         return made
@@ -162,7 +162,7 @@ class ConfigKeys:
 
 
 def _spec(config: Json) -> ModelSpec | None:
-    """The spec of a config whose numbers remember their keys."""
+    """Read the spec of a config, its numbers marked with their keys."""
     from metacount.huggingface.config.to_spec import spec_from_config
 
     marked = {

@@ -40,7 +40,7 @@ STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_di
 
 
 def numbers_of(spec: ModelSpec, workload: Workload) -> dict[sympy.Expr, int]:
-    """The number behind each letter that `spec` and `workload` have."""
+    """Return the number behind each letter that `spec` and `workload` have."""
     sizes = {t.name: getattr(spec, t.name) for t in legend.MODEL_TERMS}
     run = {
         "batch_size": workload.batch_size,
@@ -75,7 +75,8 @@ class Vocabulary:
         self.quantity = quantity
 
     def meanings(self, names: Iterable[str]) -> dict[str, sympy.Expr]:
-        """A letter, an expression of letters or a number for each name; an `InputError` for others.
+        """Find a letter, an expression of letters or a number for each name;
+        an `InputError` for others.
 
         A key of the model's own config means what the config's mapping does with it. Another
         spelling that means two things takes what the other names leave, then what the model has.
@@ -91,12 +92,14 @@ class Vocabulary:
         return {name: fixed[name] if name in fixed else sizes[name] for name in names}
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is a name of the legend or a number of the model's own config."""
+        """Tell whether `name` is a name of the legend or a number of the model's own config."""
         known = name in NAMES or name in ALSO or bool(legend.ours(name))
         return known or name in self.fields
 
     def _fixed(self, name: str) -> sympy.Expr | None:
-        """What a key of the model's own config is that is no field of the spec as it stands."""
+        """Return the meaning of a key of the model's own config that is no field
+        of the spec as it stands.
+        """
         value = self.config.get(name)
         if name in NAMES or self._is_ours(name) or name in self.fields:
             return None
@@ -116,7 +119,7 @@ class Vocabulary:
         return sympy.Integer(value)
 
     def size(self, ours: str, *, asked: str) -> sympy.Expr:
-        """The letter of one of our names; 0 or 1 where the model's structure fixes it."""
+        """Return the letter of one of our names; 0 or 1 where the model's structure fixes it."""
         if ours == BYTES.name:
             return BYTES_LETTER
         layers = next((t for t in LAYERS if t.name == ours), None)
@@ -152,7 +155,7 @@ class Vocabulary:
         return f"its sizes are {', '.join(has)}"
 
     def _layers(self, term: legend.Term, asked: str) -> sympy.Expr:
-        """How many blocks of a kind there are, in N."""
+        """Count the blocks of a kind, in N."""
         found = layers_of(self.spec.substituted(n_layers=LETTERS["n_layers"]))
         if term.letter == "N_w" and self.spec.window is not None:
             return found.get(term.letter, LETTERS["n_layers"])
@@ -193,7 +196,7 @@ class Vocabulary:
         return left[0]
 
     def _is_ours(self, name: str) -> bool:
-        """Whether `name` is a field's own name, and no key of a config for something else.
+        """Tell whether `name` is a field's own name, and no key of a config for something else.
 
         Mamba-2's config calls the width of a state's head `head_dim`: no attention has one there.
         """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def merged(parts: list[Part]) -> Iterator[tuple[list[str], sympy.Expr, int]]:
-    """Parts of one size together: nobody can tell which of them is meant."""
+    """Yield the parts of one size together: nobody can tell which of them is meant."""
     sizes: dict[sympy.Expr, tuple[list[str], int]] = {}
     for part in parts:
         names, count = sizes.get(part.expr, ([], 0))
@@ -23,13 +23,13 @@ def merged(parts: list[Part]) -> Iterator[tuple[list[str], sympy.Expr, int]]:
 
 
 def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Parts that are often left out together."""
+    """Yield parts that are often left out together."""
     for group in dict.fromkeys(part.group for part in parts if part.group):
         yield group, [part for part in parts if part.group == group]
 
 
 def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
+    """Yield the matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
     names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
     for name in dict.fromkeys(names):
         members = [part for part in parts if part.name.partition(" (")[0] == name]
@@ -38,7 +38,9 @@ def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
 
 
 def some_of(n: int, count: int, names: list[str]) -> str:
-    """`n` of `count` parts of one size; the stack or kind of layer they share said first."""
+    """Name `n` of `count` parts of one size;
+    the stack or kind of layer they share is said first.
+    """
     where, colon, _ = names[0].rpartition(": ")
     if not all(name.startswith(where + colon) for name in names):
         where = colon = ""
@@ -51,7 +53,7 @@ def some_of(n: int, count: int, names: list[str]) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Names as a list, a first word that all share said once.
+    """Write names as a list, a first word that all share said once.
 
     >>> listed(["FFN gate_proj", "FFN up_proj", "FFN down_proj"])
     'FFN gate_proj, up_proj and down_proj'

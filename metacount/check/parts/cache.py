@@ -10,7 +10,7 @@ from metacount.formulas.sublayers import cached_tensors
 
 
 def cache_parts(letters: Letters) -> list[Part]:
-    """Every part of `kv_cache_bytes`."""
+    """List every part of `kv_cache_bytes`."""
     o = letters.of
     if o.kind == "encoder":
         return []
@@ -45,7 +45,7 @@ def cache_parts(letters: Letters) -> list[Part]:
 
 
 def state_parts(letters: Letters) -> list[Part]:
-    """Every part of `state_bytes`."""
+    """List every part of `state_bytes`."""
     by_part = caches.state_bytes_by_part(
         letters.of, batch_size=letters.batch, bytes_per_value=BYTES_LETTER
     )

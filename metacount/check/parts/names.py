@@ -113,7 +113,7 @@ class Called(NamedTuple):
 
 
 def called(weight: Weight, word: str) -> Called:
-    """What people call a tensor of a stack (`word`), and the group that it belongs to.
+    """Name a tensor of a stack (`word`) as people call it, with the group that it belongs to.
 
     >>> from metacount.formulas.terms import Weight
     >>> called(Weight(role="ffn", name="mlp.up_proj.weight", shape=(3, 2)), "decoder: ")[:3]

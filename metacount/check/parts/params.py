@@ -87,7 +87,7 @@ class Letters:
     def weights(
         self, *, multiplied: bool = False
     ) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
-        """Every tensor with what people call it, how many blocks have it, and of how many.
+        """Yield every tensor with what people call it, how many blocks have it, and of how many.
 
         `multiplied`: how many blocks multiply with it, where stored blocks are shared.
         """
@@ -105,7 +105,9 @@ class Letters:
 
 
 def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:
-    """Every matrix that tokens are multiplied with: the part, what multiplies it, its stack."""
+    """Yield every matrix that tokens are multiplied with:
+    the part, what multiplies it, its stack.
+    """
     for name, weight, n, n_layers in letters.weights(multiplied=True):
         if not weight.rows or name.group in AROUND:
             continue
@@ -114,7 +116,7 @@ def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str
 
 
 def parameter_parts(letters: Letters, *, active: bool) -> list[Part]:
-    """Every part of `params`, or of `active_params`."""
+    """List every part of `params`, or of `active_params`."""
     found: list[Part] = []
     for name, weight, n, n_layers in letters.weights():
         found += _shares(letters, name, weight, n, n_layers, active=active)
@@ -122,12 +124,12 @@ def parameter_parts(letters: Letters, *, active: bool) -> list[Part]:
 
 
 def kind_of(part: Part) -> str:
-    """The group of a part as the order of parts knows it."""
+    """Return the group of a part where `ORDER` has it, an empty string otherwise."""
     return part.group if part.group in ORDER else ""
 
 
 def merged(parts: list[Part]) -> list[Part]:
-    """The parts, those of one name as one: so many of it, or added up."""
+    """Merge the parts of one name into one: so many of it, or added up."""
     found: dict[str, Part] = {}
     for part in parts:
         if part.expr == 0:
@@ -157,7 +159,7 @@ def _shares(
     *,
     active: bool,
 ) -> Iterator[Part]:
-    """A tensor as parts: whole, or what its values are for."""
+    """Yield a tensor as parts: whole, or split by what its values are for."""
     each = weight.active if active else weight.params
     count = 1
     if name.text.endswith("routed experts") and name.fused:
@@ -189,7 +191,7 @@ def _variants(
     n_layers: sympy.Expr,
     active: bool,
 ) -> Variants:
-    """Other ways in which a part is often counted."""
+    """List other ways in which a part is often counted."""
     o, text = letters.of, name.text
     if text == "QK-norm":
         return {

@@ -33,7 +33,7 @@ WORDS = {
 
 
 def flop_parts(letters: Letters, quantity: str) -> list[Part]:
-    """Every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
+    """List every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
     o, decode = letters.of, quantity == "decode_matmul_flops"
     run = _run(letters, quantity)
     found = []
@@ -72,7 +72,7 @@ _ENDS = {
 
 
 def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
-    """The numbers of a run in letters."""
+    """Express the numbers of a run in letters."""
     o = letters.of
     if quantity == "decode_matmul_flops":
         return model.decode_run(
@@ -87,7 +87,9 @@ def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
 
 
 def _between(letters: Letters, quantity: str, product: Product, run: dict[str, sympy.Expr]) -> Part:
-    """A product between positions, and the same over other pairs."""
+    """Make the part of a product between positions,
+    with the same over other pairs as its variants.
+    """
     each = 2 * product.times * product.width  # 2 FLOPs per multiply-add
     other = {
         words: letters.batch * each * pairs
@@ -105,7 +107,7 @@ def _between(letters: Letters, quantity: str, product: Product, run: dict[str, s
 def _other_pairs(
     letters: Letters, quantity: str, per: str, run: dict[str, sympy.Expr]
 ) -> Iterator[tuple[str, sympy.Expr]]:
-    """Other countings of the pairs of one sequence."""
+    """Yield other ways to count the pairs of one sequence."""
     o, s = letters.of, letters.seq
     if per in (CROSS_PAIRS, SOURCE_PAIRS):
         return

@@ -45,7 +45,7 @@ def is_silu(spec: ModelSpec) -> bool:
 
 
 def alike(spec: ModelSpec) -> bool:
-    """Whether every block is attention and a feed-forward: no hybrid."""
+    """Tell whether every block is attention and a feed-forward: no hybrid."""
     return spec.last_stack.uniform and not beyond_branches(spec)
 
 
@@ -70,7 +70,8 @@ AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
 
 
 def part_formula(claim: Claim) -> Finding:
-    """A formula for a part. Options: `formula`, `part`, `counts` (the part in words), `among`.
+    """Judge a formula for a part. Options:
+    `formula`, `part`, `counts` (the part in words), `among`.
 
     `where` are equations between sizes that are tried as a reason; `only_where`, a condition on a
     model's fields that is tried as what decides in the catalog.
@@ -151,7 +152,7 @@ def part_formula(claim: Claim) -> Finding:
 
 
 def _as_where(claim: Claim, difference: Dim, condition: Words) -> Words:
-    """The condition with the claim's equations, where they make the difference zero."""
+    """Add the claim's equations to the condition, where they make the difference zero."""
     import sympy
 
     from metacount.algebra.writing import in_letters
@@ -168,7 +169,9 @@ def _as_where(claim: Claim, difference: Dim, condition: Words) -> Words:
 
 
 def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> Words:
-    """The claim's condition on fields, where it decides for every model of the catalog."""
+    """Return the claim's condition on fields if, of `in_catalog`,
+    it holds for just the models in `equal`.
+    """
     tried = claim.options.get("only_where")
     if tried is None:
         return ""
@@ -177,12 +180,14 @@ def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction])
 
 
 def spec_name(claim: Claim) -> str:
-    """The name of the claim's model."""
+    """Return the name of the claim's model."""
     return parts.model_of(claim).name
 
 
 def compared(truth: Dim, said: Dim) -> tuple[Dim, str]:
-    """The difference of two closed forms, and the verdict that the signs of its terms give."""
+    """Compute the difference of two closed forms,
+    and the verdict that the signs of its terms give.
+    """
     import sympy
 
     from metacount.textbook.closed_form import readable
@@ -195,7 +200,9 @@ def compared(truth: Dim, said: Dim) -> tuple[Dim, str]:
 
 
 def _apart(difference: Dim) -> Said:
-    """How far the stated formula is from the exact one; with terms of one sign at any sizes."""
+    """Say how far the stated formula is from the exact one;
+    at any sizes, if the difference has one sign.
+    """
     import sympy
 
     from metacount.algebra.writing import in_letters
@@ -213,7 +220,7 @@ def _apart(difference: Dim) -> Said:
 
 
 def _mixed(difference: Dim) -> list[Dim]:
-    """The factors of a difference that are not of one sign for all positive sizes."""
+    """Find the factors of a difference that are not of one sign for all positive sizes."""
     import sympy
 
     return [
@@ -224,7 +231,7 @@ def _mixed(difference: Dim) -> list[Dim]:
 
 
 def zero(difference: Dim) -> Words:
-    """The equations of which one makes a difference zero."""
+    """Write the equations, any one of which makes a difference zero."""
     import sympy
 
     from metacount.algebra.writing import in_letters
@@ -239,7 +246,7 @@ def zero(difference: Dim) -> Words:
 
 
 def _zero_somewhere(difference: Dim) -> bool:
-    """Whether small whole sizes were found at which a difference is zero."""
+    """Tell whether a difference is zero at some of the small whole sizes that are tried."""
     for factor in _mixed(difference):
         free = sorted(factor.free_symbols, key=str)
         sizes = SMALL_SIZES if len(free) <= 4 else SMALL_SIZES[::2]
@@ -250,7 +257,7 @@ def _zero_somewhere(difference: Dim) -> bool:
 
 
 def _in_catalog(claim: Claim) -> dict[str, Fraction]:
-    """By model, (stated - exact) / exact, for the models that the statement is about."""
+    """Compute (stated - exact) / exact by model, for the models that the statement is about."""
     options = claim.options
     found = {}
     for entry, spec in parts.models():

@@ -17,7 +17,7 @@ from metacount.units import exact, relative, signed
 
 
 def growth(claim: Claim) -> Finding:
-    """A block grows by so much between two widths. Options: `from`, `to`.
+    """Judge whether a block grows by so much between two widths. Options: `from`, `to`.
 
     Three ways to widen a block are tried; the claim must hold exactly.
     """
@@ -58,7 +58,8 @@ def growth(claim: Claim) -> Finding:
 
 
 def gated_width(claim: Claim) -> Finding:
-    """The rounded 2/3 rule gives so wide an FFN, with about the parameters of a plain one of 4·d.
+    """Judge whether the rounded 2/3 rule gives so wide an FFN,
+    with about the parameters of a plain one of 4·d.
 
     Options: `d_model`, `multiple_of`, `within` (how near "about" is).
     """
@@ -125,8 +126,9 @@ def gated_width(claim: Claim) -> Finding:
 
 
 def same_part(claim: Claim) -> Finding:
-    """A part of one model is as large as a part of another. Options: `part`, `other`,
-    `other_part`, `instead` (a model whose part it may be)."""
+    """Judge whether a part of one model is as large as a part of another. Options: `part`, `other`,
+    `other_part`, `instead` (a model whose part it may be).
+    """
     options = claim.options
     spec, other = spec_of(claim), catalog.entry(options["other"]).spec()
     third = catalog.entry(options["instead"])
@@ -159,8 +161,9 @@ def same_part(claim: Claim) -> Finding:
 
 
 def token_cost(claim: Claim) -> Finding:
-    """Active parameters and multiply-adds of one token both round to the label. Options: `other`,
-    a dense model of about that size."""
+    """Judge whether active parameters and multiply-adds of one token both round to the label.
+    Options: `other`, a dense model of about that size.
+    """
     spec, label = spec_of(claim), labels.parse(claim.claimed)
     other = catalog.entry(claim.options["other"])
     active, total = value(spec, "active_params"), value(spec, "params")
@@ -202,7 +205,9 @@ def token_cost(claim: Claim) -> Finding:
 
 
 def dense_flops(claim: Claim) -> Finding:
-    """An MoE layer with one expert per token takes the FLOPs of a dense layer of that width."""
+    """Judge whether an MoE layer with one expert per token takes the FLOPs
+    of a dense layer of that width.
+    """
     from metacount.algebra.writing import in_letters
     from metacount.claims.judges.algebra import compared
 

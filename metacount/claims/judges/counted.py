@@ -20,7 +20,9 @@ TO_CATALOG = say("formula; catalog (published count)")
 
 
 def said_of(label: labels.Label, count: int, of: Words = "") -> Said:
-    """One sentence that lays a claimed number beside the exact one, of a part where it is named."""
+    """Write one sentence that compares a claimed number with the exact one,
+    of a part where it is named.
+    """
     known = say("The exact count of {part} is {exact}", part=of, exact=exact(count))
     if not of:
         known = say("The exact count is {exact}", exact=exact(count))
@@ -44,7 +46,7 @@ def said_of(label: labels.Label, count: int, of: Words = "") -> Said:
 
 
 def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
-    """A number that may be no whole one.
+    """Format a number, which need not be whole.
 
     >>> number(1234), number(Fraction(1, 3))
     ('1,234', '1/3')
@@ -53,7 +55,7 @@ def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
 
 
 def apart(said: int | Fraction, count: int) -> Said:
-    """How far a number is from the exact one.
+    """Say how far a number is from the exact one.
 
     >>> from metacount.claims.text import in_language
     >>> in_language(apart(7, 10), "en"), in_language(apart(1010, 10), "en")
@@ -67,7 +69,8 @@ def apart(said: int | Fraction, count: int) -> Said:
 
 
 def count(claim: Claim) -> Finding:
-    """A part of a model has so many parameters. Options: `part`, `also` (further parts to show).
+    """Judge whether a part of a model has so many parameters. Options:
+    `part`, `also` (further parts to show).
 
     With `missing`, the name of a part whose absence may explain the difference. With `because`,
     what the statement gives as a reason has to hold too; with `checkpoint`, the published number of
@@ -143,7 +146,9 @@ def _published(claim: Claim) -> list[Words]:
 
 
 def counts(claim: Claim) -> Finding:
-    """Several parts have so many parameters each. Options: `parts`, by the name of each number."""
+    """Judge whether several parts have so many parameters each. Options:
+    `parts`, by the name of each number.
+    """
     spec = spec_of(claim)
     found = {name: value(spec, part) for name, part in claim.options["parts"].items()}
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
@@ -160,7 +165,7 @@ def counts(claim: Claim) -> Finding:
 
 
 def _computations(claim: Claim) -> tuple[Words, ...]:
-    """Each of the claim's parts in letters and in numbers."""
+    """Write each of the claim's parts in letters and in numbers."""
     spec = spec_of(claim)
     return tuple(
         say("{part}: {steps}", part=say(name), steps=computation(spec, part))
@@ -169,7 +174,7 @@ def _computations(claim: Claim) -> tuple[Words, ...]:
 
 
 def shares(claim: Claim) -> Finding:
-    """Parts make up such shares of a whole. Options: `parts` by name, `whole`."""
+    """Judge whether parts make up such shares of a whole. Options: `parts` by name, `whole`."""
     spec, options = spec_of(claim), claim.options
     whole = value(spec, options["whole"])
     found = {name: Fraction(value(spec, part), whole) for name, part in options["parts"].items()}
@@ -209,7 +214,8 @@ def shares(claim: Claim) -> Finding:
 
 
 def readings(claim: Claim) -> Finding:
-    """A number that can be read in several ways. Options: `parts`, by the words of each reading.
+    """Judge a number that can be read in several ways. Options:
+    `parts`, by the words of each reading.
 
     Right when it holds in all, conditional when in some, wrong when in none.
     """

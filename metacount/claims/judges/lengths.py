@@ -27,7 +27,8 @@ OF_LENGTH: dict[str, Callable[[ModelSpec, Dim], Dim]] = {
 
 
 def same_at_length(claim: Claim) -> Finding:
-    """A count is the same at every length from some on: what a symbol for further ones adds is 0.
+    """Judge whether a count is the same from some length on:
+    what n further tokens add, n a symbol, is 0.
 
     Options: `of` (`decode_flops` of a token that attends to so many positions, itself included;
     `kept_values` of the KV cache after so many), `from`, `to` (a longer one, to be shown).

@@ -16,8 +16,9 @@ def _part(words: str, steps: str) -> Said:
 
 
 def sum_and_rest(claim: Claim) -> Finding:
-    """Blocks and token table have so many parameters, sum up to that, and biases alone are missing
-    to the whole. Claimed: `block`, `table`, `sum`, `whole`."""
+    """Judge whether blocks and token table have so many parameters and such a sum, and biases alone
+    are missing to the whole. Claimed: `block`, `table`, `sum`, `whole`.
+    """
     spec = spec_of(claim)
     said = {name: labels.parse(text) for name, text in claim.claimed.items()}
     blocks, table = value(spec, "layers_matrices"), value(spec, "token_table")
@@ -68,8 +69,10 @@ def sum_and_rest(claim: Claim) -> Finding:
 
 
 def tied_head(claim: Claim) -> Finding:
-    """The head shares the embedding, and biases and norms bring the model from one number to
-    another; the published count decides about the head. Claimed: `without` them, `with` them."""
+    """Judge whether the head shares the embedding, and biases and norms bring the model from one
+    number to another; the published count decides about the head. Claimed: `without` them, `with`
+    them.
+    """
     spec = spec_of(claim)
     less, more = (labels.parse(claim.claimed[name]) for name in ("without", "with"))
     tied, untied = (
@@ -131,7 +134,9 @@ FFN_KINDS = {
 
 
 def plain_ffn(claim: Claim) -> Finding:
-    """The activation is GELU and the FFN is plain, two matrices: the published count decides."""
+    """Judge whether the activation is GELU and the FFN is plain, two matrices:
+    the published count decides.
+    """
     spec = spec_of(claim)
     published = model_of(claim).published.params
     counts = {

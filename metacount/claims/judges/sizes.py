@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def two_stacks(claim: Claim) -> Finding:
-    """The fields hold, and `n_layers` is said of a model that may have two stacks of them."""
+    """Judge whether the fields hold;
+    `n_layers` is said of a model that may have two stacks of layers.
+    """
     spec = spec_of(claim)
     different = [name for name, said in claim.claimed.items() if getattr(spec, name) != said]
     both = value(spec, "params")
@@ -71,7 +73,7 @@ def two_stacks(claim: Claim) -> Finding:
 
 
 def _are(found: Mapping[str, object]) -> Listed:
-    """Each field with what it is."""
+    """List each field with its value."""
     return listed(
         say("{field} is {value}", field=name, value=size if isinstance(size, Said) else str(size))
         for name, size in found.items()
@@ -79,7 +81,7 @@ def _are(found: Mapping[str, object]) -> Listed:
 
 
 def fields(claim: Claim) -> Finding:
-    """Sizes of a model, exactly."""
+    """Judge whether sizes of a model are exactly as claimed."""
     spec = spec_of(claim)
     found = {name: getattr(spec, name) for name in claim.claimed}
     different = {name: said for name, said in claim.claimed.items() if found[name] != said}
@@ -104,7 +106,8 @@ def fields(claim: Claim) -> Finding:
 
 
 def selected_work(claim: Claim) -> Finding:
-    """Attention over what an indexer leaves, the index included, is linear in the context.
+    """Judge whether attention over what an indexer leaves, the index included,
+    is linear in the context.
 
     Options: `seq_len`, more than the indexer leaves, and a multiple of its blocks. Linear means
     that equal steps of the context add equally much. What is chosen is told of all layers, and of
@@ -147,13 +150,15 @@ def selected_work(claim: Claim) -> Finding:
 
 
 def _bends(runs: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Of counts at one length, twice and three times it: how much more the second step adds."""
+    """Compute how much more the second step adds, of counts at one length,
+    twice and three times it.
+    """
     one, two, three = runs
     return {name: three[name] - 2 * two[name] + one[name] for name in one}
 
 
 def selected_cache(claim: Claim) -> Finding:
-    """A model with an indexer keeps less of a token than the same model without."""
+    """Judge whether a model with an indexer keeps less of a token than the same model without."""
     spec = spec_of(claim)
     if spec.index_block_len is not None:
         return _cache_of_blocks(spec)
@@ -178,7 +183,9 @@ def selected_cache(claim: Claim) -> Finding:
 
 
 def _cache_of_blocks(spec: ModelSpec) -> Finding:
-    """The same of a model whose indexers stand in some layers."""
+    """Judge whether a model with indexers in some layers keeps less
+    of a token than the same model without.
+    """
     with_index, without = (
         kv_cache_bytes_per_token(one, bytes_per_value=1) for one in (spec, unindexed(spec))
     )
@@ -203,6 +210,6 @@ def _cache_of_blocks(spec: ModelSpec) -> Finding:
 
 
 def unindexed(spec: ModelSpec) -> ModelSpec:
-    """The same model whose attention reads every position."""
+    """Return the model without indexers, whose attention reads every position."""
     fields = (name for name in FIELDS if name.startswith(("index_", "n_index_")))
     return spec.replace(**{name: FIELDS[name].absent for name in fields})

@@ -21,7 +21,8 @@ SHARES = ("ffn", "attention", "rest")
 
 
 def catalog_shares(claim: Claim) -> Finding:
-    """FFN, attention and the rest have such shares. Options: `smallest`, `largest`, `about`.
+    """Judge whether FFN, attention and the rest have such shares. Options:
+    `smallest`, `largest`, `about`.
 
     About means: at most `about` away. The rest has to be under its share.
     """
@@ -92,7 +93,7 @@ def catalog_shares(claim: Claim) -> Finding:
 
 
 def same_top_k(claim: Claim) -> Finding:
-    """Several models use the same k. Options: `models`."""
+    """Judge whether several models use the same k. Options: `models`."""
     entries = [catalog.entry(name) for name in claim.options["models"]]
     specs = {entry.name: entry.spec() for entry in entries}
     holds = [name for name, spec in specs.items() if spec.top_k == claim.claimed]
@@ -112,7 +113,7 @@ def same_top_k(claim: Claim) -> Finding:
 
 
 def _experts(name: str, spec: ModelSpec) -> Words:
-    """How many experts a model has, and of which width."""
+    """Say how many experts a model has, and of which width."""
     routed = say(
         "{model}: {k} of {n} experts of width {width}",
         model=name,
@@ -125,8 +126,8 @@ def _experts(name: str, spec: ModelSpec) -> Words:
 
 
 def expert_shares(claim: Claim) -> Finding:
-    """Experts are over a share of all parameters, and about a share of the active ones, in a model
-    and in a smaller one of its family. Options: `also_name`, `also_set`.
+    """Judge whether experts are over a share of all parameters, and about a share of the active
+    ones, in a model and in a smaller one of its family. Options: `also_name`, `also_set`.
 
     About means: rounded to the digits of the claim.
     """
@@ -183,7 +184,9 @@ def expert_shares(claim: Claim) -> Finding:
 
 
 def moe_by_size(claim: Claim) -> Finding:
-    """From a number of parameters on, models are mixtures of experts, and below it dense."""
+    """Judge whether models are mixtures of experts from a number
+    of parameters on, and dense below it.
+    """
     border = labels.parse(claim.claimed)
     # without a vocabulary it is a part of a model
     whole = [(entry, spec) for entry, spec in models() if spec.vocab_size]
@@ -243,7 +246,9 @@ def _size(found: tuple[str, int]) -> int:
 
 
 def norm_ratio(claim: Claim) -> Finding:
-    """An RMSNorm has such a share of the parameters of the LayerNorm that a model has."""
+    """Judge whether an RMSNorm has such a share of the parameters
+    of the LayerNorm that a model has.
+    """
     said = labels.parse(claim.claimed)
     ratios, lines = {}, []
     for entry, spec in models():

@@ -17,7 +17,7 @@ VERDICTS = {
 
 
 def whole_formula(claim: Claim) -> Finding:
-    """A formula for a count of a model. Options: `formula`, `quantity`."""
+    """Judge a formula for a count of a model. Options: `formula`, `quantity`."""
     from metacount.algebra.writing import in_letters
     from metacount.check import check
 

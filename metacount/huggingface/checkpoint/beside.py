@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def checkpoint_of(source: Source, module: nn.Module) -> tuple[CheckpointReport, Convert] | None:
-    """The checkpoint of a config's folder, repository or GGUF file; None without weights."""
+    """Read the checkpoint of a config's folder, repository or GGUF file; None without weights."""
     if source.gguf is not None:
         from metacount.huggingface.checkpoint.gguf import gguf_conversion, read_gguf
 
@@ -28,7 +28,6 @@ def checkpoint_of(source: Source, module: nn.Module) -> tuple[CheckpointReport, 
     if source.repository is not None:
         from metacount.huggingface.checkpoint.hub import read_repository
 
-        there = read_repository(source.repository)
-        return None if there is None else (there, transformers_conversion(module))
+        return read_repository(source.repository), transformers_conversion(module)
     path = None if source.folder is None else find_checkpoint(source.folder)
     return None if path is None else (read_checkpoint(path), transformers_conversion(module))

@@ -83,7 +83,7 @@ class Comparison:
         return not (self.missing or self.differs or self.not_comparable or unexplained)
 
     def extra_of(self, kind: str) -> tuple[Extra, ...]:
-        """The extra tensors of one kind."""
+        """Return the extra tensors of one kind."""
         return tuple(extra for extra in self.extra if extra.kind == kind)
 
     @property
@@ -92,7 +92,7 @@ class Comparison:
         return by_kind({extra.name: extra.n_values for extra in self.extra_of(PREDICTION)})
 
     def differences(self) -> tuple[str, ...]:
-        """One line for each tensor on which the sides differ without a reason."""
+        """Write one line for each tensor on which the sides differ without a reason."""
         lines = [f"{name}: in the module, not in the checkpoint" for name in self.missing]
         lines += [
             f"{extra.name}: in the checkpoint ({exact(extra.n_values)} values), not in the module"
@@ -107,7 +107,7 @@ class Comparison:
         return tuple(lines)
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Convert the comparison to plain data."""
         extras: dict[str, dict[str, int]] = {}
         for extra in self.extra:
             found = extras.setdefault(extra.kind, {"tensors": 0, "values": 0})
@@ -234,7 +234,7 @@ class _Sides:
         self.params += n_values if kind == UNEXPLAINED else 0
 
     def _why(self, weight: Weight) -> str:
-        """The reason for which a checkpoint holds what is no parameter of the module."""
+        """Name the reason for which a checkpoint holds what is no parameter of the module."""
         name, parts = weight.name, weight.name.split(".")
         square = len(weight.shape or ()) == 4 and weight.shape == (
             1,
@@ -255,5 +255,5 @@ class _Sides:
 
 
 def _turned(shape: Shape) -> Shape:
-    """The last two sizes exchanged: packed formats keep [out, in] where a module has [in, out]."""
+    """Exchange the last two sizes: packed formats keep [out, in] where a module has [in, out]."""
     return shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2])

@@ -32,7 +32,9 @@ Convert = Callable[[Sequence[Weight]], list[Weight]]
 
 
 def transformers_conversion(model: Any) -> Convert:
-    """How transformers turns stored weights into those of `model`, a module of its own on meta."""
+    """Build the conversion by which transformers turns stored weights into those of `model`, a
+    module of its own on meta.
+    """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming
 
@@ -72,7 +74,7 @@ class _Renames:
         self.renamings, self.converters = renamings, converters
 
     def of(self, name: str) -> tuple[str, str | None]:
-        """As transformers finds it, one name after the other in natural order."""
+        """Find a name as transformers does, one name after the other in natural order."""
         found, pattern = self._rename(name, self.renamings, self.converters)
         if found not in self.state and name in self.state:
             found, pattern = self._rename(name, [], [])
@@ -92,7 +94,7 @@ class _Renames:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Expert 2 before expert 10."""
+    """Return a sort key for tensor names that puts expert 2 before expert 10."""
     return [
         (int(step), "") if step.isascii() and step.isdecimal() and len(step) < 10 else (-1, step)
         for step in name.split(".")
@@ -106,7 +108,9 @@ def _as(weight: Weight, name: str) -> Weight:
 def _converted(
     model: PreTrainedModel, converter: Any, name: str, pieces: list[tuple[str, Weight]]
 ) -> list[Weight]:
-    """The weights that a fusion or a split makes, by running it on tensors without values."""
+    """Compute the weights that a fusion or a split makes,
+    by running it on tensors without values.
+    """
     import torch
 
     sources = [weight for _, weight in pieces]

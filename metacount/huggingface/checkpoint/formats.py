@@ -78,7 +78,9 @@ Found = tuple[Weight, str, list[str]]  # the weight, its format, the tensors bes
 
 
 def unpack(tensors: Iterable[StoredTensor], *, bits: int | None = None) -> Unpacked:
-    """What the stored tensors hold. `bits` is the config's, for a format that does not show it."""
+    """Find what the stored tensors hold.
+    `bits` is the config's, for a format that does not show it.
+    """
     stored = {tensor.name: tensor for tensor in tensors}
     weights: dict[str, Weight] = {}
     scales: dict[str, str] = {}
@@ -144,7 +146,8 @@ def _present(start: str, ends: Iterable[str], stored: Stored) -> list[str]:
 
 
 def _gptq_or_awq(tensor: StoredTensor, stem: str, stored: Stored) -> Found:
-    """GPTQ packs along the input: qweight [in·bits/32, out], scales [groups, out], g_idx [in].
+    """Read a GPTQ or AWQ weight. GPTQ packs along the input: qweight [in·bits/32, out], scales
+    [groups, out], g_idx [in].
 
     AWQ packs along the output: qweight [in, out·bits/32], scales [groups, out].
     """
@@ -168,12 +171,14 @@ def _gptq_or_awq(tensor: StoredTensor, stem: str, stored: Stored) -> Found:
 
 
 def _whole(total: int, parts: int) -> int:
-    """total / parts where that is a whole number, else 0."""
+    """Return total / parts where that is a whole number, else 0."""
     return total // parts if total % parts == 0 else 0
 
 
 def _compressed(tensor: StoredTensor, stem: str, stored: Stored, bits: int | None) -> Found:
-    """compressed-tensors: words [out, in·bits/32], whose bits the config says; or NVFP4."""
+    """Read a weight of compressed-tensors:
+    words [out, in·bits/32], whose bits the config says; or NVFP4.
+    """
     beside = _present(stem + ".", BESIDE_WEIGHT_PACKED, stored)
     name = f"{stem}.weight"
     found = _fp4(tensor, stored[f"{stem}.weight_scale"])
@@ -189,7 +194,9 @@ def _compressed(tensor: StoredTensor, stem: str, stored: Stored, bits: int | Non
 
 
 def _fp4(tensor: StoredTensor, scale: StoredTensor) -> tuple[Shape, str] | None:
-    """Two values of 4 bits in a byte [.., in/2], with a scale for each group of them."""
+    """Find the shape and format of a weight with two values of 4 bits in a byte [.., in/2], and a
+    scale for each group of them.
+    """
     if tensor.dtype not in ("U8", "I8") or scale.dtype not in FP4_GROUPS:
         return None
     style, group = FP4_GROUPS[scale.dtype]
@@ -199,7 +206,9 @@ def _fp4(tensor: StoredTensor, scale: StoredTensor) -> tuple[Shape, str] | None:
 
 
 def _mxfp4_blocks(tensor: StoredTensor, stored: Stored) -> Found | None:
-    """gpt-oss: X_blocks [.., out, groups, 16] of two values a byte, X_scales [.., out, groups]."""
+    """Read a weight of gpt-oss: X_blocks [.., out, groups, 16] of two values a byte,
+    X_scales [.., out, groups].
+    """
     name = tensor.name.removesuffix("_blocks")
     scales = stored[f"{name}_scales"]
     if len(tensor.shape) < 2 or tensor.shape[:-1] != scales.shape or tensor.dtype != "U8":
@@ -210,7 +219,9 @@ def _mxfp4_blocks(tensor: StoredTensor, stored: Stored) -> Found | None:
 
 
 def _bnb_4bit(tensor: StoredTensor, stored: Stored) -> Found:
-    """Bytes of two values each; the shape is among the values of quant_state, not in the header."""
+    """Read a weight in bytes of two values each;
+    its shape is among the values of quant_state, not in the header.
+    """
     style = "bitsandbytes 4-bit"
     weight = Weight(
         name=tensor.name,
@@ -225,7 +236,9 @@ def _bnb_4bit(tensor: StoredTensor, stored: Stored) -> Found:
 
 
 def _scaled(tensor: StoredTensor, stem: str | None, stored: Stored) -> Found | None:
-    """One value in each stored one, beside a scale; or two of 4 bits in each byte."""
+    """Read a weight with one value in each stored one, beside a scale;
+    or two of 4 bits in each byte.
+    """
     beside = _present(tensor.name, AFTER_NAME, stored)
     if stem is not None:
         beside += _present(stem + ".", IN_MODULE, stored)

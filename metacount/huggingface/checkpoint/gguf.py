@@ -28,7 +28,7 @@ ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.wei
 
 
 def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
-    """What a GGUF file holds, and its header."""
+    """Read what a GGUF file holds, and its header."""
     header = read_header(path)
     tensors = [
         StoredTensor(
@@ -44,7 +44,7 @@ def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
 
 
 def gguf_conversion(module: nn.Module, header: Header) -> Convert:
-    """How a file's tensors become those of a module of transformers.
+    """Build the conversion of a file's tensors into those of a module of transformers.
 
     Names are the library's to say; gate and up of all experts stand together in the module.
     """
@@ -88,7 +88,7 @@ def gguf_conversion(module: nn.Module, header: Header) -> Convert:
 
 
 def _joined(target: str, pieces: list[Weight]) -> list[Weight]:
-    """[E, m, d] over [E, m, d] -> [E, 2m, d]."""
+    """Join the pieces of a stack of experts: [E, m, d] over [E, m, d] -> [E, 2m, d]."""
     shapes = [piece.shape for piece in pieces if piece.shape is not None]
     first = shapes[0]
     if len(first) != 3 or any(shape != first for shape in shapes):

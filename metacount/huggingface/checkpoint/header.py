@@ -84,7 +84,9 @@ class Index(NamedTuple):
 
 
 def header_length(start: bytes, size: int | None, where: str) -> int:
-    """Bytes of JSON, from the first eight bytes of a file of `size` bytes."""
+    """Read how many bytes the JSON header has,
+    from the first eight bytes of a file of `size` bytes.
+    """
     if len(start) < 8:
         raise InputError(
             f"{where}: is cut short: has {len(start)} bytes, a safetensors file has "
@@ -114,7 +116,7 @@ def header_length(start: bytes, size: int | None, where: str) -> int:
 def parse_header(
     text: bytes, where: str, *, file: str, data_size: int | None
 ) -> list[StoredTensor]:
-    """The tensors of a header, whose values fill `data_size` bytes without gap or overlap."""
+    """Read the tensors of a header, whose values fill `data_size` bytes without gap or overlap."""
     cursor = JsonCursor(text, where)
     tensors: dict[str, StoredTensor] = {}
     spans: list[tuple[int, int, str]] = []
@@ -142,7 +144,7 @@ def parse_header(
 
 
 def parse_index(text: bytes, where: str) -> Index:
-    """Which file holds which tensor, and the claimed total size."""
+    """Read which file holds which tensor, and the claimed total size."""
     cursor = JsonCursor(text, where)
     files: dict[str, str] | None = None
     total_size = None
@@ -167,7 +169,7 @@ def parse_index(text: bytes, where: str) -> Index:
 
 
 def read_local_header(path: str, file: str) -> list[StoredTensor]:
-    """The tensors in a file on disk; no value is read."""
+    """Read the tensors in a file on disk from its header; no value is read."""
     where = shown(path)
     with RegularFile(path) as stream:
         length = header_length(stream.read(8), stream.size, where)
@@ -178,7 +180,7 @@ def read_local_header(path: str, file: str) -> list[StoredTensor]:
 
 
 def read_local_index(path: str) -> Index:
-    """The index on disk."""
+    """Read the index on disk."""
     where = shown(path)
     with RegularFile(path) as stream:
         if stream.size > MAX_INDEX_BYTES:
@@ -193,7 +195,7 @@ def _is_size(value: object) -> bool:
 
 
 def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
-    """Type, shape and place of one tensor, each checked against the others."""
+    """Read the type, shape and place of one tensor, each checked against the others."""
     if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
         raise InputError(
             f"{here}: must have dtype, shape and data_offsets, and nothing else; "
@@ -226,7 +228,7 @@ def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
 
 
 def _check_spans(spans: list[tuple[int, int, str]], data_size: int | None, where: str) -> None:
-    """The tensors cover the values one after the other, to the last byte."""
+    """Check that the tensors cover the values one after the other, to the last byte."""
     at = 0
     for begin, end, name in sorted(spans):
         if begin != at:
@@ -261,7 +263,7 @@ def _weight_map(cursor: JsonCursor, where: str) -> dict[str, str]:
 
 
 def _check_file(file: str, where: str) -> None:
-    """A file is named from the folder of its index, and lies in it."""
+    """Check that a file is named from the folder of its index, and lies in it."""
     steps = file.split("/")
     if "\\" in file or ":" in file or any(step in ("", ".", "..") for step in steps):
         raise InputError(

@@ -66,7 +66,8 @@ def read_repository(
     endpoint: str | None = None,
     cache_dir: str | None = None,
 ) -> CheckpointReport:
-    """The checkpoint of a repository: from the local cache if it is whole there, else the hub's.
+    """Read the checkpoint of a repository:
+    from the local cache if it is whole there, else the hub's.
 
     `endpoint` is HF_ENDPOINT's unless it is given.
     """
@@ -80,7 +81,9 @@ def read_repository(
 def cached_checkpoint(
     repo_id: str, *, revision: str | None = None, cache_dir: str | None = None
 ) -> str | None:
-    """The path of the checkpoint's first file in the hub's cache, if all its files are there."""
+    """Find the path of the checkpoint's first file in the hub's cache,
+    if all its files are there.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     def find(file: str) -> str | None:
@@ -110,7 +113,7 @@ def _check_id(repo_id: str) -> None:
 
 
 def _tools() -> Any:
-    """huggingface_hub's documented helpers, which it does not declare to type checkers."""
+    """Import huggingface_hub's documented helpers, which it does not declare to type checkers."""
     import huggingface_hub.utils
 
     return huggingface_hub.utils
@@ -131,7 +134,7 @@ class _Repository:
         self.until = time.monotonic() + DEADLINE
 
     def read(self) -> CheckpointReport:
-        """The report."""
+        """Read the repository's headers into a report."""
         answer = self._get(SINGLE, FIRST_BYTES, may_miss=True)
         if answer is not None:
             self._fix(answer)
@@ -186,7 +189,7 @@ class _Repository:
         return parse_header(text, where, file=file, data_size=data_size)
 
     def _get(self, file: str, n: int, *, may_miss: bool = False) -> Answer | None:
-        """The first n bytes of a file; None where it is missing and may be."""
+        """Fetch the first n bytes of a file; None where it is missing and may be."""
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(self.repo_id, file, revision=self.revision, endpoint=self.endpoint)
@@ -203,7 +206,7 @@ class _Repository:
 
 
 def _fetch(url: str, n: int, token: str | bool | None, where: str, until: float) -> Answer:
-    """The first n bytes at an address, tried again while the network or the server fails."""
+    """Fetch the first n bytes at an address, trying again while the network or the server fails."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     # the HTTP library's own base class: which library it is changes with huggingface_hub
@@ -258,7 +261,7 @@ def _fetch_once(url: str, n: int, token: str | bool | None, where: str, until: f
 
 
 def _at_most(n: int, chunks: Callable[[], Iterator[bytes]], until: float, where: str) -> bytes:
-    """The first n bytes: a server that ignores the range is not listened to any longer."""
+    """Read the first n bytes: a server that ignores the range is not listened to any longer."""
     content = bytearray()
     for chunk in chunks():
         content += chunk
@@ -273,7 +276,7 @@ def _at_most(n: int, chunks: Callable[[], Iterator[bytes]], until: float, where:
 
 
 def _size(headers: Mapping[str, str], status: int) -> int | None:
-    """The file's length: `Content-Range: bytes 0-99/1234` of a part, or the whole's own."""
+    """Read the file's length: `Content-Range: bytes 0-99/1234` of a part, or the whole's own."""
     text = headers.get("Content-Length", "")
     if status == 206:
         text = headers.get("Content-Range", "").rpartition("/")[2]
@@ -281,7 +284,7 @@ def _size(headers: Mapping[str, str], status: int) -> int | None:
 
 
 def _commit(response: Any) -> str | None:
-    """The hub names the commit on its own answer; storage behind a redirect does not."""
+    """Find the commit: the hub names it on its own answer; storage behind a redirect does not."""
     for answer in (*response.history, response):
         commit = answer.headers.get("X-Repo-Commit")
         if commit:

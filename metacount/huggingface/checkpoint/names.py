@@ -41,7 +41,7 @@ class ModuleTensors:
 
 
 def module_tensors(module: nn.Module) -> ModuleTensors:
-    """The tensors of any `nn.Module`; a transformers model says more of itself."""
+    """List the tensors of any `nn.Module`; a transformers model says more of itself."""
     parameters: dict[str, Shape] = {}
     tied: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -79,7 +79,7 @@ class Names:
             self.said = f"the module's names begin with {self.add!r}, the stored ones do not"
 
     def renamed(self, weight: Weight) -> Weight:
-        """The weight under the module's name."""
+        """Return the weight under the module's name."""
         if weight.name in self.known:
             return weight
         name = _change(weight.name, self.strip, self.add)
@@ -87,7 +87,7 @@ class Names:
         return _under(weight, newer if newer in self.known else name)
 
     def outside(self, weight: Weight) -> bool:
-        """Whether only the prefix tells that this is another head's, not the base model's."""
+        """Tell whether only the prefix tells that this is another head's, not the base model's."""
         return bool(self.strip) and not weight.sources[0].startswith(self.strip)
 
 
@@ -102,7 +102,7 @@ def _under(weight: Weight, name: str) -> Weight:
 
 
 def _prefixes(module: ModuleTensors, stored: Sequence[str]) -> list[tuple[str, str]]:
-    """Prefixes of one or two parts that one side may have before the other's names."""
+    """List the prefixes of one or two parts that one side may have before the other's names."""
 
     def starts(names: Iterable[str]) -> dict[str, None]:
         found: dict[str, None] = {}
@@ -122,7 +122,7 @@ def _prefixes(module: ModuleTensors, stored: Sequence[str]) -> list[tuple[str, s
 
 
 def fold(weights: Sequence[Weight], known: set[str]) -> list[Weight]:
-    """Experts stored one by one as the fused tensors [E, ..] that the module has.
+    """Join experts stored one by one into the fused tensors [E, ..] that the module has.
 
     gate [m, d] over up [m, d] -> [2m, d] for each expert; only where all are there in one shape.
     """
@@ -142,7 +142,9 @@ def fold(weights: Sequence[Weight], known: set[str]) -> list[Weight]:
 
 
 def _expert_place(name: str, known: set[str]) -> tuple[str, int, int] | None:
-    """The fused tensor of the module, the expert and the part, of `X.experts.3.up_proj.weight`."""
+    """Find the fused tensor of the module, the expert and the part, of
+    `X.experts.3.up_proj.weight`.
+    """
     parts = name.split(".")
     if (
         len(parts) < 4

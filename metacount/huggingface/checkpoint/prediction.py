@@ -76,7 +76,9 @@ def said_besides(values: Mapping[str, int]) -> list[str]:
 
 
 def _numbered(name: str) -> Iterator[tuple[str, int, str]]:
-    """Of `model.layers.61.enorm.weight`: model.layers, 61, enorm."""
+    """Split a name around each number in it:
+    `model.layers.61.enorm.weight` gives model.layers, 61, enorm.
+    """
     parts = name.split(".")
     for n, part in enumerate(parts[1:-1], start=1):
         if part.isdecimal() and part.isascii() and len(part) < 10:

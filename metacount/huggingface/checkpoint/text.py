@@ -56,7 +56,7 @@ class RegularFile:
             self._file = -1
 
     def read(self, n: int) -> bytes:
-        """The next n bytes, fewer only at the end of the file."""
+        """Read the next n bytes, fewer only at the end of the file."""
         parts, missing = [], min(n, self.size)
         try:
             while missing > 0 and (part := os.read(self._file, missing)):
@@ -105,14 +105,16 @@ class JsonCursor:
             raise self.wrong("it is no text in UTF-8") from None
 
     def wrong(self, what: str) -> InputError:
-        """The error of a text that is no such JSON."""
+        """Build the error of a text that is not the JSON that safetensors writes."""
         return InputError(
             f"{self.where}: is not the JSON that safetensors writes: {what}; "
             "fetch or write it again"
         )
 
     def members(self) -> Iterator[str]:
-        """Each name of the object that starts here; the caller takes the value before going on."""
+        """Yield each name of the object that starts here;
+        the caller takes the value before going on.
+        """
         opened = _OPEN.match(self.text, self.at)
         if opened is None:
             raise self.wrong(f"a JSON object {{...}} must start at byte {self.at}")
@@ -135,7 +137,7 @@ class JsonCursor:
             self.at = following.end()
 
     def value(self) -> object:
-        """The value that starts here, if it is short."""
+        """Read the value that starts here, if it is short."""
         flat = _FLAT.match(self.text, self.at)
         end = flat.end() if flat is not None else self._end_of_nested()
         if end - self.at > MAX_PIECE:
@@ -152,7 +154,7 @@ class JsonCursor:
         return found
 
     def name(self) -> str:
-        """The text that starts here."""
+        """Read the text that starts here."""
         text = _NAME.match(self.text, self.at)
         if text is None:
             raise self.wrong(f"a text must stand at byte {self.at}")
@@ -167,7 +169,7 @@ class JsonCursor:
         self.at = texts.end()
 
     def finish(self) -> None:
-        """Nothing but space may follow: the format pads with it."""
+        """Check that nothing but space follows: the format pads with it."""
         if self.text[self.at :].strip(b" \t\n\r"):
             raise self.wrong(f"something follows the end of the object at byte {self.at}")
 

@@ -92,7 +92,7 @@ class CheckpointReport:
         return None if over else values
 
     def total_size_text(self) -> str | None:
-        """What the index's total says, in one line; None where it claims nothing."""
+        """Write what the index's total says, in one line; None where it claims nothing."""
         if self.total_size is None:
             return None
         said = f"total_size {exact(self.total_size)} bytes"
@@ -103,7 +103,7 @@ class CheckpointReport:
         return f"{said}, as the files hold"
 
     def to_dict(self) -> Json:
-        """As plain data."""
+        """Convert the report to plain data."""
         return {
             "source": self.source,
             "files": len(self.files),
@@ -119,7 +119,7 @@ class CheckpointReport:
 
 
 def find_checkpoint(path: str) -> str | None:
-    """Where the checkpoint of a folder, or of a config's folder, starts; None: no weights."""
+    """Find where the checkpoint of a folder, or of a config's folder, starts; None: no weights."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     for name in (SINGLE, INDEX):  # transformers looks in this order
         if os.path.lexists(os.path.join(folder, name)):
@@ -128,7 +128,7 @@ def find_checkpoint(path: str) -> str | None:
 
 
 def read_checkpoint(path: str) -> CheckpointReport:
-    """The checkpoint in a folder, or a .safetensors file, or an index, on disk."""
+    """Read the checkpoint in a folder, or a .safetensors file, or an index, on disk."""
     if os.path.isdir(path):
         start = find_checkpoint(path)
         if start is None:
@@ -150,13 +150,13 @@ def read_checkpoint(path: str) -> CheckpointReport:
 
 
 def check_n_tensors(headers: Iterable[list[StoredTensor]], where: str) -> None:
-    """Many honest headers may be too many together."""
+    """Check that the headers together do not hold too many tensors."""
     if (n := sum(map(len, headers))) > MAX_TENSORS:
         raise InputError(f"{where}: the files hold {n} tensors; at most {MAX_TENSORS} are read")
 
 
 def join(source: str, index: Index | None, headers: list[list[StoredTensor]]) -> CheckpointReport:
-    """One report of all files, which must hold what the index says."""
+    """Join all files in one report; they must hold what the index says."""
     stored: dict[str, StoredTensor] = {}
     for tensor in (tensor for header in headers for tensor in header):
         other = stored.setdefault(tensor.name, tensor)
@@ -201,7 +201,7 @@ def _no_weights(path: str) -> str:
 
 
 def _check_inside(folder: str, file: str) -> None:
-    """A stranger's link must not make us read elsewhere; the hub's own cache is made of links."""
+    """Check that a file leads out of its folder by no link but one of the hub's own cache."""
     home, target = (
         os.path.realpath(folder),
         os.path.realpath(os.path.join(folder, file)),
@@ -219,7 +219,7 @@ def _check_inside(folder: str, file: str) -> None:
 
 
 def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) -> Witness:
-    """What a checkpoint says: how many of its values are parameters, and what the others are.
+    """Say what a checkpoint holds: how many of its values are parameters, and what the others are.
 
     Without a comparison there is nothing to tell a buffer from a parameter: params is None.
     """
@@ -238,7 +238,7 @@ def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) 
 
 
 def detail(report: CheckpointReport, comparison: Comparison | None) -> str:
-    """What is stored, in one line.
+    """Describe in one line what is stored.
 
     >>> tensor = StoredTensor("embed.weight", "BF16", (101, 13), "model.safetensors")
     >>> one = CheckpointReport(
@@ -290,7 +290,7 @@ def _said(comparison: Comparison) -> list[str]:
 
 
 def _n(n: int, what: str) -> str:
-    """A number of things.
+    """Write a number with its noun, in singular or plural.
 
     >>> _n(1, "file"), _n(2, "shard"), _n(1000, "inv_freq buffer"), _n(2, "tied copy")
     ('1 file', '2 shards', '1,000 inv_freq buffers', '2 tied copies')

@@ -35,7 +35,7 @@ QUICK_GELU_BETA = 1.702  # quick_gelu(x) = x·sigmoid(1.702·x): Swish-β
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of `text`."""
+    """Split `text` into its words."""
     return frozenset(text.split())
 
 
@@ -126,17 +126,17 @@ class Keys:
         self.different: list[str] = []
 
     def raw(self, name: str) -> Any:
-        """The value as it stands, or the default."""
+        """Read the value of a key as it stands, or the default."""
         self.read.add(name)
         return self.data[name] if name in self.data else self.defaults[name]
 
     def given(self, name: str) -> Any:
-        """The value of a key that has no default of its own; None when it is left out."""
+        """Read the value of a key that has no default of its own; None when it is left out."""
         self.read.add(name)
         return self.data.get(name)
 
     def size(self, name: str, *, lowest: int = 1, highest: int = MAX_SIZE) -> int:
-        """A whole number."""
+        """Read a whole number."""
         value = self.raw(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise SpecError(name, "must be a whole number", value, f"choose {lowest} or more")
@@ -146,58 +146,62 @@ class Keys:
         return value
 
     def layers(self, name: str, *, lowest: int = 1) -> int:
-        """A number of layers."""
+        """Read a number of layers."""
         return self.size(name, lowest=lowest, highest=MAX_LAYERS)
 
     def optional_size(self, name: str, *, lowest: int = 1) -> int | None:
-        """A whole number or null."""
+        """Read a whole number or null."""
         return None if self.raw(name) is None else self.size(name, lowest=lowest)
 
     def number(self, name: str) -> float:
-        """A positive number."""
+        """Read a positive number."""
         value = self.raw(name)
         if not is_number(value) or not 0 < value < 1e12:
             raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
         return float(value)
 
     def optional_number(self, name: str) -> float | None:
-        """A positive number or null."""
+        """Read a positive number or null."""
         return None if self.raw(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
-        """True or false."""
+        """Read true or false."""
         value = self.raw(name)
         if not isinstance(value, bool):
             raise SpecError(name, "must be true or false", value, "choose true or false")
         return value
 
     def only(self, name: str, *allowed: object, why: str = "") -> Any:
-        """One of the values that a spec can express."""
+        """Read a value that must be one of `allowed`, those that a spec can express."""
         value = self.raw(name)
         if not any(same(value, a) for a in allowed):
             self.unmapped(name, value, why or f"choose {' or '.join(map(_json, allowed))}")
         return value
 
     def fixed(self, name: str, *allowed: object) -> None:
-        """A key that transformers computes or takes for granted; written down, it must agree."""
+        """Check a key that transformers computes or takes for granted;
+        written down, it must agree.
+        """
         found = self.given(name)
         if found is not None and not any(same(found, a) for a in allowed):
             self.unmapped(name, found, f"here it can only be {' or '.join(map(_json, allowed))}")
 
     def agrees(self, name: str, value: object) -> None:
-        """A key that transformers derives from others; written down, even null, it is obeyed."""
+        """Check a key that transformers derives from others,
+        but obeys where it is written down, even as null.
+        """
         found = self.given(name)
         if name in self.data and not same(found, value):
             self.unmapped(name, found, f"by the other keys it is {_json(value)}: remove it")
 
     def own_name(self, name: str) -> None:
-        """A key that transformers must find under its first name."""
+        """Refuse another name for a key that transformers must find under its first name."""
         other = self.spelled.get(name, name)
         if other != name:
             self.unmapped(other, self.data[name], f"call it {name}: other keys depend on it")
 
     def activation(self, name: str, *, gated: bool) -> Json:
-        """The spec's fields for an activation function, and whether it gates."""
+        """Read an activation function as the spec's fields, with whether it gates."""
         value = self.raw(name)
         if not isinstance(value, str):
             raise SpecError(name, "must be the name of an activation", value, "for example silu")
@@ -214,11 +218,11 @@ class Keys:
         self.different.append(what)
 
     def unmapped(self, name: str, value: object, remedy: str) -> NoReturn:
-        """The value may be right, but no spec says it."""
+        """Raise `UnmappedKey` for a value that may be right, but that no spec says."""
         raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
 
     def finish(self, ignored: Iterable[str], *, kind: str) -> tuple[str, ...]:
-        """The keys that were passed over. Raises `UnmappedKey` for one that nobody knows.
+        """Return the keys that were passed over; raise `UnmappedKey` for one that nobody knows.
 
         A key of the family that its function did not read has no part in this class or layout.
         """
@@ -246,12 +250,12 @@ class Keys:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """An int or float that is not a bool."""
+    """Tell whether a value is an int or float that is not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def same(value: object, other: object) -> bool:
-    """Equal, and not only because True == 1."""
+    """Tell whether two values are equal, and not only because True == 1."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 

@@ -166,7 +166,8 @@ FETCHING = frozenset(["use_pretrained_backbone"])
 
 
 def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
-    """A copy of `data` within bounds and without the keys that are not ours to obey, and notes.
+    """Copy `data` within bounds and without the keys that are not ours to obey,
+    and return notes with it.
 
     Raises `SpecError` for a size, a text or a structure that no model has.
     """

@@ -8,7 +8,7 @@ from metacount.huggingface.config.remote import remote_types
 
 
 def type_of_class(architectures: object) -> tuple[str, str]:
-    """The model type whose class `architectures` names, and the class.
+    """Find the model type whose class `architectures` names, and the class.
 
     >>> type_of_class(["Qwen2ForCausalLM"]), type_of_class("ChatGLMModel")
     (('qwen2', 'Qwen2ForCausalLM'), ('chatglm', 'ChatGLMModel'))
@@ -37,7 +37,9 @@ def type_of_class(architectures: object) -> tuple[str, str]:
 
 
 def _owner(named: str, types: list[str]) -> str:
-    """A class that several types use belongs to the one that it is called after."""
+    """Choose the type of a class: one that several types use belongs to the one
+    that it is called after.
+    """
     called = [name for name in types if named.lower().startswith(name.replace("_", ""))]
     if len(called) == 1 or len(types) == 1:
         return (called or types)[0]

@@ -21,7 +21,7 @@ ROPE_DETAILS = words(
 
 
 def divided(name: str, width: int, n_heads: int) -> int:
-    """Width of one head where heads share the model's width."""
+    """Compute the width of one head where heads share the model's width."""
     if width % n_heads:
         raise SpecError(
             name,
@@ -33,12 +33,13 @@ def divided(name: str, width: int, n_heads: int) -> int:
 
 
 def nullable_size(keys: Keys, name: str) -> int | None:
-    """A size that may be null only where transformers' own default is."""
+    """Read a size that may be null only where transformers' own default is."""
     return keys.optional_size(name) if keys.defaults[name] is None else keys.size(name)
 
 
 def sizes(keys: Keys) -> Json:
-    """Sizes under LLaMA's names; `head_dim` and `num_key_value_heads` where the family has them.
+    """Read sizes under LLaMA's names;
+    `head_dim` and `num_key_value_heads` where the family has them.
 
     Without `head_dim`, heads share the width; a family that has the key lets a remainder fall.
     """
@@ -64,7 +65,7 @@ def sizes(keys: Keys) -> Json:
 
 
 def biases(qkv: bool, o: bool) -> Json:
-    """The same bias rule for queries, keys and values, and one for the output."""
+    """Set the same bias rule for queries, keys and values, and one for the output."""
     return {"q_bias": qkv, "k_bias": qkv, "v_bias": qkv, "o_bias": o}
 
 
@@ -77,7 +78,7 @@ def rope(
     partial: str = "partial_rotary_factor",
     rounds_up: bool = True,
 ) -> Json:
-    """RoPE of one kind for all layers: its parameters stand in an object or beside it.
+    """Read RoPE of one kind for all layers: its parameters stand in an object or beside it.
 
     An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
     """
@@ -102,7 +103,7 @@ def rope(
 
 
 def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
-    """`rotary_dim` for a share of the head; None when it is all of it."""
+    """Compute `rotary_dim` for a share of the head; None when it is all of it."""
     if factor > 1:
         raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
     width = int(head_dim * factor)
@@ -123,7 +124,7 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
 def rope_by_layer_type(
     keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
 ) -> Json:
-    """RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
+    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
 
     `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
     """
@@ -154,7 +155,7 @@ def rope_by_layer_type(
 
 
 def rope_object(keys: Keys) -> Json:
-    """What the config says of RoPE; the older key goes before the newer."""
+    """Read what the config says of RoPE; the older key goes before the newer."""
     scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
     name = "rope_scaling" if scaling else "rope_parameters"
     value = scaling or found
@@ -177,7 +178,9 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json
 
 
 def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
-    """From the object when it stands there, else from the key beside it, else the default."""
+    """Read a number from the object when it stands there,
+    else from the key beside it, else the default.
+    """
     beside = keys.number(outside)
     value = found.get(name, beside)
     if not is_number(value) or not 0 < value < 1e12:
@@ -186,7 +189,7 @@ def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
 
 
 def shortest_period(letters: str) -> str:
-    """The shortest text that, repeated, gives `letters` (the last repetition may be cut).
+    """Find the shortest text that, repeated, gives `letters` (the last repetition may be cut).
 
     >>> shortest_period("LLGLLGL"), shortest_period("LLLL"), shortest_period("LLG")
     ('LLG', 'L', 'LLG')
@@ -202,7 +205,9 @@ def shortest_period(letters: str) -> str:
 
 
 def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[str, ...]) -> str:
-    """One letter a layer: L where `layer_types` has `allowed[1]`, G where it has `allowed[0]`."""
+    """Write one letter a layer: L where `layer_types` has `allowed[1]`,
+    G where it has `allowed[0]`.
+    """
     types = keys.given("layer_types")
     types = default if types is None else types
     if not isinstance(types, list):
@@ -218,14 +223,14 @@ def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[st
 
 
 def windows(letters: str, window: int | None, *, kind: str = "sliding") -> Json:
-    """The spec's window fields; nothing when no layer is windowed."""
+    """Build the spec's window fields; nothing when no layer is windowed."""
     if "L" not in letters:
         return {}
     return {"window": window, "window_kind": kind, "window_pattern": shortest_period(letters)}
 
 
 def nope_every(keys: Keys, name: str, rotates: list[bool]) -> Json:
-    """Which layers go without RoPE, as an interval."""
+    """Express as an interval which layers go without RoPE."""
     if all(rotates):
         return {}
     first = rotates.index(False) + 1
@@ -241,7 +246,8 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> Json:
 def moe_layout(
     keys: Keys, name: str, stacks: list[list[bool]], *, first: int = 0, every: int = 1
 ) -> Json | None:
-    """`n_dense_layers`, `moe_every`, `moe_offset` of the layers with experts; None without any.
+    """Find `n_dense_layers`, `moe_every`,
+    `moe_offset` of the layers with experts; None without any.
 
     `first` and `every` are tried before others, so that a regular config keeps its own numbers.
     """

@@ -17,7 +17,7 @@ TRAINED = "original_max_position_embeddings"
 
 
 def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
-    """The scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
+    """Read the scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
     `nested`: the object is one of several, by kind of layer. A scaling that cannot be read changes
     no count: it is left out, and the config's module is not one to load weights into.
@@ -33,7 +33,7 @@ def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling 
 
 
 def kind_of(found: Json) -> str:
-    """The type of scaling; "su" is longrope's old name."""
+    """Name the type of scaling; "su" is longrope's old name."""
     kind = str(found.get("rope_type") or found.get("type") or "default")
     return {"su": "longrope"}.get(kind, kind)
 
@@ -79,7 +79,9 @@ def _limit(keys: Keys) -> object:
 
 
 def _trained(keys: Keys, found: Json) -> object:
-    """A key beside the object goes before the one in it (Phi-3)."""
+    """Read the number of trained positions:
+    a key beside the object goes before the one in it (Phi-3).
+    """
     beside = keys.data.get(TRAINED, keys.defaults.get(TRAINED))
     inside = found.get(TRAINED)
     return beside if beside is not None else _limit(keys) if inside is None else inside
@@ -92,7 +94,8 @@ def _number(name: str, value: object) -> float:
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
-    """0.1·weight·ln(factor) + 1: Peng et al. 2023, arXiv:2309.00071, eq. 22, and DeepSeek's code.
+    """Compute 0.1·weight·ln(factor) + 1: Peng et al. 2023, arXiv:2309.00071, eq.
+    22, and DeepSeek's code.
 
     >>> round(yarn_scale(40.0), 6)  # 0.1·3.688879 + 1
     1.368888
@@ -101,7 +104,9 @@ def yarn_scale(factor: float, weight: float = 1.0) -> float:
 
 
 def _yarn_attention(found: Json, factor: object) -> object:
-    """On queries and keys: what is given, else by `mscale` and `mscale_all_dim`, else eq. 22."""
+    """Compute YaRN's factor on queries and keys: what is given, else by `mscale` and
+    `mscale_all_dim`, else eq. 22.
+    """
     given, all_dim = found.get("attention_factor"), found.get("mscale_all_dim")
     if given is not None:
         return given
@@ -113,7 +118,9 @@ def _yarn_attention(found: Json, factor: object) -> object:
 
 
 def _longrope_attention(found: Json, factor: object, trained: object) -> object:
-    """What is given, else sqrt(1 + ln(factor)/ln(trained)), as in Phi-3's code."""
+    """Compute longrope's factor: what is given,
+    else sqrt(1 + ln(factor)/ln(trained)), as in Phi-3's code.
+    """
     given = found.get("attention_factor")
     if given is not None:
         return given
@@ -126,7 +133,9 @@ def _tuple(value: object) -> object:
 
 
 def latent_scale(keys: Keys, found: Json, width: int) -> float | None:
-    """DeepSeek's scale of scores: the usual one times yarn_scale(factor, mscale_all_dim)²."""
+    """Compute DeepSeek's scale of scores:
+    the usual one times yarn_scale(factor, mscale_all_dim)².
+    """
     if kind_of(found) == "default" or not found.get("mscale_all_dim"):
         return None
     try:

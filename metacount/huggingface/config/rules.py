@@ -36,7 +36,7 @@ WORDS = {
 
 
 def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
-    """Why transformers' config class would not take `config`, as far as the record knows."""
+    """List why transformers' config class would not take `config`, as far as the record knows."""
     if not _record:
         with open(FILE, encoding="utf-8") as file:
             _record.update(json.load(file))

@@ -62,12 +62,12 @@ class Mapped:
 
 
 def mapped_types() -> tuple[str, ...]:
-    """The model types of transformers that have a mapping."""
+    """List the model types of transformers that have a mapping."""
     return tuple(FAMILIES)
 
 
 def spec_from_config(config: Json) -> Mapped:
-    """The spec of the class that `config` means.
+    """Read the spec of the class that `config` means.
 
     Raises `UnmappedType`, `UnmappedClass` or `UnmappedKey` (all `Unmapped`) for what may be a
     model but has no spec, and any other `SpecError` for what is no model.
@@ -133,7 +133,7 @@ def _mapped(
 
 
 def in_keys(error: SpecError, keys: Keys) -> SpecError:
-    """A broken rule of the spec in the names that the config has for its fields."""
+    """Reword a broken rule of the spec in the names that the config has for its fields."""
     import re
 
     from metacount.spec.legend import MODEL_TERMS
@@ -159,7 +159,7 @@ def _without_head(fields: Json, end: str) -> Json:
 
 
 def _choose_class(config: Json, family: Family) -> tuple[str, str, str]:
-    """Name, end (head, body, pooled, encoder) and the reason in words."""
+    """Choose the class: its name, its end (head, body, pooled, encoder) and the reason in words."""
     classes = dict(family.classes)
     default = next(iter(classes))
     named = config.get("architectures")

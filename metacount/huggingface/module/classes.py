@@ -44,14 +44,16 @@ class ClassChoice:
 
 
 def version() -> str:
-    """transformers' version."""
+    """Return transformers' version."""
     import transformers
 
     return str(transformers.__version__)
 
 
 def model_types(kind: str) -> dict[str, str]:
-    """Model type -> class name of one kind of `MAPPINGS`, as the installed transformers has it."""
+    """Map model types to class names for one kind of `MAPPINGS`,
+    as the installed transformers has it.
+    """
     auto = import_module("transformers.models.auto.modeling_auto")
     names = getattr(auto, dict(MAPPINGS)[kind])
     return {t: n if isinstance(n, str) else n[0] for t, n in names.items()}
@@ -63,7 +65,9 @@ def _config_names() -> dict[str, str]:
 
 
 def folder(model_type: str) -> ModuleType:
-    """The package of one model type, `transformers.models.X` (lazy: no file of it is read yet)."""
+    """Import the package of one model type,
+    `transformers.models.X` (lazy: no file of it is read yet).
+    """
     auto = import_module("transformers.models.auto.configuration_auto")
     return import_module(f"transformers.models.{auto.model_type_to_module_name(model_type)}")
 
@@ -82,7 +86,7 @@ def _named(module: ModuleType, name: str) -> type | None:
 
 
 def config_class(model_type: object) -> type[PreTrainedConfig]:
-    """transformers' config class of a model type. `SpecError` for a type it does not know."""
+    """Find transformers' config class of a model type. `SpecError` for a type it does not know."""
     names = _config_names()
     if not isinstance(model_type, str) or model_type not in names:
         known = "see `metacount survey` for the types there are"
@@ -103,7 +107,7 @@ def config_class(model_type: object) -> type[PreTrainedConfig]:
 def choose_class(
     model_type: str, architectures: object, *, remote: bool
 ) -> tuple[type[PreTrainedModel], str]:
-    """The module class for a config and the reason, in words.
+    """Choose the module class for a config and give the reason, in words.
 
     `remote` says that the config has its own code (`auto_map`): a class that only this code knows
     is then replaced by transformers' own for the type.

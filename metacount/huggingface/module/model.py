@@ -47,7 +47,7 @@ SMALL = os.path.join(os.path.dirname(__file__), "small_configs.json")
 
 
 def default_config(model_type: str) -> Json:
-    """The config of a bare model type: transformers' defaults, or the small one kept here.
+    """Return the config of a bare model type: transformers' defaults, or the small one kept here.
 
     Kept for types whose own defaults build no model.
     """
@@ -57,14 +57,16 @@ def default_config(model_type: str) -> Json:
 
 
 def running_config(model_type: str) -> Json:
-    """`default_config`, with what a type's defaults lack to be run, not only built."""
+    """Return `default_config`, with what a type's defaults lack to be run, not only built."""
     kept = small_configs().get(model_type, {})
     return {"model_type": model_type, **kept.get("config", {})}
 
 
 @cache
 def small_configs() -> Json:
-    """Configs for the types whose default does not build, or not run, and why; by model type."""
+    """Read the configs for the types whose default does not build,
+    or not run, and why; by model type.
+    """
     with open(SMALL, encoding="utf-8") as file:
         data: Json = json.load(file)
     return data
@@ -73,7 +75,7 @@ def small_configs() -> Json:
 def build_transformers(
     source: str | Json | PreTrainedConfig, *, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[nn.Module, ClassChoice]:
-    """transformers' module of a config (an object or its dict) or of a model type, on meta.
+    """Build transformers' module of a config (an object or its dict) or of a model type, on meta.
 
     In eval mode, with eager attention. Nothing is fetched, no weight is made or initialised.
     Raises `SpecError`, in one line, for whatever is wrong with the config.
@@ -87,7 +89,8 @@ def build_transformers(
 def chosen_class(
     source: str | Json | PreTrainedConfig,
 ) -> tuple[type[PreTrainedModel], PreTrainedConfig, ClassChoice]:
-    """The class that a config means, transformers' config object for it, and the choice in words.
+    """Find the class that a config means, transformers' config object for it,
+    and the choice in words.
 
     Raises `SpecError`, in one line, for whatever is wrong with the config.
     """
@@ -116,7 +119,9 @@ def chosen_class(
 def _config_for(
     chosen: type[PreTrainedModel], config: PreTrainedConfig, model_type: str
 ) -> tuple[PreTrainedConfig, str]:
-    """The config that the class takes: for a text class of a composite type, the text part."""
+    """Choose the config that the class takes:
+    for a text class of a composite type, the text part.
+    """
     if chosen.__name__ in DECODER_PART:
         return config.decoder, f"{chosen.__name__} is the decoder of {type(config).__name__}"
     wants = getattr(chosen, "config_class", None)
@@ -138,7 +143,7 @@ def _config_for(
 def built_quietly(
     chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig, dtype: torch.dtype
 ) -> nn.Module:
-    """The module of a class and a config object as `chosen_class` gave them, on meta."""
+    """Build the module of a class and a config object as `chosen_class` gave them, on meta."""
     with _quiet():
         return _on_meta(chosen, config, dtype)
 
@@ -174,7 +179,9 @@ def _unchanged(tensor: object = None, *_args: object, **_kwargs: object) -> obje
 
 @contextmanager
 def _no_initialisation() -> Iterator[None]:
-    """torch's initialisers return what they get: values of meta tensors do not exist."""
+    """Make torch's initialisers return what they get until the block ends:
+    values of meta tensors do not exist.
+    """
     names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
     before = {name: getattr(nn.init, name) for name in names}
     for name in names:
@@ -210,7 +217,9 @@ def _bounded() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nobody's advice on training or speed; and no collection while many objects are made."""
+    """Silence advice on training or speed, and pause garbage collection,
+    while the block makes many objects.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -222,7 +231,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _made(name: str, make: Callable[[], T]) -> T:
-    """What `make` makes; whatever transformers raises over a config becomes one clear line."""
+    """Call `make` and return what it makes;
+    whatever transformers raises over a config becomes one clear line.
+    """
     try:
         return make()
     except SpecError:

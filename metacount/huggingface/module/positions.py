@@ -21,7 +21,8 @@ PARTS = ("text_config", "encoder", "decoder")  # of a config made of configs
 
 
 def longest_of(source: str | Json) -> tuple[int, str] | None:
-    """The smallest number of positions that a config gives, and its key; None where it gives none.
+    """Find the smallest number of positions that a config gives, and its key;
+    None where it gives none.
 
     transformers' defaults stand for keys that are missing. Raises `SpecError` for a config that
     means no model.

@@ -40,7 +40,7 @@ KNOWN_BUFFERS = ("selection_bias",)
 
 
 def transformers_witness(source: str | Json | PreTrainedConfig, workload: Workload) -> Witness:
-    """What transformers' module of a config (or model type) says of `workload`.
+    """Return what transformers' module of a config (or model type) says of `workload`.
 
     Raises `SpecError` for a config that builds no model. A model that cannot be run has an opinion
     on parameters alone; the detail says why.
@@ -49,12 +49,12 @@ def transformers_witness(source: str | Json | PreTrainedConfig, workload: Worklo
 
 
 def run_dtype(workload: Workload) -> torch.dtype:
-    """The dtype a module is built in to run `workload`: no module runs in fp8 or int8."""
+    """Choose the dtype a module is built in to run `workload`: no module runs in fp8 or int8."""
     return DTYPES.get(workload.dtype, torch.bfloat16)
 
 
 def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -> Witness:
-    """What a module that `build_transformers` made, in `run_dtype`, says of `workload`."""
+    """Return what a module that `build_transformers` made, in `run_dtype`, says of `workload`."""
     dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
     roles = Roles(module)
     found = measure_any_params(module, roles)
@@ -97,7 +97,7 @@ def _predicted(
 
 
 def shortfall(error: Exception) -> str:
-    """Why a forward was not measured, in one line."""
+    """Say why a forward was not measured, in one line."""
     text = " ".join(str(error).split())[:160]
     if isinstance(error, UncountedOp | NeedsData):
         return text
@@ -187,13 +187,15 @@ def _run_figures(
 
 
 def _is_latent(module: nn.Module) -> bool:
-    """Whether attention goes through a compressed latent of keys and values."""
+    """Tell whether attention goes through a compressed latent of keys and values."""
     config = text_config(module.config)
     return getattr(config, "kv_lora_rank", None) is not None
 
 
 def _kv_heads(module: nn.Module, latent: bool) -> int:
-    """Heads that attention's own modules say they keep keys of; as many as there are otherwise."""
+    """Find how many heads attention's own modules say they keep keys of;
+    1 if `latent`, no limit if none says.
+    """
     if latent:
         return 1
     told = [getattr(m, name, None) for m in module.modules() for name in KV_HEADS]

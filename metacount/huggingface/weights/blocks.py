@@ -18,7 +18,7 @@ from metacount.spec import ModelSpec
 
 
 def same(names: str) -> dict[str, str | Place]:
-    """Names that both sides use."""
+    """Map names that both sides use to themselves."""
     return {name: name for name in names.split()}
 
 
@@ -121,7 +121,9 @@ LONGCAT_BLOCK: Table = {
 
 
 def longcat(index: int, rest: str, spec: ModelSpec) -> tuple[str, str] | None:
-    """Where a tensor of layer `index` stands: `self_attn.1.` in the second of two, `mlp.` first."""
+    """Find where a tensor of layer `index` stands:
+    `self_attn.1.` in the second of two, `mlp.` in the first.
+    """
     module, number, below = (*rest.split(".", 2), "", "")[:3]
     if number in ("0", "1"):
         return f"decoder.layers.{2 * index + int(number)}.", f"{module}.{below}".rstrip(".")
@@ -249,7 +251,9 @@ BERT_BLOCK: Table = {
 
 
 def t5_block(*, cross: bool) -> Table:
-    """T5 numbers the parts of a block; the decoder's second is cross-attention."""
+    """Build the table of a T5 block, whose parts are numbered;
+    the decoder's second is cross-attention.
+    """
     ffn = 2 if cross else 1
     attentions = {"layer.0.SelfAttention": "self_attn"}
     norms = {"layer.0.layer_norm": "input_layernorm"}

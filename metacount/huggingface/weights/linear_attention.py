@@ -41,21 +41,23 @@ def _part(spec: ModelSpec) -> GatedDelta:
 
 
 def joined(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """All queries, then all keys, then all values (Qwen3.5)."""
+    """Split a tensor that has all queries, then all keys, then all values (Qwen3.5)."""
     part = _part(spec)
     key, value = part.n_k_heads * part.k_head_dim, part.n_v_heads * part.v_head_dim
     return tensor.split((key, key, value)) if tensor.shape[0] == 2 * key + value else ()
 
 
 def grouped(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Key head by key head: its query, its key, its group's values and gates (Qwen3-Next)."""
+    """Split a tensor key head by key head:
+    its query, its key, its group's values and gates (Qwen3-Next).
+    """
     part = _part(spec)
     key, value = part.k_head_dim, part.n_v_heads // part.n_k_heads * part.v_head_dim
     return _of_groups(tensor, part.n_k_heads, (key, key, value, value))
 
 
 def grouped_rates(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Key head by key head: the rates of its group, then the decays (Qwen3-Next)."""
+    """Split a tensor key head by key head: the rates of its group, then the decays (Qwen3-Next)."""
     part = _part(spec)
     per_group = part.n_v_heads // part.n_k_heads
     return _of_groups(tensor, part.n_k_heads, (per_group, per_group))

@@ -66,7 +66,7 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped)
 def _matched(
     theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], spec: ModelSpec
 ) -> dict[str, tuple[str, Tensor]]:
-    """For each of our names theirs and the value."""
+    """Match each of our names with theirs and the value."""
     dialect = _dialect(theirs)
     found: dict[str, tuple[str, Tensor]] = {}
     for name, value in theirs.items():
@@ -89,7 +89,7 @@ def _matched(
 
 
 def _is_no_weight(name: str, bare: str, value: Tensor, dialect: Dialect) -> bool:
-    """Whether a tensor only numbers positions, or holds the zeros that it must hold."""
+    """Tell whether a tensor only numbers positions, or holds the zeros that it must hold."""
     if bare.rpartition(".")[2] in dialect.fixed:
         return True
     if bare in dialect.positions:
@@ -108,7 +108,7 @@ def _dialect(theirs: Mapping[str, Tensor]) -> Dialect:
 
 
 def _tensors(reference: Model) -> dict[str, Tensor]:
-    """Parameters, each tied one once, and buffers."""
+    """Collect the parameters, each tied one once, and the buffers."""
     ours: dict[str, Tensor] = {**dict(reference.named_parameters())}
     ours |= dict(reference.named_buffers())
     for name, tensor in ours.items():
@@ -120,7 +120,7 @@ def _tensors(reference: Model) -> dict[str, Tensor]:
 def _parts(
     name: str, bare: str, value: Tensor, dialect: Dialect, spec: ModelSpec
 ) -> Iterable[tuple[str, Tensor]]:
-    """Our names and values of one of their tensors."""
+    """Split one of their tensors into our names and values."""
     module, _, leaf = bare.rpartition(".")
     if leaf not in ("weight", "bias"):
         module, leaf = bare, ""
@@ -142,13 +142,13 @@ def _parts(
 
 
 def _feeds_forward_alone(stem: str, spec: ModelSpec) -> bool:
-    """Whether a block has no mixer: its one norm is then the feed-forward's (Nemotron-H)."""
+    """Tell whether a block has no mixer: its one norm is then the feed-forward's (Nemotron-H)."""
     index = stem.removesuffix(".").rpartition(".")[2]
     return index.isdecimal() and spec.last_stack.mixer_of(int(index)) == "N"
 
 
 def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | Place | None]:
-    """What stands before our names, and the entry of the table."""
+    """Find what stands before our names of a module, and the module's entry in the table."""
     if module in dialect.ends:
         return "", dialect.ends[module]
     for before, (stack, block) in dialect.stacks.items():
@@ -164,7 +164,7 @@ def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | P
 
 
 def _is_linear(spec: ModelSpec, index: int) -> bool:
-    """Whether a layer's attention is linear (Kimi Linear and MiniMax call both alike)."""
+    """Tell whether a layer's attention is linear (Kimi Linear and MiniMax call both alike)."""
     stack = spec.last_stack
     return stack.recurrent != NoRecurrent() and stack.mixer_of(index) == "R"
 

@@ -1,7 +1,7 @@
 """How transformers' weights are named and laid out, beside a reference module's.
 
 A `Dialect` is a plain table from the names of one family of transformers' modules to ours; the
-tables stand in `weight_tables.py`. Tensors that are stored otherwise (fused, transposed,
+tables stand in `tables.py`. Tensors that are stored otherwise (fused, transposed,
 alternating) are taken apart by a `Place`. RoPE needs no permutation: the spec's `rope_style` says
 which columns are a pair, there as here.
 """
@@ -20,29 +20,33 @@ Apart = Callable[[Tensor, ModelSpec], tuple[Tensor, ...]]
 
 
 def as_it_is(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """One tensor, stored as ours."""
+    """Return one tensor as it is: theirs is stored as ours."""
     return (tensor,)
 
 
 def transposed(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """[in, out], as GPT-2's Conv1D and gpt-oss's experts have it; a vector stays."""
+    """Transpose [in, out], as GPT-2's Conv1D and gpt-oss's experts have it; a vector stays."""
     return (tensor.transpose(-2, -1) if tensor.dim() > 1 else tensor,)
 
 
 def conv1d(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """GPT-2's [in, out]; StarCoder, told by its one key/value head, has the names, not the form."""
+    """Transpose GPT-2's [in, out]; StarCoder, told by its one key/value head,
+    has the names, not the form.
+    """
     return (tensor,) if spec.n_kv_heads != spec.n_heads else transposed(tensor, spec)
 
 
 def conv1d_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """GPT-2: [in, q + k + v], three equal parts; StarCoder: queries, one key, one value."""
+    """Split GPT-2's [in, q + k + v] into three equal parts,
+    StarCoder's into queries, one key, one value.
+    """
     if spec.n_kv_heads != spec.n_heads:
         return joined_qkv(tensor, spec)
     return transposed(tensor, spec)[0].chunk(3)
 
 
 def grouped_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Group by group: its R query heads, then its key, then its value.
+    """Split a tensor group by group: its R query heads, then its key, then its value.
 
     With G = H this is GPT-NeoX's and BLOOM's [H, 3, K], with G = 1 Falcon-7B's q, k, v.
     """
@@ -55,14 +59,16 @@ def grouped_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def joined_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """All queries, then all keys, then all values (Phi-3, MPT, ModernBERT)."""
+    """Split a tensor that has all queries, then all keys,
+    then all values (Phi-3, MPT, ModernBERT).
+    """
     width = spec.head_dim or 0
     n_rows = [n * width for n in (spec.n_heads, spec.n_kv_heads or 0, spec.n_kv_heads or 0)]
     return tensor.split(n_rows) if tensor.shape[0] == sum(n_rows) else ()
 
 
 def codegen_qkv(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """CodeGen: in each of four parts its queries, then its values, then its keys."""
+    """Split CodeGen's tensor: in each of four parts its queries, then its values, then its keys."""
     if tensor.shape[0] % 12:
         return ()
     q, v, k = tensor.unflatten(0, (4, 3, -1)).unbind(1)
@@ -70,12 +76,14 @@ def codegen_qkv(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
 
 
 def halves(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Gate, then up, in the rows of one matrix."""
+    """Split the rows of one matrix into gate, then up."""
     return tensor.chunk(2) if tensor.shape[0] % 2 == 0 else ()
 
 
 def alternating(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """gpt-oss: gate and up alternate in the last axis; ours has all of the gate first."""
+    """Separate gpt-oss's gate and up, which alternate in the last axis:
+    ours has all of the gate first.
+    """
     fused = torch.cat((tensor[..., 0::2], tensor[..., 1::2]), dim=-1)
     return (fused.transpose(-2, -1) if tensor.dim() == 3 else fused,)
 

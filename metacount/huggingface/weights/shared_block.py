@@ -38,7 +38,8 @@ BLOCK: Table = {
 
 
 def outside(index: int, rest: str, spec: ModelSpec) -> tuple[str, str] | None:
-    """Where a shared tensor stands: in its stored block, or, an adapter, in the layer of its use.
+    """Find where a shared tensor stands:
+    in its stored block, or, an adapter, in the layer of its use.
 
     Every layer that uses a block has all of its adapters under its name, numbered by use.
     """

@@ -32,7 +32,7 @@ SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
 
 
 def mixer(theirs: str) -> Table:
-    """The tensors of a mixer, under their name for it."""
+    """Map the tensors of a mixer, under their name for it, to ours."""
     return {f"{theirs}.{part}": f"{OURS}.{part}" for part in PARTS}
 
 

@@ -66,7 +66,7 @@ HAND: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
 
 @cache
 def activations() -> Rows:
-    """Values and slopes of the activations, by hand and by autograd."""
+    """Compute values and slopes of the activations, by hand and by autograd."""
     columns: list[list[float]] = [list(POINTS)]
     for name, (function, slope) in HAND.items():
         x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
@@ -81,7 +81,7 @@ def activations() -> Rows:
 
 @cache
 def swish() -> Rows:
-    """Swish at the points for several β, by hand and from the module."""
+    """Compute Swish at the points for several β, by hand and from the module."""
     found = []
     for beta in BETAS:
         run = activate(torch.tensor(POINTS, dtype=torch.float64), "silu", beta).tolist()
@@ -92,7 +92,7 @@ def swish() -> Rows:
 
 
 def slope_of_straight_swish() -> float:
-    """The slope of Swish with β of zero, by autograd."""
+    """Compute the slope of Swish with β of zero, by autograd."""
     x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(activate(x, "silu", 0.0).sum(), x)
     first = float(slope[0])
@@ -102,13 +102,13 @@ def slope_of_straight_swish() -> float:
 
 
 def points() -> tuple[str, ...]:
-    """The points as they head a table."""
+    """Format the points as they head a table."""
     return tuple(shown(x) for x in POINTS)
 
 
 @cache
 def tanh_gap() -> float:
-    """The largest difference between GELU and its tanh form, by hand and in the module."""
+    """Find the largest difference between GELU and its tanh form, by hand and in the module."""
     grid = [i / 100 for i in range(-600, 601)]
     near = [0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + TANH * x**3))) for x in grid]
     run = activate(torch.tensor(grid, dtype=torch.float64), "gelu_tanh", 1.0).tolist()
@@ -118,7 +118,8 @@ def tanh_gap() -> float:
 
 
 def family() -> Rows:
-    """The gated family, each run with the hand's weights and compared with the hand's arithmetic.
+    """Run each of the gated family with the hand's weights,
+    and compare it with the hand's arithmetic.
 
     Beside it what its output is multiplied by when its input is doubled.
     """
@@ -174,7 +175,7 @@ def _times(matrix: tuple[tuple[float, ...], ...], x: list[float]) -> list[float]
 
 
 def _by_hand(activation: str) -> dict[str, list[float]]:
-    """u, v, h and y of the small feed-forward, in plain arithmetic."""
+    """Compute u, v, h and y of the small feed-forward, in plain arithmetic."""
     acts: dict[str, Callable[[float], float]] = {n: f for n, (f, _) in HAND.items()}
     acts |= {"sigmoid": _sigmoid, "identity": lambda x: x}
     u, v = _times(GATE, list(X)), _times(UP, list(X))
@@ -183,7 +184,7 @@ def _by_hand(activation: str) -> dict[str, list[float]]:
 
 
 def walk() -> Rows:
-    """SwiGLU step by step with the hand's weights; the last line is also the module's."""
+    """Follow SwiGLU step by step with the hand's weights; the last line is also the module's."""
     found = _by_hand("silu")
     for hand, ran in zip(found["y"], _gated("silu", 1.0), strict=True):
         same(hand, ran, "SwiGLU")
@@ -196,7 +197,9 @@ def walk() -> Rows:
 
 @cache
 def who_changes() -> list[tuple[str, str]]:
-    """Which tokens' outputs change when one token's input does, module by module, executed."""
+    """Find which tokens' outputs change when one token's input does,
+    module by module, by running them.
+    """
     d = 8
     heads = AttentionPart(n_heads=2, n_kv_heads=2, head_dim=4)
     with torch.random.fork_rng(devices=[]):

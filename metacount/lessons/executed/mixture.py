@@ -37,7 +37,7 @@ def _dot(a: tuple[float, ...], b: tuple[float, ...]) -> float:
 
 @cache
 def by_hand() -> dict[str, tuple[float, ...]]:
-    """Forward and backward of the small mixture in plain arithmetic."""
+    """Compute forward and backward of the small mixture in plain arithmetic."""
     z = tuple(_dot(row, X) for row in ROUTER)
     powers = [math.exp(v) for v in z]
     alpha = tuple(p / sum(powers) for p in powers)
@@ -66,7 +66,7 @@ def by_hand() -> dict[str, tuple[float, ...]]:
 
 @cache
 def by_autograd() -> dict[str, tuple[float, ...]]:
-    """The same from the reference modules and autograd."""
+    """Compute forward and backward of the small mixture by the reference modules and autograd."""
     part = Mixture(n_experts=2, top_k=2, d_ff=1, router="softmax")
     router = Router(part, 2).double()
     experts = Experts(part, 2, FeedForward(activation="relu", gated=False)).double()
@@ -104,7 +104,9 @@ def by_autograd() -> dict[str, tuple[float, ...]]:
 
 
 def followed(names: tuple[str, ...]) -> list[tuple[str, str, str]]:
-    """Steps of the small mixture: name, equation, value; checked where autograd has it too."""
+    """List steps of the small mixture: name, equation, value;
+    checked where autograd has the value too.
+    """
     hand, run = by_hand(), by_autograd()
     found = []
     for name in names:
@@ -136,7 +138,7 @@ BACKWARD = ("dy", "dalpha", "dz", "drouter", "ddown1", "ddown2")
 
 @cache
 def who_learns() -> Rows:
-    """Expert by expert: its probability, and the largest gradient of its weights and router row."""
+    """List the experts: probability, and largest gradients of down projection and router row."""
     columns = []
     probabilities: list[float] = []
     for top_k, order in ((1, "softmax"), (2, "softmax_renorm"), (SEVERAL, "softmax")):
@@ -167,7 +169,7 @@ def _gradient(value: float) -> str:
 
 @cache
 def orders() -> Rows:
-    """The same logits weighed in each order, for k of one and of two; by hand and by the router."""
+    """Weigh the same logits in each order, for k of one and of two; by hand and by the router."""
     found = []
     for order in ORDERS:
         cells: list[str] = []
@@ -192,7 +194,9 @@ def _weighed(order: str, top_k: int) -> list[float]:
 
 @cache
 def balance() -> dict[str, float]:
-    """The balancing loss of tokens spread evenly, and of all tokens at one expert."""
+    """Compute the balancing loss of tokens spread evenly,
+    of all tokens at one expert, and of `LEANING`.
+    """
     n, tokens = SEVERAL, 8
     even = Routing(
         probs_NE=torch.full((tokens, n), 1 / n, dtype=torch.float64),

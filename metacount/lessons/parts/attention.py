@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("llama-7b", "llama2-70b", "falcon-180b", "deepseek-v3")
-NEEDS = "a decoder"
+NEEDS = "a decoder with attention"
 # the attention that is followed by hand: 4 tokens, heads of 2 values
 Q = ((1.0, 0.0), (0.0, 2.0), (1.0, 1.0), (2.0, -1.0))
 K = ((1.0, 1.0), (0.0, 1.0), (2.0, 0.0), (1.0, -1.0))
@@ -42,13 +42,13 @@ TILE = 16384  # tokens of the caches that are laid beside each other
 
 
 def fits(spec: ModelSpec) -> bool:
-    """An encoder keeps nothing."""
-    return bool(spec.kind != "encoder")
+    """Tell whether a model keeps keys and values: an encoder keeps nothing."""
+    return bool(spec.kind != "encoder" and spec.attention != "none")
 
 
 @cache
 def followed() -> dict[str, list[list[float]]]:
-    """Scores, weights and outputs in plain arithmetic; the outputs are the module's too."""
+    """Compute scores, weights and outputs in plain arithmetic; the outputs are the module's too."""
     scale = 1 / math.sqrt(len(Q[0]))
     scores = [[scale * sum(a * b for a, b in zip(q, k, strict=True)) for k in K] for q in Q]
     weights = []
@@ -70,7 +70,7 @@ def followed() -> dict[str, list[list[float]]]:
 
 
 def grid(here: Here) -> Rows:
-    """Query by query: scores, the masked ones as dashes, then the weights and the output."""
+    """List query by query: scores, the masked ones as dashes, then the weights and the output."""
     found = followed()
     table = []
     for i, (scores, weights, output) in enumerate(
@@ -83,12 +83,12 @@ def grid(here: Here) -> Rows:
 
 
 def head_width(spec: ModelSpec) -> int:
-    """Width of a head, of its values in MLA."""
+    """Return the width of a head, of its values in MLA."""
     return int(spec.head_dim or spec.v_head_dim)
 
 
 def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
-    """Parameters and cached values of a block whose attention has these key/value heads."""
+    """Count parameters and cached values of a block's attention as variants: MHA, GQA, MQA, MLA."""
     d, h, width = spec.d_model, spec.n_heads, head_width(spec)
     groups = {"MHA": h, "MQA": 1}
     own = spec.n_kv_heads
@@ -128,7 +128,7 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
 
 
 def beside(here: Here) -> Rows:
-    """The variants beside each other, at this model's width and depth."""
+    """Compare the variants, at this model's width and depth."""
     spec, found = here.spec, variants(here.spec)
     full = found["MHA"]["values"]
     return rows(
@@ -145,7 +145,9 @@ def beside(here: Here) -> Rows:
 
 
 def lengths(here: Here) -> Rows:
-    """FLOPs of one block's attention by length: the part with matrices, the part between tokens."""
+    """Count the FLOPs of one block's attention by length:
+    the part with matrices, the part between tokens.
+    """
     found = []
     for n in LENGTHS:
         whole = _flops(here.spec, n, n * n)
@@ -163,7 +165,7 @@ def _flops(spec: ModelSpec, n: int, pairs: int) -> int:
 
 
 def shapes(here: Here) -> Rows:
-    """Every step with its shape in letters and in numbers, for the default workload."""
+    """List every step with its shape in letters and in numbers, for the default workload."""
     spec, run = here.spec, fitted(here.spec, Request())
     sizes = {
         "B": run.batch_size,
@@ -191,7 +193,7 @@ def shapes(here: Here) -> Rows:
 
 @cache
 def absorbed_gap() -> float:
-    """How far MLA's two ways to multiply are apart, run on the same weights."""
+    """Measure how far MLA's two ways to multiply are apart, run on the same weights."""
     d = 12
     part = LatentPart(
         n_heads=3,
@@ -211,7 +213,7 @@ def absorbed_gap() -> float:
 
 
 def own(here: Here) -> int:
-    """Values that one token of the model leaves in a block."""
+    """Count the values that one token of the model leaves in a block's cache."""
     return int(block.kv_cache_values(here.spec))
 
 
@@ -220,7 +222,7 @@ def _exercise(here: Here) -> Exercise:
 
 
 def _single(here: Here) -> Exercise:
-    """The parameters with one key/value head."""
+    """Make the exercise: the parameters with one key/value head."""
     spec = here.spec
     settings: tuple[str, ...] = ()
     if spec.kv_lora_rank is None and spec.n_kv_heads > 1:

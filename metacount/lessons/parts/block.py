@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("textbook-block", "bert-base", "gpt2-medium", "llama-7b", "mixtral-8x7b")
-NEEDS = "a block with attention"
+NEEDS = "a block with attention and without an indexer"
 FACTORS = (1, 2, 4)  # of the width, in the table of growth
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias")
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Every model has a block."""
-    return True
+    """Tell whether the matrices that the lesson lists are all that a block has."""
+    return bool(spec.attention != "none" and spec.n_index_heads is None)
 
 
 def one_block(spec: ModelSpec) -> dict[str, int]:
-    """Parameters of the last block by role; without the cross-attention of a decoder."""
+    """Count the parameters of the last block by role, without the cross-attention of a decoder."""
     return block_params(spec, moe=has_experts(spec))
 
 
 def total(spec: ModelSpec) -> int:
-    """Parameters of the last block."""
+    """Count the parameters of the last block."""
     return sum(one_block(spec).values())
 
 
 def table(here: Here) -> Rows:
-    """Every matrix, with the sums of what belongs together, then vectors, then the block."""
+    """List every matrix, with the sums of what belongs together, then vectors, then the block."""
     spec, whole = here.spec, total(here.spec)
     found = []
 
@@ -66,22 +66,22 @@ def _share(part: int, whole: int) -> str:
 
 
 def norms(spec: ModelSpec) -> int:
-    """Parameters of the norms of the last block, those inside its attention too."""
+    """Count the parameters of the norms of the last block, those inside its attention too."""
     return one_block(spec)["norm"]
 
 
 def vectors(spec: ModelSpec) -> int:
-    """What is left of the block: biases, sinks, Transformer-XL's positions."""
+    """Count what is left of the block: biases, sinks, Transformer-XL's positions."""
     return total(spec) - norms(spec) - sum(matrix.params for matrix in matrices(spec))
 
 
 def matrices_of(spec: ModelSpec, part: str) -> int:
-    """Values of the matrices of the attention, or of the feed-forward."""
+    """Count the values of the matrices of the attention, or of the feed-forward."""
     return sum(matrix.params for matrix in matrices(spec) if matrix.part == part)
 
 
 def growth(here: Here) -> Rows:
-    """What a block of this kind has when it is so many times as wide."""
+    """Count the parameters that a block of this kind has when it is so many times as wide."""
     spec = here.spec
     wide = (
         "d_model",
@@ -104,12 +104,12 @@ def growth(here: Here) -> Rows:
 
 
 def with_biases(here: Here) -> int:
-    """The block with a bias on every matrix."""
+    """Count the block's parameters with biases on q, k, v, o and the feed-forward."""
     return total(here.spec.replace(**dict.fromkeys(BIASES, True)))
 
 
 def answer(here: Here) -> Exercise:
-    """All parameters of the model, as its closed form has them."""
+    """Make the exercise: all parameters of the model, as its closed form has them."""
     from metacount.lessons.answers import closed
 
     return Exercise(formula=closed(here.spec, "params"))
@@ -165,18 +165,18 @@ VALUES: Values = {
 
 
 def _alike(spec: ModelSpec) -> bool:
-    """Whether the last block is like all others, and there is no second stack."""
+    """Tell whether the last block is like all others, and there is no second stack."""
     one = not spec.has_encoder and not spec.n_dense_layers and spec.moe_every == 1
     return one and spec.last_stack.uniform
 
 
 def _squares(spec: ModelSpec, part: str) -> Fraction:
-    """Matrices in units of d²."""
+    """Count the values of a part's matrices in units of d²."""
     return Fraction(matrices_of(spec, part), spec.d_model**2)
 
 
 def _form(spec: ModelSpec, part: str) -> str:
-    """The closed form of a part in letters; d² itself for `square`."""
+    """Write the closed form of a part in letters; d² itself for `square`."""
     import sympy
 
     from metacount.algebra.writing import in_letters

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("llama-7b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
-NEEDS = "a decoder without an encoder"
+NEEDS = "a decoder with a feed-forward, without an encoder"
 WIDTHS = (2, 4, 8)  # of the feed-forward, in d
 LENGTHS = (128, 2048, 8192, 32768)
 BATCHES = (1, 8, 64)
@@ -30,12 +30,15 @@ DTYPE = "bf16"
 
 
 def fits(spec: ModelSpec) -> bool:
-    """A prompt that is read and then continued by one stack."""
-    return bool(spec.kind in ("decoder", "prefix-decoder") and spec.head is not None)
+    """Tell whether a model with a feed-forward reads a prompt and continues it with one stack."""
+    decodes = spec.kind in ("decoder", "prefix-decoder") and spec.head is not None
+    return bool(decodes and (spec.d_ff or spec.d_ff_expert))
 
 
 def by_role(here: Here) -> Rows:
-    """Parameters used by a token, its FLOPs, and how many FLOPs a parameter takes, role by role."""
+    """List parameters used by a token, its FLOPs,
+    and how many FLOPs a parameter takes, role by role.
+    """
     spec = here.spec
     n = fitted(spec, Request()).seq_len
     params = model.active_params_by_role(spec)
@@ -51,7 +54,7 @@ def by_role(here: Here) -> Rows:
 
 
 def wider(here: Here) -> Rows:
-    """The model with other widths of its feed-forward: parameters and FLOPs of a token."""
+    """Compare the model with other widths of its feed-forward: parameters and FLOPs of a token."""
     spec = here.spec
     n = fitted(spec, Request()).seq_len
     own = (here.model.id, spec)
@@ -77,7 +80,9 @@ def wider(here: Here) -> Rows:
 
 
 def _other_kind(spec: ModelSpec) -> tuple[str, ModelSpec]:
-    """The model with a plain feed-forward of 4·d in place of its gated one, or the other way."""
+    """Return the model with a plain feed-forward of 4·d in place
+    of its gated one, or the other way.
+    """
     d = spec.d_model
     if spec.gated:
         return "GELU, m = 4·d", spec.replace(
@@ -93,7 +98,7 @@ def _cache(spec: ModelSpec) -> int:
 
 
 def feed_forwards(here: Here) -> Rows:
-    """One feed-forward, plain and gated, at widths of equal parameters."""
+    """Compare one feed-forward, plain and gated, at widths of about equal parameters."""
     d = here.spec.d_model
     gated = ffn.gated_d_ff(d, multiple_of=256)
     return [
@@ -113,7 +118,9 @@ def feed_forwards(here: Here) -> Rows:
 
 
 def training(here: Here) -> Rows:
-    """FLOPs of training on one token by length: exact, causal, and by the rule of thumb."""
+    """Count the FLOPs of training on one token by length:
+    exact, causal, and by the rule of thumb.
+    """
     spec = here.spec
     rule = rule_of_thumb(spec)
     times = sum(PASSES.values())
@@ -134,12 +141,14 @@ def training(here: Here) -> Rows:
 
 
 def rule_of_thumb(spec: ModelSpec) -> int:
-    """6·N for one token, with N the parameters that it uses."""
+    """Compute 6·N for one token, with N the parameters that it uses."""
     return PER_MULTIPLY_ADD * sum(PASSES.values()) * int(model.active_params(spec))
 
 
 def beside(here: Here) -> Rows:
-    """Dense models and mixtures: bytes stored, bytes used for a token, FLOPs of decoding it."""
+    """Compare dense models and mixtures:
+    bytes stored, parameters used for a token, FLOPs of decoding it.
+    """
     named = {id: catalog.entry(id).spec() for id in BESIDE}
     named[here.model.id] = here.spec
     found = []
@@ -164,7 +173,9 @@ def beside(here: Here) -> Rows:
 
 
 def intensity(here: Here) -> Rows:
-    """FLOPs for each byte of weights in a step of decoding, by the number of sequences."""
+    """Compute the FLOPs for each byte of weights and cache in a step of decoding,
+    by the number of sequences.
+    """
     spec = here.spec
     n = fitted(spec, Request()).seq_len
     found: Rows = []

@@ -24,12 +24,12 @@ FAMILY = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen
 
 
 def fits(spec: ModelSpec) -> bool:
-    """A body alone has no tables to show."""
+    """Tell whether a model has an embedding: a body alone has no tables to show."""
     return spec.embedding is not None
 
 
 def table_rows(here: Here) -> Rows:
-    """Every table and matrix at the two ends, with its shape and its parameters."""
+    """List every table and matrix at the two ends, with its shape and its parameters."""
     spec = here.spec
     found: list[tuple[object, ...]] = []
     width = ends.table_width(spec)
@@ -67,7 +67,7 @@ def table_rows(here: Here) -> Rows:
 
 
 def learned_params(spec: ModelSpec) -> int:
-    """Parameters of the tables of positions, one in each stack."""
+    """Count the parameters of the tables of positions, one in each stack."""
     if spec.position != "learned" or spec.n_positions is None:
         return 0
     one = position.learned_table_params(spec.n_positions, ends.table_width(spec))
@@ -75,17 +75,17 @@ def learned_params(spec: ModelSpec) -> int:
 
 
 def at_the_ends(spec: ModelSpec) -> int:
-    """All that stands before and after the blocks, final norms apart."""
+    """Count all parameters before and after the blocks, final norms apart."""
     return int(sum(ends.end_params(spec).values())) + learned_params(spec)
 
 
 def untied(here: Here) -> int:
-    """The whole model with a head of its own."""
+    """Count the parameters of the whole model with a head of its own."""
     return _with_tie(here.spec, False)
 
 
 def tied(here: Here) -> int:
-    """The whole model with the token table as its head."""
+    """Count the parameters of the whole model with the token table as its head."""
     return _with_tie(here.spec, True)
 
 
@@ -97,7 +97,7 @@ def _with_tie(spec: ModelSpec, tie: bool) -> int:
 
 @cache
 def family() -> Rows:
-    """The share of embedding and head in models of one family, small to large."""
+    """List the share of embedding and head in models of one family, small to large."""
     found = []
     for id in FAMILY:
         spec = catalog.entry(id).spec()
@@ -108,7 +108,7 @@ def family() -> Rows:
 
 
 def answer(here: Here) -> Exercise:
-    """The parameters with the other choice of tying."""
+    """Make the exercise: the parameters with the other choice of tying."""
     flipped = not here.spec.tie_embeddings
     spec = here.spec.replace(tie_embeddings=flipped) if here.spec.head else here.spec
     settings = (f"tie_embeddings={str(flipped).lower()}",) if here.spec.head else ()
@@ -140,6 +140,8 @@ VALUES: Values = {
 
 
 def _label(here: Here) -> str | None:
-    """The size that was printed for the model, where one was, and it was not changed."""
+    """Return the size that was printed for the model, where one was,
+    and the model was not changed.
+    """
     found = here.model.published
     return None if found is None else found.published.label

@@ -24,17 +24,19 @@ WIDER = 4  # a plain feed-forward, in widths of the residual stream
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Every model of the spec has one."""
-    return True
+    """Tell whether a model has a feed-forward, dense or of experts."""
+    return bool(spec.d_ff or spec.d_ff_expert)
 
 
 def width(spec: ModelSpec) -> int:
-    """The hidden width: of the dense feed-forward, or of an expert where there is none."""
+    """Return the hidden width: of the dense feed-forward, or of an expert where there is none."""
     return int(spec.d_ff or spec.d_ff_expert)
 
 
 def shapes(here: Here) -> Rows:
-    """The steps of a plain and a gated feed-forward beside each other, at this model's widths."""
+    """List the steps of a plain and a gated feed-forward
+    beside each other, at this model's widths.
+    """
     d, m = here.spec.d_model, width(here.spec)
     return [
         ("x", f"[{d}]", "x", f"[{d}]"),
@@ -46,12 +48,14 @@ def shapes(here: Here) -> Rows:
 
 
 def plain_4d(spec: ModelSpec) -> int:
-    """Parameters of a plain feed-forward that is 4·d wide."""
+    """Count the parameters of a plain feed-forward that is 4·d wide."""
     return int(ffn.plain_params(spec.d_model, WIDER * spec.d_model))
 
 
 def widths(here: Here) -> Rows:
-    """A plain feed-forward, the gated one of equal size, that one rounded up, and this model's."""
+    """Compare a plain feed-forward, the gated one of equal size,
+    that one rounded up, and this model's.
+    """
     d, spec = here.spec.d_model, here.spec
     exact = Fraction(2 * WIDER * d, 3)
     rounded = ffn.gated_d_ff(d, multiple_of=MULTIPLE_OF)
@@ -101,13 +105,15 @@ def _gelu_equation(here: Here) -> str:
 
 
 def bias_params(spec: ModelSpec) -> int:
-    """What biases would add to a plain feed-forward of this width."""
+    """Count what biases would add to a plain feed-forward of this width."""
     d, m = spec.d_model, width(spec)
     return int(ffn.plain_params(d, m, bias=True) - ffn.plain_params(d, m))
 
 
 def _flipped(here: Here) -> Exercise:
-    """The other kind of feed-forward, at the width that it needs for as many parameters."""
+    """Make the exercise: the other kind of feed-forward,
+    at the width that it needs for as many parameters.
+    """
     spec = here.spec
     field = "d_ff" if spec.d_ff else "d_ff_expert"
     m = width(spec) * 3 // 2 if spec.gated else width(spec) * 2 // 3

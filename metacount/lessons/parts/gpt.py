@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")
-NEEDS = "a decoder with a head"
+NEEDS = "a decoder with attention and a head, each block with weights of its own"
 PROMPT, MORE = 5, 4  # tokens of a small model that are read at once, then one by one
 ADDED = ("learned", "sinusoidal")
 # sizes of the small model, those that the model has
@@ -82,9 +82,11 @@ SHORT = {
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Whether the steps of the lesson are those of this model."""
+    """Tell whether the steps of the lesson are those of this model."""
     return bool(
         spec.kind == "decoder"
+        and spec.attention != "none"
+        and spec.n_shared_blocks is None
         and spec.d_embedding is None
         and spec.head is not None
         and spec.position != "transformer_xl"
@@ -92,7 +94,7 @@ def fits(spec: ModelSpec) -> bool:
 
 
 def steps(here: Here) -> Rows:
-    """Every step of a forward in the order of a run on meta: equation, shape, parameters."""
+    """List the steps of a forward in the order of a run on meta: equation, shape, parameters."""
     found: Rows = []
     _add(flow_of_spec(here.model, Request(), decode=False).steps, found)
     return found
@@ -114,7 +116,7 @@ def _add(ran: tuple[Step, ...], found: Rows) -> None:
 
 
 def short(equation: str | None) -> str:
-    """A step's equation in one short line without words, or nothing for mere bookkeeping.
+    """Shorten a step's equation to one line without words, or to nothing for mere bookkeeping.
 
     >>> short("y = x / √(mean(x²) + ε) · w"), short("rows sorted by expert, k of them a token")
     ('y = RMSNorm(x)', '')
@@ -128,13 +130,13 @@ def short(equation: str | None) -> str:
 
 
 def _shallow(spec: ModelSpec) -> dict[str, int]:
-    """As few blocks as show every kind of block."""
+    """Choose as few blocks as show every kind of block."""
     fewest = max(spec.n_dense_layers + 1, spec.moe_every or 1, 1)
     return {"n_layers": min(spec.n_layers, fewest)}
 
 
 def small(spec: ModelSpec) -> ModelSpec:
-    """A model of the same structure that runs in no time."""
+    """Shrink a model to one of the same structure that runs in no time."""
     sizes: dict[str, int] = {"d_model": 24, "n_heads": 4, "vocab_size": 31}
     sizes |= {"n_layers": _shallow(spec)["n_layers"] + 1}
     sizes |= {name: n for name, n in SMALL.items() if getattr(spec, name)}
@@ -147,13 +149,15 @@ def small(spec: ModelSpec) -> ModelSpec:
 
 
 def decoded(here: Here) -> Rows:
-    """A prompt at once, then token by token with a cache; each against a forward of everything."""
+    """Run a prompt at once, then token by token with a cache;
+    compare each with a forward of everything.
+    """
     return [tuple(map(str, row)) for row in _decoded(small(here.spec))[0]]
 
 
 @cache
 def _decoded(spec: ModelSpec) -> tuple[list[tuple[object, ...]], float, float]:
-    """The steps, how far they are from a forward of everything, and how far ahead is looked.
+    """Return the steps, how far they are from a forward of everything, and how far ahead is looked.
 
     The last: the largest difference that another last token makes to earlier logits.
     """
@@ -185,7 +189,7 @@ def _decoded(spec: ModelSpec) -> tuple[list[tuple[object, ...]], float, float]:
 
 
 def costs(here: Here) -> Rows:
-    """FLOPs of reading a whole sequence, and of one more token, for the model itself."""
+    """Count the FLOPs of reading a whole sequence, and of one more token, for the model itself."""
     spec, run = here.spec, fitted(here.spec, Request())
     n = run.seq_len
     whole = int(model.matmul_flops(spec, batch_size=1, seq_len=n))

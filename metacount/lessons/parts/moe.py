@@ -25,26 +25,30 @@ NEEDS = "a model with experts in the place of a feed-forward"
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Only mixtures have a router; its dense twin has a feed-forward where it has experts."""
+    """Tell whether a model is a mixture whose dense twin has a feed-forward
+    in place of its experts.
+    """
     return bool(spec.is_moe and BESIDE not in spec.ffn_pattern and not spec.n_zero_experts)
 
 
 def expert(spec: ModelSpec) -> int:
-    """Parameters of one routed expert."""
+    """Count the parameters of one routed expert."""
     return int(
         ffn.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
     )
 
 
 def layer(spec: ModelSpec, *, active: bool) -> int:
-    """Parameters of one mixture, all or those of one token."""
+    """Count the parameters of one mixture, all or those of one token."""
     from metacount.formulas.block import moe_layer_params
 
     return int(moe_layer_params(spec, active=active))
 
 
 def dense_twin(spec: ModelSpec) -> ModelSpec:
-    """The model with one dense feed-forward, as wide as an expert, in place of every mixture."""
+    """Return the model with one dense feed-forward, as wide as an expert,
+    in place of every mixture.
+    """
     flat = spec.to_dict()
     from metacount.spec import FIELDS
 
@@ -78,7 +82,7 @@ EXPERT_FIELDS = (
 
 
 def parts(here: Here) -> Rows:
-    """What one mixture of the model stores, and what a token uses of it."""
+    """Count what one mixture of the model stores, and what a token uses of it."""
     spec = here.spec
     router = moe.router_params(spec.d_model, spec.n_experts, bias=spec.router_bias)
     one = expert(spec)
@@ -95,7 +99,7 @@ def parts(here: Here) -> Rows:
 
 
 def shapes(here: Here) -> Rows:
-    """What becomes of one token, step by step."""
+    """List what becomes of one token, step by step."""
     spec = here.spec
     hidden = "act(W₁·x) ⊙ W₃·x" if spec.gated else "act(W₁·x)"
     return [
@@ -110,7 +114,7 @@ def shapes(here: Here) -> Rows:
 
 @cache
 def catalog_rows() -> Rows:
-    """The mixtures of the catalog by size, those of the Switch family apart."""
+    """List the mixtures of the catalog by size, without those of the Switch family."""
     found = [
         (
             model.params(spec),
@@ -129,7 +133,7 @@ def catalog_rows() -> Rows:
 
 
 def flops(spec: ModelSpec) -> int:
-    """FLOPs of one token in one mixture."""
+    """Count the FLOPs of one token in one mixture."""
     from metacount.formulas.block import feed_forward_flops
 
     return int(feed_forward_flops(spec, n_tokens=1, moe=True)["moe"])

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from metacount.claims.judges.executed.small import normal, small
 from metacount.claims.parts import models
 from metacount.formulas import block, model, norm
-from metacount.lessons.answers import closed
+from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
-from metacount.lessons.page import Exercise
 from metacount.modules import LayerNorm, RMSNorm, Visibility
 from metacount.modules.block import Block, deep_alpha
 from metacount.modules.build import build
-from metacount.spec.stack import BESIDE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("llama-7b", "bert-base", "gemma2-2b", "glm-130b", "olmo2-7b")
-NEEDS = "a block whose norms may stand elsewhere"
+NEEDS = "a block with attention whose norms may stand elsewhere"
 X = (3.0, -1.0, 2.0, 0.0)  # the vector that is normed by hand
 EPS = 1e-5
 DEPTHS = (1, 4, 16)  # blocks after which the stream is looked at
@@ -51,12 +49,14 @@ RUN: dict[str, Callable[..., Tensor]] = {
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Every block has norms; beside experts of the same input they stand nowhere else."""
-    return BESIDE not in spec.ffn_pattern
+    """Tell whether a block's norms may stand elsewhere, as not beside experts of the same input."""
+    return bool(spec.attention != "none" and _elsewhere(spec))
 
 
 def by_hand() -> dict[str, list[float]]:
-    """The norms of X in plain arithmetic, each compared with its module."""
+    """Compute norms of X in plain arithmetic;
+    LayerNorm and RMSNorm are compared with their modules.
+    """
     d = len(X)
     mean = sum(X) / d
     variance = sum((x - mean) ** 2 for x in X) / d
@@ -77,7 +77,7 @@ def by_hand() -> dict[str, list[float]]:
 
 
 def kinds(here: Here) -> Rows:
-    """X and its norms, value by value, with mean and root of the mean square."""
+    """List X and its norms, value by value, with mean and root of the mean square."""
     found = by_hand()
     named = {
         "x": list(X),
@@ -109,7 +109,7 @@ def _tiny(placement: str, n_layers: int = 2) -> Stack:
 
 
 def _ours(placement: str, one: Block, x: Tensor, sees: Visibility, alpha: float) -> Tensor:
-    """The equation of a placement with the parts of a block."""
+    """Compute the equation of a placement with the parts of a block."""
     attention, ffn = one.get_submodule("self_attn"), one.get_submodule("mlp")
     norms = [m for name, m in one.named_children() if name.endswith("layernorm")]
     if placement == "parallel":
@@ -122,7 +122,9 @@ def _ours(placement: str, one: Block, x: Tensor, sees: Visibility, alpha: float)
 
 @cache
 def checked(placement: str) -> str:
-    """The equation of a placement, after a block that has it gave the same output."""
+    """Return the equation of a placement,
+    after a check that a block that has it gives the same output.
+    """
     stack = _tiny(placement)
     one, x, sees = stack.blocks[0], normal(1, 5, 24), Visibility(n_queries=5, n_keys=5)
     with torch.no_grad():
@@ -136,7 +138,7 @@ def checked(placement: str) -> str:
 
 
 def placements(here: Here) -> Rows:
-    """Each placement: its equation, its norms, their parameters in a block of this width."""
+    """List each placement: its equation, its norms, their parameters in a block of this width."""
     each = block.width_norm_params(here.spec)
     found = []
     for placement in EQUATIONS:
@@ -152,7 +154,9 @@ def _users(placement: str) -> int:
 
 @cache
 def stream() -> Rows:
-    """Root mean square of the residual stream after so many blocks, freshly initialised."""
+    """Measure the root mean square of the residual stream after so many blocks, freshly
+    initialised.
+    """
     found = []
     for placement in ("post", "pre", "sandwich"):
         stack = _tiny(placement, max(DEPTHS))
@@ -166,7 +170,7 @@ def stream() -> Rows:
 
 
 def all_norms(spec: ModelSpec) -> int:
-    """Every parameter of a norm in the model."""
+    """Count every parameter of a norm in the model."""
     return int(model.params_by_role(spec)["norm"])
 
 
@@ -191,19 +195,19 @@ VALUES: Values = {
     "first": lambda here: DEPTHS[0],
     "then": lambda here: DEPTHS[1],
     "last": lambda here: DEPTHS[2],
-    "answer": lambda here: Exercise(
-        formula=closed(here.spec.replace(norm_placement=_other(here.spec)), "params"),
-        settings=(f"norm_placement={_other(here.spec)}",),
-    ),
+    "answer": lambda here: after(here.spec, _elsewhere(here.spec)),
 }
 
 
-def _other(spec: ModelSpec) -> str:
-    return "pre" if spec.norm_placement == "sandwich" else "sandwich"
+def _elsewhere(spec: ModelSpec) -> dict[str, object]:
+    placement = "pre" if spec.norm_placement == "sandwich" else "sandwich"
+    return allowed(spec, {"norm_placement": placement})
 
 
 def _swapped_at_start() -> float:
-    """What a new LayerNorm gives where weight and bias have changed places: the same everywhere."""
+    """Compute what a new LayerNorm gives where weight
+    and bias have changed places: the same everywhere.
+    """
     made = LayerNorm(len(X), bias=True, eps=EPS).double()
     assert made.weight is not None and made.bias is not None
     plain = made(torch.tensor(X, dtype=torch.float64)).detach()

@@ -82,12 +82,12 @@ SHOWN = (
 
 
 def fits(spec: ModelSpec) -> bool:
-    """What can be laid beside a decoder."""
+    """Tell whether a model can be laid beside a decoder."""
     return bool(spec.kind in ("decoder", "prefix-decoder"))
 
 
 def sizes(here: Here) -> Rows:
-    """Sizes under our names and some of the names that papers and configs give them."""
+    """List sizes under our names and some of the names that papers and configs give them."""
     found = []
     for name in SIZES:
         if value := getattr(here.spec, name):
@@ -100,7 +100,7 @@ def sizes(here: Here) -> Rows:
 
 
 def choices(here: Here) -> Rows:
-    """Choices beside those of the model that others are compared with."""
+    """Compare the model's choices with those of `BASE`."""
     base = catalog.entry(BASE).spec()
     found: Rows = []
     for name in CHOICES:
@@ -118,7 +118,7 @@ def _word(spec: ModelSpec, name: str) -> str:
 
 
 def parts(here: Here) -> Rows:
-    """Each role's closed form and its value."""
+    """List each role's closed form and its value."""
     form = closed_form(here.spec, fitted(here.spec, Request()), "params")
     return [
         (role, exact(int(form.values[role])), in_letters(expr)) for role, expr in form.parts.items()
@@ -126,7 +126,7 @@ def parts(here: Here) -> Rows:
 
 
 def changed(here: Here) -> Rows:
-    """Role by role: the base model, this one, and the difference."""
+    """List the parameters role by role: the base model's, this one's, and the difference."""
     base = model.params_by_role(catalog.entry(BASE).spec())
     own = model.params_by_role(here.spec)
     found = [
@@ -141,7 +141,7 @@ def changed(here: Here) -> Rows:
 
 @cache
 def table() -> Rows:
-    """Models of the catalog with what decides their counts."""
+    """List models of the catalog with what decides their counts."""
     found: Rows = []
     for id in SHOWN:
         try:

@@ -10,9 +10,8 @@ import torch
 from metacount.claims.judges.executed.small import normal
 from metacount.claims.parts import models
 from metacount.formulas import position
-from metacount.lessons.answers import closed
+from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
-from metacount.lessons.page import Exercise
 from metacount.modules import Attention, apply_rope, sinusoid
 from metacount.modules.position import alibi_slopes
 from metacount.spec import FIELDS, SEQ_LEN
@@ -52,12 +51,14 @@ LEFT_BEHIND = (
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Every model of the spec has attention."""
-    return True
+    """Tell whether a model has attention, to which positions mean something."""
+    return bool(spec.attention != "none")
 
 
 def kinds(here: Here) -> Rows:
-    """Each kind of position: where it acts, what it adds to this model, who has it."""
+    """List each kind of position: where it acts, what it adds to this model,
+    how many models have it.
+    """
     spec = here.spec
     rows_of_table = spec.longest or SEQ_LEN
     head_dim = spec.head_dim or spec.v_head_dim
@@ -82,7 +83,7 @@ def _users(kind: str) -> int:
 
 @cache
 def sinusoids() -> Rows:
-    """Rows of the sinusoidal table, by the formula and from the module."""
+    """Compute rows of the sinusoidal table, by the formula and from the module."""
     run = sinusoid(torch.tensor(PLACES), SMALL)
     found = []
     for place, row in zip(PLACES, run.tolist(), strict=True):
@@ -101,7 +102,7 @@ def sinusoids() -> Rows:
 
 @cache
 def four_terms() -> dict[str, float]:
-    """A score of tokens with added positions, as the sum of its terms."""
+    """Split a score of tokens with added positions into the terms that sum to it."""
     width = 4
     query, key = normal(width, width, seed=1), normal(width, width, seed=2)
     tokens = {"i": normal(width, seed=3), "j": normal(width, seed=4)}
@@ -124,7 +125,7 @@ def four_terms() -> dict[str, float]:
 
 @cache
 def relative_terms() -> dict[str, float]:
-    """Transformer-XL's terms of one score; those with positions are also the module's."""
+    """Compute Transformer-XL's terms of one score; those with positions are also the module's."""
     d, head_dim = 6, 4
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -148,26 +149,28 @@ def relative_terms() -> dict[str, float]:
 
 
 def rope_of(spec: ModelSpec) -> tuple[int, float]:
-    """Width that is rotated and base: the model's, or the paper's for a model without RoPE."""
+    """Return the width that is rotated and the base:
+    the model's, or the paper's for a model without RoPE.
+    """
     whole = spec.qk_rope_head_dim or spec.rotary_dim or spec.head_dim
     theta = spec.positions.theta if isinstance(spec.positions, Rope) else float(BASE)
     return whole, theta
 
 
 def rope_equation(spec: ModelSpec) -> str:
-    """The angle of each pair, with the model's base and width."""
+    """Write the angle of each pair, with the model's base and width."""
     width, theta = rope_of(spec)
     return f"θ_i = {int(theta)}^(−2i/{width}),  i = 0 … {width // 2 - 1}"
 
 
 def speeds(spec: ModelSpec) -> list[float]:
-    """Angle per position of each pair: base^(-2·i/width)."""
+    """Compute the angle per position of each pair: base^(-2·i/width)."""
     width, theta = rope_of(spec)
     return [theta ** (-2 * i / width) for i in range(width // 2)]
 
 
 def wavelengths(here: Here) -> Rows:
-    """Some pairs of columns: how far one position turns them, after how many they are back."""
+    """List some pairs of columns: how far one position turns them, after how many they are back."""
     angles = speeds(here.spec)
     last = len(angles) - 1
     chosen = sorted({0, 1, last // 2, last})
@@ -175,7 +178,7 @@ def wavelengths(here: Here) -> Rows:
 
 
 def rotation(here: Here) -> str:
-    """The matrix that turns the second pair at a position, as the module turns it."""
+    """Write the matrix that turns the second pair at a position, as the module turns it."""
     width, theta = rope_of(here.spec)
     angle = PLACE * speeds(here.spec)[1]
     cos, sin = math.cos(angle), math.sin(angle)
@@ -192,7 +195,7 @@ def rotation(here: Here) -> str:
 
 
 def scores(here: Here) -> Rows:
-    """Scores of one rotated query with one rotated key at several pairs of positions."""
+    """Compute scores of one rotated query with one rotated key at several pairs of positions."""
     width, theta = rope_of(here.spec)
     q, k = normal(1, 1, 1, width), normal(1, 1, 1, width, seed=1)
     found = []
@@ -207,7 +210,7 @@ def scores(here: Here) -> Rows:
 
 
 def slopes(n_heads: int) -> list[float]:
-    """ALiBi's slopes; for a power of two by hand as well."""
+    """Compute ALiBi's slopes; for a power of two by hand as well."""
     run = alibi_slopes(n_heads)
     if n_heads & (n_heads - 1) == 0:
         hand = [2 ** (-8 * (i + 1) / n_heads) for i in range(n_heads)]
@@ -216,7 +219,7 @@ def slopes(n_heads: int) -> list[float]:
 
 
 def slope_rows(here: Here) -> Rows:
-    """Slope and bias at some distances, head by head."""
+    """List slope and bias at some distances, head by head."""
     found = []
     for head, slope in enumerate(slopes(SLOPED), start=1):
         found.append((str(head), shown(slope), *(shown(0.0 - slope * back) for back in BACK)))
@@ -231,7 +234,9 @@ def _terms(found: dict[str, float], here: Here) -> list[tuple[str, str]]:
 
 
 def changed(spec: ModelSpec) -> dict[str, object]:
-    """The fields of the model with another kind of position; none where only its own fits."""
+    """Return the fields to change for another kind of position;
+    none where only the model's own fits.
+    """
     tied = spec.position in ("t5", "transformer_xl") or spec.qk_norm == "l2"
     if spec.kv_lora_rank is not None or tied:
         return {}
@@ -242,13 +247,7 @@ def changed(spec: ModelSpec) -> dict[str, object]:
     for name in LEFT_BEHIND:
         if name not in new and getattr(spec, name) != FIELDS[name].absent:
             new[name] = FIELDS[name].absent
-    return new
-
-
-def _exercise(here: Here) -> Exercise:
-    new = changed(here.spec)
-    settings = tuple(f"{name}={str(value).lower()}" for name, value in new.items())
-    return Exercise(formula=closed(here.spec.replace(**new), "params"), settings=settings)
+    return allowed(spec, new)
 
 
 VALUES: Values = {
@@ -287,5 +286,5 @@ VALUES: Values = {
     "back_2": lambda here: BACK[2],
     "back_3": lambda here: BACK[3],
     "can_change": lambda here: bool(changed(here.spec)),
-    "answer": _exercise,
+    "answer": lambda here: after(here.spec, changed(here.spec)),
 }

@@ -59,10 +59,11 @@ FAMILY = (
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Whether the formulas of the lesson are of this model."""
+    """Tell whether the formulas of the lesson are of this model."""
     biases = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "norm_bias", "router_bias")
     return bool(
         spec.kind == "decoder"
+        and spec.recurrent == "none"
         and spec.qk_norm == "head"
         and spec.norm == "rmsnorm"
         and spec.norm_placement == "pre"
@@ -78,7 +79,7 @@ def fits(spec: ModelSpec) -> bool:
 
 
 def formulas(spec: ModelSpec, *, active: bool = False) -> dict[str, str]:
-    """The parts of the model in letters, the whole first."""
+    """Write the parts of the model in letters, the whole first."""
     inside = (ACTIVE if active else MIXED) if spec.is_moe else DENSE
     if spec.is_moe:
         inside = {name: text for name, text in inside.items() if name != "MLP"}
@@ -86,7 +87,7 @@ def formulas(spec: ModelSpec, *, active: bool = False) -> dict[str, str]:
 
 
 def values(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
-    """The parts in numbers, the innermost first; the whole must be what the model has."""
+    """Compute the parts in numbers, the innermost first; the whole must be what the model has."""
     known = sizes_by_letter(spec)
     found: dict[str, int] = {}
     for name, text in reversed(formulas(spec, active=active).items()):
@@ -98,7 +99,7 @@ def values(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
 
 
 def config(here: Here) -> Rows:
-    """The keys of the config that decide the count."""
+    """List the keys of the config that decide the count."""
     found = []
     for key, name in KEYS.items():
         if name not in legend.ours(key):
@@ -110,7 +111,7 @@ def config(here: Here) -> Rows:
 
 
 def parts(here: Here, *, active: bool = False) -> Rows:
-    """Every part with its formula and its value, from the outside in."""
+    """List every part with its formula and its value, from the outside in."""
     found = values(here.spec, active=active)
     return [
         (name, in_letters(text), exact(found[name]))
@@ -119,14 +120,16 @@ def parts(here: Here, *, active: bool = False) -> Rows:
 
 
 def slip(here: Here) -> int:
-    """What 2·d in place of 2·h_d for the norms of queries and keys would add, over all blocks."""
+    """Count what 2·d in place of 2·h_d for the norms of queries
+    and keys would add, over all blocks.
+    """
     spec = here.spec
     right = norm.qk_norm_params("head", spec.n_heads, spec.n_kv_heads, spec.head_dim)
     return int(spec.n_layers * (2 * norm.norm_params(spec.d_model) - right))
 
 
 def derived_head(here: Here) -> int:
-    """What the count would be with d/h for the width of a head."""
+    """Count the parameters there would be with d/h for the width of a head."""
     spec = here.spec
     derived = spec.substituted(head_dim=spec.d_model // spec.n_heads)
     return int(model.params(derived))
@@ -134,7 +137,7 @@ def derived_head(here: Here) -> int:
 
 @cache
 def family() -> Rows:
-    """Where the parameters of each model of the family are, in percent."""
+    """List where the parameters of each model of the family are, in percent."""
     found = []
     for id in FAMILY:
         spec = catalog.entry(id).spec()
@@ -148,7 +151,7 @@ def family() -> Rows:
 
 
 def checkpoint(here: Here) -> int | None:
-    """Values that the published checkpoint stores; None where nobody recorded it."""
+    """Return how many values the published checkpoint stores; None where nobody recorded it."""
     entry = here.model.published
     if entry is None or entry.stored_checkpoint is None:
         return None

@@ -15,7 +15,7 @@ LOOP = 2  # what has no number repeats more often than that
 
 
 def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps with alike neighbours, and alike periods of neighbours, as one each.
+    """Fold alike neighbours among the steps, and alike periods of neighbours, into one step each.
 
     A step that is like one before it, but no neighbour of it, says which in `like`.
     """
@@ -40,7 +40,7 @@ def _runs(steps: list[Step], kinds: list[int]) -> list[Step]:
 
 
 def _best(steps: list[Step], kinds: list[int], start: int) -> tuple[int, int]:
-    """The period from `start` that covers most, the shortest of those, and how often it comes."""
+    """Find the period from `start` that covers most, the shortest such, and how often it comes."""
     best = (1, 1)
     for period in range(1, min(LONGEST_PERIOD, (len(kinds) - start) // 2) + 1):
         first = kinds[start : start + period]
@@ -82,7 +82,7 @@ def _repeated(first: list[Step], last: list[Step], kinds: list[int], times: int)
 
 
 def _span(first: str, last: str) -> str:
-    """`layers.0` to `layers.31` as `layers.0-31`."""
+    """Write `layers.0` to `layers.31` as `layers.0-31`."""
     for a, b in zip(first.split("."), last.split("."), strict=False):
         if a != b:
             return first.replace(a, f"{a}-{b}", 1) if a.isdecimal() else f"{first}-{last}"
@@ -105,14 +105,16 @@ def _with_likes(steps: Sequence[Step], shown: dict[object, str]) -> tuple[Step, 
 
 
 def called_by(path: str, prefix: str) -> str:
-    """The name of a call inside another: its path, or where that is a layer's, the path in it."""
+    """Name a call inside another by its path in that one, or else by its path in its layer."""
     if f"{path}.".startswith(f"{prefix}.") or not prefix:
         return path.removeprefix(prefix).lstrip(".") or path
     return re.sub(r"^.*?\blayers\.\d+\.", "", path)
 
 
 def without_met(step: Step, like: str) -> Step:
-    """A step for another that is like it: what stands outside of `like` was used there already."""
+    """Copy a step for one like it, less the parameters outside of `like`:
+    those were used already.
+    """
     if step.inside:
         inside = tuple(without_met(one, like) for one in step.inside)
         return replace(step, inside=inside, params=sum(one.params * one.times for one in inside))

@@ -41,7 +41,7 @@ NORMED = "(x − mean(x)) / √(var(x) + ε)"
 
 
 def linear(seen: Seen) -> str | None:
-    """`q = x·W_qᵀ + b`, with the bias where one was added."""
+    """Write the equation `q = x·W_qᵀ + b`, with the bias where one was added."""
     if not PRODUCTS & set(seen.operators) or set(seen.operators) - PRODUCTS - {"add"}:
         return None
     gives, index = PROJECTIONS.get(seen.name, ("y", ""))
@@ -70,7 +70,7 @@ KNOWN: dict[type[nn.Module], Callable[[Seen], str | None]] = {
 
 
 def of_torch(seen: Seen) -> str | None:
-    """The equation of a module of torch's own; None of any other."""
+    """Write the equation of a module of torch's own; None for any other."""
     found = KNOWN.get(type(seen.module)) if not seen.gives else None
     if found is not None:
         return found(seen)

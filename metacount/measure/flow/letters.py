@@ -21,7 +21,7 @@ FACTORS = (1, 2, 3, 4)  # before a bracket
 
 
 def prime_factors(n: int) -> set[int]:
-    """The primes that divide a whole number.
+    """Find the primes that divide a whole number.
 
     >>> sorted(prime_factors(60))
     [2, 3, 5]
@@ -55,7 +55,7 @@ class Letters:
         self._known: dict[tuple[int, ...], str | None] = {}
 
     def _elimination(self, run: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Letters, each with a prime that no letter after it has."""
+        """List letters, each with a prime that no letter after it has."""
         factors = {name: prime_factors(value) for name, value in run.items() if value > 1}
         order: list[tuple[str, int]] = []
         while factors:
@@ -70,7 +70,7 @@ class Letters:
         return order
 
     def name(self, numbers: Sequence[int]) -> str | None:
-        """What a size is called that had these numbers, one a run; None where nothing is known."""
+        """Name the size that had these numbers, one for each run; None where no name is known."""
         key = tuple(numbers)
         if key not in self._known:
             self._known[key] = self._named(key)
@@ -95,7 +95,7 @@ class Letters:
         return self._bracket(whole, common) or (self._bracket(whole, {}) if common else None)
 
     def _bracket(self, numbers: Numbers, common: Mapping[str, int]) -> str | None:
-        """A sum, with a number and the letters that are common to it before its bracket."""
+        """Write a sum, with a number and the letters that are common to it before its bracket."""
         rests = [n / _value(common, run) for n, run in zip(numbers, self.runs, strict=True)]
         for factor in FACTORS:
             added = self._sum(tuple(rest / factor for rest in rests))
@@ -106,7 +106,7 @@ class Letters:
         return None
 
     def _monomial(self, numbers: Numbers) -> str | None:
-        """A product of letters, with a number before it."""
+        """Write a product of letters, with a number before it."""
         if any(n <= 0 for n in numbers):
             return None
         powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
@@ -117,7 +117,7 @@ class Letters:
         return self._product(rest, first) if here else None
 
     def _sum(self, numbers: Numbers) -> str | None:
-        """Two letters, or a product of letters and a small number."""
+        """Write a sum of two letters, or of a product of letters and a small number."""
         if numbers in self._sums:
             return self._sums[numbers]
         for extra in EXTRAS:
@@ -127,7 +127,7 @@ class Letters:
         return None
 
     def _powers(self, number: Fraction, i: int) -> tuple[dict[str, int], Fraction]:
-        """How often each letter divides a number of a run, and what is left."""
+        """Count how often each letter divides a number of a run, and return what is left."""
         rest, found = number, {}
         for name, prime in self._order[i]:
             power = _power(rest.numerator, prime) - _power(rest.denominator, prime)

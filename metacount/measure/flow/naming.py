@@ -13,7 +13,7 @@ from metacount.measure.flow.step import Named, Step
 def named(
     steps: tuple[Step, ...], others: Sequence[tuple[Step, ...]], letters: Letters
 ) -> tuple[Step, ...]:
-    """The steps with letters, where the other runs went through the same steps."""
+    """Give the steps letters, where the other runs went through the same steps."""
     if any(len(other) != len(steps) for other in others):
         return tuple(map(unnamed, steps))
     return tuple(
@@ -22,7 +22,7 @@ def named(
 
 
 def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
-    """Whether two runs went through the same steps."""
+    """Tell whether two runs went through the same steps."""
     return len(steps) == len(others) and all(
         _kind(a) == _kind(b) and alike(a.inside, b.inside)
         for a, b in zip(steps, others, strict=True)
@@ -30,7 +30,7 @@ def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
 
 
 def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same steps named twice: as the second where the first knows no letter."""
+    """Merge two namings of the same steps: the second's where the first knows no letter."""
     return tuple(
         replace(one if one.output_letters else other, inside=filled(one.inside, other.inside))
         for one, other in zip(steps, others, strict=True)
@@ -38,7 +38,7 @@ def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...
 
 
 def unnamed(step: Step) -> Step:
-    """A step of which no letter is known."""
+    """Complete the equations of a step of which no letter is known."""
     return _filled(replace(step, inside=tuple(map(unnamed, step.inside))))
 
 
@@ -70,7 +70,7 @@ def _shapes(runs: list[tuple[Shape, ...]], letters: Letters) -> tuple[Named, ...
 
 
 def _filled(step: Step) -> Step:
-    """The equation with the width of its first input in the place that waits for it."""
+    """Put the width of a step's first input in the place of its equation that waits for it."""
     if step.equation is None or "{last}" not in step.equation:
         return step
     known = step.input_letters[0][-1] if step.input_letters else None

@@ -52,7 +52,7 @@ class Call:
     like: str = ""  # the path of the layer that ran in its place
 
     def operators(self) -> Iterator[Operator]:
-        """Every operator that ran inside."""
+        """Yield every operator that ran inside."""
         for event in self.inside:
             if isinstance(event, Operator):
                 yield event
@@ -110,7 +110,7 @@ class Recording(FlopCounter):
         return super().called(module, function, *args)
 
     def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """A module's forward begins, or the function in its place."""
+        """Record that a module's forward begins, or the function in its place."""
         super().entered(module, args)
         function, self._function = self._function or type(module).forward, None
         outer = self._calls[-1]
@@ -125,18 +125,18 @@ class Recording(FlopCounter):
         self._calls.append(call)
 
     def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """A module's forward ends."""
+        """Record that a module's forward ends, and what it gives."""
         super().left(module, args, out)
         self._calls.pop().gives = tensors_in(out)
 
     def replay(self, cost: Cost, like: nn.Module, layer: nn.Module) -> None:
-        """A layer is not run, for one like it was."""
+        """Record that a layer is not run because one like it was."""
         super().replay(cost, like, layer)
         self._calls[-1].like = self._names[id(like)]
 
 
 def tensors_in(value: object, depth: int = 4) -> list[Tensor]:
-    """The tensors in arguments or in what a forward gives, each once, in order."""
+    """Collect the tensors in arguments or in what a forward gives, each once, in order."""
     found: dict[int, Tensor] = {}
     _collect(value, depth, found)
     return list(found.values())

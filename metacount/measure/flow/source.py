@@ -28,7 +28,7 @@ LIBRARIES = tuple(os.path.dirname(found) + os.sep for found in (torch.__file__, 
 
 
 def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[Statement, ...]:
-    """The statement of `code` that is running outwards from `frame`, then those it called.
+    """Find the running statement of `code`, outwards from `frame`, then those that it called.
 
     Torch's own and the recorder's are left out.
     """
@@ -45,7 +45,9 @@ def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[State
 
 
 def statement_at(file: str, line: int | None, names: dict[str, object]) -> Statement:
-    """The statement at a line; `names` are the file's globals, by which its loader is found."""
+    """Find the statement at a line; `names` are the file's globals,
+    by which its loader is found.
+    """
     if line is None:
         return NOWHERE
     linecache.lazycache(file, names)
@@ -54,7 +56,7 @@ def statement_at(file: str, line: int | None, names: dict[str, object]) -> State
 
 @cache
 def _statements(file: str) -> dict[int, Statement]:
-    """The innermost statement at each line of a file; none where its source cannot be read."""
+    """Find the innermost statement at each line of a file; none where its source cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):

@@ -43,7 +43,9 @@ class Step:
     flops_letters: str | None = None
 
     def alike(self) -> tuple[object, ...]:
-        """What two steps must share to be shown as one; a number in a name does not count."""
+        """Return what two steps must share to be shown as one;
+        a number in a name does not count.
+        """
         label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
         return (
             label,
@@ -93,7 +95,7 @@ HIDDEN = ""
 
 
 def summed(steps: Iterable[Step]) -> dict[str, Any]:
-    """The figures of steps together, every repetition counted."""
+    """Sum the figures of steps, every repetition counted."""
     steps = tuple(steps)
     return {
         "params": sum(step.params * step.times for step in steps),

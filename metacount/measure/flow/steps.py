@@ -82,7 +82,7 @@ class _Telling:
 
 
 def steps_of(root: Call, model: nn.Module, explain: Explain) -> tuple[Step, ...]:
-    """The steps of a recorded forward of `model`, alike neighbours folded."""
+    """Return the steps of a recorded forward of `model`, alike neighbours folded."""
     own = {id(p): p.numel() for p in model.parameters()}
     operators = list(root.operators())
     constants = {*own, *(id(b) for b in model.buffers())}
@@ -100,7 +100,7 @@ def steps_of(root: Call, model: nn.Module, explain: Explain) -> tuple[Step, ...]
 
 
 def _inside(call: Call, prefix: str, telling: _Telling) -> tuple[Step, ...]:
-    """The steps of a call, in order."""
+    """Return the steps of a call, in order."""
     steps: list[Step] = []
     group: list[Operator] = []
 
@@ -129,7 +129,9 @@ def _inside(call: Call, prefix: str, telling: _Telling) -> tuple[Step, ...]:
 
 
 def _parts(operators: list[Operator], level: int) -> Iterator[tuple[list[Operator], Statement]]:
-    """One statement's operators; with several products, those of each statement that it called."""
+    """Yield one statement's operators;
+    where they have several products, those of each statement that it called.
+    """
     deeper = [op.statements[level + 1 : level + 2] for op in operators]
     if sum(op.flops > 0 for op in operators) < 2 or not any(deeper):
         yield operators, operators[0].statements[level]
@@ -147,7 +149,9 @@ def _parts(operators: list[Operator], level: int) -> Iterator[tuple[list[Operato
 
 
 def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Step]:
-    """A call as a step; with steps inside unless it is one thing. None where nothing ran."""
+    """Turn a call into a step, with steps inside unless it is one thing;
+    into none where nothing ran.
+    """
     operators = list(call.operators())
     if not operators:
         return []
@@ -174,7 +178,7 @@ def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Ste
 
 
 def _one_thing(call: Call) -> bool:
-    """A call without calls inside, of torch's own or with at most one product."""
+    """Tell whether a call has no calls inside and is of torch's own or has at most one product."""
     if any(not isinstance(event, Operator) for event in call.inside):
         return False
     library = type(call.module).__module__.startswith("torch.nn.")
@@ -188,7 +192,7 @@ def _of_statement(
     before: tuple[str, ...],
     telling: _Telling,
 ) -> list[Step]:
-    """The operators of one statement as a step, or none where they say nothing."""
+    """Turn the operators of one statement into a step, or into none where they say nothing."""
     step = _step(operators, call, "", "", telling)
     seen = Seen(
         module=call.module,
@@ -215,7 +219,7 @@ def _of_statement(
 
 
 def _step(operators: list[Operator], call: Call, name: str, module: str, telling: _Telling) -> Step:
-    """A step without its equation: `module` is empty for a statement of a call."""
+    """Build a step without its equation: `module` is empty for a statement of a call."""
     taken, made = _ends(operators, call.gives, telling)
     if module:
         # what a module returns, as far as anybody uses it
@@ -242,7 +246,7 @@ def _step(operators: list[Operator], call: Call, name: str, module: str, telling
 
 
 def _first_met(operators: list[Operator], telling: _Telling) -> int:
-    """Values of the parameters that are used here and were not used before."""
+    """Count the values of the parameters that are used here and were not used before."""
     found = {id(t) for op in operators for t in op.takes} & telling.own.keys() - telling.met
     telling.met |= found
     return sum(telling.own[key] for key in found)
@@ -251,7 +255,7 @@ def _first_met(operators: list[Operator], telling: _Telling) -> int:
 def _ends(
     operators: list[Operator], gives: list[Tensor], telling: _Telling
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Tensors that come from outside, parameters apart, and those that are used after."""
+    """Find the tensors that come from outside, parameters apart, and those that are used after."""
     made: dict[int, Tensor] = {}
     taken: dict[int, Tensor] = {}
     root: dict[int, int] = {}  # what a view inside is a view of
@@ -275,13 +279,13 @@ def _ends(
 
 
 def _in_order(taken: list[Tensor], given: list[Tensor]) -> list[Tensor]:
-    """Inputs as the call was given them, then the others."""
+    """Put the inputs that the call was given first, in that order, then the others."""
     order = {id(tensor): n for n, tensor in enumerate(given)}
     return sorted(taken, key=lambda tensor: order.get(id(tensor), len(order)))
 
 
 def _filled(tensor: Tensor) -> bool:
-    """Neither a single number nor a cache that holds nothing yet."""
+    """Tell whether a tensor is neither a single number nor a cache that holds nothing yet."""
     return bool(tensor.dim()) and 0 not in tensor.shape
 
 

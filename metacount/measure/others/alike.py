@@ -23,7 +23,7 @@ COMPARED = (*PLAIN, *SYMBOLIC)
 
 
 def _shape(tensor: Tensor) -> tuple[object, ...]:
-    """A shape that can be compared and hashed; sizes may be symbols."""
+    """Return a tensor's shape in a form that can be compared and hashed; sizes may be symbols."""
     return tuple(_size(size) for size in tensor.shape)
 
 
@@ -87,7 +87,9 @@ for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
 
 @functools.lru_cache(maxsize=256)
 def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
-    """The names of what a class's forward takes, `self` apart; none where it does not say."""
+    """Return the names of what a class's forward takes, `self` apart;
+    none where it does not say.
+    """
     try:
         return tuple(inspect.signature(forward).parameters)[1:]
     except (TypeError, ValueError):
@@ -97,7 +99,9 @@ def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
 def handed(
     layer: nn.Module, number: int | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object], list[OwnNumber]]:
-    """What a layer is given, with its own number as an `OwnNumber`, as Zamba2's are handed it."""
+    """Put an `OwnNumber` for a layer's own number in what it is given:
+    Zamba2's are handed theirs.
+    """
     made: list[OwnNumber] = []
 
     def watched(name: str | None, value: object) -> object:
@@ -158,7 +162,7 @@ def _plain(value: object) -> object:
 
 
 def _at_number(config: object, number: int | None, n_layers: int) -> tuple[object, ...]:
-    """What the lists of a config that go by layer say of this one."""
+    """Return what the lists of a config with an entry for each layer say of this layer."""
     if number is None:
         return ()
     found = []
@@ -179,14 +183,14 @@ def is_pair(value: object) -> TypeGuard[CachePair]:
 
 
 def caches_in(value: object) -> list[LayeredCache]:
-    """The caches of layers in an argument: none, one, or an encoder-decoder's two."""
+    """Return the caches of layers in an argument: none, one, or an encoder-decoder's two."""
     if is_pair(value):
         return [value.self_attention_cache, value.cross_attention_cache]
     return [value] if _is_cache(value) else []
 
 
 def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
-    """A value as it can be compared: a tensor by its shape, a cache by its state."""
+    """Reduce a value to what can be compared: a tensor to its shape, a cache to its state."""
     if isinstance(value, Tensor):
         return "tensor", _shape(value), value.dtype
     if isinstance(value, SYMBOLIC):

@@ -27,7 +27,9 @@ CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
 
 
 def measure_cache(cache: object) -> MeasuredCache:
-    """Bytes of every tensor that a cache object holds, once each; single numbers are not state."""
+    """Count the bytes of every tensor that a cache object holds, once each;
+    single numbers are not state.
+    """
     kv = cross = state = heads = 0
     by_name: dict[str, int] = {}
     for path, tensor in _held(cache, (), set()):
@@ -53,7 +55,7 @@ def measure_cache(cache: object) -> MeasuredCache:
 
 
 def holds_tensors(cache: object) -> bool:
-    """Whether anything is in it."""
+    """Tell whether a cache object holds any tensor; single numbers do not count."""
     return next(_held(cache, (), set()), None) is not None
 
 

@@ -34,11 +34,11 @@ class CounterByClass(FlopCounter):
         self.ordinary = Ordinary(last_position)
 
     def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
-        """What an ordinary run answers to a question about data."""
+        """Answer a question about data as an ordinary run would."""
         return self.answer_in(func, args, self._path)
 
     def answer_in(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
-        """What it answers where the last module of `path` asks."""
+        """Answer as an ordinary run would where the last module of `path` asks about data."""
         packet = func.overloadpacket
         if packet is aten._local_scalar_dense and args[0].is_meta:
             return self.ordinary.item(args[0])
@@ -57,7 +57,9 @@ class CounterByClass(FlopCounter):
             self._note_idle(args[1], flops)
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """The role of the innermost module that has one, and whether it makes rotary tables."""
+        """Return the role of the innermost module that has one,
+        and whether it makes rotary tables.
+        """
         # a module that was made while the model ran (BigBird's, for a short input) is its holder's
         known = (id(m) for m in reversed(path) if id(m) in self.roles.role)
         owner = next(known, 0)
@@ -65,7 +67,9 @@ class CounterByClass(FlopCounter):
         return ("position" if rotary else role_name(self.roles.role.get(owner))), rotary
 
     def _note_idle(self, weight: Tensor, flops: int) -> None:
-        """Experts that all tokens go through though each token chose a few (Llama 4)."""
+        """Note what idle experts cost: all tokens go through them,
+        though each chose a few (Llama 4).
+        """
         routed = self.roles.routed.get(id(weight))
         if routed is not None:
             chosen, n_experts = routed
@@ -76,7 +80,9 @@ class CounterByClass(FlopCounter):
     def _n_experts(
         self, path: list[nn.Module]
     ) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
-        """The experts that the running module, or one around it, says it has, and zero experts."""
+        """Return the numbers of experts and of zero experts that the running module,
+        or one around it, says it has.
+        """
         for module in reversed(path[-3:]):
             for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
                 value = getattr(module, name, None)
@@ -92,15 +98,19 @@ class CounterByClass(FlopCounter):
             yield self
 
     def counts(self, charge: Charge) -> bool:
-        """Rotary tables are in no textbook's figure; idle experts are in the others already."""
+        """Tell whether a charge belongs to the figures: rotary tables are in no textbook's; idle
+        experts are in the others already.
+        """
         return not charge.detail and charge.operator != IDLE
 
     def idle(self) -> int:
-        """FLOPs of experts on tokens that did not choose them; they are in the other figures."""
+        """Return the FLOPs of experts on tokens that did not choose them;
+        they are in the other figures.
+        """
         return sum(flops for charge, flops in self.totals().items() if charge.operator == IDLE)
 
     def chosen_by_module(self) -> dict[str, int]:
-        """FLOPs by module, without what idle experts cost."""
+        """Return the FLOPs by module, without what idle experts cost."""
         found = Counter(self.by_module())
         for charge, flops in self.charges():
             if charge.operator == IDLE:
@@ -108,5 +118,5 @@ class CounterByClass(FlopCounter):
         return dict(found)
 
     def rotary(self) -> int:
-        """FLOPs of the products that make the tables of rotary angles."""
+        """Return the FLOPs of the products that make the tables of rotary angles."""
         return sum(flops for charge, flops in self.totals().items() if charge.detail)

@@ -27,7 +27,9 @@ class NoDecode(ValueError):
 def foreign_steps(
     model: nn.Module, workload: Workload, *, decode: bool = False
 ) -> tuple[tuple[Step, ...], tuple[str, ...], int]:
-    """Steps of a forward of transformers' `model`, what was assumed, and FLOPs of idle experts."""
+    """Return the steps of a forward of transformers' `model`, what was assumed,
+    and the FLOPs of idle experts.
+    """
     roles = Roles(model)
     roles.routed = routing(model)[0]
     counter, _, note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))

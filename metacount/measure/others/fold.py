@@ -65,7 +65,7 @@ class Folding:
 
     @contextmanager
     def counting(self, counter: FlopCounter) -> Iterator[None]:
-        """Costs of replayed layers go to `counter`."""
+        """Charge the costs of replayed layers to `counter` until the block ends."""
         self.counter = counter
         try:
             yield
@@ -81,7 +81,7 @@ class Folding:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """The layer's forward, or the replay of one like it."""
+        """Run the layer's forward, or replay that of one like it."""
         if self.counter is None or type(layer) in self._never:
             return forward(*args, **kwargs)
         caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
@@ -131,7 +131,7 @@ class Folding:
 
 @contextmanager
 def folded(model: nn.Module, *, enabled: bool = True) -> Iterator[Folding]:
-    """Inside, alike layers of `model` run once."""
+    """Make alike layers of `model` run once until the block ends."""
     folding = Folding()
     changed: list[nn.Module] = []
     if enabled:
@@ -157,7 +157,7 @@ def _replacement(
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
-    """(layer, its number, what it must share with another to be alike) of every foldable layer."""
+    """Yield each foldable layer, its number, and what it must share with another to be alike."""
     inside: set[int] = set()
     for module in model.modules():
         if not isinstance(module, nn.ModuleList) or id(module) in inside or len(module) < 2:
@@ -176,7 +176,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
 
 
 def _left(out: object, cost: Cost) -> tuple[object, object]:
-    """What a layer gave and cost, without its name, as it can be compared."""
+    """Return what a layer gave and cost, without its name, in a form that can be compared."""
     spent = Counter(
         (charge._replace(module=""), shape_of(flops, None)) for charge, flops in cost.items()
     )
@@ -184,7 +184,7 @@ def _left(out: object, cost: Cost) -> tuple[object, object]:
 
 
 def _copied(value: object, made: dict[int, Tensor]) -> object:
-    """A copy; one tensor under two names stays one."""
+    """Copy a value; one tensor under two names stays one."""
     if isinstance(value, Tensor):
         return made.setdefault(id(value), torch.empty_like(value))
     if isinstance(value, dict):

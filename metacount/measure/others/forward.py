@@ -37,7 +37,7 @@ KEEPS_GIVEN = frozenset(["RecurrentGemmaForCausalLM"])
 
 
 def kind_of(model: Any) -> str:
-    """How the model is run: does it have an encoder, does it write token after token."""
+    """Name how the model is run: whether it has an encoder, whether it writes token after token."""
     takes = inspect.signature(model.forward).parameters
     if "decoder_input_ids" in takes and getattr(model.config, "is_encoder_decoder", False):
         return "encoder-decoder"
@@ -61,7 +61,9 @@ def measure_any_forward(
 
 
 def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, str, tuple[str, ...]]:
-    """What `measure` gives under the first of `CHANGES` that runs, which one, and what to say."""
+    """Run `measure` under the first of `CHANGES` that works;
+    return its result, which one, and what to say.
+    """
     first: RuntimeError | None = None
     for change, note in CHANGES:
         with changed(model, change):
@@ -87,7 +89,7 @@ CHANGES = (
 
 @contextmanager
 def changed(model: Any, change: str) -> Iterator[None]:
-    """Inside, the model is as one of `CHANGES` says."""
+    """Change the model as one of `CHANGES` says, until the block ends."""
     both = (*model.parameters(), *model.buffers())
     wider = [t for t in both if change == "float32" and t.dtype in SHORT]
     dtypes = [t.dtype for t in wider]
@@ -156,8 +158,9 @@ class Runner:
         self.takes_cache = any(name in self._takes for name in CACHES)
 
     def prefill(self) -> tuple[CounterByClass, object]:
-        """A forward over the whole workload; without a cache, and `no_cache` says why, where the
-        model fails with its own."""
+        """Run a forward over the whole workload; without a cache, and `no_cache` says why, where
+        the model fails with its own.
+        """
         try:
             return self.forward(self._workload.seq_len)
         except (AttributeError, IndexError, ValueError, TypeError) as error:
@@ -167,7 +170,9 @@ class Runner:
             return self.forward(self._workload.seq_len)
 
     def forward(self, length: int, *, cache: object = None) -> tuple[CounterByClass, object]:
-        """One forward over `length` tokens, from a cache if there is one; and the cache after."""
+        """Run one forward over `length` tokens, from a cache if there is one;
+        return its counter and the cache after.
+        """
         seen = 0 if cache is None else self._workload.seq_len - length
         counter = self.counter(self._roles, last_position=seen + length - 1)
         given = self.inputs(length, seen, cache)
@@ -183,7 +188,9 @@ class Runner:
         return counter, own if own is not None and holds_tensors(own) else None
 
     def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
-        """What a forward over `length` tokens is given, `seen` of them before being in a cache."""
+        """Build the inputs of a forward over `length` tokens,
+        with `seen` tokens before them in a cache.
+        """
         name, takes = type(self._model).__name__, self._takes
         rows = self._workload.batch_size
         if name in ROWS:

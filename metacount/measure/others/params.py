@@ -43,7 +43,7 @@ CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
 
 
 def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    """(full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
+    """Yield (full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
     found: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, module in root.named_modules():
         for name, tensor in parameters_of(module).items():
@@ -80,7 +80,9 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
 
 
 def _buffers(model: nn.Module) -> dict[str, int]:
-    """Values of persistent buffers by name. Tables that a run makes anew are not stored."""
+    """Count the values of persistent buffers by name.
+    Tables that a run makes anew are not stored.
+    """
     found: dict[str, int] = {}
     seen: set[int] = set()
     for module in model.modules():
@@ -93,7 +95,7 @@ def _buffers(model: nn.Module) -> dict[str, int]:
 
 
 def _lone_token_table(model: nn.Module) -> int:
-    """Values of the tables that tokens look up and that no output head shares."""
+    """Count the values of the tables that tokens look up and that no output head shares."""
     heads = {
         id(p)
         for module in model.modules()
@@ -129,7 +131,9 @@ def _text_params(model: nn.Module) -> int:
 
 
 def routing(model: nn.Module) -> tuple[dict[int, tuple[int, int]], list[str]]:
-    """(experts per token, experts) of each routed tensor, by its id; modules whose k is unknown."""
+    """Find (experts per token, experts) of each routed tensor, by its id,
+    and the modules whose k is unknown.
+    """
     routed: dict[int, tuple[int, int]] = {}
     unknown: list[str] = []
     parents = {id(child): module for module in model.modules() for child in module.children()}
@@ -154,7 +158,7 @@ def routing(model: nn.Module) -> tuple[dict[int, tuple[int, int]], list[str]]:
 
 
 def _listed(path: str, module: nn.Module) -> list[nn.Module]:
-    """The experts in a list of modules; none where they differ in size."""
+    """List the experts in a list of modules; none where they differ in size."""
     if path.rpartition(".")[2] != "experts" or not isinstance(
         module, nn.ModuleList | nn.ModuleDict
     ):
@@ -165,7 +169,9 @@ def _listed(path: str, module: nn.Module) -> list[nn.Module]:
 
 
 def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
-    """The number of experts whose tensors a module holds as one, and these; None if none."""
+    """Return the number of experts whose tensors a module holds as one,
+    and these tensors; None if none.
+    """
     own = [p for p in parameters_of(module).values() if p.numel()]
     told = [getattr(module, name, None) for name in EXPERT_COUNTS]
     counts: list[int] = [n for n in told if isinstance(n, WHOLE) and n > 1]
@@ -182,7 +188,9 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
 
 
 def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) -> Any:
-    """Experts per token: of the module, its holder, a router beside it, or the config."""
+    """Find the number of experts per token:
+    of the module, its holder, a router beside it, or the config.
+    """
     asked: list[nn.Module] = [module]
     holder = parents.get(id(module))
     for _ in range(2):

@@ -91,7 +91,7 @@ _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+")
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a class name.
+    """Split a class name into its words.
 
     >>> words_of("DeepseekV3TopkRouter"), words_of("T5LayerFF"), words_of("LlamaRMSNorm")
     (['Deepseek', 'V3', 'Topk', 'Router'], ['T5', 'Layer', 'FF'], ['Llama', 'RMS', 'Norm'])
@@ -168,7 +168,7 @@ class Roles:
 
 
 def _by_class(module: nn.Module, words: list[str]) -> str | None:
-    """The role that the words of a class's name give."""
+    """Return the role that the words of a class's name give."""
     if RECURRENT_WORDS.intersection(words) or type(module).__name__ in RECURRENT_CLASSES:
         return "recurrent"
     for word in reversed(words):
@@ -183,7 +183,7 @@ def _by_class(module: nn.Module, words: list[str]) -> str | None:
 
 
 def role_name(role: str | None) -> str:
-    """The key under which a role is counted; unclaimed work and tensors are `other`."""
+    """Return the key under which a role is counted; unclaimed work and tensors are `other`."""
     return role if role in ROLES else "other"
 
 
@@ -196,7 +196,9 @@ def _holds_linear(module: nn.Module) -> bool:
 
 
 def _family(model: nn.Module) -> tuple[str, ...]:
-    """What the names of one family's classes begin with, longest first: Gemma3Text, Gemma3."""
+    """Return what the names of one family's classes begin with,
+    longest first: Gemma3Text, Gemma3.
+    """
     found: set[str] = set()
     for module in model.modules():
         if _is_model(module):
@@ -208,7 +210,7 @@ def _family(model: nn.Module) -> tuple[str, ...]:
 
 
 def told(model: nn.Module, question: str) -> nn.Module | None:
-    """What a model of transformers answers about itself; None where it has no answer.
+    """Ask a model of transformers about itself; None where it has no answer.
 
     Its base class raises `NotImplementedError` for embeddings it does not find; a class that looks
     for them in a part that it was built without, `AttributeError`.
@@ -221,7 +223,9 @@ def told(model: nn.Module, question: str) -> nn.Module | None:
 
 
 def _special(model: nn.Module) -> dict[int, str]:
-    """What transformers says itself: the token tables and the output head."""
+    """Return the roles that transformers itself names, by module id:
+    the token tables and the output head.
+    """
     found: dict[int, str] = {}
     for module in model.modules():
         if not _is_model(module):
@@ -247,7 +251,7 @@ def _sub_configs(config: object) -> Iterator[object]:
 
 
 def text_config(config: object) -> object:
-    """The config of a composite's text model; the config itself for a plain one."""
+    """Return the config of a composite's text model; the config itself for a plain one."""
     for name in ("thinker_config", "text_config"):
         part = getattr(config, name, None)
         if part is not None and not isinstance(part, dict):
@@ -256,7 +260,7 @@ def text_config(config: object) -> object:
 
 
 def _towers(model: nn.Module) -> set[int]:
-    """Models inside a composite that are no text model: vision, audio, codecs."""
+    """Find the models inside a composite that are no text model: vision, audio, codecs."""
     config = getattr(model, "config", None)
     if config is None:
         return set()
@@ -274,7 +278,9 @@ def _towers(model: nn.Module) -> set[int]:
 
 
 def _experts_of(module: nn.Module) -> nn.Module | None:
-    """The experts that a module routes to: a child called so that is a list or a fused module."""
+    """Return the experts that a module routes to:
+    a child called so that is a list or a fused module.
+    """
     for name in EXPERT_LISTS:
         child = dict(module.named_children()).get(name)
         if isinstance(child, nn.ModuleList | nn.ModuleDict) and len(child) > 1:

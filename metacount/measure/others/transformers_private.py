@@ -21,12 +21,12 @@ STRETCH = "_adjust_bias"  # of a model class: gives a tied head's bias the vocab
 
 
 def use_eager_attention(config: PreTrainedConfig) -> None:
-    """Have attention written out in torch operators, which can be counted."""
+    """Set attention to run written out in torch operators, which can be counted."""
     config._attn_implementation = "eager"
 
 
 def attention_way(config: PreTrainedConfig) -> str:
-    """How attention runs, by transformers' name for the way."""
+    """Name the way attention runs, as transformers calls it."""
     way: str = config._attn_implementation
     return way
 
@@ -47,7 +47,8 @@ def experts_as(config: PreTrainedConfig, way: str | None) -> Iterator[None]:
 
 
 def type_check() -> tuple[dict[str, object], str, Callable[[str, object, type], None]] | None:
-    """Where huggingface_hub checks the type of a config's field: a namespace, a name, what it is.
+    """Find where huggingface_hub checks the type of a config's field:
+    a namespace, a name, the function.
 
     None while nobody has loaded it.
     """
@@ -58,7 +59,9 @@ def type_check() -> tuple[dict[str, object], str, Callable[[str, object, type], 
 
 @contextmanager
 def bias_unstretched(chosen: type) -> Iterator[None]:
-    """Inside, a tied head's bias keeps its length: stretching it asks for numbers."""
+    """Keep a tied head's bias at its length until the block ends:
+    stretching it asks for numbers.
+    """
     base = next((c for c in chosen.__mro__ if STRETCH in vars(c)), None)
     if base is None:
         yield

@@ -23,7 +23,7 @@ class Curve:
 
 
 def curve(name: str, reach: int = 4, swish_beta: float = 1.0) -> Curve:
-    """The activation `name` from -reach to reach, in float64.
+    """Compute the activation `name` from -reach to reach, in float64.
 
     >>> relu = curve("relu", 1)
     >>> relu.y[0], relu.y[-1], relu.derivative[0], relu.derivative[-1]

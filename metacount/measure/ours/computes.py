@@ -38,7 +38,8 @@ AROUND: dict[type[nn.Module], str] = {
 
 
 def computes(module: nn.Module) -> str:
-    """What a module computes, or how many of what it has; empty where its class says it all.
+    """Say what a module computes, or how many of its parts it has;
+    empty where its class says it all.
 
     >>> computes(RMSNorm(5)), computes(nn.Linear(2, 3))
     ('RMSNorm', '')
@@ -94,7 +95,7 @@ def _block(module: Block) -> str:
 
 
 def _is(module: Block, placement: str) -> bool:
-    """Whether a block has the norms of a placement; `deep` is `post` with a weight."""
+    """Tell whether a block has the norms of a placement; `deep` is `post` with a weight."""
     from metacount.modules.block import NORMS
 
     parallel = module.parallel == placement.startswith("parallel")

@@ -61,7 +61,7 @@ def _layer_norm(seen: Seen) -> str:
 
 
 def _scores(seen: Seen) -> str:
-    """The scale is written as a root only where it is one of the heads' width."""
+    """Write the equation of the scores; the scale is a root only if it is of the heads' width."""
     module = seen.module
     width = seen.inputs[0][-1]
     if module.scale == width**-0.5:
@@ -97,7 +97,7 @@ def _gated(seen: Seen) -> str:
 
 
 def _residual(seen: Seen) -> str:
-    """What is added is the last sublayer, or its norm; y where the sum of two was told."""
+    """Write a residual's equation: it adds the last sublayer, or its norm, or else y."""
     module = seen.module
     last = next(
         (
@@ -121,7 +121,7 @@ def _both_branches(seen: Seen) -> str:
 
 
 def _with_positions(seen: Seen) -> str:
-    """What is added to x: by experts of the layer before, or the table's rows; an offset first."""
+    """Write the equation of what is added to x: experts of the layer before, or the table."""
     if any(name.startswith("layers.") for name in seen.before):
         return "x = x + moe of the layer before"
     if len(seen.inputs) > 1:
@@ -278,7 +278,7 @@ LINEAR = (Linear, OutputHead, EmbeddingProjection)
 
 
 def row_of(seen: Seen) -> Row | None:
-    """The row whose operators ran, and no others."""
+    """Find the row whose operators ran, and no others."""
     ran, kind = set(seen.operators), SAME_ROWS.get(type(seen.module), type(seen.module))
     for row in _BY_PLACE.get((kind, seen.gives), ()):
         needed = set(row.ran.split())
@@ -288,7 +288,7 @@ def row_of(seen: Seen) -> Row | None:
 
 
 def explain(seen: Seen) -> str | None:
-    """The equation of what ran in one of our modules; None where no row fits."""
+    """Write the equation of what ran in one of our modules; None where no row fits."""
     if type(seen.module) in LINEAR and not seen.gives:
         if isinstance(seen.holder, Router):
             text = linear(seen)

@@ -41,12 +41,14 @@ class ReferenceCounter(FlopCounter):
         self._visibility: list[Visibility] = []
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """The role of the owner, and which pairs an attention product computes."""
+        """Return the role of the owner, and which pairs an attention product computes."""
         pairwise = path and isinstance(path[-1], PAIRWISE)
         return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
 
     def hashable(self, value: object) -> object:
-        """What stands for shapes and visibilities in a key: themselves, where sizes are ints."""
+        """Return what stands for shapes and visibilities in a key:
+        themselves, where sizes are ints.
+        """
         return value
 
     @contextmanager
@@ -64,18 +66,18 @@ class ReferenceCounter(FlopCounter):
                 del vars(block)["forward"]
 
     def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """A module's forward begins, perhaps with a visibility."""
+        """Note that a module's forward begins, perhaps with a visibility."""
         super().entered(module, args)
         self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
 
     def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """A module's forward ends."""
+        """Note that a module's forward ends."""
         super().left(module, args, out)
         if any(isinstance(a, Visibility) for a in args):
             self._visibility.pop()
 
     def report(self) -> MeasuredFlops:
-        """What was counted so far, by role and by operator."""
+        """Report what was counted so far, by role and by operator."""
         causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
         for charge, flops in self.totals().items():
             kept = flops if charge.detail is None else _kept(flops, charge.detail)
@@ -103,7 +105,7 @@ class _Replay:
 def _once(
     block: Block, counter: ReferenceCounter, record: dict[object, _Replay]
 ) -> Callable[..., object]:
-    """The block's forward, run once for each kind of block and shape of input, on meta only.
+    """Wrap the block's forward to run once for each kind of block and shape of input, on meta only.
 
     Two blocks are of one kind when their class says so (`kind`), when their parameters have the
     same names and shapes, and when they get inputs of the same shapes.
@@ -155,7 +157,7 @@ _KEPT: dict[Visibility, int] = {}
 
 
 def kept_pairs(sees: Visibility) -> int | None:
-    """Pairs that the mask keeps, by laying it out (in slices) and adding it up."""
+    """Count the pairs that the mask keeps, by laying it out (in slices) and adding it up."""
     total = sees.n_queries * sees.n_keys
     if total > MAX_PAIRS:
         return None

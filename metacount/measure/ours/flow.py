@@ -17,7 +17,7 @@ class ReferenceRecording(Recording, ReferenceCounter):
 
 
 def reference_steps(model: Model, workload: Workload, *, decode: bool = False) -> tuple[Step, ...]:
-    """The steps of a forward of `model` (on meta): of the workload, or of its last token."""
+    """Record the steps of a forward of `model` (on meta): of the workload, or of its last token."""
     counter = ReferenceRecording()
     if decode:
         run_decode(model, workload, counter)

@@ -9,7 +9,7 @@ from metacount.measure.ours.node import PERIOD, Node, total
 
 
 def fold(node: Node) -> Node:
-    """The same tree with numbered neighbours folded, in it and below it.
+    """Fold numbered neighbours in a tree, among the children of its root and further down.
 
     Layers `0` to `31` that are alike become `0-31`, with a count of 32. Three of one kind and one
     of another, twelve times over, become one node of the class `PERIOD` with a count of 12, whose
@@ -23,7 +23,7 @@ def fold(node: Node) -> Node:
 
 
 def _periods(nodes: list[Node]) -> list[Node]:
-    """Numbered neighbours in periods where they repeat, else in runs of equal ones."""
+    """Fold numbered neighbours into periods where they repeat, else into runs of equal ones."""
     folded: list[Node] = []
     start = 0
     kinds = [node.alike for node in nodes]
@@ -39,7 +39,7 @@ def _periods(nodes: list[Node]) -> list[Node]:
 
 
 def _repeats(kinds: list[int], start: int) -> tuple[int, int]:
-    """How many of `kinds` from `start` on make a period, and how often it comes.
+    """Count how many of `kinds` from `start` on make a period, and how often it comes.
 
     The period that covers most, of these the shortest. One node alone is a period of one.
     """
@@ -64,7 +64,7 @@ def _times(kinds: list[int], start: int, length: int) -> int:
 
 
 def _run(nodes: list[Node]) -> Node:
-    """Equal neighbours as one node."""
+    """Fold equal neighbours into one node."""
     first, last = fold(nodes[0]), nodes[-1]
     if len(nodes) == 1:
         return first
@@ -72,7 +72,9 @@ def _run(nodes: list[Node]) -> Node:
 
 
 def _period(inside: list[Node], nodes: list[Node], times: int) -> Node:
-    """Neighbours that repeat together, `times` times, as one node above the first of them."""
+    """Fold neighbours that repeat together, `times` times,
+    into one node above the first of them.
+    """
     dtypes = {node.dtype for node in inside if node.dtype}
     flops = [None if node.flops is None else node.flops * node.count for node in inside]
     active = [None if node.active is None else node.active * node.count for node in inside]

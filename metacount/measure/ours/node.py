@@ -47,7 +47,9 @@ class Node:
     children: tuple[Node, ...]
 
     def to_dict(self, total: int, copies: int = 1) -> Json:
-        """As plain data; `all_params` counts every copy, `share` is its part of `total`."""
+        """Convert the node to plain data;
+        `all_params` counts every copy, `share` is its part of `total`.
+        """
         copies *= self.count
         return {
             "name": self.name,
@@ -73,14 +75,16 @@ class Node:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and every node below it."""
+    """Yield a node and every node below it."""
     yield node
     for child in node.children:
         yield from walk(child)
 
 
 def places(node: Node, above: str = "") -> Iterator[str]:
-    """The path of every node of a folded tree; folded layers are one step of it."""
+    """Yield the paths of nodes below a folded tree's root;
+    folded layers are one step, a period none.
+    """
     for child in node.children:
         step = f"{above}.{child.name}" if above else child.name
         if child.module == PERIOD:
@@ -91,6 +95,6 @@ def places(node: Node, above: str = "") -> Iterator[str]:
 
 
 def total(values: list[int | None]) -> int | None:
-    """The sum, None where a part is not known."""
+    """Sum the values; None where one is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

@@ -14,7 +14,7 @@ from metacount.modules.moe import Experts
 
 
 def owned(root: nn.Module) -> Iterator[tuple[list[nn.Module], str, Tensor]]:
-    """(modules from the root to the owner, name of the tensor, tensor); a tensor comes once."""
+    """Yield (modules from the root to the owner, name of the tensor, tensor), a tensor once."""
     seen: set[int] = set()
 
     def walk(path: list[nn.Module]) -> Iterator[tuple[list[nn.Module], str, Tensor]]:
@@ -29,7 +29,7 @@ def owned(root: nn.Module) -> Iterator[tuple[list[nn.Module], str, Tensor]]:
 
 
 def active_values(owner: nn.Module, tensor: Tensor) -> int:
-    """Values of `tensor` that one token uses: of E fused experts, k."""
+    """Count the values of `tensor` that one token uses: of E fused experts, k."""
     if not isinstance(owner, Experts):
         return tensor.numel()
     if tensor.shape[0] not in (owner.n_experts, owner.n_experts + owner.unread):

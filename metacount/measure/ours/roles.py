@@ -77,7 +77,8 @@ ROLE_OF: dict[type[nn.Module], str] = {
 
 
 def role_of(path: list[nn.Module]) -> str | None:
-    """The role that the modules from the root to an owner give: the innermost one that has one.
+    """Find the role that the modules from the root to an owner give:
+    that of the innermost that has one.
 
     One exception: in a MoE layer everything but a norm is `moe`, the shared experts' FFN too.
     None where no module on the path has a role.

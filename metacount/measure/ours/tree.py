@@ -31,7 +31,7 @@ def module_tree(
     flops: Mapping[str, int] | None = None,
     active: ActiveValues | None = active_values,
 ) -> Node:
-    """The folded tree of `model`, its root named after its class. See `whole_tree`."""
+    """Build the folded tree of `model`, its root named after its class. See `whole_tree`."""
     return fold(whole_tree(model, flops=flops, active=active))
 
 
@@ -42,7 +42,7 @@ def whole_tree(
     active: ActiveValues | None = active_values,
     role: RoleOf = role_of,
 ) -> Node:
-    """The tree of `model` with every module of it, its root named after its class.
+    """Build the tree of `model`, unfolded, its root named after its class.
 
     `flops` says by full name what each module ran itself; `active` how many values of a tensor one
     token uses, None where that is not known; `role` the role of the last module of a path.
@@ -51,7 +51,7 @@ def whole_tree(
 
 
 def found(root: Node, path: str) -> Node:
-    """The node of a whole tree at a path, or at a path that ends so; of layers 0-2, layer 0.
+    """Find the node of a whole tree at a path, or at a path that ends so; of layers 0-2, layer 0.
 
     Raises `InputError` for none, and for several that are not one inside the other.
     """
@@ -84,7 +84,7 @@ class _Planter:
         self._kinds: dict[object, int] = {}
 
     def node(self, place: str, name: str, path: list[nn.Module]) -> Node:
-        """The node of the last module of `path`, which stands at `place` in the model."""
+        """Build the node of the last module of `path`, which stands at `place` in the model."""
         module = path[-1]
         prefix = f"{place}." if place else ""
         own: dict[str, Tensor] = {}
@@ -136,7 +136,7 @@ class _Planter:
         return replace(made, alike=self._kind(made))
 
     def _kind(self, node: Node) -> int:
-        """One number for all nodes between which there is no difference but their place."""
+        """Give one number to nodes between which there is no difference but their place."""
         key = (
             node.module,
             node.computes,

@@ -9,7 +9,9 @@ from metacount.sharding.result import Held, Job
 
 
 def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) -> list[int]:
-    """Indices of tensor parallelism from which on a rank has other pieces; `more` sizes are cut."""
+    """Find the indices of tensor parallelism from
+    which on a rank has other pieces; `more` sizes are cut.
+    """
     cuts = [
         each.whole[axis]
         for each in held
@@ -22,7 +24,8 @@ def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) ->
 def alike(
     held_at: Callable[[int], list[Held]], job: Job, tensor: list[int], *, by_rows: bool = False
 ) -> list[list[int]]:
-    """Ranks of the first stage that hold equal parts; `held_at` says what one of them holds.
+    """Group the ranks of the first stage that hold equal parts;
+    `held_at` says what one of them holds.
 
     `by_rows`: experts are always spread by their first axis.
     """

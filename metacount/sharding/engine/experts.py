@@ -94,7 +94,8 @@ def _own_rows(x: Tensor, tp: DeviceMesh) -> Tensor:
 def _exchanged(
     expert_R: Tensor, n_local: int, ep: DeviceMesh
 ) -> tuple[list[int], list[int], Tensor]:
-    """Rows that come from each rank, rows that go to each, and the local expert of those that come.
+    """Count the rows from each rank and those to each,
+    and find the local expert of those that come.
 
     Each rank tells the others how many rows each of their experts gets from it.
     """

@@ -25,16 +25,16 @@ class Keeping(Unwatched):
         self._kept: set[int] = set()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Inside, what is saved is noted."""
+        """Note what autograd saves inside the block."""
         return saved_tensors_hooks(self._pack, lambda kept: kept)
 
     def inputs(self, tensors: list[Tensor]) -> None:
-        """The inputs of a checkpointed layer are kept."""
+        """Note that the inputs of a checkpointed layer are kept."""
         for tensor in tensors:
             self._keep(tensor)
 
     def result(self, tensors: list[Tensor]) -> None:
-        """The results of an operator in a checkpointed layer are kept."""
+        """Note that the results of an operator in a checkpointed layer are kept."""
         self.inputs(tensors)
 
     def _pack(self, tensor: Tensor) -> Tensor:
@@ -50,5 +50,5 @@ class Keeping(Unwatched):
             self._kept.add(self._ledger.number(mine))
 
     def bytes(self) -> int:
-        """Bytes of what was saved and is alive."""
+        """Count the bytes of what was saved and is alive."""
         return self._ledger.sum(self._kept & self._ledger.living())

@@ -24,7 +24,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]]
 
 
 def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of the state that an optimizer keeps for tensors of these many values."""
+    """Count the bytes of the state that an optimizer keeps for tensors of these many values."""
     parameters = [nn.Parameter(torch.empty(n, dtype=dtype, device="meta")) for n in sizes]
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
@@ -40,7 +40,7 @@ def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.O
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """Every tensor that an optimizer keeps on this rank, those inside of a wrapper."""
+    """Yield every tensor that an optimizer keeps on this rank, of a wrapper those inside."""
     for each in optimizer.state.values():
         for name, value in each.items():
             if isinstance(value, Tensor):

@@ -39,7 +39,7 @@ def apply_plan(model: nn.Module, plan: Mapping[str, str], world: World) -> None:
 
 
 def style_named(style: str) -> Style:
-    """What a word of a plan does."""
+    """Find the style that a word of a plan names."""
     if style not in STYLES:
         known = (*STYLES, "ep_dispatch_experts")
         raise InputError(
@@ -50,7 +50,7 @@ def style_named(style: str) -> Style:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a pattern means.
+    """List the names that match a pattern.
 
     >>> matching("layers.*.mlp", ["layers.0.mlp", "layers.12.mlp", "layers.0.mlp.up_proj"])
     ['layers.0.mlp', 'layers.12.mlp']

@@ -33,7 +33,9 @@ class RingAttention(TorchFunctionMode):
 
 @contextmanager
 def ring(mesh: DeviceMesh | None) -> Iterator[None]:
-    """Inside, the ranks of a mesh exchange keys and values; without one, nothing is changed."""
+    """Let ranks of a mesh exchange keys and values until the block ends;
+    without a mesh, change nothing.
+    """
     if mesh is None:
         yield
         return

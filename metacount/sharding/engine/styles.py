@@ -32,13 +32,13 @@ Style = Callable[[nn.Module, DeviceMesh, nn.Module], None]
 
 
 def sum_gradient(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """`x` itself, whose gradient is the sum of the gradients of all ranks."""
+    """Return `x` itself, whose gradient is the sum of the gradients of all ranks."""
     shared = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
     return shared.to_local(grad_placements=[Partial()])
 
 
 def sum_output(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum of what all ranks have."""
+    """Sum what all ranks have."""
     parts = DTensor.from_local(x, mesh, [Partial()], run_check=False)
     return parts.redistribute(placements=[Replicate()]).to_local()
 
@@ -51,12 +51,12 @@ def place(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) 
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
+    """Return this rank's part of a tensor."""
     return waited(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
 
 def local(module: nn.Module) -> dict[str, Tensor]:
-    """This rank's part of each parameter that a module itself holds."""
+    """Return this rank's part of each parameter that a module itself holds."""
     return {
         name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
         for name, tensor in parameters_of(module).items()
@@ -71,7 +71,9 @@ def _of_torch(style: ParallelStyle) -> Style:
 
 
 def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Its input is cut as the outputs before it are; torch takes all ranks' parts to be equal."""
+    """Cut a module by rows, its input as the outputs before it;
+    torch takes all ranks' parts to be equal.
+    """
 
     def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         x = args[0]
@@ -86,7 +88,8 @@ def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
 
 
 def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Its parts all read one input: the gradients of it are summed once, not for each part.
+    """Share one input among a module's parts:
+    the gradients of it are summed once, not for each part.
 
     A mixture's router and experts each do as they are told; nothing is done to it.
     """
@@ -101,7 +104,9 @@ def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> Non
 
 
 def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Whole on every rank, which uses it for its own heads: the gradients are summed."""
+    """Sum the gradients of a module that is whole on every rank,
+    which uses it for its own heads.
+    """
     forward = module.forward
 
     def run(*args: object, **kwargs: object) -> object:
@@ -113,7 +118,7 @@ def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> N
 
 
 def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Its parameters, one value for each head, are cut with the heads."""
+    """Cut a module's parameters, one value for each head, with the heads."""
     for name in parameters_of(module):
         place(module, name, mesh, Shard(0))
     forward = module.forward
@@ -126,7 +131,9 @@ def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> No
 
 
 def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
-    """MLA's latent and rotated key: the key goes to each rank's heads uncut, unlike the latent."""
+    """Sum the gradient of MLA's rotated key,
+    which goes to each rank's heads uncut, unlike the latent.
+    """
 
     def hook(_: nn.Module, args: object, out: Tensor) -> Tensor:
         latent, key = out.split((parent.rank, parent.rope), dim=-1)
@@ -136,12 +143,12 @@ def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
 
 
 def _local_heads(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """It makes heads of what its projections give: this rank's own."""
+    """Let a module make this rank's own heads of what its projections give."""
     module.n_heads //= mesh.size()
 
 
 def _experts_cut(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """A part of every matrix of every expert on each rank; the partial outputs are summed."""
+    """Put a part of every matrix of every expert on each rank; the partial outputs are summed."""
     up, down = module.up_name, "down_proj"
     column = packed_in(1, 2) if module.gated else Shard(1)
     place(module, up, mesh, column)

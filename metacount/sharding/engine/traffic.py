@@ -83,7 +83,7 @@ class Traffic(TorchDispatchMode):
         return out
 
     def taken(self) -> Counter[Seen]:
-        """What was seen since it was last taken."""
+        """Take what was seen since the last call."""
         found, self.seen = self.seen, Counter()
         return found
 
@@ -104,13 +104,15 @@ class Traffic(TorchDispatchMode):
 
 
 def _to_one(args: Iterable[object]) -> bool:
-    """Whether what could go to all goes to one rank, which is how torch permutes."""
+    """Tell whether what could go to all goes to one rank, which is how torch permutes."""
     splits = [each for each in args if isinstance(each, list | tuple)]
     return bool(splits) and all(sum(n != 0 for n in split) == 1 for split in splits)
 
 
 def _bytes(values: Iterable[object]) -> list[int]:
-    """Bytes of each tensor in arguments and results, those of a list of tensors together."""
+    """Count the bytes of each tensor in arguments and results,
+    those of a list of tensors together.
+    """
     found = [0]
     for value in values:
         if isinstance(value, Tensor):

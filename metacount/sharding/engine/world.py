@@ -70,7 +70,9 @@ class World:
 
 @contextmanager
 def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
-    """A world of `mesh.world` ranks as `rank` sees it; gone afterwards, whatever happens."""
+    """Make a fake world of `mesh.world` ranks as `rank` sees it,
+    gone after the block, whatever happens.
+    """
     if dist.is_initialized():
         raise InputError(
             "this process is in a process group already, and can be in one only; "
@@ -90,7 +92,9 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
 
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Inside, collecting looks only at what is made there, not at the million objects of torch."""
+    """Limit garbage collection, until the block ends, to what is made in it,
+    not torch's million objects.
+    """
     if gc.get_freeze_count():  # somebody has done so: thawing is theirs too
         yield
         return
@@ -102,7 +106,7 @@ def only_new_garbage() -> Iterator[None]:
 
 
 def world_of(mesh: Mesh, rank: int, zero: int) -> World:
-    """The meshes of a rank in the process group that is there, fake or real.
+    """Make the meshes of a rank in the process group that is there, fake or real.
 
     Those of torch are of the rank's own stage: every copy of a mesh that torch makes, several for
     each parameter, has a list of all the ranks in it.
@@ -126,20 +130,22 @@ def world_of(mesh: Mesh, rank: int, zero: int) -> World:
 
 
 def context_mesh(mesh: Mesh, rank: int) -> DeviceMesh:
-    """The ranks that hold parts of the same sequences: neighbours among those ZeRO spreads over."""
+    """Make a mesh of the ranks with parts of the same sequences:
+    neighbours among those ZeRO spreads over.
+    """
     ranks = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
     ((i, _, tensor),) = (ranks == rank).nonzero().tolist()
     return one_group(ranks[i, :, tensor], "cp")
 
 
 def one_group(ranks: torch.Tensor, name: str) -> DeviceMesh:
-    """A mesh of one axis."""
+    """Make a mesh of one axis."""
     group = dist.new_group(ranks.tolist(), use_local_synchronization=True)
     return DeviceMesh.from_group(group, "cpu", mesh=ranks, mesh_dim_names=(name,))
 
 
 def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:
-    """A mesh of which only the groups of this rank are made: a large mesh has many thousands."""
+    """Make a mesh with only the groups of this rank: a large mesh has many thousands."""
     place = [int(i) for i in (ranks == rank).nonzero()[0]]
     groups = []
     for axis in range(len(names)):

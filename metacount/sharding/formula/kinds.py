@@ -43,7 +43,7 @@ STATES: dict[str, Callable[[Weight, int], Dim]] = {
 
 
 def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
-    """Every kind of rank of a mesh, by formula; the plan is ours.
+    """Count every kind of rank of a mesh, by formula; the plan is ours.
 
     >>> from metacount.catalog import entry
     >>> from metacount.sharding.mesh import Mesh
@@ -79,7 +79,7 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
 
 
 def rank_at(job: Job, number: int) -> Rank:
-    """The degrees and indices of a rank; without ZeRO, nothing is spread."""
+    """Return the degrees and indices of a rank; without ZeRO, nothing is spread."""
     mesh, at = job.mesh, job.mesh.place(number)
     spread = job.train and job.zero > 0
     return Rank(
@@ -95,7 +95,7 @@ def rank_at(job: Job, number: int) -> Rank:
 
 
 def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
-    """Ranks of a stage that hold equal parts."""
+    """Group the ranks of a stage that hold equal parts."""
     mesh = job.mesh
     cuts = [cut for unit in units for group in unit.cuts for cut in group]
     sizes = [
@@ -118,7 +118,7 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
 
 
 def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Piece:
-    """What a rank holds and sends of one part."""
+    """Count what a rank holds and sends of one part."""
     cuts = [cut for group in unit.cuts for cut in group]
     held = tuple(
         Held(
@@ -154,7 +154,7 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
 
 
 def _stepped(job: Job, held: Sequence[Held]) -> int:
-    """Bytes that the optimizer keeps of a rank's shares."""
+    """Count the bytes that the optimizer keeps of a rank's shares."""
     if not job.train:
         return 0
     state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
@@ -164,7 +164,9 @@ def _stepped(job: Job, held: Sequence[Held]) -> int:
 
 
 def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None, int]:
-    """Bytes that a part keeps for its backward, and that it recomputes; None without a formula."""
+    """Count the bytes that a part keeps for its backward,
+    and that it recomputes; None without a formula.
+    """
     if not job.train:
         return 0, 0
     if without_formula(spec, job):
@@ -191,7 +193,7 @@ def _kept(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int | None
 
 
 def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int]:
-    """Bytes of keys and values, and of states, of the sequences that a rank serves."""
+    """Count the bytes of keys and values, and of states, of the sequences that a rank serves."""
     if job.train or not unit.layers or not job.decodes:
         return 0, 0
     run, mixer = pass_of(job), unit.mixer
@@ -200,7 +202,9 @@ def _served(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[int, int
 
 
 def pass_of(job: Job) -> Pass:
-    """A forward of one micro-batch on a rank; `SpecError` for a way that no formula covers."""
+    """Describe a forward of one micro-batch on a rank;
+    raise `SpecError` for a way that no formula covers.
+    """
     return Pass(
         batch_size=job.rows,
         seq_len=job.length,
@@ -212,7 +216,7 @@ def pass_of(job: Job) -> Pass:
 
 
 def without_formula(spec: ModelSpec, job: Job) -> str:
-    """Why no formula counts what the backward keeps; empty where one does."""
+    """Say why no formula counts what the backward keeps; empty where one does."""
     if spec.head is None:
         return "without logits there is no loss"
     try:
@@ -251,7 +255,7 @@ def _renamed(move: Move, phase: str) -> Move:
 
 
 def _run(spec: ModelSpec, unit: Unit, rank: Rank, n: int, train: bool) -> list[Move]:
-    """What one forward and backward of a part sends, without what ZeRO does."""
+    """List what one forward and backward of a part sends, without what ZeRO does."""
     if unit.layers:
         return traffic.block_moves(
             spec, rank, n_tokens=n, mixer=unit.mixer, ffn=unit.ffn, train=train

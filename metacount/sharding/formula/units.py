@@ -28,7 +28,7 @@ class Unit:
 
 
 def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
-    """The parts of a model, those layers together that are alike."""
+    """Split a model into its parts, those layers together that are alike."""
     stack, positions = spec.last_stack, spec.positions
     alike: dict[tuple[str, str, bool, bool, bool, bool], list[int]] = {}
     for i in range(stack.n_layers):
@@ -72,7 +72,7 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
 
 
 def copies_of(unit: Unit, own: range, *, first: bool, last: bool) -> int:
-    """How many of it a stage has, whose layers are `own`."""
+    """Count how many of a unit a stage has, whose layers are `own`."""
     if unit.layers:
         return sum(i in own for i in unit.layers)
     return int((first or not unit.first) and (last or not unit.last))

@@ -31,7 +31,7 @@ class Part:
     last: bool = False
 
     def copies(self, layers: range, *, first: bool, last: bool) -> int:
-        """How many of it a stage has."""
+        """Count how many of this part a stage has."""
         if self.layers:
             return sum(i in layers for i in self.layers)
         return int((first or not self.first) and (last or not self.last))
@@ -50,7 +50,8 @@ class Whole:
         self.spec = spec
 
     def parts(self, stages: int) -> list[Part]:
-        """The embedding, a part for each kind of block with the layers of that kind, and the head.
+        """List the embedding, a part for each kind of block with the layers of
+        that kind, and the head.
 
         Tied ends are one part as long as they are in one stage.
         """
@@ -69,13 +70,13 @@ class Whole:
         return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
 
     def piece(self, layers: Sequence[int], *, first: bool, last: bool) -> Model:
-        """A new module of some of the layers and of the ends."""
+        """Make a new module of some of the layers and of the ends."""
         model = copy.deepcopy(self._ends)
         model.last_stack.layers = nn.ModuleList(copy.deepcopy(self._blocks[i]) for i in layers)
         return without_ends(model, first=first, last=last)
 
     def part(self, part: Part) -> Model:
-        """A new module of a part: of layers that are alike, one."""
+        """Make a new module of a part: of layers that are alike, one."""
         found = self.piece(part.layers[:1], first=part.first, last=part.last)
         stack = found.last_stack
         for block in stack.blocks:
@@ -89,7 +90,8 @@ class Whole:
 
 
 def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
-    """What a stack gives, so that the blocks get gradients that layers elsewhere would give them.
+    """Add zero to a stack's output, so that shared blocks get gradients
+    as layers elsewhere give them.
 
     A sum of values times zero keeps nothing for its backward.
     """
@@ -98,13 +100,17 @@ def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
 
 
 def sharing(model: Model) -> list[nn.Module]:
-    """The blocks that layers share, where the model has not the first end, which holds them."""
+    """List the modules of blocks that layers share,
+    if the model lacks the first end, which holds them.
+    """
     shared = model.last_stack.shared_blocks
     return [] if shared is None or model.embed_tokens is not None else [*shared.modules()]
 
 
 def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | None:
-    """The parameters of such blocks, as they are gathered elsewhere; None where there are none."""
+    """Give shared blocks their parameters as gathered elsewhere, and return these;
+    None where there are none.
+    """
     found = set()
     for owner in sharing(model):
         for name, tensor in parameters_of(owner).items():
@@ -115,7 +121,9 @@ def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | No
 
 
 def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
-    """The forward of a layer whose experts' output the next layer adds, which is not there."""
+    """Make a forward that adds experts' output at once:
+    the next layer, which would do so, is not there.
+    """
     forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
 
     def run(*args: object, **how: object) -> tuple[Tensor, None]:
@@ -137,7 +145,7 @@ def _named(block: Block, several: bool) -> str:
 
 
 def without_ends(model: Model, *, first: bool, last: bool) -> Model:
-    """The model as a stage: without the ends that are not its own.
+    """Turn the model into a stage, without the ends that are not its own.
 
     It is run as the model is; a stage that is not the first takes hidden states.
     """
@@ -156,7 +164,7 @@ def without_ends(model: Model, *, first: bool, last: bool) -> Model:
 
 
 def in_memory(model: Model) -> Model:
-    """The module with new tensors, of the mode that is on, in the place of those on meta.
+    """Replace the tensors of a model on meta by new ones, of the mode that is on.
 
     No token can choose without values: none chooses a zero expert, as on meta.
     """
@@ -173,7 +181,7 @@ def in_memory(model: Model) -> Model:
 
 
 def units_of(model: Model) -> tuple[list[nn.Module | list[nn.Module]], list[Experts]]:
-    """What FSDP2 gathers at once, and the experts, which it spreads over other ranks.
+    """List what FSDP2 gathers at once, and the experts, which it spreads over other ranks.
 
     Each block is a unit; the embedding is one, and the last norm with the head, unless they are
     tied: then they stay together with what else is left.
@@ -203,7 +211,9 @@ def tie_again(model: Model) -> None:
 
 
 def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
-    """What a stage reads: tokens, or hidden states whose gradient goes back to the stage before."""
+    """Make what a stage reads: tokens,
+    or hidden states whose gradient goes back to the stage before.
+    """
     if model.embed_tokens is not None:
         return torch.zeros(batch, length, dtype=torch.long)
     shape = (batch, length, model.spec.d_model)
@@ -211,7 +221,9 @@ def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
 
 
 def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Name, role, owner and tensor of each distinct parameter, without those that are lent."""
+    """Yield name, role, owner and tensor of each distinct parameter,
+    without those that are lent.
+    """
     names = {id(module): name for name, module in model.named_modules()}
     lent = {id(module) for module in sharing(model)}
     for path, name, tensor in owned(model):

@@ -127,7 +127,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
 
 
 def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
-    """What a part gives of its input: hidden states, or the loss of the logits."""
+    """Compute what a part gives of its input: hidden states, or the loss of the logits."""
     given = input_of(model, job.rows, job.length, job.dtype)
     with keeping.watching(), fused(job):
         out = result(model(given))
@@ -138,7 +138,7 @@ def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
 
 
 def fused(job: Job) -> FusedAttention | RingAttention:
-    """The mode in which attention runs by the kernel that the job names."""
+    """Choose the mode in which attention runs by the kernel that the job names."""
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
@@ -166,7 +166,7 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
 
 
 def result(out: Output) -> Tensor:
-    """What a stage passes on, or the logits."""
+    """Return what a stage passes on, or the logits."""
     tensor: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
     return tensor
 

@@ -95,7 +95,8 @@ TRAINING: dict[str, Count] = {
 
 
 def holds_dtype(quantity: str) -> bool:
-    """Whether a quantity is of one dtype: what is computed in float32 is a copy below it only.
+    """Tell whether a quantity is of one dtype:
+    what is computed in float32 is a copy only below float32.
 
     >>> holds_dtype("activation_bytes:flash"), holds_dtype("optimizer_bytes")
     (True, False)
@@ -139,7 +140,7 @@ class TrainingCount:
     uncovered: dict[str, str]
 
     def to_dict(self) -> Json:
-        """The figures as plain data, under their public names."""
+        """Convert the figures to plain data, under their public names."""
         data = {name: value for name, value in vars(self).items() if name != "workload"}
         data |= {"lora_targets": list(self.lora_targets), "freeze": list(self.freeze)}
         return {"workload": self.workload.to_dict(), **data, "source": "formula"}

@@ -58,7 +58,7 @@ def block_numbers(spec: ModelSpec) -> dict[str, int]:
 
 
 def _blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int]]:
-    """Every block: its kind in words, its stack, its number there."""
+    """Yield every block: its kind in words, its stack, its number there."""
     for part in spec.stacks:
         of_encoder = spec.has_encoder and part is not spec.decoder
         words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
@@ -67,7 +67,7 @@ def _blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int]]:
 
 
 def _kind(spec: ModelSpec, index: int) -> list[str]:
-    """What distinguishes a block from others of its stack, in words."""
+    """Say in words what distinguishes a block from others of its stack."""
     last = spec.last_stack
     mixer, ffn = last.mixer_of(index), last.ffn_of(index)
     words = [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]

@@ -70,7 +70,7 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
 
 
 def part_of(setup: Setup) -> Part:
-    """Which part of a model a setup trains."""
+    """Return the part of a model that a setup trains."""
     adapts = setup.lora_rank is not None
     return Part(
         rank=setup.lora_rank,

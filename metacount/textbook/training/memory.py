@@ -30,7 +30,7 @@ OF_PAIRS = ("probabilities", "tanh of the scores")
 
 
 def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
-    """What the blocks of a model keep, by the letters J, N, O and V."""
+    """Count what the blocks of a model keep, by the letters J, N, O and V."""
     run = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=SIXTEEN)
     check_alike(spec)
     check_covered(spec, run)
@@ -52,7 +52,9 @@ def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[s
 
 
 def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
-    """Bytes by which a product written out copies keys and values for every query head."""
+    """Count the bytes by which a product written out copies keys
+    and values for every query head.
+    """
     if not isinstance(mixer, Attention):
         return 0
     copied = several(batch_size * mixer.n_kv_heads) * (mixer.n_heads - mixer.n_kv_heads)
@@ -60,7 +62,7 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
 
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
-    """What is stored of a model that is trained, by the letters I, F and S."""
+    """Count what is stored of a model that is trained, by the letters I, F and S."""
     tensors = trained_tensors(spec).all
     trained = params_of(tensors)
     # the moments alone: nobody counts the 4 bytes of a step counter of each tensor
@@ -69,7 +71,7 @@ def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
 
 
 def inputs_of_blocks(spec: ModelSpec, run: Pass) -> Dim:
-    """What blocks keep with full checkpointing: the input of each.
+    """Count the bytes that blocks keep with full checkpointing: the input of each.
 
     >>> from metacount.catalog import entry
     >>> inputs_of_blocks(entry("llama-7b").spec(), Pass(batch_size=1, seq_len=2048))

@@ -15,7 +15,7 @@ from metacount.tracing.run.source import IN_BYTES, Source, of_parameters
 
 
 def of_length(run: Workload, seq_len: int) -> Workload:
-    """The same workload of other sequences' length."""
+    """Return the same workload with sequences of another length."""
     return Workload(
         batch_size=run.batch_size,
         seq_len=seq_len,
@@ -45,19 +45,21 @@ class Measured:
         return {symbol(name): number for name, number in {**fields, **run}.items()}
 
     def split_of(self, quantity: str) -> str:
-        """How a quantity is split: parameters, their gradients and caches have no operators."""
+        """Tell how a quantity is split: parameters,
+        their gradients and caches have no operators.
+        """
         return "role" if of_parameters(quantity) or quantity in IN_BYTES else self.split
 
     def value(self, expr: sympy.Expr) -> sympy.Expr:
-        """An expression at the model's own sizes."""
+        """Evaluate an expression at the model's own sizes."""
         return expr.xreplace({s: sympy.Integer(self.numbers[s]) for s in expr.free_symbols}).doit()
 
     def agrees(self, by_role: dict[str, sympy.Expr], quantity: str) -> bool:
-        """Whether a form gives what is measured at the model's own sizes."""
+        """Tell whether a form gives what is measured at the model's own sizes."""
         return agrees(by_role, self.numbers, self.here(quantity), self.split)
 
     def here(self, quantity: str) -> dict[str, sympy.Expr]:
-        """A quantity at the model's own sizes. Raises `NotTraced` where there is none."""
+        """Measure a quantity at the model's own sizes. Raises `NotTraced` where there is none."""
         if quantity not in self._here:
             found = self.run(quantity, self.workload)
             if found is None:
@@ -68,7 +70,9 @@ class Measured:
     def run(
         self, quantity: str, workload: Workload, module: nn.Module | None = None
     ) -> dict[str, sympy.Expr] | None:
-        """A quantity of the model, or of another module, in a workload; None if there is none."""
+        """Measure a quantity of the model, or of another module,
+        in a workload; None if there is none.
+        """
         by_operator = self.split_of(quantity) == "operator"
         module = self._own if module is None else module
         found = self.source.measured(module, quantity, workload, by_operator)
@@ -78,7 +82,9 @@ class Measured:
     def at(
         self, quantity: str, change: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, sympy.Expr]] | None:
-        """The letters' numbers and a quantity at a change of them; None where nothing runs so."""
+        """Measure a quantity at a change of the letters' numbers, returned too;
+        None where nothing runs so.
+        """
         run = self.workload
         workload = Workload(
             batch_size=change.get("B", run.batch_size),
@@ -102,7 +108,7 @@ class Measured:
         return {**numbers, **lengths}, found
 
     def scale(self, quantity: str) -> sympy.Expr:
-        """Bytes of the asked type for one of the type that ran."""
+        """Return the bytes of the asked dtype for one byte of the dtype that ran."""
         if self.workload.dtype in DTYPES or quantity not in IN_BYTES:
             return sympy.Integer(1)
         if quantity == "state_bytes":

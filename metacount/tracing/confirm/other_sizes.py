@@ -99,7 +99,7 @@ class _Tried:
         self.missed = sorted(self._letters - changed - set(self.stuck) - pinned)
 
     def together(self) -> None:
-        """Double all the letters that were missed, in a model of few layers."""
+        """Test the form with the missed letters doubled together, in a model of few layers."""
         form = self._form
         sizes = [name for name in self.missed if name not in self._layers]
         doubled = {name: 2 * form.every_number[symbol(name)] for name in sizes}
@@ -138,7 +138,9 @@ def _as_it_is(form: CodeForm, name: str) -> sympy.Rel:
 def _drawn(
     form: CodeForm, free: list[str], layers: set[str], draw: random.Random, share: float
 ) -> dict[str, int]:
-    """Other numbers for some letters; where the domain makes one of others, so is it here."""
+    """Draw other numbers for some letters;
+    one that the domain makes of others is made of them here.
+    """
     change: dict[str, int] = {}
     for name in free:
         value = form.every_number[symbol(name)]
@@ -155,7 +157,7 @@ def _drawn(
 
 
 def _completed(form: CodeForm, change: dict[str, int]) -> dict[str, int]:
-    """A change with what the domain's equations make of it."""
+    """Add to a change what the domain's equations make of it."""
     for relation in form.domain:
         if not isinstance(relation, sympy.Eq) or not relation.lhs.is_Symbol:
             continue
@@ -173,7 +175,7 @@ def _others(value: int, draw: random.Random) -> list[int]:
 
 
 def _few(form: CodeForm, layers: set[str]) -> dict[str, int]:
-    """Few layers where there are many: such a model is built and run quickly."""
+    """Choose few layers where there are many: such a model is built and run quickly."""
     return {name: FEW for name in layers if form.every_number[symbol(name)] > 2 * FEW}
 
 
@@ -200,7 +202,9 @@ def _inside(form: CodeForm, stuck: dict[str, sympy.Rel], change: dict[str, int])
 def _right(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> tuple[bool | None, set[str]]:
-    """Whether the form is right at a change, None where nobody can say; letters that changed."""
+    """Tell whether the form is right at a change, None where nobody can say,
+    and which letters changed.
+    """
     found = measure(change)
     if found is None:
         return None, set()
@@ -214,7 +218,9 @@ def _right(
 def _to_blame(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> list[str]:
-    """The fewest letters of a change that alone make the form wrong, by leaving out the others."""
+    """Find letters of a change that alone make the form wrong,
+    by leaving out the others one by one.
+    """
     left = dict(change)
     for name in sorted(change):
         fewer = {n: v for n, v in left.items() if n != name}

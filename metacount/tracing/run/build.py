@@ -67,7 +67,7 @@ _EVERY = {name: 1 for name in LAYER_PATTERNS if name != "first_k_dense_replace"}
 
 
 def size_fields(config: PreTrainedConfig, skipped: frozenset[str] = frozenset()) -> dict[str, int]:
-    """The fields of a config that may be symbols: whole numbers from 2, none of layers."""
+    """Return the fields of a config that may be symbols: whole numbers from 2, none of layers."""
     return {
         name: value
         for name, value in vars(config).items()
@@ -90,7 +90,8 @@ def traced_module(
     skipped: frozenset[str] = frozenset(),
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[nn.Module, PreTrainedConfig, ClassChoice]:
-    """transformers' module with its config's sizes as symbols, the config object, the choice.
+    """Build transformers' module with its config's sizes as symbols;
+    return it, the config object, the choice.
 
     `hints` puts other numbers behind the symbols; `skipped` names fields that stay numbers.
     """
@@ -106,7 +107,7 @@ def traced_module(
 
 
 def configs_of(config: PreTrainedConfig) -> list[tuple[PreTrainedConfig, str]]:
-    """A config and those inside it, with what their fields' names begin with."""
+    """List a config and those inside it, with what their fields' names begin with."""
     found = [(config, "")]
     for name in getattr(config, "sub_configs", {}) or {}:
         part = getattr(config, name, None)
@@ -116,12 +117,12 @@ def configs_of(config: PreTrainedConfig) -> list[tuple[PreTrainedConfig, str]]:
 
 
 def size_values(source: str | Json) -> dict[str, int]:
-    """The sizes of a config that a trace makes symbols of, by their full names."""
+    """Return the sizes of a config that a trace makes symbols of, by their full names."""
     return _by_full_name(source, size_fields)
 
 
 def whole_fields(source: str | Json) -> dict[str, int]:
-    """Every whole number of a config, as its class has read it, by full name."""
+    """Return every whole number of a config, as its class has read it, by full name."""
     return _by_full_name(source, _whole)
 
 
@@ -132,7 +133,7 @@ def _whole(config: PreTrainedConfig) -> dict[str, int]:
 def _by_full_name(
     source: str | Json, fields: Callable[[PreTrainedConfig], dict[str, int]]
 ) -> dict[str, int]:
-    """Fields of a config and of those inside it."""
+    """Return what `fields` picks of a config and of those inside it."""
     _, config, _ = chosen_class(source)
     return {
         prefix + name: value
@@ -142,8 +143,9 @@ def _by_full_name(
 
 
 def layer_fields(source: str | Json, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
-    """Numbers of a config that may say how many layers there are of a kind: its counts of layers,
-    which of them are of another kind, and what code made constant, perhaps for that."""
+    """Return the numbers of a config that may say how many layers there are of a kind: its counts
+    of layers, which of them are of another kind, and what code made constant, perhaps for that.
+    """
     _, config, _ = chosen_class(source)
     found = {
         prefix + name: value
@@ -157,7 +159,7 @@ def layer_fields(source: str | Json, constants: dict[sympy.Symbol, int]) -> dict
 
 
 def with_fields(source: str | Json, values: dict[str, int]) -> Json:
-    """The config with other values of some fields, `part.field` for one of a config inside.
+    """Return the config with other values of some fields, `part.field` for one of a config inside.
 
     A part that is written out for the first time keeps its numbers of layers: left to itself it
     would take those of its own class, not those that the whole model gives it.
@@ -181,7 +183,9 @@ def with_fields(source: str | Json, values: dict[str, int]) -> Json:
 
 
 def _layers_spelled_out(source: str | Json, values: dict[str, int]) -> Json:
-    """GPT-Neo's `attention_types`, [[kinds, repetitions], …], for another number of layers."""
+    """Write GPT-Neo's `attention_types`, [[kinds, repetitions], …],
+    for another number of layers.
+    """
     if "num_layers" not in values:
         return {}
     _, config, _ = chosen_class(source)
@@ -194,7 +198,7 @@ def _layers_spelled_out(source: str | Json, values: dict[str, int]) -> Json:
 
 
 def _inner(source: str | Json) -> str:
-    """What the names of fields begin with in the whole config, where a class takes a part of it."""
+    """Return the prefix of fields' names in the whole config, where a class takes a part of it."""
     _, config, choice = chosen_class(source)
     whole = config_class(choice.model_type)
     if isinstance(config, whole):

@@ -8,7 +8,7 @@ import sympy
 
 
 def known_counts(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
-    """Numbers for ⌈S/c⌉: 1 where a domain says S ≤ c, n where it says ⌈S/c⌉ = n."""
+    """Find numbers for ⌈S/c⌉: 1 where a domain says S ≤ c, n where it says ⌈S/c⌉ = n."""
     found = {}
     for relation in domain:
         if not isinstance(relation, sympy.Rel):
@@ -23,7 +23,7 @@ def known_counts(domain: Iterable[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
 
 
 def in_one_chunk(relation: sympy.Rel) -> sympy.Rel:
-    """⌈S/c⌉ = 1 as S ≤ c."""
+    """Write ⌈S/c⌉ = 1 as S ≤ c."""
     if isinstance(relation, sympy.Eq) and isinstance(relation.lhs, sympy.ceiling):
         above, below = relation.lhs.args[0].as_numer_denom()
         if relation.rhs == 1:
@@ -32,7 +32,7 @@ def in_one_chunk(relation: sympy.Rel) -> sympy.Rel:
 
 
 def always(relation: sympy.Basic) -> bool:
-    """Whether a relation only says that x, rounded up, is not below x: S ≤ c·⌈S/c⌉."""
+    """Tell whether a relation only says that x, rounded up, is not below x: S ≤ c·⌈S/c⌉."""
     if not isinstance(relation, sympy.Le | sympy.Ge):
         return False
     more = sympy.Dummy("more", nonnegative=True)

@@ -45,7 +45,7 @@ class TooSlow(NotTraced):
 
 
 def traced_params(model: nn.Module, roles: Roles, sizes: Sizes) -> tuple[Amounts, Amounts | None]:
-    """Distinct parameters, and those that one token uses; None where routing is unknown."""
+    """Count distinct parameters, and those that one token uses; None where routing is unknown."""
     where = places(model)
     every: Amounts = defaultdict(lambda: 0)
     active: Amounts = defaultdict(lambda: 0)
@@ -64,7 +64,7 @@ class OneExpert(Ordinary):
     """All tokens choose one expert of a list: what experts do is linear in the tokens they get."""
 
     def hit(self, n_experts: int | torch.SymInt) -> int:
-        """One, however many there are."""
+        """Return one, however many experts there are."""
         return 1
 
 
@@ -108,7 +108,7 @@ class _Counter(WithSymbols, CounterByClass):
 
 
 def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
-    """With what is added in front of and behind each dimension, the last one first."""
+    """Make an empty tensor padded in front of and behind each dimension, the last one first."""
     shape = list(x.shape)
     for i in range(len(pads) // 2):
         shape[-1 - i] = shape[-1 - i] + pads[2 * i] + pads[2 * i + 1]
@@ -116,7 +116,7 @@ def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
 
 
 def _solved(a: Tensor, b: Tensor) -> Tensor:
-    """[.., n, n], [.., n, k] -> [.., n, k]."""
+    """Make an empty solution of a triangular system: [.., n, n], [.., n, k] -> [.., n, k]."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return b.new_empty(*batch, *b.shape[-2:])
 
@@ -131,7 +131,7 @@ SHAPED: dict[OpOverload, Callable[..., Tensor]] = {
 
 
 def check_free(sizes: Sizes) -> None:
-    """That the code left B and S symbols: else the form is of one number of them alone."""
+    """Check that the code left B, S and S_e symbols: else the form is of one number alone."""
     for letter, number in sizes.constants.items():
         if letter.name in ("B", "S", "S_e"):
             kind = NeedsLength if letter.name == "S" else NotTraced
@@ -150,7 +150,7 @@ class TracedFlops:
     idle: Amounts
 
     def split(self, by_operator: bool) -> Amounts:
-        """One of the two."""
+        """Return the FLOPs by operator, or by role."""
         return self.by_operator if by_operator else self.by_role
 
 
@@ -268,12 +268,12 @@ def _of_one_token(flops: TracedFlops) -> TracedFlops:
 
 
 def with_kv_len(amounts: Amounts) -> Amounts:
-    """One token's amounts in T: it attends to as many positions as there are, itself included."""
+    """Rewrite one token's amounts in T: it attends to all positions, itself included."""
     return {key: expr.subs(symbol("S"), symbol("T")) for key, expr in amounts.items()}
 
 
 def _cached(cache: object, model: nn.Module, sizes: Sizes) -> tuple[Amounts, Amounts]:
-    """Bytes of keys and values, those of an encoder apart, and of recurrent state."""
+    """Measure the bytes of keys and values, those of an encoder apart, and of recurrent state."""
     kept: Amounts = defaultdict(lambda: 0)
     state: Amounts = defaultdict(lambda: 0)
     parts = {"self-attention": cache}

@@ -23,7 +23,7 @@ class OurError(RuntimeError):
 
 
 def is_of_that_code(error: BaseException) -> bool:
-    """Whether code that is only run here was running when it was raised, or it says what is wrong.
+    """Tell whether an error was raised in code that is only run here, or itself says what is wrong.
 
     >>> is_of_that_code(NotTraced("a number computed from data")), is_of_that_code(KeyError("S"))
     (True, False)

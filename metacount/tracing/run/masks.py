@@ -28,7 +28,7 @@ HELD_OUT = 6  # at the least; as many as there are points
 
 
 def kept_pairs(sees: Visibility, sizes: Sizes) -> sympy.Expr:
-    """Pairs that the mask keeps, in the letters of its sizes. Raises `NotTraced`.
+    """Count the pairs that the mask keeps, in the letters of its sizes. Raises `NotTraced`.
 
     On which side of the window the lengths are, that a window halves evenly, that chunks fit in:
     what the polynomial needs of that becomes a condition. Both axes must begin at 0.
@@ -81,7 +81,7 @@ def _must_be_even(window: sympy.Expr, sizes: Sizes) -> None:
 
 
 def _marks(kind: str, exprs: dict[str, sympy.Expr]) -> list[sympy.Expr]:
-    """Where the form of the count changes: lengths, how far a window reaches, the prefix."""
+    """List where the form of the count changes: lengths, how far a window reaches, the prefix."""
     marks = [exprs["n_queries"], exprs["n_keys"]]
     if "window" in exprs:
         window = exprs["window"]
@@ -99,7 +99,7 @@ def _points(
     order: tuple[int, ...],
     largest: int,
 ) -> Iterator[tuple[int, ...]]:
-    """Numbers for the letters for which the marks stand in the same order as at the hints."""
+    """Draw numbers for the letters for which the marks stand in the same order as at the hints."""
     draw = random.Random(str(exprs))
     seen = set()
     for _ in range(DRAWS):
@@ -123,7 +123,9 @@ def _solved(
     letters: list[sympy.Symbol],
     points: list[tuple[int, ...]],
 ) -> sympy.Expr | None:
-    """The polynomial through some of the points that the others confirm; None if there is none."""
+    """Find the polynomial through some of the points
+    that the others confirm; None if there is none.
+    """
 
     def counted(point: tuple[int, ...]) -> int:
         numbers: dict[str, Any] = {n: int(_at(e, letters, point)) for n, e in exprs.items()}

@@ -70,7 +70,9 @@ class ReferenceTrace:
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
     ) -> tuple[Amounts, tuple[str, ...]]:
-        """A quantity by role (or operator) and layer, and notes; `seq_len` is the hint behind S."""
+        """Return a quantity by role (or operator) and layer, and notes;
+        `seq_len` is the hint behind S.
+        """
         if quantity in OF_PARAMS:
             return self._params(quantity == "active_params"), ()
         setup = setup_of(quantity)
@@ -160,11 +162,11 @@ class ReferenceSource:
         self.has_encoder = spec.has_encoder
 
     def described(self) -> str:
-        """Whose code this is, with versions."""
+        """Say whose code this is, with versions."""
         return f"metacount's reference modules, torch {torch.__version__}"
 
     def sizes(self) -> dict[str, int]:
-        """The sizes that may be symbols: whole numbers from 2 that count no blocks."""
+        """Return the sizes that may be symbols: whole numbers from 2 that count no blocks."""
         return {
             name: value
             for name, value in self._spec.to_dict().items()
@@ -172,7 +174,7 @@ class ReferenceSource:
         }
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
-        """Numbers that may say how many blocks there are of a kind."""
+        """Return the numbers that may say how many blocks there are of a kind."""
         found = {
             name: value
             for name in LAYERS
@@ -182,7 +184,9 @@ class ReferenceSource:
         return {**found, **{letter.name: number for letter, number in constants.items()}}
 
     def ways(self) -> Iterator[Way]:
-        """Hints behind the symbols, and fields that stay numbers, best first."""
+        """Yield the ways to build with symbols, best first:
+        hints behind them, and fields that stay numbers.
+        """
         hints = apart(self.sizes(), HEADS)
         if hints and not self._run_as.tied:
             yield {"hints": hints}
@@ -190,7 +194,7 @@ class ReferenceSource:
         yield {"only_run": True}
 
     def traced(self, way: Way) -> ReferenceTrace:
-        """The module built with symbols, in one of the ways."""
+        """Build the module with symbols, in one of the ways."""
         sizes = Sizes()
         hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}
         made = {name: sizes.new(name, value) for name, value in hints.items()}
@@ -204,7 +208,7 @@ class ReferenceSource:
         return ReferenceTrace(sizes, model, self._prefix_len, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:
-        """The module built with other numbers; None where no model has them."""
+        """Build the module with other numbers; None where no model has them."""
         try:
             spec = self._spec.replace(**change)
             numbers = {n: v for n, v in spec.to_dict().items() if type(v) is int}
@@ -213,7 +217,7 @@ class ReferenceSource:
             return None
 
     def other(self, change: dict[str, int]) -> ReferenceSource | None:
-        """The spec with other numbers for some sizes; None where no model has them."""
+        """Return the spec with other numbers for some sizes; None where no model has them."""
         try:
             spec = self._spec.replace(**change)
         except SpecError:
@@ -223,7 +227,7 @@ class ReferenceSource:
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:
-        """A quantity of a module that was built with numbers, by role (or operator)."""
+        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
         assert isinstance(module, Model)
         if quantity in OF_PARAMS:
             found = measure_params(module)

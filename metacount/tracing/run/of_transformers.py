@@ -64,7 +64,9 @@ class TransformersTrace:
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
     ) -> tuple[Amounts, tuple[str, ...]]:
-        """A quantity by role (or operator) and layer, and notes; `seq_len` is the hint behind S."""
+        """Return a quantity by role (or operator) and layer, and notes;
+        `seq_len` is the hint behind S.
+        """
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
@@ -156,19 +158,21 @@ class TransformersSource:
         self.has_encoder = kind_of(module) == "encoder-decoder"
 
     def described(self) -> str:
-        """Whose code this is, with versions."""
+        """Say whose code this is, with versions."""
         return f"transformers {version()}, torch {torch.__version__}: {self._choice}"
 
     def sizes(self) -> dict[str, int]:
-        """The sizes that may be symbols, by their full names."""
+        """Return the sizes that may be symbols, by their full names."""
         return dict(self._values)
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
-        """Numbers that may say how many layers there are of a kind."""
+        """Return the numbers that may say how many layers there are of a kind."""
         return layer_fields(self._config, constants)
 
     def ways(self) -> Iterator[Way]:
-        """Hints behind the symbols, and fields that stay numbers, best first."""
+        """Yield the ways to build with symbols, best first:
+        hints behind them, and fields that stay numbers.
+        """
         hints = apart(self._values, HEADS)
         if hints and not self._run_as.tied:
             yield {"hints": hints}
@@ -184,7 +188,7 @@ class TransformersSource:
         yield {"skipped": last}
 
     def traced(self, way: Way) -> TransformersTrace:
-        """The module built with symbols, in one of the ways."""
+        """Build the module with symbols, in one of the ways."""
         sizes = Sizes()
         module, _, _ = traced_module(
             self._config,
@@ -196,7 +200,7 @@ class TransformersSource:
         return TransformersTrace(sizes, module, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:
-        """The module built with other numbers, and all that its config then has."""
+        """Build the module with other numbers, with all the numbers that its config then has."""
         if not change:
             return Built(module=self._own, numbers=whole_fields(self._config))
         other = with_fields(self._config, change)
@@ -207,7 +211,7 @@ class TransformersSource:
             return None
 
     def other(self, change: dict[str, int]) -> TransformersSource | None:
-        """The config with other numbers for some sizes; None where no model has them."""
+        """Return the config with other numbers for some sizes; None where no model has them."""
         try:
             return TransformersSource(with_fields(self._config, change), self._dtype, self._run_as)
         except SpecError:
@@ -216,7 +220,7 @@ class TransformersSource:
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:
-        """A quantity of a module that was built with numbers, by role (or operator)."""
+        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
@@ -246,7 +250,7 @@ def _of_step(
 
 
 def _roles(module: nn.Module, roles: Roles) -> dict[str, str]:
-    """The role of each parameter, by its name."""
+    """Return the role of each parameter, by its name."""
     owners = distinct_tensors(module, roles)
     by_id = {id(tensor): role_name(roles.role[id(owner)]) or "other" for _, owner, tensor in owners}
     return {name: by_id[id(p)] for name, p in module.named_parameters()}

@@ -57,7 +57,7 @@ class _TracedInt(metaclass=_Whole):
 
 
 def _number(value: Number) -> float:
-    """The number behind a symbol, without a word about it to the domain."""
+    """Return the number behind a symbol, without adding a condition to the domain."""
     return value.node.hint if isinstance(value, SYMBOLIC) else value
 
 
@@ -103,7 +103,9 @@ class _Numpy(ModuleType):
 
 @contextmanager
 def symbols_as_numbers() -> Iterator[None]:
-    """Inside, a symbol passes for a whole number wherever torch and Python's library look at it."""
+    """Let a symbol pass for a whole number, in the block,
+    where torch and Python's library look at it.
+    """
     with _LOCK, any_fan(), ExitStack() as undone:
         # torch.nn asks whether a size is an Integral
         numbers.Integral.register(torch.SymInt)
@@ -118,7 +120,8 @@ def symbols_as_numbers() -> Iterator[None]:
 
 @contextmanager
 def with_symbols(chosen: type) -> Iterator[None]:
-    """Inside, `int(a / b)`, `isinstance(a, int)`, `math.sqrt(a)` in a class's files take symbols.
+    """Let `int(a / b)`, `isinstance(a, int)`,
+    `math.sqrt(a)` in a class's files take symbols until the block ends.
 
     These files are those of transformers' models, or of our reference modules.
 
@@ -165,7 +168,7 @@ def _put(space: dict[K, object], name: K, value: object) -> Iterator[None]:
 
 
 def _of_numbers(pick: Callable[..., object]) -> Callable[..., object]:
-    """`min` or `max` of scales, which are numbers, as roots are."""
+    """Make a `min` or `max` of scales, which are numbers, as roots are."""
     return lambda *values: pick(*map(_number, values))
 
 

@@ -43,7 +43,7 @@ class SymbolicCounter(WithSymbols, ReferenceCounter):
         self.seen: dict[object, Visibility] = {}
 
     def hashable(self, value: object) -> object:
-        """The same with expressions for symbols; sizes alone can be compared so."""
+        """Make a value hashable, with expressions for symbols; sizes alone can be compared so."""
         if isinstance(value, torch.SymInt):
             return self.sizes.expr(value)
         if isinstance(value, tuple | list):
@@ -106,7 +106,7 @@ class ReferenceRun:
 
 
 def _lengths(model: Model, sizes: Sizes, seq_len: int, run_as: As) -> dict[str, int | torch.SymInt]:
-    """B, S and S_e as symbols; one sequence is the number 1."""
+    """Make B, S and S_e symbols; one sequence is the number 1."""
     return {
         "batch_size": 1 if run_as.one_sequence else sizes.new("B", 5),
         "seq_len": sizes.new("S", seq_len),
@@ -115,7 +115,7 @@ def _lengths(model: Model, sizes: Sizes, seq_len: int, run_as: As) -> dict[str, 
 
 
 def _together(experts: Experts) -> Callable[..., Tensor]:
-    """The products of all rows with one expert: how many there are stays a symbol."""
+    """Return what multiplies all rows with one expert: how many rows there are stays a symbol."""
 
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         weight_MD, bias_EM = experts.get_parameter(name)[0], getattr(experts, f"{name}_bias")
@@ -127,7 +127,7 @@ def _together(experts: Experts) -> Callable[..., Tensor]:
 
 
 def roles_of_parameters(model: Model) -> dict[str, str]:
-    """The role of each parameter, by its name."""
+    """Return the role of each parameter, by its name."""
     by_id = {id(tensor): role_of(path) or "other" for path, _, tensor in owned(model)}
     return {name: by_id[id(p)] for name, p in model.named_parameters()}
 
@@ -135,7 +135,9 @@ def roles_of_parameters(model: Model) -> dict[str, str]:
 def symbolic_program(
     model: Model, sizes: Sizes, setup: Setup, seq_len: int, prefix_len: int, run_as: As
 ) -> Program:
-    """A training step of B sequences of S tokens; to be made and run inside `sizes.tracing()`."""
+    """Make a training step of B sequences of S tokens;
+    to be made and run inside `sizes.tracing()`.
+    """
     lengths = _lengths(model, sizes, seq_len, run_as)
     run = cast("Workload", SimpleNamespace(**lengths, prefix_len=prefix_len))
     return reference_program(model, run, setup, rows_of=_together)

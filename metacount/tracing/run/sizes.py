@@ -32,7 +32,7 @@ class WrongHint(NotTraced):
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The SymPy symbol of one size: a positive whole number."""
+    """Make the SymPy symbol of one size: a positive whole number."""
     return sympy.Symbol(name, integer=True, positive=True)
 
 
@@ -48,7 +48,7 @@ class Sizes:
         self.stay_numbers: frozenset[str] = frozenset()  # names that get no symbol
 
     def new(self, name: str, hint: int) -> int | torch.SymInt:
-        """A size of that name that is `hint` wherever code must know."""
+        """Make a size of that name that is `hint` wherever code must know a number."""
         if name in self.stay_numbers:
             return hint
         raw, made = symbolic_size(self.env, name, hint)
@@ -65,12 +65,14 @@ class Sizes:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Inside, tensors have symbolic sizes and no data; a symbol passes for a whole number."""
+        """Give tensors symbolic sizes and no data in the block;
+        a symbol passes for a whole number.
+        """
         with symbols_as_numbers(), self.mode:
             yield
 
     def expr(self, size: int | torch.SymInt) -> sympy.Expr:
-        """A size as a SymPy expression in the names of sizes.
+        """Write a size as a SymPy expression in the names of sizes.
 
         Floors of quotients that are exact at the hints become quotients, under a condition.
         """
@@ -99,21 +101,25 @@ class Sizes:
         return found
 
     def value(self, expr: sympy.Basic) -> sympy.Basic:
-        """An expression at the hints, exact."""
+        """Evaluate an expression at the hints, exactly."""
         return expr.xreplace({s: sympy.Integer(self.hints[s]) for s in expr.free_symbols})
 
     def holds(self, relation: sympy.Rel) -> bool:
-        """Whether a relation of plain expressions is true at the hints."""
+        """Tell whether a relation of plain expressions is true at the hints."""
         return bool(self.value(relation))
 
     def plain(self, raw: sympy.Basic) -> sympy.Basic:
-        """torch's expression in SymPy's own words, under `conditions` where it was cut short."""
+        """Write torch's expression in SymPy's own words,
+        under `conditions` where it was cut short.
+        """
         if raw not in self._plain:
             self._plain[raw] = self._made_plain(raw)
         return self._plain[raw]
 
     def unread(self, raw: sympy.Basic) -> unread:
-        """What was asked, in torch's words with our names, where SymPy has no words for it."""
+        """Write what was asked, in torch's words with our names,
+        where SymPy has no words for it.
+        """
         named = raw.xreplace(self._letters)
         letters = sorted(named.free_symbols & set(self.hints), key=str)
         return unread(sympy.Symbol(str(named)), *letters)

@@ -32,7 +32,7 @@ OF_TENSORS = ("gradient_bytes", "optimizer_bytes")  # of a step, and of each par
 
 
 def of_parameters(quantity: str) -> bool:
-    """Whether a quantity is of what is stored, whatever is run."""
+    """Tell whether a quantity is of what is stored, whatever is run."""
     return quantity in OF_PARAMS or quantity.startswith(OF_TENSORS)
 
 
@@ -76,7 +76,9 @@ class Trace(Protocol):
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
     ) -> tuple[Amounts, tuple[str, ...]]:
-        """A quantity by role (or operator) and layer, and notes; `seq_len` is the hint behind S."""
+        """Return a quantity by role (or operator) and layer, and notes;
+        `seq_len` is the hint behind S.
+        """
         ...
 
 
@@ -86,42 +88,45 @@ class Source(Protocol):
     has_encoder: bool
 
     def described(self) -> str:
-        """Whose code this is, with versions."""
+        """Say whose code this is, with versions."""
         ...
 
     def sizes(self) -> dict[str, int]:
-        """The sizes that may be symbols, by their full names."""
+        """Return the sizes that may be symbols, by their full names."""
         ...
 
     def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
-        """Numbers that may say how many layers there are of a kind."""
+        """Return the numbers that may say how many layers there are of a kind."""
         ...
 
     def ways(self) -> Iterator[Way]:
-        """Hints behind the symbols, and fields that stay numbers, best first."""
+        """Yield the ways to build with symbols, best first:
+        hints behind them, and fields that stay numbers.
+        """
         ...
 
     def traced(self, way: Way) -> Trace:
-        """The model built with symbols, in one of the ways."""
+        """Build the model with symbols, in one of the ways."""
         ...
 
     def built(self, change: dict[str, int]) -> Built | None:
-        """The model built with other numbers; None where it cannot be."""
+        """Build the model with other numbers; None where it cannot be."""
         ...
 
     def other(self, change: dict[str, int]) -> Source | None:
-        """The same with other numbers for some sizes; None where no model has them."""
+        """Return the same with other numbers for some sizes; None where no model has them."""
         ...
 
     def measured(
         self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
     ) -> dict[str, int] | None:
-        """A quantity of a module that was built with numbers, by role (or operator)."""
+        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
         ...
 
 
 def apart(sizes: dict[str, int], names: dict[str, str]) -> dict[str, int]:
-    """Other hints where there are as many key/value heads as heads: that form would be special.
+    """Choose other hints where there are as many key/value heads as heads:
+    that form would be special.
 
     `names` gives, for a name of the number of key/value heads, that of the number of heads.
     """

@@ -69,7 +69,7 @@ class _Counted(TorchFunctionMode):
 
 
 def _with_symbols(sizes: Sizes) -> Made:
-    """What makes the counter of a step with symbols, which ends after a time."""
+    """Return a function that makes the counter of a step with symbols, which ends after a time."""
     deadline = time.process_time() + SECONDS
 
     def made(book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> StepCounter:
@@ -83,7 +83,7 @@ def _with_symbols(sizes: Sizes) -> Made:
 def shares(
     program: Program, quantity: str, roles: dict[str, str], by: str, made: Made
 ) -> list[Share]:
-    """A quantity of a step, run as far as it asks for: each share in it, by role or operator.
+    """Run a step as far as a quantity asks for, and list each share in that, by role or operator.
 
     `roles` are those of parameters, by name.
     """
@@ -103,7 +103,7 @@ def shares(
 
 
 def _states(program: Program, setup: Setup, made: Made) -> dict[str, int]:
-    """What an optimizer keeps between steps, in bytes by parameter, from a step of it."""
+    """Measure what an optimizer keeps between steps, in bytes by parameter, from a step of it."""
     found: Counter[str] = Counter()
     with Step(program, setup) as step:
         counter = made(RoleBook(), Ledger(), program.place_of)
@@ -122,7 +122,7 @@ def _by_owner(held: dict[str, int], roles: dict[str, str]) -> list[Share]:
 def measured_step(
     program: Program, quantity: str, roles: dict[str, str], *, by_operator: bool
 ) -> dict[str, int]:
-    """A quantity of a step that runs with numbers, by role (or operator)."""
+    """Measure a quantity of a step that runs with numbers, by role (or operator)."""
     by = "operator" if by_operator else "role"
     parts: dict[str, int] = {} if by_operator else dict.fromkeys(ROLES, 0)
     for part, _, amount in shares(program, quantity, roles, by, StepCounter):
@@ -139,7 +139,7 @@ def traced_step(
     sizes: Sizes,
     places: dict[str, Place],
 ) -> Amounts:
-    """A quantity of a step that runs with symbols, by role (or operator) and layer."""
+    """Trace a quantity of a step that runs with symbols, by role (or operator) and layer."""
     by = "operator" if by_operator else "role"
     parts: Amounts = defaultdict(lambda: 0)
     with _Counted():

@@ -41,7 +41,7 @@ class Readings:
         self.by_length = False  # whether S is solved for
 
     def here(self, quantity: str) -> Reading:
-        """The quantity at the model's own sizes: read off all of its layers, or else off few."""
+        """Read the quantity at the model's own sizes: off all of its layers, or else off few."""
         try:
             return self._read(quantity) if setup_of(quantity) is None else self._of_step(quantity)
         except TooSlow:
@@ -49,8 +49,9 @@ class Readings:
             return self._of_few_layers(quantity)
 
     def _of_step(self, quantity: str) -> Reading:
-        """A quantity of a step, which goes through all layers, alike or not: read off as few as
-        give what is measured of all."""
+        """Read a quantity of a step, which goes through all layers, alike or not: off as few as
+        give what is measured of all.
+        """
         for few in FEWEST:
             self._few = few
             try:
@@ -65,7 +66,7 @@ class Readings:
         return self._first(quantity)
 
     def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
-        """The same where some sizes have other numbers; None where nothing can be read.
+        """Read the quantity where some sizes have other numbers; None where nothing can be read.
 
         Where there are many layers, few are read: parts and laws are those of all.
         """
@@ -100,7 +101,9 @@ class Readings:
         return self._solved_length(quantity) if self.by_length else self._first(quantity)
 
     def _solved_length(self, quantity: str) -> Reading:
-        """The form of code that goes through tokens one by one, read at several lengths."""
+        """Solve for S the form of code that goes through tokens one by one,
+        read at several lengths.
+        """
         found = solved_length(partial(self._at_length, quantity))
         if found is None:
             raise NotTraced("the code needs the number S, and no polynomial in S is what it does")
@@ -121,7 +124,7 @@ class Readings:
             return None
 
     def _first(self, quantity: str) -> Reading:
-        """The first way in which the quantity is traced and comes to what is measured."""
+        """Trace the quantity in the first way that comes to what is measured."""
         by_operator = self._measured.split_of(quantity) == "operator"
         scale = self._measured.scale(quantity)
         self._measured.here(quantity)  # nothing can be read of what is not there
@@ -170,14 +173,14 @@ class Readings:
             raise OurError(f"{type(error).__name__}: {error}") from error
 
     def _asked_of(self, sizes: Sizes) -> Asked:
-        """What was asked of the sizes so far, worked out once."""
+        """Work out what was asked of the sizes so far, once."""
         key = id(sizes), sizes.hints.get(symbol("S")), len(sizes.env.guards), len(sizes.conditions)
         if key not in self._asked:
             self._asked[key] = asked_of(sizes)
         return self._asked[key]
 
     def _with_here(self, asked: tuple[sympy.Basic, ...]) -> tuple[sympy.Basic, ...]:
-        """Conditions widened by the model's own sizes, where the form has been measured.
+        """Widen conditions by the model's own sizes, where the form has been measured.
 
         That two sizes differ, or one is below the other, which are equal there, is not asked.
         """
@@ -197,7 +200,7 @@ class Readings:
         return tuple(kept)
 
     def _traces(self, failures: list[Exception]) -> Iterator[Trace]:
-        """The model built with symbols, in one way after the other; built once each."""
+        """Yield the model built with symbols, in one way after the other; built once each."""
         for i, way in enumerate(self._ways):
             if i == len(self._built):
                 try:
@@ -214,14 +217,16 @@ class Readings:
                 yield made
 
     def _hints_of_seq(self) -> tuple[int, ...]:
-        """Numbers behind S: primes beside the asked one, so that it falls together with no size."""
+        """Choose the numbers behind S: primes beside the asked one first,
+        to fall together with no size.
+        """
         if self._length is not None:
             return (self._length,)
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
     def _of_few_layers(self, quantity: str, more_than: int = 2 * FEW) -> Reading:
-        """The form read off a model of few layers; laws say how many there are in this one.
+        """Read the form off a model of few layers; laws say how many there are in this one.
 
         For code whose layers all run, where that takes too long with symbols.
         """
@@ -267,6 +272,6 @@ class Readings:
 
 
 def _in_kv_len(part: CodePart) -> CodePart:
-    """The same part of one token's work, S tokens being those that it attends to."""
+    """Write the part of one token's work in T: the S tokens are those that it attends to."""
     expr = part.expr.subs(symbol("S"), symbol("T"))
     return CodePart(role=part.role, expr=expr, layers=part.layers, where=part.where)

@@ -39,7 +39,7 @@ class Reading:
     ratios: tuple[sympy.Basic, ...] = ()
 
     def but(self, **changes: object) -> Reading:
-        """The same with other fields."""
+        """Return a copy of the reading with some fields changed."""
         return Reading(**{**vars(self), **changes})
 
 
@@ -50,7 +50,7 @@ Read = Callable[[dict[str, int]], Reading | None]
 def solved_constants(
     here: Reading, names: set[str], numbers: dict[sympy.Symbol, int], read: Read
 ) -> Reading:
-    """The same form with the sizes of `names` that its domain has numbers for as letters.
+    """Solve the form for the sizes of `names` that its domain has numbers for: they become letters.
 
     `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
     of another shape.
@@ -77,13 +77,15 @@ def solved_constants(
 
 
 def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Reading:
-    """The same form where what is outside of the layers, too, depends on how many there are."""
+    """Solve the form for the number of layers,
+    where what is outside of them, too, depends on it.
+    """
     changes = ({name: n} for n in FEW_LAYERS if n != number)
     return _from_readings(symbol(name), number, here, changes, read, 1) or here
 
 
 def solved_length(read: Read) -> Reading | None:
-    """The form of code that makes a number of S, which is read at several and solved for."""
+    """Read the form of code that makes a number of S at several lengths, and solve for S."""
     changes = ({"S": n} for n in LENGTHS[1:])
     own = read({"S": LENGTHS[0]})
     return own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
@@ -97,7 +99,9 @@ def _from_readings(
     read: Read,
     degree: int,
 ) -> Reading | None:
-    """The form solved for a letter, from as many readings as its degree asks for, and others."""
+    """Solve the form for a letter, from as many readings
+    as its degree asks for, and some held out.
+    """
     readings, misses = [(number, own)], 0
     for change in changes:
         found = read(change)
@@ -120,7 +124,7 @@ def _is_fixed(condition: sympy.Basic) -> bool:
 def _changes(
     letter: sympy.Symbol, numbers: dict[sympy.Symbol, int], domain: tuple[sympy.Basic, ...]
 ) -> Iterator[dict[str, int]]:
-    """Other numbers for a size, and what it must divide along with it."""
+    """Yield other numbers for a size, and for the sizes that it must divide."""
     own = numbers[letter]
     along = {
         c.args[1]
@@ -142,13 +146,13 @@ def _changes(
 
 
 def _shape(reading: Reading) -> list[tuple[str, sympy.Expr | None]]:
-    """What readings must have in common: roles, layers, and how many there are of them."""
+    """Return what readings must have in common: roles, layers, and how many there are of them."""
     return [(p.role, p.layers and p.layers.expr) for p in reading.parts]
 
 
 def _common(letter: sympy.Symbol, readings: list[tuple[int, Reading]]) -> list[sympy.Basic] | None:
-    """The conditions of all readings, with the letter for its number where they differ in that, or
-    for one less: the tokens before the last.
+    """Return the conditions of all readings, with the letter for its number where they differ in
+    that, or for one less: the tokens before the last.
 
     What is asked of the letter alone may differ: each reading is of its own number.
     """
@@ -191,7 +195,7 @@ def _solved(
 def _polynomial(
     letter: sympy.Symbol, readings: list[tuple[int, sympy.Expr]], degree: int
 ) -> sympy.Expr | None:
-    """The expression whose coefficients are polynomials of that degree; None if none is."""
+    """Find the expression whose coefficients are polynomials of that degree; None if none is."""
     terms = [(n, sympy.expand(expr.subs(letter, n)).as_coefficients_dict()) for n, expr in readings]
     found = sympy.Integer(0)
     for term in {term: None for _, one in terms for term in one}:

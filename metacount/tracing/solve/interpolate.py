@@ -26,7 +26,8 @@ def interpolated(
     asked: dict[sympy.Symbol, int],
     step: int = 1,
 ) -> dict[str, sympy.Expr]:
-    """Each part as a polynomial of degree 1 in the first letter and 2 in the others together.
+    """Interpolate each part as a polynomial of degree 1 in the first letter
+    and 2 in the others together.
 
     `asked` has B and one length or two, with their numbers; `measured` gives the parts of a run at
     such numbers; lengths grow by multiples of `step`. Raises `NotTraced` where a run that was held
@@ -72,7 +73,9 @@ def by_steps(
     asked: dict[sympy.Symbol, int],
     steps: tuple[int, ...],
 ) -> tuple[dict[str, sympy.Expr], int]:
-    """The form through lengths side by side; else through some that are whole chunks apart."""
+    """Interpolate the form through lengths side by side;
+    else through some that are whole chunks apart.
+    """
     first: NotTraced | None = None
     for step in steps:
         try:
@@ -84,7 +87,7 @@ def by_steps(
 
 
 def as_here(letter: sympy.Symbol, number: int, step: int) -> sympy.Basic:
-    """That a length leaves the same of a chunk as the asked one."""
+    """State that a length leaves the same of a chunk as the asked one."""
     if number % step == 0:
         return divides(sympy.Integer(step), letter)
     return sympy.Eq(sympy.Mod(letter, step), number % step, evaluate=False)

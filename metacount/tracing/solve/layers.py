@@ -39,7 +39,9 @@ class Place:
 
 
 def places(model: nn.Module) -> dict[int, Place]:
-    """The layer that each module is or belongs to, by the module's id; outermost lists alone."""
+    """Find the layer that each module is or belongs to,
+    by the module's id; outermost lists alone.
+    """
     found: dict[int, Place] = {}
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) or id(module) in found or not len(module):
@@ -52,13 +54,13 @@ def places(model: nn.Module) -> dict[int, Place]:
 
 
 def places_by_name(model: nn.Module) -> dict[str, Place]:
-    """The layer that each module is or belongs to, by the module's full name."""
+    """Find the layer that each module is or belongs to, by the module's full name."""
     where = places(model)
     return {name: where[id(m)] for name, m in model.named_modules() if id(m) in where}
 
 
 def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
-    """Every outermost list of layers."""
+    """Yield every outermost list of layers."""
     inside: set[int] = set()
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) and id(module) not in inside:
@@ -67,8 +69,8 @@ def stacks(model: nn.Module) -> Iterator[tuple[Stack, nn.ModuleList]]:
 
 
 def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
-    """The stack with as many layers as caches; else the only one with several for each, or with
-    more layers.
+    """Find the stack with as many layers as caches;
+    else the only one with several for each, or with more layers.
 
     LongCat-Flash has two attentions a layer, each with a cache; MiniMax's last layer may keep none.
     """
@@ -84,7 +86,7 @@ def stack_of_caches(n_caches: int, model: nn.Module) -> Stack | None:
 
 
 def described(layer: nn.Module) -> tuple[object, ...]:
-    """What can be told of a layer from outside: classes, shapes and plain attributes."""
+    """Describe what can be told of a layer from outside: classes, shapes and plain attributes."""
     return tuple(
         (
             path,
@@ -123,7 +125,7 @@ Layout = dict[str, tuple[object, ...]]
 
 
 def layout(model: nn.Module) -> Layout:
-    """Every outermost list of layers of a model, each layer described."""
+    """Describe each layer of every outermost list of layers of a model."""
     return {stack.path: tuple(map(described, layers)) for stack, layers in stacks(model)}
 
 
@@ -133,7 +135,7 @@ def law(
     fields: dict[str, int],
     layout_at: Callable[[dict[str, int]], Layout | None],
 ) -> Law:
-    """The number of layers `indices` of `stack` as an expression in `fields`, confirmed elsewhere.
+    """Express the number of layers `indices` of `stack` in `fields`, confirmed elsewhere.
 
     `layout_at` describes the model built with other values of some fields (none changed: its own),
     or gives None where it cannot be built.
@@ -168,7 +170,7 @@ def law(
 
 
 def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
-    """Other values of the fields that count layers, and of one other field at a time."""
+    """Yield other values of the fields that count layers, and of one other field at a time."""
     counts = [name for name, value in fields.items() if value == length]
     for name in counts[:2]:
         others = [n for n in TRIED if n != length][:TRIES_KEPT]
@@ -181,7 +183,7 @@ def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
 
 
 def _longer(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:
-    """More numbers of layers than `_changes` has, longer than a pattern may be."""
+    """Yield more numbers of layers than `_changes` has, longer than a pattern may be."""
     counts = [name for name, value in fields.items() if value == length]
     for name in counts[:2]:
         yield from ({name: n} for n in TRIED_LONG if n != length)
@@ -196,8 +198,9 @@ def _count(found: Layout | None, path: str, kind: set[object], rest: set[object]
 
 
 def _candidates(fields: list[str], with_first: bool) -> Iterator[sympy.Expr]:
-    """Laws of layers, those `with_first` rounded up before down: where a model has pairs of layers
-    alone, no number of them tells, and both kinds together are all."""
+    """Yield laws of layers, those `with_first` rounded up before down: where a model has pairs of
+    layers alone, no number of them tells, and both kinds together are all.
+    """
     names = [symbol(name) for name in fields]
     yield from names
     pairs = [(a, b) for a in names for b in names if a != b]

@@ -30,7 +30,8 @@ COUNT = "count"  # of chunks: 1 or more wherever there are tokens
 def smallest(
     relations: Iterable[sympy.Rel], quotients: dict[sympy.Expr, sympy.Expr]
 ) -> dict[sympy.Symbol, int]:
-    """The least number of each letter for which `relations`, true from `SMALLEST` on, stay true.
+    """Find the least number of each letter for which `relations`,
+    true from `SMALLEST` on, stay true.
 
     `quotients` has x -> y·q where y divides x; q is a letter, too. A letter without a relation is
     left out: nothing was asked of it.
@@ -69,7 +70,7 @@ class _Asked:
 
     @classmethod
     def of(cls, relation: sympy.Rel, quotients: dict[sympy.Expr, sympy.Expr]) -> _Asked:
-        """The relation between whole numbers, all of them at least 1."""
+        """Read a relation between whole numbers, all of them at least 1."""
         if isinstance(relation, sympy.Eq):
             return cls([])  # of expressions that are the same
         counts = {
@@ -88,8 +89,9 @@ class _Asked:
         return cls([more if isinstance(relation, sympy.Gt) else -more])
 
     def holds(self, least: dict[sympy.Symbol, int]) -> bool:
-        """Whether it can be shown wherever no letter is below its least number: by the signs of
-        coefficients in what a letter has above that."""
+        """Tell whether the relation can be shown wherever no letter is below its least number: by
+        the signs of coefficients in what a letter has above that.
+        """
         key = tuple(least[s] for s in self.letters)
         if key not in self._known:
             at = {s: least[s] for s in self.letters}
@@ -98,7 +100,9 @@ class _Asked:
 
 
 def for_arithmetic(expr: sympy.Expr, letters: list[sympy.Symbol]) -> PolyElement | sympy.Expr:
-    """A polynomial in a form that is quicker to expand; another expression as it is."""
+    """Convert a polynomial to a form that is quicker to expand;
+    another expression stays as it is.
+    """
     try:
         return PolyRing(letters, sympy.QQ).from_expr(expr) if letters else expr
     except ValueError:
@@ -106,7 +110,8 @@ def for_arithmetic(expr: sympy.Expr, letters: list[sympy.Symbol]) -> PolyElement
 
 
 def sign_above(expr: PolyElement | sympy.Expr, least: dict[sympy.Symbol, int]) -> int:
-    """2: positive wherever no letter is below its least number; 1: not negative; 0: not shown.
+    """Return 2 if positive wherever no letter is below its least number,
+    1 if not negative, 0 if not shown.
 
     By the signs of coefficients in what a letter has above that.
     """

@@ -16,7 +16,7 @@ NOTE = (
 
 
 def compare_text(found: Comparison) -> str:
-    """Every point of both runs with its change, and the middle of the changes."""
+    """Write every point of both runs with its change, and the median of the changes."""
     width = min(columns(), WIDEST_TEXT)
     lines = ["", bold("beside the older run")]
     for name, (old, new) in found.places.items():

@@ -20,7 +20,7 @@ NOTE = (
 
 
 def plan_text(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> str:
-    """The rates it is estimated by, a table for each case, and the sum."""
+    """Write the rates that a plan is estimated by, a table for each case, and the sum."""
     lines: list[str] = []
     for dtype, rate in rates.items():
         text = (
@@ -72,7 +72,7 @@ def _time(seconds: float) -> str:
 
 
 def plan_data(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> list[Json]:
-    """The same as plain data."""
+    """Convert the plan of each case to plain data."""
     return [
         {
             "topic": plan.case.topic,

@@ -38,19 +38,19 @@ LEGEND = {
 
 
 def where_text(environment: Json) -> str:
-    """The device, the versions, and what stands against it."""
+    """Write the device, the versions, and a warning where something else is running."""
     warned = environment.get("other_load")
     warning = paragraph("warning", warned, columns()) if warned else []
     return _joined([_where(environment), warning])
 
 
 def case_text(rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: Json) -> str:
-    """The roofs that were measured for this case, and its tables."""
+    """Write the roofs that were measured for this case, and its tables."""
     return _joined([_roofs(new_roofs, environment), case_lines(rows) if rows else []])
 
 
 def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
-    """How far the roofs moved, and what the columns mean."""
+    """Write how far the roofs moved, and what the columns mean."""
     drifts = [
         line
         for dtype, roof in ceilings.items()
@@ -68,7 +68,7 @@ def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
 
 
 def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
-    """Parts with a line of air after each, but for the last of all."""
+    """Join parts with an empty line after each; with `last`, none after the last part."""
     text = "".join("\n".join(part) + "\n\n" for part in parts if part)
     return text.removesuffix("\n") if last else text
 
@@ -113,7 +113,7 @@ def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
 
 
 def cases_text(cases: Sequence[Case]) -> str:
-    """What would run: a line for each case, then the variants."""
+    """Write what would run: a line for each case, then the variants."""
     body = [
         (case.model, ", ".join(f"{k} {v}" for k, v in case.workload.items()), case.dtype)
         for case in cases
@@ -124,7 +124,7 @@ def cases_text(cases: Sequence[Case]) -> str:
 
 
 def cases_data(cases: Sequence[Case]) -> list[Json]:
-    """The same as plain data."""
+    """Convert the cases that would run to plain data."""
     return [
         {
             "topic": case.topic,

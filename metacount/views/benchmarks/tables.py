@@ -47,7 +47,7 @@ LAUNCHES = {
 
 
 def case_lines(rows: Sequence[Row]) -> list[str]:
-    """The case, two tables or three, then what concerns single rows and those not timed."""
+    """Write the case, two tables or three, then what concerns single rows and those not timed."""
     first = rows[0]
     sizes = ", ".join(f"{name} {size}" for name, size in first.sizes.items())
     work = ", ".join(f"{name} {value}" for name, value in first.workload.items())
@@ -78,7 +78,7 @@ def _order(row: Row) -> tuple[int, bool, bool]:
 
 
 def _how(row: Row, launches: set[str], directions: set[str]) -> str:
-    """The state, and the launch and direction where there are several."""
+    """Say the state of a row, and the launch and direction where there are several."""
     said = [row.state]
     if len(launches) > 1:
         said.append(row.launch)
@@ -91,7 +91,7 @@ SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd"}
 
 
 def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> list[str]:
-    """What concerns single rows, said once each."""
+    """Write what concerns single rows, said once each."""
     lines: list[str] = []
     if len(launches) == 1:
         lines += [LAUNCHES[rows[0].launch]]
@@ -121,7 +121,7 @@ def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> l
 
 
 def kernels_of(row: Row) -> list[str]:
-    """Which of torch's attention kernels ran: names of the operators that were counted."""
+    """Name torch's attention kernels that ran, by the operators that were counted."""
     start = "aten._scaled_dot_product_"
     return [name.removeprefix(start) for name in row.operators or () if name.startswith(start)]
 
@@ -184,7 +184,7 @@ def _share(share: float | None) -> str:
 def _fitting(
     heads: Sequence[str], body: Sequence[Sequence[str]], align: str, drops: Sequence[str]
 ) -> list[str]:
-    """All columns where they fit; those of `drops` are left out one after the other."""
+    """Write all columns where they fit; those of `drops` are left out one after the other."""
     kept = list(range(len(heads)))
     for name in (None, *drops):
         kept = [i for i in kept if heads[i] != name]
@@ -200,7 +200,7 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def figure(x: float) -> str:
-    """Three significant digits, without an exponent.
+    """Format a number with three significant digits, a whole one from 100, without an exponent.
 
     >>> [figure(x) for x in (0.01234, 1.2345, 12.345, 123.45, 12345.6)]
     ['0.0123', '1.23', '12.3', '123', '12,346']

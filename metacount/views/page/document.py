@@ -56,7 +56,7 @@ def page(*models: Given, workload: Workload | Request | None = None) -> str:
 
 
 def page_html(sheets: Sequence[Worksheet]) -> str:
-    """The page of some models, each with its forms and the tree of its reference module."""
+    """Write the page of some models, each with its forms and the tree of its reference module."""
     trees = [_tree(sheet.model.spec) for sheet in sheets]
     script = _inside("page.js").replace("//MODELS//", models_js(sheets))
     style = _inside("page.css")
@@ -125,7 +125,7 @@ def _section(i: int, sheet: Worksheet, tree: Json) -> str:
 
 
 def _flow(sheet: Worksheet) -> str:
-    """The forward in order, at the sizes that the model came with; or why it cannot be run."""
+    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
     from metacount.flow.run import flow
 
     run = sheet.workload

@@ -16,7 +16,7 @@ OPEN_DEPTH = 2  # modules whose steps stand open at first
 
 
 def flow_html(flow: Json) -> str:
-    """The steps of a flow, as its `to_dict` gives them, and their sum."""
+    """Render the steps of a flow, as its `to_dict` gives them, and their sum."""
     steps = "".join(_step(step, 0) for step in flow["steps"])
     total = f"{units.exact(flow['params'])} parameters, {units.exact(flow['matmul_flops'])} FLOPs"
     notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in flow["notes"])
@@ -35,7 +35,7 @@ def _step(step: Json, depth: int) -> str:
 
 
 def _said(step: Json) -> str:
-    """The equation; else the step that it repeats, or the module and what ran in it."""
+    """Choose the equation; else the step that is repeated, or the module or what ran in it."""
     if step["like"]:
         return escape(f"as {step['like']}")
     if step["equation"]:
@@ -46,7 +46,7 @@ def _said(step: Json) -> str:
 
 
 def _figures(step: Json) -> str:
-    """Parameters and FLOPs, of one repetition; FLOPs in letters where they are known."""
+    """Write parameters and FLOPs, of one repetition; FLOPs in letters too where they are known."""
     found = [f"{units.short(step['params'])} parameters"] if step["params"] else []
     found += [units.flops(step["matmul_flops"])] if step["matmul_flops"] else []
     letters = step["matmul_flops_letters"]
@@ -56,7 +56,7 @@ def _figures(step: Json) -> str:
 
 
 def _shapes(step: Json) -> str:
-    """Inputs and outputs, in letters and in numbers; once where all are of one shape."""
+    """Write inputs and outputs, in letters and in numbers; once where all are of one shape."""
     sides = [step["inputs"], step["outputs"]]
     if not step["inputs"] or all(one == step["outputs"][0] for side in sides for one in side):
         sides = [step["outputs"][:1]]

@@ -35,7 +35,7 @@ class Code(str):
 
 
 def literal(value: object) -> str:
-    """Plain data as JavaScript that no HTML parser can leave: whole numbers become BigInts.
+    """Write plain data as JavaScript that cannot end its HTML script: whole numbers become BigInts.
 
     >>> literal({"a": [1, "</script>", None], "f": Code("(v) => v.d")})
     '{"a": [1n, "\\\\u003c/script\\\\u003e", null], "f": (v) => v.d}'
@@ -53,7 +53,7 @@ def literal(value: object) -> str:
 
 
 def models_js(sheets: Sequence[Worksheet]) -> str:
-    """The models of a page, one a line."""
+    """Write the models of a page in JavaScript, one a line."""
     return ",\n".join(literal(_model(sheet)) for sheet in sheets)
 
 
@@ -121,7 +121,7 @@ def _parts(form: ClosedForm) -> list[Json]:
 
 
 def _names(text: str) -> dict[str, str]:
-    """What stands for each name of a formula: a member of the setting `v`."""
+    """Map each name of a formula to what stands for it: a member of the setting `v`."""
     return {name: f"v.{ALIASES.get(name, name)}" for name in names_in(text)}
 
 
@@ -167,7 +167,7 @@ def _candidate(one: Candidate) -> Json:
 
 
 def _case(case: Json) -> Json:
-    """A case as it is recorded; where something is left, the question whether it is 0."""
+    """Copy a case as it is recorded; where something is left, write the test whether it is 0."""
     found = {key: value for key, value in case.items() if key != "zero"}
     if "zero" in case:
         test = case["zero"]

@@ -14,7 +14,7 @@ OPEN_DEPTH = 2  # modules that stand open at first
 
 
 def tree_html(tree: Json, total: int) -> str:
-    """The lines of `measure`'s tree, as its `to_dict` gives it."""
+    """Render the lines of `measure`'s tree, as the tree's `to_dict` gives them."""
     return f'<div class="tree">{_module(tree, total, 0)}</div>'
 
 

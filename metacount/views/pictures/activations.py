@@ -19,7 +19,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
-    """y on the left, dy/dx on the right; a step of a derivative is left open."""
+    """Draw y on the left, dy/dx on the right; a step of a derivative is left open."""
     if len(curves) > len(COLOURS):
         raise InputError(f"{len(curves)} activations cannot be told apart, at most {len(COLOURS)}")
     figure = new_figure(10, 4.2)
@@ -42,7 +42,7 @@ def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
 
 
 def _with_gaps(values: Sequence[float]) -> list[float]:
-    """The values, with nothing drawn across a step."""
+    """Copy the values, with NaN after a step so that nothing is drawn across it."""
     found = list(values)
     for i in range(1, len(values)):
         if abs(values[i] - values[i - 1]) > JUMP:

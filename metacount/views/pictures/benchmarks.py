@@ -52,7 +52,7 @@ class Chosen:
 def chosen(
     lines: Sequence[Json], *, state: str, dtype: str | None, launch: str | None = None
 ) -> Chosen:
-    """Timed forward rows of the device of the last line, in its dtype unless another is asked for.
+    """Choose timed forward rows of the last line's device, in its dtype unless another is asked.
 
     Of the launches, graphs where there are any.
     """
@@ -127,7 +127,7 @@ def _title(last: Json) -> str:
 
 
 def _left_out(timed: Sequence[Json], same: Sequence[Json], last: Json) -> list[str]:
-    """What the results hold beside the rows of the picture."""
+    """Say what the results hold beside the rows of the picture."""
     notes = []
     for name in ("device", "dtype", "torch"):
         others = sorted({line[name] for line in timed} - {last[name]})
@@ -140,7 +140,7 @@ def _left_out(timed: Sequence[Json], same: Sequence[Json], last: Json) -> list[s
 
 
 def figure(x: float) -> str:
-    """A number with three significant digits and no exponent.
+    """Format a number with three significant digits, a whole one from 100; no exponent from 1e-4.
 
     >>> [figure(x) for x in (4321.0, 43.21, 0.04321)]
     ['4,321', '43.2', '0.0432']
@@ -151,7 +151,7 @@ def figure(x: float) -> str:
 
 
 def roofline_figure(data: Chosen) -> Figure:
-    """TFLOP/s over FLOPs per byte, under the measured roof; a point for each row with products."""
+    """Draw TFLOP/s over FLOPs per byte under the measured roof: each row with products a point."""
     points = [row for row in data.points if row.intensity and row.tflops_per_s]
     if not points:
         raise InputError("the results hold no matrix products; a norm has no place on a roofline")
@@ -190,7 +190,7 @@ def roofline_figure(data: Chosen) -> Figure:
 
 
 def above_the_roof(points: Sequence[Row], ceiling: Ceiling) -> list[str]:
-    """Why points lie above the roof, where some do."""
+    """Say why points lie above the roof, where some do."""
     top, slope = ceiling.flops_per_s / 1e12, ceiling.bytes_per_s / 1e12
     above = [
         r
@@ -230,7 +230,7 @@ def _look(index: int) -> Look:
 
 
 def write_notes(picture: Figure, notes: Sequence[str]) -> None:
-    """Sentences below the picture."""
+    """Write sentences below the picture."""
     import textwrap
 
     width = int(picture.get_size_inches()[0] * 16)
@@ -240,7 +240,7 @@ def write_notes(picture: Figure, notes: Sequence[str]) -> None:
 
 
 def plain_ticks(axis: Axis, steps: tuple[float, ...] = (1, 2, 5)) -> None:
-    """A logarithmic axis with plain numbers on it, at these multiples of the powers of 10."""
+    """Put plain numbers on a logarithmic axis, at these multiples of the powers of 10."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
@@ -249,7 +249,7 @@ def plain_ticks(axis: Axis, steps: tuple[float, ...] = (1, 2, 5)) -> None:
 
 
 def _roof(axes: Axes, ceiling: Ceiling, points: Sequence[Row]) -> None:
-    """The slope of the copy and the level of the best product, with their figures on them."""
+    """Draw the slope of the copy and the level of the best product, with their figures on them."""
     intensities = [row.intensity for row in points if row.intensity]
     low, high = min(*intensities, ceiling.ridge) / 2, max(*intensities, ceiling.ridge) * 2
     top = ceiling.flops_per_s / 1e12
@@ -291,5 +291,5 @@ def _key(marker: str, label: str, look: Look) -> Line2D:
 
 
 def _family(row: Row) -> str:
-    """Topic and variant; a feed-forward's ways share the colour of its width."""
+    """Name the topic and variant; a feed-forward's ways share the colour of its width."""
     return f"{row.topic}: {split(row.variant)[0] if row.topic == 'ffn' else row.variant}"

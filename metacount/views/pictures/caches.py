@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def caches_figure(
     title: str, kinds: Sequence[Cache], lengths: Sequence[int], batch_size: int, lang: str
 ) -> Figure:
-    """Bytes of one token on the left, of whole sequences on the right."""
+    """Draw the cache's bytes of one token on the left, of whole sequences on the right."""
     figure = new_figure(10, 4)
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)

@@ -50,7 +50,7 @@ WIDTH_NAMES = {
 
 
 def curves_figure(data: Chosen) -> Figure:
-    """For each model, TFLOP/s over tokens under the ceiling, and below the ratio to GELU at 4·d."""
+    """Draw each model's TFLOP/s over tokens under the ceiling; below, the ratio to GELU at 4·d."""
     rows = [row for row in data.points if row.topic == "ffn"]
     if not rows:
         raise InputError("the results hold no feed-forward rows; save `metacount bench ffn` first")
@@ -114,7 +114,7 @@ def _lines(rates: Axes, ratios: Axes, rows: Sequence[Row], style: Style) -> None
 
 
 def _roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
-    """The best product, and what the copy allows to GELU at each number of tokens."""
+    """Draw the best product, and what the copy allows to GELU at each number of tokens."""
     top = ceiling.flops_per_s / 1e12
     axes.axhline(top, color="black", linewidth=1.2)
     axes.annotate(
@@ -138,7 +138,7 @@ def _roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
 
 
 def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
-    """A label at most at every fourfold, short ones: 1, 16, 256, 4K."""
+    """Put a label at most at every fourfold of tokens, short ones: 1, 16, 256, 4K."""
     found = sorted({_tokens(row) for row in rows})
     kept: list[int] = []
     for n in found:
@@ -151,7 +151,7 @@ def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
 
 
 def short(n: int) -> str:
-    """A number of tokens, in units of 1024 where it is a multiple.
+    """Format a number of tokens, in units of 1024 where it is a multiple.
 
     >>> [short(n) for n in (1, 128, 1000, 1024, 16384)]
     ['1', '128', '1000', '1K', '16K']

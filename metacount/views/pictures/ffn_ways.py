@@ -20,7 +20,7 @@ WAYS: dict[str, LineStyleType] = {
 
 
 def split(variant: str) -> tuple[str, str]:
-    """A variant's width and way.
+    """Split a variant into its width and way.
 
     >>> split("swiglu-4d-joined"), split("swiglu-joined-compiled"), split("gelu")
     (('swiglu-4d', '-joined'), ('swiglu', '-joined-compiled'), ('gelu', ''))

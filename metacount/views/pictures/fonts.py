@@ -34,7 +34,7 @@ NO_SHAPES = "Last Resort"  # a font of boxes
 
 
 def known_letters(text: str) -> str:
-    """A text with a square for each letter that no installed font has."""
+    """Replace each letter of a text that no installed font has by a square."""
     _, missing = _families(text)
     return "".join(NO_LETTER if letter in missing else letter for letter in text)
 
@@ -51,7 +51,7 @@ def give_letters(figure: Figure) -> None:
 
 
 def _families(text: str) -> tuple[list[str], set[str]]:
-    """Fonts that are needed for a text, as few as may be, and the letters that none has."""
+    """Find fonts for a text, each for letters that those before lack, and the letters none has."""
     families, missing = [PLAIN], {letter for letter in text if letter != "\n"}
     missing -= _letters_of_plain()
     for name, letters in _installed() if missing else ():
@@ -81,7 +81,7 @@ def _letters_of_plain() -> set[str]:
 
 
 def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Families that are installed with their letters, the ones made for Chinese first.
+    """Yield families that are installed with their letters, the ones made for Chinese first.
 
     matplotlib's own list is from when it was first used: newer fonts are added to it.
     """

@@ -42,7 +42,7 @@ LOOK: dict[str, object] = {
 
 
 def check_output(file: str) -> None:
-    """Said before anything is computed: the ending is known and the folder can be written to."""
+    """Check before anything is computed: the ending is known and the folder can be written to."""
     ending = os.path.splitext(file)[1].lower()
     if ending not in ENDINGS:
         said = f"'{shown(ending)}'" if ending else "no ending"
@@ -51,7 +51,7 @@ def check_output(file: str) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, whose parts make room for each other."""
+    """Make an empty figure of a size in inches, whose parts make room for each other."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -61,7 +61,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain(text: str) -> str:
-    """Somebody's text in letters that can be drawn; a $ is one, not the start of a formula."""
+    """Write somebody's text in letters that can be drawn; a $ is one, no start of a formula."""
     from metacount.views.pictures.fonts import known_letters
 
     return known_letters(text).replace("$", r"\$")

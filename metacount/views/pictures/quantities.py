@@ -78,7 +78,7 @@ def plot(
 
 
 def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> Figure:
-    """One bar for each, absolute on the left, percent on the right."""
+    """Draw one bar for each of `bars`, absolute on the left, percent on the right."""
     runs = not quantity.endswith("params")  # what is stored is the same whatever is run
     rows = [(_name(bar, bars, lang) if runs else bar.label, bar.parts) for bar in bars]
     notes = _notes(bars) if runs else []
@@ -86,7 +86,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
 
 
 def _notes(bars: Sequence[Bar]) -> list[str]:
-    """Each warning once, after the model, or after how many models it is of."""
+    """Write each warning once, after the model, or after how many models it is of."""
     models: dict[str, dict[str, None]] = {}
     for bar in bars:
         for text in bar.warnings:
@@ -98,7 +98,7 @@ def _notes(bars: Sequence[Bar]) -> list[str]:
 
 
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
-    """The name beside a bar: what it does not share with the others."""
+    """Name a bar by what it does not share with the others."""
     at = f"{say('seq', lang)} {bar.run.seq_len:,}"
     same_length = len({one.run.seq_len for one in bars}) == 1
     same_label = len({one.label for one in bars}) == 1
@@ -108,7 +108,7 @@ def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
 
 
 def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
-    """What all bars share: the model where it is not beside them, and what is run."""
+    """Say what all bars share: the model where it is not beside them, and what is run."""
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
     run = bars[0].run
     found = []
@@ -238,7 +238,7 @@ def _unit_of(quantity: str, largest: int) -> tuple[str, int]:
 
 
 def _rounded(quantity: str, value: int) -> str:
-    """A value as it stands beside its bar."""
+    """Format a value as it stands beside its bar."""
     if quantity.endswith("bytes"):
         return units.gib(value)
     return units.flops(value) if quantity.endswith("flops") else units.short(value)

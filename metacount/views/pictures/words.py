@@ -37,7 +37,7 @@ CHINESE = {
 
 
 def say(text: str, lang: str) -> str:
-    """`text` in a language; words that have no other form stay.
+    """Translate `text` into a language; words that have no other form stay.
 
     >>> say("share", "en"), say("share", "zh"), say("llama-7b", "zh")
     ('share', '占比', 'llama-7b')

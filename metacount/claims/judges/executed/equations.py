@@ -51,7 +51,8 @@ HIDDEN: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
 
 
 def ffn_equation(claim: Claim) -> Finding:
-    """A feed-forward computes an equation. Options: `activation`, `gated`, `bias`; `stated`.
+    """Judge whether a feed-forward computes an equation. Options:
+    `activation`, `gated`, `bias`; `stated`.
 
     The module's own hidden vector, what goes into its last matrix, is compared with each equation.
     SwiGLU takes two vectors; where an equation gives it one, it stands for both.
@@ -127,7 +128,7 @@ def ffn_equation(claim: Claim) -> Finding:
 
 
 def _first(h_NM: Tensor, u_NM: Tensor, v_NM: Tensor, made: FeedForward) -> str:
-    """How the first hidden value of the first token comes about."""
+    """Write how the first hidden value of the first token comes about."""
     h, u, v = (float(x[0, 0]) for x in (h_NM, u_NM, v_NM))
     act = float(activate(u_NM, made.activation, made.swish_beta)[0, 0])
     name = f"{made.activation}({u:.6f})"
@@ -143,7 +144,7 @@ FORMS: dict[str, tuple[str, str, float, Callable[[Tensor], Tensor]]] = {
 
 
 def activation_forms(claim: Claim) -> Finding:
-    """An activation of the modules is its formula. Options: `forms`."""
+    """Judge whether activations of the modules are their formulas. Options: `forms`."""
     x = torch.arange(-6000, 6001, dtype=torch.float64) / 1000
     forms = [FORMS[name] for name in claim.options["forms"]]
     off = [unequal(activate(x, name, beta), form(x)) for _, name, beta, form in forms]
@@ -185,7 +186,7 @@ def activation_forms(claim: Claim) -> Finding:
 
 
 def gelu_forms(claim: Claim) -> Finding:
-    """GELU is x·Φ(x); the tanh form is near, not equal."""
+    """Judge whether GELU is x·Φ(x), and its tanh form near but not equal."""
     x = torch.arange(-6000, 6001, dtype=torch.float64) / 1000
     phi = torch.tensor(
         [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()], dtype=torch.float64

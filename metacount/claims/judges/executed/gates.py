@@ -27,7 +27,7 @@ N_TOKENS = 64
 
 
 def gate_order(claim: Claim) -> Finding:
-    """The gate works in this order. Options: `order`.
+    """Judge whether routers' gates work in a stated order. Options: `order`.
 
     The router of every mixture of the catalog is run, at its own numbers of experts, and what it
     chose and weighed is compared with the stated order, written out here.
@@ -97,13 +97,13 @@ def gate_order(claim: Claim) -> Finding:
 
 
 def _largest_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The k largest logits, then a softmax over these k."""
+    """Choose the k largest logits, then take a softmax over these k."""
     found = logits_NE.topk(top_k, dim=-1)
     return found.indices, found.values.softmax(-1)
 
 
 def _all_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """A softmax over all, then the k largest as they are."""
+    """Take a softmax over all logits, then choose the k largest as they are."""
     found = logits_NE.softmax(-1).topk(top_k, dim=-1)
     return found.indices, found.values
 
@@ -112,7 +112,7 @@ ORDERS = {"as_they_are": _all_first, "over_chosen": _largest_first}
 
 
 def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
-    """A model's router over few columns, and tokens for it."""
+    """Build a model's router over few columns, and tokens for it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         mixture = spec.last_stack.mixture
@@ -123,13 +123,13 @@ def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
 
 
 def _spread(chosen_Nk: Tensor, weights_Nk: Tensor, n_experts: int) -> Tensor:
-    """The weight of every expert for every token, 0 where it was not chosen."""
+    """Return the weight of every expert for every token, 0 where it was not chosen."""
     empty_NE = weights_Nk.new_zeros(len(chosen_Nk), n_experts)
     return empty_NE.scatter(-1, chosen_Nk, weights_Nk)
 
 
 def _orders_agree() -> dict[str, bool | str]:
-    """How the two orders compare on the same logits."""
+    """Compare the two orders on the same logits."""
     router, _, x_ND = made("softmax", 2)
     logits_NE = router.proj(x_ND).detach()
     chosen, before = _all_first(logits_NE, 2)
@@ -146,7 +146,9 @@ def _orders_agree() -> dict[str, bool | str]:
 
 
 def experts_with_gradient(claim: Claim) -> Finding:
-    """With k = ... so many experts get a gradient of one token's loss. Options: `experts` by k."""
+    """Judge whether, with k = ..., so many experts get a gradient of one token's loss.
+    Options: `experts` by k.
+    """
     stated = {int(k): n for k, n in claim.options["experts"].items()}
     lines: list[Words] = []
     found: dict[int, set[int]] = {}
@@ -189,7 +191,9 @@ def experts_with_gradient(claim: Claim) -> Finding:
 
 
 def mixture_sum(claim: Claim) -> Finding:
-    """The layer's output is the weighted sum of the chosen experts' outputs. Options: `top_k`."""
+    """Judge whether the layer's output is the weighted sum
+    of the chosen experts' outputs. Options: `top_k`.
+    """
     top_k = claim.options["top_k"]
     router, experts, x_ND = made("topk_softmax", top_k)
     routing = router(x_ND)

@@ -36,7 +36,9 @@ BESIDE = {"deep": ("post",), "sandwich": (), "pre": ("post",), "post": ("pre",)}
 
 
 def rmsnorm_divisor(claim: Claim) -> Finding:
-    """RMSNorm divides by the root of this plus eps. Options: `of`: sum or mean (of squares)."""
+    """Judge whether RMSNorm divides by the root of `of` plus eps. Options: `of`:
+    sum or mean (of squares).
+    """
     d, eps = 16, 1e-5
     x = normal(1, d)
     y = RMSNorm(d, eps=eps).double()(x).detach()
@@ -91,7 +93,7 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
 
 
 def layernorm_roles(claim: Claim) -> Finding:
-    """What a LayerNorm multiplies with and what it adds. Options: `scale` and `shift`.
+    """Judge what a LayerNorm multiplies with and what it adds. Options: `scale` and `shift`.
 
     `weight` is what starts at one and is called gamma, `bias` what starts at zero: beta.
     """
@@ -152,7 +154,9 @@ def layernorm_roles(claim: Claim) -> Finding:
 
 
 def block_norms(claim: Claim) -> Finding:
-    """A block computes a formula. Options: `placement` of its norms, `stated` (the formula)."""
+    """Judge whether a block computes a formula. Options:
+    `placement` of its norms, `stated` (the formula).
+    """
     placement, formula = claim.options["placement"], claim.options["stated"]
     spec = small(
         "llama-7b",
@@ -230,7 +234,7 @@ def _norms(block: Block) -> list[nn.Module]:
 
 
 def _as_stated(block: Block, formula: str, x: Tensor, sees: Visibility, alpha: float) -> Tensor:
-    """The formula for attention, then for the FFN, with the block's own parts."""
+    """Compute the formula for attention, then for the FFN, with the block's own parts."""
     norms = _norms(block)
     per_sublayer = len(norms) // 2
     attention, ffn = block.get_submodule("self_attn"), block.get_submodule("mlp")

@@ -19,7 +19,9 @@ from metacount.modules.position import sinusoid
 
 
 def position_params(claim: Claim) -> Finding:
-    """A kind of position adds no parameters to a model without any. Options: `position`."""
+    """Judge whether a kind of position adds no parameters to a model
+    without positions. Options: `position`.
+    """
     kinds = ("none", "alibi", "rope", "sinusoidal", "learned")
     heads = {"n_kv_heads": 3, "head_dim": 8, "d_ff": 16}
     counts = {}
@@ -47,7 +49,9 @@ def position_params(claim: Claim) -> Finding:
 
 
 def rope_shift(claim: Claim) -> Finding:
-    """Scores of rotated queries and keys stay the same when both positions move."""
+    """Judge whether scores of rotated queries
+    and keys stay the same when both positions move equally far.
+    """
     head_dim, shifts = 16, (0, 1, 10, 1000, 100_000)
     q, k = normal(1, 1, 1, head_dim), normal(1, 1, 1, head_dim, seed=1)
 
@@ -102,7 +106,9 @@ def rope_shift(claim: Claim) -> Finding:
 
 
 def sinusoids(claim: Claim) -> Finding:
-    """The table of positions is sin and cos of pos/10000^(2i/d). Options: `style` of the table."""
+    """Judge whether the table of positions is sin and cos of pos/10000^(2i/d).
+    Options: `style` of the table.
+    """
     d, positions = 16, (0, 1, 2, 50, 1000)
     at = torch.tensor(positions)
     stated = torch.tensor(

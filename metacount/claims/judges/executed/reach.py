@@ -51,7 +51,7 @@ def _attention(kind: str) -> Callable[[Tensor], Tensor]:
 
 
 def _model(x_SD: Tensor) -> Tensor:
-    """A whole decoder from the vectors of its tokens to logits."""
+    """Run a whole decoder from the vectors of its tokens to logits."""
     model, tokens = _decoder(), torch.arange(len(x_SD))
     assert model.embed_tokens is not None
     with torch.no_grad():
@@ -76,7 +76,9 @@ REACHES: dict[str, Callable[[int], set[int]]] = {
 
 
 def reach(claim: Claim) -> Finding:
-    """A changed token changes these outputs and no others. Options: `of`, `reaches`."""
+    """Judge whether a changed token changes these outputs and no others.
+    Options: `of`, `reaches`.
+    """
     options = claim.options
     before_SD, other_SD = normal(N_PLACES, 24), normal(N_PLACES, 24, seed=1)
     changed: dict[str, list[set[int]]] = {}

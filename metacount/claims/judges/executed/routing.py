@@ -31,7 +31,9 @@ WITNESS = say("reference modules, run with autograd")
 
 
 def single_expert(claim: Claim) -> Finding:
-    """With k = 1 the output is unweighted and the router learns from the main loss."""
+    """Judge whether, with k = 1, the output is unweighted
+    and the router learns from the main loss.
+    """
     both: list[bool] = []
     lines: list[Words] = []
     told: list[Words] = []
@@ -94,7 +96,9 @@ def single_expert(claim: Claim) -> Finding:
 
 
 def unselected_gradient(claim: Claim) -> Finding:
-    """An expert that no token selected has a gradient as claimed; then optimizers take a step."""
+    """Judge whether an expert that no token selected has a gradient as claimed;
+    then let optimizers take a step.
+    """
     router, experts, x_ND = made("softmax", 1)
     routing = router(x_ND)
     y_ND = experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
@@ -159,7 +163,7 @@ def unselected_gradient(claim: Claim) -> Finding:
 def _moved(
     experts: Experts, unused: list[int], kind: Callable[..., Optimizer], **options: float
 ) -> float:
-    """How far a step with the gradients that are there moves the experts that have none.
+    """Measure how far a step with the gradients at hand moves the unused experts.
 
     With momentum, a step in which every value had a gradient of 1 comes before.
     """
@@ -179,7 +183,9 @@ def _moved(
 
 
 def weight_gradient(claim: Claim) -> Finding:
-    """The gradient of a weight is the inner product of dL/dy and the expert's output."""
+    """Judge whether the gradient of a weight is the inner product of dL/dy
+    and the expert's output.
+    """
     found = {}
     for weigh_input in (False, True):
         router, experts, x_ND = made("softmax_renorm", 2, weigh_input=weigh_input)
@@ -233,7 +239,9 @@ def weight_gradient(claim: Claim) -> Finding:
 
 
 def balance(claim: Claim) -> Finding:
-    """The loss is E · Σ mean probability · share of tokens, for k = 1 and for more."""
+    """Judge whether the balancing loss is E · Σ mean probability · share
+    of tokens, for k = 1 and for more.
+    """
     lines: list[Words] = []
     holds: list[bool] = []
     times: list[float] = []

@@ -27,7 +27,7 @@ ROUNDING = 1e-12
 
 
 def made(scoring: str, top_k: int, *, weigh_input: bool = False) -> tuple[Router, Experts, Tensor]:
-    """A router, its experts and some tokens [N, D], the same for the same sizes."""
+    """Build a router, its experts and some tokens [N, D], the same for the same sizes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         mixture = Mixture(
@@ -44,32 +44,34 @@ def made(scoring: str, top_k: int, *, weigh_input: bool = False) -> tuple[Router
 
 
 def loss_of(y: Tensor) -> Tensor:
-    """Any loss whose gradient differs from place to place: half the squared distance to 1."""
+    """Compute some loss whose gradient differs from place to place:
+    half the squared distance to 1.
+    """
     return (y - 1).square().sum() / 2
 
 
 def gradient(parameter: Tensor) -> Tensor:
-    """The gradient that autograd left, which must be there."""
+    """Return the gradient that autograd left, which must be there."""
     assert parameter.grad is not None
     return parameter.grad
 
 
 def largest(x: Tensor) -> float:
-    """The largest absolute value."""
+    """Return the largest absolute value."""
     return float(x.detach().abs().max())
 
 
 def unequal(one: Tensor, other: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
+    """Return the largest difference, relative to the largest value."""
     return largest(one - other) / max(largest(one), largest(other))
 
 
 def small(id: str, **sizes: object) -> ModelSpec:
-    """A model of the catalog with small sizes."""
+    """Return a model of the catalog with small sizes."""
     return catalog.entry(id).spec().replace(**{**SMALL, **sizes})
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Normally distributed values in float64, the same for the same seed."""
+    """Draw normally distributed values in float64, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)

@@ -48,7 +48,7 @@ class _Softmaxes(TorchDispatchMode):
 
 
 def softmax_places(claim: Claim) -> Finding:
-    """Softmax is run by the attention and nowhere else before the logits."""
+    """Judge whether softmax is run by the attention and nowhere else before the logits."""
     experts = {"n_experts": 4, "top_k": 2, "d_ff_expert": 8}
     heads = {"n_kv_heads": 3, "head_dim": 8}
     latent = {

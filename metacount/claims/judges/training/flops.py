@@ -28,7 +28,7 @@ WITNESS = say("formula, over the catalog")
 
 
 def _flops(spec: ModelSpec, run: Pass) -> tuple[Dim, Dim]:
-    """FLOPs of a forward and of its backward, in numbers or letters."""
+    """Count the FLOPs of a forward and of its backward, in numbers or letters."""
     sizes = {"batch_size": run.batch_size, "seq_len": run.seq_len}
     return model.matmul_flops(spec, **sizes), backward_matmul_flops(spec, run)
 
@@ -56,7 +56,8 @@ RATIOS: dict[str, tuple[str, Callable[[ModelSpec, Dim], tuple[Dim, Dim]]]] = {
 
 
 def step_ratio(claim: Claim) -> Finding:
-    """A ratio of FLOPs of a training step: in letters, and in every dense decoder of the catalog.
+    """Judge a ratio of FLOPs of a training step:
+    in letters, and in every dense decoder of the catalog.
 
     Options: `ratio`, one of `RATIOS`.
     """
@@ -120,7 +121,7 @@ def step_ratio(claim: Claim) -> Finding:
 
 
 def _is_dense_decoder(spec: ModelSpec) -> bool:
-    """Whether it is a decoder without experts that has logits to train by."""
+    """Tell whether a model is a decoder without experts that has logits to train by."""
     trained = spec.last_stack.uniform and None not in (spec.head, spec.embedding)
     alone = not spec.is_moe and not beyond_branches(spec)
     return trained and spec.kind == "decoder" and alone

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def step(spec: ModelSpec, part: Part = WHOLE) -> TrainingCount:
-    """One sequence of 2,048 tokens, or of all positions that a model has, trained."""
+    """Count what it takes to train on one sequence of 2,048 tokens,
+    or of all a model's positions if fewer.
+    """
     run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
     return training_count(spec, run, part=part)
 
@@ -45,7 +47,7 @@ STORED: dict[str, tuple[int, int, bool]] = {
 
 
 def bytes_per_parameter(claim: Claim) -> Finding:
-    """Bytes that are stored for each parameter with AdamW, its step counters apart."""
+    """Judge the bytes that are stored for each parameter with AdamW, its step counters apart."""
     label = labels.parse(claim.claimed)
     spec = spec_of(claim)
     found: dict[str, Fraction] = {}
@@ -91,7 +93,7 @@ def _bytes(spec: ModelSpec, value: Fraction) -> str:
 
 
 def kept_formula(claim: Claim) -> Finding:
-    """A formula of the bytes that all blocks keep for their backward, in letters.
+    """Judge a formula of the bytes that all blocks keep for their backward, in letters.
 
     Options: `formula`; `given`, equations between sizes that it takes for granted; `checkpointing`.
     """
@@ -140,7 +142,7 @@ def kept_formula(claim: Claim) -> Finding:
 
 
 def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> dict[str, Dim]:
-    """What blocks keep, as our modules run first, then by the conventions of formulas."""
+    """Count what blocks keep, first as our modules run, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_alike(spec)
     check_covered(spec, run)
@@ -157,7 +159,7 @@ def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> d
 
 
 def adapter_state(claim: Claim) -> Finding:
-    """What AdamW keeps for adapters of low rank. Options: `rank`, `targets`."""
+    """Judge what AdamW keeps for adapters of low rank. Options: `rank`, `targets`."""
     spec, options = spec_of(claim), claim.options
     label = labels.parse(claim.claimed)
     whole = step(spec)

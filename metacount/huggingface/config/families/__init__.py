@@ -40,7 +40,7 @@ FAMILIES = {name: file for file, names in FILES.items() for name in names.split(
 
 
 def family_of(model_type: str) -> Family | None:
-    """The mapping of a model type, if there is one."""
+    """Find the mapping of a model type, if there is one."""
     file = FAMILIES.get(model_type)
     if file is None:
         return None

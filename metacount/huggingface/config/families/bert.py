@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def bert(keys: Keys) -> Json:
-    """BERT (arXiv:1810.04805): three tables, a norm, the original block, no final norm."""
+    """Read a config of BERT (arXiv:1810.04805):
+    three tables, a norm, the original block, no final norm.
+    """
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     keys.fixed("position_embedding_type", "absolute")
     causal = keys.flag("is_decoder")
@@ -56,20 +58,24 @@ def bert(keys: Keys) -> Json:
 
 
 def _gelu_head(keys: Keys, fields: Json) -> None:
-    """A head whose own activation is always GELU goes with blocks of the same."""
+    """Check that the blocks have GELU where there is a head,
+    whose own activation is always GELU.
+    """
     if keys.end == "head" and (fields["activation"], fields.get("swish_beta")) != ("gelu", None):
         keys.unmapped("hidden_act", keys.raw("hidden_act"), "the head has gelu: choose gelu")
 
 
 def roberta(keys: Keys) -> Json:
-    """RoBERTa (arXiv:1907.11692): BERT whose positions start after the padding token's number."""
+    """Read a config of RoBERTa (arXiv:1907.11692):
+    BERT whose positions start after the padding token's number.
+    """
     fields = bert(keys)
     _gelu_head(keys, fields)
     return {**fields, "position_offset": keys.size("pad_token_id", lowest=0) + 1}
 
 
 def electra(keys: Keys) -> Json:
-    """ELECTRA (arXiv:2003.10555): tables narrower than the model; no pooler."""
+    """Read a config of ELECTRA (arXiv:2003.10555): tables narrower than the model; no pooler."""
     tied = keys.flag("tie_word_embeddings")
     keys.data["tie_word_embeddings"] = True  # its head has one bias, tied or not
     fields = bert(keys)
@@ -83,7 +89,9 @@ def electra(keys: Keys) -> Json:
 
 
 def modernbert(keys: Keys) -> Json:
-    """ModernBERT (arXiv:2412.13663): RoPE, gated FFN, two windowed layers of three."""
+    """Read a config of ModernBERT (arXiv:2412.13663):
+    RoPE, gated FFN, two windowed layers of three.
+    """
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     n_layers, attention_bias = keys.layers("num_hidden_layers"), keys.flag("attention_bias")
     every = keys.layers("global_attn_every_n_layers")

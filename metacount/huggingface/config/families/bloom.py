@@ -17,7 +17,7 @@ OFFSET = 2  # rows of a position table before the first position (fairseq's padd
 
 
 def opt(keys: Keys) -> Json:
-    """OPT (arXiv:2205.01068)."""
+    """Read a config of OPT (arXiv:2205.01068)."""
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     bias, affine = keys.flag("enable_bias"), keys.flag("layer_norm_elementwise_affine")
     pre, removed = keys.flag("do_layer_norm_before"), keys.flag("_remove_final_layer_norm")
@@ -42,7 +42,9 @@ def opt(keys: Keys) -> Json:
 
 
 def bloom(keys: Keys) -> Json:
-    """BLOOM (arXiv:2211.05100): ALiBi, a norm after the embedding, FFN of four times the width."""
+    """Read a config of BLOOM (arXiv:2211.05100):
+    ALiBi, a norm after the embedding, FFN of four times the width.
+    """
     fields = named(keys, "hidden_size", "n_layer", "n_head")
     keys.only("apply_residual_connection_post_layernorm", False)
     keys.fixed("n_inner", 4 * fields["d_model"])
@@ -61,7 +63,9 @@ def bloom(keys: Keys) -> Json:
 
 
 def falcon(keys: Keys) -> Json:
-    """Falcon (arXiv:2311.16867): the layouts of 7B (one key/value head) and of 40B and 180B."""
+    """Read a config of Falcon (arXiv:2311.16867):
+    the layouts of 7B (one key/value head) and of 40B and 180B.
+    """
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     new, multi_query = keys.flag("new_decoder_architecture"), keys.flag("multi_query")
     heads, kv_heads = fields["n_heads"], keys.optional_size("num_kv_heads")
@@ -106,7 +110,9 @@ def _falcon_position(keys: Keys, head_dim: int) -> Json:
 
 
 def mpt(keys: Keys) -> Json:
-    """MPT as transformers has it: ALiBi always, no bias anywhere, FFN of four times the width."""
+    """Read a config of MPT as transformers has it:
+    ALiBi always, no bias anywhere, FFN of four times the width.
+    """
     fields = named(keys, "d_model", "n_layers", "n_heads")
     keys.only("expansion_ratio", 4)
     keys.only("no_bias", True)
@@ -126,7 +132,9 @@ def mpt(keys: Keys) -> Json:
 
 
 def _mpt_attention(keys: Keys) -> float | None:
-    """The scale of scores, which stands in an object of its own among things that must not be."""
+    """Read the scale of scores from `attn_config`,
+    an object whose other keys are fixed or ignored.
+    """
     inner = keys.given("attn_config")
     inner = {} if inner is None else inner
     if not isinstance(inner, dict):
@@ -144,7 +152,9 @@ def _mpt_attention(keys: Keys) -> float | None:
 
 
 def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> Json:
-    """The pre-norm block of fairseq: biases everywhere, and sqrt(d) on the embedding."""
+    """Read the pre-norm block of fairseq:
+    biases everywhere, and sqrt(d) on the embedding where it is scaled.
+    """
     return {
         "embedding_scale": d_model**0.5 if keys.flag("scale_embedding") else 1.0,
         **biases(True, True),
@@ -156,7 +166,7 @@ def fairseq(keys: Keys, d_ff: str, activation: str, d_model: int) -> Json:
 
 
 def xglm(keys: Keys) -> Json:
-    """XGLM (arXiv:2112.10668): sinusoids, which it lays out in halves and starts at 2."""
+    """Read a config of XGLM (arXiv:2112.10668): sinusoids, laid out in halves and starting at 2."""
     fields = named(keys, "d_model", "num_layers", "attention_heads")
     return {
         **fields,
@@ -168,7 +178,7 @@ def xglm(keys: Keys) -> Json:
 
 
 def biogpt(keys: Keys) -> Json:
-    """BioGPT (arXiv:2210.10341)."""
+    """Read a config of BioGPT (arXiv:2210.10341)."""
     fields = sizes(keys)
     return {
         **fields,

@@ -36,12 +36,12 @@ OLMO3_THETA = 500000.0
 
 
 def arcee(keys: Keys) -> Json:
-    """Arcee AFM: LLaMA with two matrices and a squared ReLU."""
+    """Read a config of Arcee AFM: LLaMA with two matrices and a squared ReLU."""
     return {**llama(keys), **keys.activation("hidden_act", gated=False)}
 
 
 def ernie4_5(keys: Keys) -> Json:
-    """ERNIE 4.5: LLaMA with interleaved RoPE and one switch for all biases."""
+    """Read a config of ERNIE 4.5: LLaMA with interleaved RoPE and one switch for all biases."""
     fields = block(keys)
     bias = keys.flag("use_bias")
     return {
@@ -53,14 +53,16 @@ def ernie4_5(keys: Keys) -> Json:
 
 
 def iquestcoder(keys: Keys) -> Json:
-    """IQuest-Coder in LLaMA's class; two keys that its config refuses must be off."""
+    """Read a config of IQuest-Coder in LLaMA's class;
+    two keys that its config refuses must be off.
+    """
     keys.fixed("clip_qkv", None)
     keys.fixed("use_sliding_window", False)
     return llama(keys)
 
 
 def jais2(keys: Keys) -> Json:
-    """Jais 2: LayerNorm with biases, two matrices and a squared ReLU."""
+    """Read a config of Jais 2: LayerNorm with biases, two matrices and a squared ReLU."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     return {
@@ -77,7 +79,9 @@ def jais2(keys: Keys) -> Json:
 
 
 def nemotron(keys: Keys) -> Json:
-    """Nemotron-4 (arXiv:2402.16819): LayerNorm whose weights are stored less 1, squared ReLU."""
+    """Read a config of Nemotron-4 (arXiv:2402.16819):
+    LayerNorm whose weights are stored less 1, squared ReLU.
+    """
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     keys.differs("Nemotron's LayerNorm adds 1 to its stored weights")
@@ -95,7 +99,9 @@ def nemotron(keys: Keys) -> Json:
 
 
 def nanochat(keys: Keys) -> Json:
-    """nanochat: norms without weights, one of them after the embedding; QK-norm after RoPE."""
+    """Read a config of nanochat: norms without weights,
+    one of them after the embedding; QK-norm after RoPE.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     keys.differs("nanochat turns queries and keys by the negative angles")
@@ -112,13 +118,15 @@ def nanochat(keys: Keys) -> Json:
 
 
 def with_windows(keys: Keys, fields: Json, default: list[str]) -> Json:
-    """`fields` with a window in the layers that `layer_types`, or else `default`, says."""
+    """Return `fields` with a window in the layers that `layer_types`, or else `default`, names."""
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_SLIDING)
     return {**fields, **checked_windows(keys, letters, keys.optional_size("sliding_window"))}
 
 
 def cwm(keys: Keys) -> Json:
-    """Code World Model: LLaMA, a window in three layers of four, the first sees everything."""
+    """Read a config of Code World Model:
+    LLaMA, a window in three layers of four, the first sees everything.
+    """
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
         keys.data["rope_parameters"] = dict(CWM_ROPE)
     fields = block(keys)
@@ -129,7 +137,9 @@ def cwm(keys: Keys) -> Json:
 
 
 def ministral(keys: Keys) -> Json:
-    """Ministral 8B: Mistral whose `layer_types` says which layers have the window."""
+    """Read a config of Ministral 8B:
+    Mistral whose `layer_types` says which layers have the window.
+    """
     fields = block(keys)
     window = keys.optional_size("sliding_window")
     default = [FULL_OR_SLIDING[window is not None]] * fields["n_layers"]
@@ -137,7 +147,9 @@ def ministral(keys: Keys) -> Json:
 
 
 def olmo3(keys: Keys) -> Json:
-    """OLMo 3: OLMo 2 with a window in three layers of four, whose RoPE is never scaled."""
+    """Read a config of OLMo 3: OLMo 2 with a window, and RoPE that is never scaled,
+    in three layers of four.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     fields |= {**biases(bias, bias), "norm_placement": "post_branch", "qk_norm": "full"}

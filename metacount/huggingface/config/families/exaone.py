@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def exaone4_layers(keys: Keys, fields: Json) -> Json:
-    """Windows in all layers but every n-th, and RoPE in windowed layers only, where there are."""
+    """Read windows in all layers but every n-th,
+    and RoPE in windowed layers only, where there are any.
+    """
     n_layers, every = fields["n_layers"], keys.raw("sliding_window_pattern")
     if keys.given("layer_types") is None:
         every = keys.layers("sliding_window_pattern")
@@ -38,7 +40,9 @@ def exaone4_layers(keys: Keys, fields: Json) -> Json:
 
 
 def exaone4(keys: Keys) -> Json:
-    """EXAONE 4 (arXiv:2507.11407): norms at the end of each branch, QK-norm, hybrid attention."""
+    """Read a config of EXAONE 4 (arXiv:2507.11407):
+    norms at the end of each branch, QK-norm, hybrid attention.
+    """
     fields = block(keys)
     return {
         **fields,
@@ -50,7 +54,9 @@ def exaone4(keys: Keys) -> Json:
 
 
 def exaone_moe(keys: Keys) -> Json:
-    """K-EXAONE: EXAONE 4's hybrid attention with norms before, DeepSeek-V3's experts."""
+    """Read a config of K-EXAONE: EXAONE 4's hybrid attention
+    with norms before, DeepSeek-V3's experts.
+    """
     fields = block(keys)
     fields |= {
         "qk_norm": "head",
@@ -62,7 +68,9 @@ def exaone_moe(keys: Keys) -> Json:
 
 
 def kolibri1(keys: Keys) -> Json:
-    """Kolibri 1: EXAONE 4's hybrid attention, norms around each branch, experts everywhere."""
+    """Read a config of Kolibri 1: EXAONE 4's hybrid attention,
+    norms around each branch, experts everywhere.
+    """
     fields = {
         **sizes(keys),
         **keys.activation("hidden_act", gated=True),

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def mixtral(keys: Keys) -> Json:
-    """Mixtral (arXiv:2401.04088): softmax, top-k, divided by its sum."""
+    """Read a config of Mixtral (arXiv:2401.04088): softmax, top-k, divided by its sum."""
     fields = {**block(keys), **all_windows(keys)}
     experts = routed(keys, "num_local_experts", "softmax_renorm")
     return all_experts({**fields, **rope(keys, fields["head_dim"])}, experts)
 
 
 def qwen2_moe(keys: Keys) -> Json:
-    """Qwen1.5-MoE and Qwen2-57B-A14B: one shared expert behind a gate."""
+    """Read a config of Qwen1.5-MoE or Qwen2-57B-A14B: one shared expert behind a gate."""
     fields = block(keys)
     n_layers, first = fields["n_layers"], keys.size("max_window_layers", lowest=0)
     window = keys.optional_size("sliding_window", lowest=0)
@@ -63,7 +63,7 @@ def qwen2_moe(keys: Keys) -> Json:
 
 
 def qwen3_moe(keys: Keys) -> Json:
-    """Qwen3-MoE (arXiv:2505.09388): no shared expert, QK-norm."""
+    """Read a config of Qwen3-MoE (arXiv:2505.09388): no shared expert, QK-norm."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     window = keys.optional_size("sliding_window", lowest=0)
@@ -79,7 +79,7 @@ def qwen3_moe(keys: Keys) -> Json:
 
 
 def olmoe(keys: Keys) -> Json:
-    """OLMoE (arXiv:2409.02060): QK-norm over all heads."""
+    """Read a config of OLMoE (arXiv:2409.02060): QK-norm over all heads."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     keys.only("clip_qkv", None)
@@ -88,7 +88,9 @@ def olmoe(keys: Keys) -> Json:
 
 
 def phimoe(keys: Keys) -> Json:
-    """Phi-3.5-MoE (arXiv:2404.14219): LayerNorm; its router samples one expert after the other."""
+    """Read a config of Phi-3.5-MoE (arXiv:2404.14219): LayerNorm;
+    its router samples one expert after the other.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     if kind_of(rope_object(keys)) != "default":
@@ -107,7 +109,7 @@ def phimoe(keys: Keys) -> Json:
 
 
 def granitemoe(keys: Keys) -> Json:
-    """Granite 3 MoE: softmax over the chosen logits, Granite's multipliers."""
+    """Read a config of Granite 3 MoE: softmax over the chosen logits, Granite's multipliers."""
     fields = {**block(keys), **granite_scales(keys)}
     bias = keys.flag("attention_bias")
     fields |= {**biases(bias, bias), **rope(keys, fields["head_dim"])}
@@ -115,7 +117,9 @@ def granitemoe(keys: Keys) -> Json:
 
 
 def gpt_oss(keys: Keys) -> Json:
-    """gpt-oss (arXiv:2508.10925): sinks, biases everywhere, a clamped gate, windows."""
+    """Read a config of gpt-oss (arXiv:2508.10925):
+    sinks, biases everywhere, a clamped gate, windows.
+    """
     fields = block(keys)
     keys.only("hidden_act", "silu")
     keys.only("swiglu_limit", 7.0)
@@ -138,7 +142,9 @@ def gpt_oss(keys: Keys) -> Json:
 
 
 def minimax_m2(keys: Keys) -> Json:
-    """MiniMax-M2: sigmoid scores, QK-norm over all heads, RoPE on a part of each."""
+    """Read a config of MiniMax-M2: sigmoid scores, QK-norm over all heads,
+    RoPE on a part of each head.
+    """
     fields = block(keys)
     rotary_dim = keys.given("rotary_dim")
     if rotary_dim is not None and "partial_rotary_factor" not in keys.data:
@@ -157,7 +163,9 @@ def minimax_m2(keys: Keys) -> Json:
 
 
 def glm4_moe(keys: Keys) -> Json:
-    """GLM-4.5 (arXiv:2508.06471): DeepSeek-V3's routing with ordinary attention."""
+    """Read a config of GLM-4.5 (arXiv:2508.06471):
+    DeepSeek-V3's routing with ordinary attention.
+    """
     fields = block(keys)
     fields |= {
         **biases(keys.flag("attention_bias"), False),

@@ -41,7 +41,7 @@ def decoder(
     head: str | None = None,
     body: str | None = None,
 ) -> Family:
-    """A decoder whose classes are called `<name>ForCausalLM` and `<name>Model`."""
+    """Build the family of a decoder with the classes `<name>ForCausalLM` and `<name>Model`."""
     return Family(
         fields=fields,
         classes={head or f"{name}ForCausalLM": "head", body or f"{name}Model": "body"},

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def base(keys: Keys, activation: str) -> Json:
-    """What all three share."""
+    """Read what Gemma 1, 2 and 3 share."""
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     if "use_bidirectional_attention" in keys.defaults:
@@ -38,7 +38,9 @@ def base(keys: Keys, activation: str) -> Json:
 
 
 def gemma(keys: Keys) -> Json:
-    """Gemma (arXiv:2403.08295). Its first configs say gelu where the tanh form is meant."""
+    """Read a config of Gemma (arXiv:2403.08295).
+    Its first configs say gelu where the tanh form is meant.
+    """
     fields = base(keys, "hidden_act")
     keys.fixed("hidden_activation", "gelu_pytorch_tanh")
     if fields["activation"] == "gelu":
@@ -47,7 +49,9 @@ def gemma(keys: Keys) -> Json:
 
 
 def capped(keys: Keys, default: list[str]) -> Json:
-    """Gemma 2 and 3: four norms, a scale of its own for scores, caps, windows in some layers."""
+    """Read what Gemma 2 and 3 share:
+    four norms, a scale of their own for scores, caps, windows in some layers.
+    """
     fields = base(keys, "hidden_activation")
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_SLIDING)
     window = keys.optional_size("sliding_window")
@@ -70,18 +74,20 @@ def _every(keys: Keys, every: int) -> list[str]:
 
 
 def gemma2(keys: Keys) -> Json:
-    """Gemma 2 (arXiv:2408.00118): every second layer sees all."""
+    """Read a config of Gemma 2 (arXiv:2408.00118): every second layer sees all."""
     fields = capped(keys, _every(keys, 2))
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
 def vaultgemma(keys: Keys) -> Json:
-    """VaultGemma: Gemma 2 without the norms after each branch."""
+    """Read a config of VaultGemma: Gemma 2 without the norms after each branch."""
     return {**gemma2(keys), "norm_placement": "pre"}
 
 
 def gemma3(keys: Keys) -> Json:
-    """Gemma 3's text model (arXiv:2503.19786): QK-norm, and a RoPE of its own in windows."""
+    """Read a config of Gemma 3's text model (arXiv:2503.19786):
+    QK-norm, and a RoPE of its own in windowed layers.
+    """
     fields = capped(keys, _every(keys, keys.layers("sliding_window_pattern")))
     turned = rope_by_layer_type(
         keys,

@@ -23,7 +23,9 @@ SPARSE, SPARSITY = 10, 0.95  # leading layers that are sparse where nobody says 
 
 
 def gemma3n(keys: Keys) -> Json:
-    """Gemma 3n (Google 2025, its model card and released code; there is no paper of it)."""
+    """Read a config of Gemma 3n (Google 2025, its model card and released code; there is no paper
+    of it).
+    """
     fields = sizes(keys)
     n_layers, bias = fields["n_layers"], keys.flag("attention_bias")
     if fields["d_model"] % fields["n_heads"]:
@@ -70,7 +72,7 @@ def gemma3n(keys: Keys) -> Json:
 
 
 def _borrowed(keys: Keys, n_layers: int) -> Json:
-    """The last layers that make no keys and values."""
+    """Read how many of the last layers make no keys and values."""
     n_borrowing = keys.layers("num_kv_shared_layers", lowest=0)
     if n_borrowing > n_layers:
         raise SpecError(
@@ -83,7 +85,7 @@ def _borrowed(keys: Keys, n_layers: int) -> Json:
 
 
 def _of_layers(keys: Keys, name: str, said: object, n_layers: int) -> list[object]:
-    """One value a layer: a list of as many, or the same for all."""
+    """Return one value a layer: those of a list of as many, or the same for all."""
     if not isinstance(said, list):
         return [said] * n_layers
     if len(said) != n_layers:
@@ -94,7 +96,7 @@ def _of_layers(keys: Keys, name: str, said: object, n_layers: int) -> list[objec
 
 
 def _widths(keys: Keys, n_layers: int) -> Json:
-    """One width of the feed-forward, or two and which layer has which."""
+    """Read one width of the feed-forward, or two and which layer has which."""
     name = "intermediate_size"
     said = _of_layers(keys, name, keys.raw(name), n_layers)
     widths: list[int] = []
@@ -113,7 +115,7 @@ def _widths(keys: Keys, n_layers: int) -> Json:
 
 
 def _sparsity(keys: Keys, n_layers: int) -> Json:
-    """The share of a gate's values that are set to zero, and in which layers."""
+    """Read the share of a gate's values that are set to zero, and in which layers."""
     name = "activation_sparsity_pattern"
     given = keys.given(name)
     said: list[object]

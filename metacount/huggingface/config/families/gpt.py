@@ -16,7 +16,7 @@ CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 
 
 def named(keys: Keys, width: str, layers: str, heads: str) -> Json:
-    """Sizes under other names; as many key/value heads as query heads."""
+    """Read the sizes under other names; as many key/value heads as query heads."""
     d_model, n_heads = keys.size(width), keys.size(heads)
     return {
         "kind": "decoder",
@@ -31,12 +31,14 @@ def named(keys: Keys, width: str, layers: str, heads: str) -> Json:
 
 
 def layer_norm(keys: Keys, eps: str) -> Json:
-    """LayerNorm with weight and bias."""
+    """Read the fields of a LayerNorm with weight and bias."""
     return {"norm": "layernorm", "norm_bias": True, "norm_eps": keys.number(eps)}
 
 
 def plain_ffn(keys: Keys, width: str, activation: str, d_model: int) -> Json:
-    """Two matrices with biases; where the width is null it is four times the model's."""
+    """Read an FFN of two matrices with biases;
+    where its width is null it is four times the model's.
+    """
     d_ff = keys.optional_size(width)
     return {
         "d_ff": 4 * d_model if d_ff is None else d_ff,
@@ -46,7 +48,7 @@ def plain_ffn(keys: Keys, width: str, activation: str, d_model: int) -> Json:
 
 
 def gpt2(keys: Keys) -> Json:
-    """GPT-2 (Radford et al. 2019)."""
+    """Read a config of GPT-2 (Radford et al. 2019)."""
     fields = named(keys, "n_embd", "n_layer", "n_head")
     keys.only("scale_attn_by_inverse_layer_idx", False)
     return {
@@ -61,7 +63,9 @@ def gpt2(keys: Keys) -> Json:
 
 
 def gpt_bigcode(keys: Keys) -> Json:
-    """SantaCoder and StarCoder (arXiv:2305.06161): GPT-2 with one key/value head."""
+    """Read a config of SantaCoder or StarCoder (arXiv:2305.06161):
+    GPT-2 with one key/value head.
+    """
     fields = named(keys, "n_embd", "n_layer", "n_head")
     single = keys.flag("multi_query")
     keys.agrees("num_key_value_heads", 1 if single else fields["n_heads"])
@@ -80,7 +84,7 @@ def gpt_bigcode(keys: Keys) -> Json:
 
 
 def _expanded(keys: Keys, n_layers: int) -> str:
-    """`attention_types`, [[kinds, repetitions], ...], as one letter a layer."""
+    """Expand `attention_types`, [[kinds, repetitions], ...], to one letter a layer."""
     types = keys.raw("attention_types")
     wrong = SpecError(
         "attention_types",
@@ -107,7 +111,7 @@ def _expanded(keys: Keys, n_layers: int) -> str:
 
 
 def gpt_neo(keys: Keys) -> Json:
-    """GPT-Neo: unscaled scores, every second layer with a window."""
+    """Read a config of GPT-Neo: unscaled scores, every second layer with a window."""
     fields = named(keys, "hidden_size", "num_layers", "num_heads")
     return {
         **fields,
@@ -122,7 +126,9 @@ def gpt_neo(keys: Keys) -> Json:
 
 
 def gpt_neox(keys: Keys) -> Json:
-    """GPT-NeoX (arXiv:2204.06745): both branches at once, each behind a norm of its own."""
+    """Read a config of GPT-NeoX (arXiv:2204.06745):
+    both branches at once, each behind a norm of its own.
+    """
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     parallel = keys.flag("use_parallel_residual")
@@ -137,7 +143,9 @@ def gpt_neox(keys: Keys) -> Json:
 
 
 def gptj(keys: Keys) -> Json:
-    """GPT-J: both branches behind one norm; biases in the FFN and the head only."""
+    """Read a config of GPT-J: both branches behind one norm;
+    biases in the FFN and the head only.
+    """
     fields = named(keys, "n_embd", "n_layer", "n_head")
     rotary_dim = keys.size("rotary_dim")
     return {
@@ -153,7 +161,7 @@ def gptj(keys: Keys) -> Json:
 
 
 def codegen(keys: Keys) -> Json:
-    """CodeGen (arXiv:2203.13474): GPT-J's block."""
+    """Read a config of CodeGen (arXiv:2203.13474): GPT-J's block."""
     fields = gptj(keys)
     if fields["n_heads"] % CODEGEN_PARTS:
         raise SpecError(
@@ -166,7 +174,7 @@ def codegen(keys: Keys) -> Json:
 
 
 def phi(keys: Keys) -> Json:
-    """Phi-1 to Phi-2: both branches behind one norm, biases everywhere."""
+    """Read a config of Phi-1 to Phi-2: both branches behind one norm, biases everywhere."""
     fields = sizes(keys)
     return {
         **fields,
@@ -181,7 +189,7 @@ def phi(keys: Keys) -> Json:
 
 
 def persimmon(keys: Keys) -> Json:
-    """Persimmon: squared ReLU and LayerNorm over each query and key head."""
+    """Read a config of Persimmon: squared ReLU and LayerNorm over each query and key head."""
     return {**phi(keys), "head_bias": False, "norm_placement": "pre"}
 
 

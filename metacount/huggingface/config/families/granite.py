@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def hyperclovax(keys: Keys) -> Json:
-    """HyperCLOVA X SEED: Granite with norms after the branches; logits are multiplied."""
+    """Read a config of HyperCLOVA X SEED:
+    Granite with norms after the branches; logits are multiplied.
+    """
     fields = llama(keys)
     scale = keys.optional_number("attention_multiplier")
     return {
@@ -36,7 +38,7 @@ def hyperclovax(keys: Keys) -> Json:
 
 
 def granite_windows(keys: Keys, fields: Json) -> Json:
-    """Sinks, windows in three layers of four, and a base of RoPE for each layer (0: none)."""
+    """Read sinks, windows in three layers of four, and a base of RoPE for each layer (0: none)."""
     n_layers = fields["n_layers"]
     default = [FULL_OR_SLIDING[i % 4 > 0] for i in range(n_layers)]
     fields = {**with_windows(keys, fields, default), "attention_sinks": True}
@@ -60,19 +62,19 @@ def granite_windows(keys: Keys, fields: Json) -> Json:
 
 
 def granite_swa(keys: Keys) -> Json:
-    """Granite with attention sinks and windows."""
+    """Read a config of Granite with attention sinks and windows."""
     return granite_windows(keys, granite(keys))
 
 
 def granitemoeshared(keys: Keys) -> Json:
-    """Granite MoE with one shared expert of a width of its own."""
+    """Read a config of Granite MoE with one shared expert of a width of its own."""
     fields = granitemoe(keys)
     shared = keys.size("shared_intermediate_size", lowest=0)
     return {**fields, "n_shared_experts": 1, "d_ff_shared": shared} if shared else fields
 
 
 def granitemoe_swa(keys: Keys) -> Json:
-    """The same with attention sinks and windows."""
+    """Read a config of Granite MoE with one shared expert, attention sinks and windows."""
     return granite_windows(keys, granitemoeshared(keys))
 
 

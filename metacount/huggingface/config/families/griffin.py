@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def in_bfloat16(value: float) -> float:
-    """A positive number to 8 significant bits, ties to even: transformers stores this one so.
+    """Round a positive number to 8 significant bits, ties to even,
+    as transformers stores the embedding's scale.
 
     >>> in_bfloat16(2560**0.5)
     50.5
@@ -31,7 +32,9 @@ def in_bfloat16(value: float) -> float:
 
 
 def recurrent_gemma(keys: Keys) -> Json:
-    """RecurrentGemma (arXiv:2404.07839): half of `intermediate_size` is a branch's width."""
+    """Read a config of RecurrentGemma (arXiv:2404.07839):
+    half of `intermediate_size` is a branch's width.
+    """
     d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     n_layers, width = keys.layers("num_hidden_layers"), nullable_size(keys, "lru_width")
     head_dim = divided("num_attention_heads", d_model, n_heads)

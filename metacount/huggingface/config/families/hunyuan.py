@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def hunyuan_rope(keys: Keys, head_dim: int) -> Json:
-    """RoPE whose base `alpha` raises once and for all, whatever its type says."""
+    """Read a RoPE whose base `alpha` raises once and for all, unless its `type` is yarn."""
     for name in ("rope_scaling", "rope_parameters"):
         found = keys.data.get(name)
         if isinstance(found, dict) and found.get("alpha") and found.get("type") != "yarn":
@@ -36,7 +36,7 @@ def hunyuan_rope(keys: Keys, head_dim: int) -> Json:
 
 
 def hunyuan(keys: Keys) -> Json:
-    """Hunyuan's dense models: QK-norm after RoPE."""
+    """Read a config of Hunyuan's dense models: QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     keys.differs("Hunyuan norms queries and keys after RoPE, not before")
@@ -49,7 +49,7 @@ def hunyuan(keys: Keys) -> Json:
 
 
 def hunyuan_v1_moe(keys: Keys) -> Json:
-    """Hunyuan-A13B: a shared expert as wide as the others; QK-norm after RoPE."""
+    """Read a config of Hunyuan-A13B: a shared expert as wide as the others; QK-norm after RoPE."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     keys.differs("Hunyuan norms queries and keys after RoPE, not before")
@@ -74,7 +74,9 @@ def hunyuan_v1_moe(keys: Keys) -> Json:
 
 
 def hy_v3(keys: Keys) -> Json:
-    """Hunyuan 3: QK-norm, one dense layer, sigmoid routing with a bias for the choice."""
+    """Read a config of Hunyuan 3: QK-norm, one dense layer,
+    sigmoid routing with a bias for the choice.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     fields |= {

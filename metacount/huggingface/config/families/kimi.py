@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def kimi_linear(keys: Keys) -> Json:
-    """Kimi Linear (arXiv:2510.26692): Kimi delta attention, MLA without positions, experts."""
+    """Read a config of Kimi Linear (arXiv:2510.26692):
+    Kimi delta attention, MLA without positions, experts.
+    """
     inside = linear_attn_config(keys)
     fields = latent_without_positions(keys)
     plain_silu(keys)
@@ -66,7 +68,7 @@ MLA = (
 
 
 def latent_without_positions(keys: Keys) -> Json:
-    """Sizes, MLA whose shared key is not rotated, gated FFN and RMSNorm."""
+    """Read sizes, MLA whose shared key is not rotated, gated FFN and RMSNorm."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
     keys.fixed("mla_use_nope", True)
@@ -94,7 +96,9 @@ def latent_without_positions(keys: Keys) -> Json:
 
 
 def linear_attn_config(keys: Keys) -> Json:
-    """Kimi's sub-object: its sizes go before the keys beside it; its layers count from 1."""
+    """Read Kimi's `linear_attn_config`: its sizes go before the keys beside it;
+    its layers count from 1.
+    """
     inside = keys.given("linear_attn_config")
     if inside is None:
         return {}
@@ -125,7 +129,7 @@ def linear_attn_config(keys: Keys) -> Json:
 
 
 def sparse_layers(keys: Keys, n_layers: int) -> Json | None:
-    """The layers with experts: by `mlp_layer_types`, or all after the first dense ones."""
+    """Read the layers with experts: by `mlp_layer_types`, or all after the first dense ones."""
     first = keys.size("first_k_dense_replace", lowest=0)
     types = keys.given("mlp_layer_types")
     if types is None:

@@ -27,7 +27,7 @@ def latent(
     layers: str = "num_hidden_layers",
     width: str = "intermediate_size",
 ) -> Json:
-    """Sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes."""
+    """Read sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes."""
     n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
     keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
     rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
@@ -58,7 +58,9 @@ def latent(
 
 
 def deepseek_v2(keys: Keys) -> Json:
-    """DeepSeek-V2 (arXiv:2405.04434): softmax scores; a group scores its best expert."""
+    """Read a config of DeepSeek-V2 (arXiv:2405.04434): softmax scores;
+    a group scores its best expert.
+    """
     fields = latent(keys, "interleaved")
     layout = dense_first(keys, fields["n_layers"])
     fields |= {"v_head_dim": keys.size("v_head_dim"), "ffn_bias": keys.flag("mlp_bias")}
@@ -82,7 +84,7 @@ def deepseek_v2(keys: Keys) -> Json:
 
 
 def deepseek_v3(keys: Keys) -> Json:
-    """DeepSeek-V3 (arXiv:2412.19437)."""
+    """Read a config of DeepSeek-V3 (arXiv:2412.19437)."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     keys.fixed("scoring_func", "sigmoid")
     keys.fixed("topk_method", "noaux_tc")
@@ -91,7 +93,7 @@ def deepseek_v3(keys: Keys) -> Json:
 
 
 def minicpm3(keys: Keys) -> Json:
-    """MiniCPM3: dense, with the multipliers of μP (arXiv:2404.06395)."""
+    """Read a config of MiniCPM3: dense, with the multipliers of μP (arXiv:2404.06395)."""
     fields = latent(keys, "half")
     value_dim, base = keys.optional_size("v_head_dim"), keys.optional_size("dim_model_base")
     depth, d_model = keys.optional_number("scale_depth"), fields["d_model"]

@@ -21,7 +21,7 @@ OLMO_EPS = 1e-5  # fixed in OLMo's LayerNorm
 
 
 def gated(keys: Keys) -> Json:
-    """Sizes and a gated FFN; the norm is the family's own."""
+    """Read the sizes and a gated FFN; the norm is the family's own."""
     return {
         **sizes(keys),
         "d_ff": keys.size("intermediate_size"),
@@ -30,7 +30,7 @@ def gated(keys: Keys) -> Json:
 
 
 def olmo(keys: Keys) -> Json:
-    """OLMo (arXiv:2402.00838): LayerNorm without weight and bias."""
+    """Read a config of OLMo (arXiv:2402.00838): LayerNorm without weight and bias."""
     fields = gated(keys)
     bias = keys.flag("attention_bias")
     keys.only("clip_qkv", None)
@@ -45,7 +45,9 @@ def olmo(keys: Keys) -> Json:
 
 
 def olmo2(keys: Keys) -> Json:
-    """OLMo 2 (arXiv:2501.00656): norms at the end of each branch, QK-norm over all heads."""
+    """Read a config of OLMo 2 (arXiv:2501.00656):
+    norms at the end of each branch, QK-norm over all heads.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     return {
@@ -58,7 +60,9 @@ def olmo2(keys: Keys) -> Json:
 
 
 def cohere(keys: Keys) -> Json:
-    """Command R: attention and FFN side by side behind one LayerNorm without bias."""
+    """Read a config of Command R: attention and FFN side
+    by side behind one LayerNorm without bias.
+    """
     fields = gated(keys)
     bias = keys.flag("attention_bias")
     keys.fixed("use_qk_norm", False)  # theirs has a weight for every head
@@ -75,7 +79,9 @@ def cohere(keys: Keys) -> Json:
 
 
 def cohere2(keys: Keys) -> Json:
-    """Command R7B: three layers with a window and RoPE, then one that sees all without RoPE."""
+    """Read a config of Command R7B: three layers with a window and RoPE,
+    then one that sees all without RoPE.
+    """
     fields = cohere(keys)
     keys.fixed("head_dim", fields["head_dim"])
     for name, value in (
@@ -97,7 +103,9 @@ def cohere2(keys: Keys) -> Json:
 
 
 def glm(keys: Keys) -> Json:
-    """GLM-4: interleaved RoPE on half of each head; biases on queries, keys and values."""
+    """Read a config of GLM-4: interleaved RoPE on half of each head;
+    biases on queries, keys and values.
+    """
     fields = block(keys)
     return {
         **fields,
@@ -107,12 +115,14 @@ def glm(keys: Keys) -> Json:
 
 
 def glm4(keys: Keys) -> Json:
-    """GLM-4-0414: the same with a norm before and after each branch."""
+    """Read a config of GLM-4-0414: GLM-4 with a norm before and after each branch."""
     return {**glm(keys), "norm_placement": "sandwich"}
 
 
 def starcoder2(keys: Keys) -> Json:
-    """StarCoder2 (arXiv:2402.19173): LayerNorm, two matrices, one switch for all biases."""
+    """Read a config of StarCoder2 (arXiv:2402.19173):
+    LayerNorm, two matrices, one switch for all biases.
+    """
     fields = sizes(keys)
     bias = keys.flag("use_bias")
     return {
@@ -130,7 +140,7 @@ def starcoder2(keys: Keys) -> Json:
 
 
 def stablelm(keys: Keys) -> Json:
-    """StableLM: LayerNorm, gated FFN, RoPE on a quarter of each head."""
+    """Read a config of StableLM: LayerNorm, gated FFN, RoPE on a quarter of each head."""
     fields = gated(keys)
     keys.only("qk_layernorm", False, why="theirs has a norm of its own for every head")
     parallel = keys.flag("use_parallel_residual")

@@ -21,7 +21,7 @@ LETTERS = {"full_attention": "A", "conv": "R"}
 
 
 def base(keys: Keys) -> Json:
-    """Sizes, QK-norm, RMSNorm and a gated SiLU whose name no key says."""
+    """Read sizes, QK-norm, RMSNorm and RoPE; the activation is a gated SiLU, which no key names."""
     fields = sizes(keys)
     d_model, n_heads = fields["d_model"], fields["n_heads"]
     # of LFM2's first configs; transformers does not read them
@@ -46,7 +46,7 @@ def base(keys: Keys) -> Json:
 
 
 def mixers(keys: Keys, n_layers: int, types: object) -> Json:
-    """The pattern of attention and convolutions, and the convolution where there is one."""
+    """Read the pattern of attention and convolutions, and the convolution where there is one."""
     if not isinstance(types, list) or len(types) != n_layers:
         raise SpecError(
             "layer_types",
@@ -72,7 +72,7 @@ def mixers(keys: Keys, n_layers: int, types: object) -> Json:
 
 
 def lfm2(keys: Keys) -> Json:
-    """LFM2 (arXiv:2511.23404): its feed-forward's width is two thirds of what the key says."""
+    """Read a config of LFM2 (arXiv:2511.23404): the FFN's width may be two thirds of its key."""
     fields = base(keys)
     n_layers, types = fields["n_layers"], keys.given("layer_types")
     full = keys.raw("full_attn_idxs")
@@ -85,7 +85,10 @@ def lfm2(keys: Keys) -> Json:
 
 
 def adjusted(keys: Keys) -> int:
-    """Two thirds, times a factor, rounded up to a multiple, as transformers computes it."""
+    """Compute the FFN's width as transformers does, from the key's.
+
+    Where it is adjusted, two thirds; where there is a factor as well, times it and rounded up.
+    """
     width, multiple = keys.size("intermediate_size"), keys.size("block_multiple_of")
     factor = keys.optional_number("block_ffn_dim_multiplier")
     if not keys.flag("block_auto_adjust_ff_dim"):
@@ -95,7 +98,7 @@ def adjusted(keys: Keys) -> int:
 
 
 def lfm2_moe(keys: Keys) -> Json:
-    """LFM2-8B-A1B: the first layers dense, then experts chosen with a bias."""
+    """Read a config of LFM2-8B-A1B: the first layers dense, then experts chosen with a bias."""
     fields = {**base(keys), "d_ff": keys.size("intermediate_size")}
     n_layers, first = fields["n_layers"], keys.layers("num_dense_layers", lowest=0)
     fields |= mixers(keys, n_layers, keys.given("layer_types"))

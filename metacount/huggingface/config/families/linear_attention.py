@@ -29,14 +29,18 @@ LIGHTNING_EPS = 1e-6  # of the norm inside lightning attention, whatever rms_nor
 
 
 def mixed(keys: Keys, fields: Json, linear: list[bool]) -> str:
-    """One letter a layer, A attention and R recurrent, by `layer_types` or else by `linear`."""
+    """Write one letter a layer, A attention and R recurrent,
+    by `layer_types` or else by `linear`.
+    """
     default = [FULL_OR_LINEAR[on] for on in linear]
     letters = layer_types(keys, fields["n_layers"], default, FULL_OR_LINEAR)
     return letters.translate({ord("G"): "A", ord("L"): "R"})
 
 
 def hybrid(fields: Json, letters: str, attention: Json, recurrent: Json) -> Json:
-    """`fields` with what the layers of each kind need; a kind without a layer has no fields."""
+    """Return `fields` with what the layers of each kind need;
+    a kind without a layer has no fields.
+    """
     own = {"n_heads", "n_kv_heads", "head_dim"}
     if "A" not in letters:
         kept = {name: value for name, value in fields.items() if name not in own}
@@ -48,7 +52,7 @@ def hybrid(fields: Json, letters: str, attention: Json, recurrent: Json) -> Json
 
 
 def interval(keys: Keys, n_layers: int) -> list[bool]:
-    """Qwen's rule: every `full_attention_interval`-th layer attends, the others are linear."""
+    """Apply Qwen's rule: every `full_attention_interval`-th layer attends, others are linear."""
     every = keys.layers("full_attention_interval")
     return [(i + 1) % every != 0 for i in range(n_layers)]
 
@@ -60,7 +64,7 @@ def plain_silu(keys: Keys) -> None:
 
 
 def gated_delta(keys: Keys) -> Json:
-    """Sizes of gated DeltaNet under Qwen's names."""
+    """Read the sizes of gated DeltaNet under Qwen's names."""
     plain_silu(keys)
     return {
         "recurrent": "gated_delta",
@@ -74,7 +78,7 @@ def gated_delta(keys: Keys) -> Json:
 
 
 def qwen(keys: Keys, fields: Json) -> Json:
-    """Qwen's hybrid: gated attention with norms of queries and keys, zero-centred norms."""
+    """Read Qwen's hybrid: gated attention with norms of queries and keys, zero-centred norms."""
     bias = keys.flag("attention_bias")
     found = keys.data.get("rope_parameters")
     if isinstance(found, dict):
@@ -95,25 +99,27 @@ def qwen(keys: Keys, fields: Json) -> Json:
 
 
 def shared_expert(keys: Keys) -> Json:
-    """Qwen's one shared expert behind a gate."""
+    """Read Qwen's one shared expert behind a gate."""
     shared = keys.size("shared_expert_intermediate_size")
     return {"n_shared_experts": 1, "d_ff_shared": shared, "shared_expert_gate": True}
 
 
 def qwen3_next(keys: Keys) -> Json:
-    """Qwen3-Next: three layers of gated DeltaNet, then one of gated attention; experts."""
+    """Read a config of Qwen3-Next: three layers of gated DeltaNet,
+    then one of gated attention; experts.
+    """
     fields = qwen_experts(keys, qwen(keys, block(keys)), "num_experts")
     shared = shared_expert(keys)
     return {**fields, **shared} if "n_experts" in fields else fields
 
 
 def qwen3_5(keys: Keys) -> Json:
-    """Qwen3.5's text model: the same layers, dense."""
+    """Read a config of Qwen3.5's text model: Qwen3-Next's layers, dense."""
     return qwen(keys, block(keys))
 
 
 def qwen3_5_moe(keys: Keys) -> Json:
-    """Qwen3.5's text model with experts in every layer."""
+    """Read a config of Qwen3.5's text model with experts in every layer."""
     fields = {
         **sizes(keys),
         "d_ff": keys.size("moe_intermediate_size"),
@@ -127,7 +133,7 @@ def qwen3_5_moe(keys: Keys) -> Json:
 
 
 def olmo_hybrid(keys: Keys) -> Json:
-    """OLMo Hybrid: gated DeltaNet in three layers of four, OLMo 2's attention."""
+    """Read a config of OLMo Hybrid: gated DeltaNet in three layers of four, OLMo 2's attention."""
     fields, bias = block(keys), keys.flag("attention_bias")
     n_heads, n_layers = fields["n_heads"], fields["n_layers"]
     for name in ("linear_num_key_heads", "linear_num_value_heads"):
@@ -155,7 +161,7 @@ def olmo_hybrid(keys: Keys) -> Json:
 
 
 def rope_or_none(keys: Keys, head_dim: int) -> Json:
-    """RoPE, or no positions where its base is null."""
+    """Read RoPE, or no positions where its base is null."""
     found = keys.given("rope_parameters")
     if isinstance(found, dict) and "rope_theta" in found and found["rope_theta"] is None:
         keys.raw("rope_theta")
@@ -164,7 +170,9 @@ def rope_or_none(keys: Keys, head_dim: int) -> Json:
 
 
 def minimax(keys: Keys) -> Json:
-    """MiniMax-Text-01 (arXiv:2501.08313): lightning attention, and attention between."""
+    """Read a config of MiniMax-Text-01 (arXiv:2501.08313):
+    lightning attention, and full attention between.
+    """
     fields = block(keys)
     letters = mixed(keys, fields, [i % 2 == 1 for i in range(fields["n_layers"])])
     plain_silu(keys)
@@ -182,7 +190,7 @@ def minimax(keys: Keys) -> Json:
 
 
 def factors(keys: Keys, letters: str) -> Json:
-    """The weights of the residual and of what is added to it: one of each for all layers."""
+    """Read the weights of the residual and of what is added to it: one of each for all layers."""
     kinds = {"A": "full_attn", "R": "linear_attn"}
     names = ["mlp", *(kinds[kind] for kind in sorted(set(letters)))]
     found = {}

@@ -50,7 +50,7 @@ SOME_WINDOWS = {"sliding_window": 4096, "use_sliding_window": False, "max_window
 
 
 def block(keys: Keys) -> Json:
-    """Sizes, gated FFN and RMSNorm under LLaMA's names."""
+    """Read sizes, gated FFN and RMSNorm under LLaMA's names."""
     return {
         **sizes(keys),
         "d_ff": keys.size("intermediate_size"),
@@ -61,13 +61,15 @@ def block(keys: Keys) -> Json:
 
 
 def all_windows(keys: Keys) -> Json:
-    """`sliding_window`, where it is not null, for every layer."""
+    """Read `sliding_window`, where it is not null, as the window of every layer."""
     window = keys.optional_size("sliding_window")
     return {} if window is None else windows("L", window)
 
 
 def upper_windows(keys: Keys, n_layers: int) -> Json:
-    """Qwen's rule: a window from layer `max_window_layers` on, or where `layer_types` has one."""
+    """Apply Qwen's rule: a window from layer `max_window_layers` on,
+    or where `layer_types` has one.
+    """
     first = keys.size("max_window_layers", lowest=0)
     window = keys.optional_size("sliding_window", lowest=0)
     window = window if keys.flag("use_sliding_window") else None
@@ -77,14 +79,16 @@ def upper_windows(keys: Keys, n_layers: int) -> Json:
 
 
 def checked_windows(keys: Keys, letters: str, window: int | None) -> Json:
-    """The window's fields; `layer_types` that ask for a window need one."""
+    """Build the window's fields; `layer_types` that ask for a window need one."""
     if "L" in letters and window is None:
         keys.unmapped("layer_types", "sliding_attention", "set sliding_window and use it")
     return windows(letters, window)
 
 
 def llama(keys: Keys) -> Json:
-    """LLaMA (arXiv:2302.13971); in transformers the bias of attention is on all four."""
+    """Read a config of LLaMA (arXiv:2302.13971);
+    in transformers the bias of attention is on all four matrices.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     return {
@@ -96,20 +100,24 @@ def llama(keys: Keys) -> Json:
 
 
 def internlm3(keys: Keys) -> Json:
-    """InternLM3 in LLaMA's class, which goes with one switch for all biases only."""
+    """Read a config of InternLM3 in LLaMA's class,
+    which goes with one switch for all biases only.
+    """
     fields = llama(keys)
     keys.only("mlp_bias", fields["q_bias"], why="qkv_bias and bias must be equal")
     return fields
 
 
 def mistral(keys: Keys) -> Json:
-    """Mistral (arXiv:2310.06825): no biases, a window in every layer."""
+    """Read a config of Mistral (arXiv:2310.06825): no biases, a window in every layer."""
     fields = block(keys)
     return {**fields, **all_windows(keys), **rope(keys, fields["head_dim"])}
 
 
 def ministral3(keys: Keys) -> Json:
-    """Ministral 3: Mistral whose queries grow with the logarithm of far positions."""
+    """Read a config of Ministral 3: Mistral whose queries grow
+    with the logarithm of far positions.
+    """
     if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
         keys.data["rope_parameters"] = dict(MINISTRAL_ROPE)
     found, fields = rope_object(keys), mistral(keys)
@@ -127,7 +135,7 @@ def ministral3(keys: Keys) -> Json:
 
 
 def qwen2(keys: Keys) -> Json:
-    """Qwen2 (arXiv:2407.10671): biases on queries, keys and values."""
+    """Read a config of Qwen2 (arXiv:2407.10671): biases on queries, keys and values."""
     fields = block(keys)
     return {
         **fields,
@@ -138,7 +146,7 @@ def qwen2(keys: Keys) -> Json:
 
 
 def qwen3(keys: Keys) -> Json:
-    """Qwen3 (arXiv:2505.09388): an RMSNorm over each head instead of biases."""
+    """Read a config of Qwen3 (arXiv:2505.09388): an RMSNorm over each head instead of biases."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     return {
@@ -151,7 +159,7 @@ def qwen3(keys: Keys) -> Json:
 
 
 def granite_scales(keys: Keys) -> Json:
-    """Granite's four multipliers; its logits are divided, ours multiplied."""
+    """Read Granite's four multipliers; its logits are divided, ours multiplied."""
     return {
         "attention_scale": keys.number("attention_multiplier"),
         "embedding_scale": keys.number("embedding_multiplier"),
@@ -161,12 +169,12 @@ def granite_scales(keys: Keys) -> Json:
 
 
 def granite(keys: Keys) -> Json:
-    """Granite 3: LLaMA with multipliers."""
+    """Read a config of Granite 3: LLaMA with multipliers."""
     return {**llama(keys), **granite_scales(keys)}
 
 
 def rope_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bool]:
-    """`no_rope_layers`, one number a layer, where 1 means that the layer does rotate."""
+    """Read `no_rope_layers`, one number a layer, where 1 means that the layer does rotate."""
     given = keys.given("no_rope_layers")
     every = keys.layers("no_rope_layer_interval")
     if given is None or (given == [] and empty_is_default):
@@ -182,7 +190,7 @@ def rope_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bo
 
 
 def smollm3(keys: Keys) -> Json:
-    """SmolLM3: every fourth layer without RoPE; those layers may have a window."""
+    """Read a config of SmolLM3: every fourth layer without RoPE; those layers may have a window."""
     fields = llama(keys)
     n_layers = fields["n_layers"]
     rotates = rope_layers(keys, n_layers, empty_is_default=False)
@@ -199,7 +207,7 @@ def smollm3(keys: Keys) -> Json:
 
 
 def seed_oss(keys: Keys) -> Json:
-    """Seed-OSS: one bias for queries, keys, values, another for the output."""
+    """Read a config of Seed-OSS: one bias for queries, keys, values, another for the output."""
     fields = block(keys)
     return {
         **fields,
@@ -210,7 +218,9 @@ def seed_oss(keys: Keys) -> Json:
 
 
 def helium(keys: Keys) -> Json:
-    """Helium 1: interleaved RoPE; its output projection is square and never has a bias."""
+    """Read a config of Helium 1: interleaved RoPE;
+    its output projection is square and never has a bias.
+    """
     fields = block(keys)
     if fields["n_heads"] * fields["head_dim"] != fields["d_model"]:
         keys.unmapped("head_dim", fields["head_dim"], "heads must fill hidden_size exactly")

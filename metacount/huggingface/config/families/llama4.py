@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def llama4_text(keys: Keys) -> Json:
-    """Llama 4's text model: chunked attention, one shared expert, sigmoid routing."""
+    """Read a config of Llama 4's text model:
+    chunked attention, one shared expert, sigmoid routing.
+    """
     fields = {**sizes(keys), "norm": "rmsnorm", "norm_eps": keys.number("rms_norm_eps")}
     n_layers, bias = fields["n_layers"], keys.flag("attention_bias")
     rotates = rope_layers(keys, n_layers, empty_is_default=True)

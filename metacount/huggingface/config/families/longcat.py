@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def longcat_flash(keys: Keys) -> Json:
-    """LongCat-Flash (arXiv:2509.01322): zero experts, and a shortcut around the second attention.
+    """Read a config of LongCat-Flash (arXiv:2509.01322):
+    zero experts, and a shortcut around the second attention.
 
     transformers' class stores the first matrix of every zero expert, which no token reads: the spec
     of a config has these rows, that of the catalog has not.
@@ -48,7 +49,9 @@ def longcat_flash(keys: Keys) -> Json:
 
 
 def _n_layers(keys: Keys) -> int:
-    """Twice `num_layers`, or num_hidden_layers, of which transformers takes half for it."""
+    """Read the number of layers: twice `num_layers`, or num_hidden_layers,
+    which transformers halves.
+    """
     said, n_layers = keys.given("num_hidden_layers"), 2 * keys.layers("num_layers")
     if said is None and "num_hidden_layers" not in keys.data:
         return n_layers
@@ -73,7 +76,9 @@ def _n_layers(keys: Keys) -> int:
 
 
 def _experts(keys: Keys, fields: Json) -> Json:
-    """Those that compute, and zero experts; the class stores rows for both in one tensor."""
+    """Read the experts that compute, and zero experts;
+    the class stores rows for both in one tensor.
+    """
     kind = keys.given("zero_expert_type")
     if kind not in (None, "identity"):
         raise SpecError(

@@ -38,7 +38,7 @@ IBM_NAMES = (
 
 
 def ibm_heads(keys: Keys, d_inner: int) -> Json:
-    """Mamba-2 under the names that Bamba, Granite and Falcon-H1 share."""
+    """Read a Mamba-2 mixer under the names that Bamba, Granite and Falcon-H1 share."""
     return {
         **heads(keys, d_inner, IBM_NAMES),
         **step_limits(keys),
@@ -47,7 +47,7 @@ def ibm_heads(keys: Keys, d_inner: int) -> Json:
 
 
 def bamba(keys: Keys) -> Json:
-    """Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
+    """Read a config of Bamba: Mamba-2 with a few layers of attention, RoPE on half a head."""
     keys.only("hidden_act", "silu")
     keys.fixed("partial_rotary_factor", 0.5)  # transformers sets it, whatever is written
     fields, bias = block(keys), keys.flag("attention_bias")
@@ -70,7 +70,9 @@ def bamba(keys: Keys) -> Json:
 
 
 def granite_hybrid(keys: Keys) -> Json:
-    """Granite 4: Mamba-2 beside attention without RoPE, experts beside a shared feed-forward."""
+    """Read a config of Granite 4: Mamba-2 beside attention without RoPE,
+    experts beside a shared feed-forward.
+    """
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
     letters = mixer_letters(keys, fields["n_layers"])
@@ -97,7 +99,7 @@ def granite_hybrid(keys: Keys) -> Json:
 
 
 def positions(keys: Keys, head_dim: int) -> Json:
-    """RoPE where `position_embedding_type` asks for it, else none."""
+    """Read RoPE where `position_embedding_type` asks for it, else no positions."""
     rotated = rope(keys, head_dim)
     if keys.raw("position_embedding_type") == "rope":
         return rotated
@@ -106,7 +108,7 @@ def positions(keys: Keys, head_dim: int) -> Json:
 
 
 def mixer_letters(keys: Keys, n_layers: int) -> str:
-    """One letter a layer of `layer_types`; recurrent where there is no list."""
+    """Write one letter a layer by `layer_types`; each layer is recurrent where there is no list."""
     names = keys.raw("layer_types")
     names = ["linear_attention"] * n_layers if names is None else names
     if not isinstance(names, list) or len(names) != n_layers:
@@ -120,7 +122,9 @@ def mixer_letters(keys: Keys, n_layers: int) -> str:
 
 
 def falcon_h1(keys: Keys) -> Json:
-    """Falcon-H1 (arXiv:2507.22448): attention and Mamba-2 side by side in every layer."""
+    """Read a config of Falcon-H1 (arXiv:2507.22448):
+    attention and Mamba-2 side by side in every layer.
+    """
     keys.only("hidden_act", "silu")
     fields, bias = block(keys), keys.flag("attention_bias")
     d_inner = keys.optional_size("mamba_d_ssm")
@@ -143,7 +147,7 @@ def falcon_h1(keys: Keys) -> Json:
 
 
 def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
-    """Falcon-H1's thirteen multipliers.
+    """Read Falcon-H1's fourteen multipliers.
 
     What scales the input of attention scales its scores twice and its values once; what scales the
     input of the mixer scales all that its projection gives.
@@ -180,7 +184,7 @@ def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
 
 
 def numbers(keys: Keys, name: str, count: int) -> list[float]:
-    """So many positive numbers; 1 each where there is no list."""
+    """Read a list of `count` positive numbers; 1 each where there is no list."""
     given = keys.raw(name)
     if given is None:
         return [1.0] * count

@@ -28,7 +28,9 @@ DENSE_OR_SPARSE = ("dense", "sparse")
 
 
 def sparse_layers(keys: Keys, n_layers: int, first: int) -> Json | None:
-    """`mlp_layer_types`, a word a layer; by default the first few are dense."""
+    """Read the layers with experts from `mlp_layer_types`, a word a layer;
+    by default the first few are dense.
+    """
     given = keys.given("mlp_layer_types")
     if given is None:
         given = [DENSE_OR_SPARSE[i >= first] for i in range(n_layers)]
@@ -44,7 +46,7 @@ def sparse_layers(keys: Keys, n_layers: int, first: int) -> Json | None:
 
 
 def noaux(keys: Keys, count: str, shared: str) -> Json:
-    """DeepSeek-V3's choice (arXiv:2412.19437) under other names."""
+    """Read DeepSeek-V3's choice of experts (arXiv:2412.19437) under other names."""
     return {
         **routed(keys, count, sigmoid_or_softmax(keys, "sigmoid")),
         "d_ff_expert": keys.size("moe_intermediate_size"),
@@ -56,7 +58,7 @@ def noaux(keys: Keys, count: str, shared: str) -> Json:
 
 
 def dots1(keys: Keys) -> Json:
-    """dots.llm1 (arXiv:2506.05767): Qwen3's attention, DeepSeek-V3's experts."""
+    """Read a config of dots.llm1 (arXiv:2506.05767): Qwen3's attention, DeepSeek-V3's experts."""
     fields = block(keys)
     bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
     first, window = keys.size("max_window_layers", lowest=0), keys.optional_size("sliding_window")
@@ -68,7 +70,7 @@ def dots1(keys: Keys) -> Json:
 
 
 def solar_open(keys: Keys) -> Json:
-    """Solar Open: DeepSeek-V3's experts in every layer, ordinary attention."""
+    """Read a config of Solar Open: DeepSeek-V3's experts in every layer, ordinary attention."""
     fields = {
         **sizes(keys),
         **keys.activation("hidden_act", gated=True),
@@ -83,7 +85,7 @@ def solar_open(keys: Keys) -> Json:
 
 
 def flex_olmo(keys: Keys) -> Json:
-    """FlexOlmo (arXiv:2507.07024): OLMo 2's block with experts in every layer."""
+    """Read a config of FlexOlmo (arXiv:2507.07024): OLMo 2's block with experts in every layer."""
     fields = block(keys)
     bias = keys.flag("attention_bias")
     fields |= {
@@ -96,7 +98,9 @@ def flex_olmo(keys: Keys) -> Json:
 
 
 def ernie4_5_moe(keys: Keys) -> Json:
-    """ERNIE 4.5 with experts: softmax, a bias for the choice, dense layers first and last."""
+    """Read a config of ERNIE 4.5 with experts:
+    softmax, a bias for the choice, dense layers first and last.
+    """
     fields = block(keys)
     bias, n_layers = keys.flag("use_bias"), fields["n_layers"]
     fields |= {
@@ -125,7 +129,7 @@ def ernie4_5_moe(keys: Keys) -> Json:
 
 
 def glm4_moe_lite(keys: Keys) -> Json:
-    """GLM-4.7-Flash: DeepSeek-V3 whose dense layers are said one by one."""
+    """Read a config of GLM-4.7-Flash: DeepSeek-V3 whose dense layers are named one by one."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     fields["v_head_dim"] = keys.size("v_head_dim")
     layout = sparse_layers(keys, fields["n_layers"], 1)
@@ -133,13 +137,15 @@ def glm4_moe_lite(keys: Keys) -> Json:
 
 
 def youtu(keys: Keys) -> Json:
-    """Youtu-LLM: MLA with dense layers throughout."""
+    """Read a config of Youtu-LLM: MLA with dense layers throughout."""
     fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
     return {**fields, "v_head_dim": keys.size("v_head_dim")}
 
 
 def mellum(keys: Keys) -> Json:
-    """Mellum: Qwen3's attention and experts, another RoPE in its windowed layers."""
+    """Read a config of Mellum: Qwen3's attention and experts,
+    another RoPE in its windowed layers.
+    """
     fields = block(keys)
     bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
     fields |= {**biases(bias, bias), "qk_norm": "head"}

@@ -26,7 +26,9 @@ NEMOTRON_NAMES = (
 
 
 def nemotron_h(keys: Keys) -> Json:
-    """Nemotron-H (arXiv:2504.03624): each layer is one of mixer, attention, feed-forward."""
+    """Read a config of Nemotron-H (arXiv:2504.03624):
+    each layer is one of mixer, attention, feed-forward.
+    """
     letters = nemotron_letters(keys)
     keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
     keys.only("mamba_hidden_act", "silu")
@@ -78,7 +80,7 @@ NEMOTRON = {
 
 
 def nemotron_letters(keys: Keys) -> str:
-    """M, *, - or E for each layer, from the list or from the older text."""
+    """Write M, *, - or E for each layer, from the list or from the older text."""
     names, text = keys.given("layers_block_type"), keys.given("hybrid_override_pattern")
     if names is None and isinstance(text, str) and text and set(text) <= set("M*-E"):
         return text

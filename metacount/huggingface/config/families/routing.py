@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def with_experts(fields: Json, layout: Json | None, experts: Json) -> Json:
-    """`fields` with the experts of `layout`; a dense width stays where a layer uses it."""
+    """Return `fields` with the experts of `layout`; a dense width stays where a layer uses it."""
     if layout is None:
         return fields
     kept = dict(fields)
@@ -22,13 +22,15 @@ def with_experts(fields: Json, layout: Json | None, experts: Json) -> Json:
 
 
 def all_experts(fields: Json, experts: Json) -> Json:
-    """Experts in every layer; `d_ff` is the width of one."""
+    """Return `fields` with experts in every layer; `d_ff` is the width of one."""
     kept = {name: value for name, value in fields.items() if name != "d_ff"}
     return {**kept, "d_ff_expert": fields["d_ff"], **experts}
 
 
 def routed(keys: Keys, count: str, router: str, *, chosen: str = "num_experts_per_tok") -> Json:
-    """How many experts, how many of them a token uses, and how it chooses."""
+    """Read how many experts there are and how many of them a token uses;
+    `router` says how it chooses.
+    """
     return {
         "n_experts": keys.size(count),
         "top_k": keys.size(chosen),
@@ -37,7 +39,7 @@ def routed(keys: Keys, count: str, router: str, *, chosen: str = "num_experts_pe
 
 
 def grouped(keys: Keys, score: str) -> Json:
-    """Group-limited choice; one group is no limit."""
+    """Read the group-limited choice of experts; one group is no limit."""
     n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
     if n_groups == 1:
         return {}
@@ -45,7 +47,7 @@ def grouped(keys: Keys, score: str) -> Json:
 
 
 def dense_first(keys: Keys, n_layers: int) -> Json | None:
-    """DeepSeek's rule: dense layers first, then experts in all."""
+    """Apply DeepSeek's rule: dense layers first, then experts in all."""
     first = keys.size("first_k_dense_replace", lowest=0)
     keys.fixed("moe_layer_freq", 1)
     stack = [i >= first for i in range(n_layers)]
@@ -53,12 +55,14 @@ def dense_first(keys: Keys, n_layers: int) -> Json | None:
 
 
 def sigmoid_or_softmax(keys: Keys, scoring: str) -> str:
-    """The router's name; `norm_topk_prob` divides the chosen weights by their sum."""
+    """Name the router; `norm_topk_prob` divides the chosen weights by their sum."""
     return f"{scoring}_renorm" if keys.flag("norm_topk_prob") else scoring
 
 
 def qwen_experts(keys: Keys, fields: Json, count: str) -> Json:
-    """Qwen's rule: every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    """Apply Qwen's rule: experts in every `decoder_sparse_step`-th layer
+    that `mlp_only_layers` does not name.
+    """
     step, n_layers = keys.layers("decoder_sparse_step"), fields["n_layers"]
     dense = keys.raw("mlp_only_layers")
     dense = [] if dense is None else dense
@@ -77,7 +81,7 @@ def qwen_experts(keys: Keys, fields: Json, count: str) -> Json:
 
 
 def deepseek_experts(keys: Keys, fields: Json, scoring: str) -> Json:
-    """DeepSeek-V3's experts (arXiv:2412.19437): dense first, groups, a bias for the choice."""
+    """Read DeepSeek-V3's experts (arXiv:2412.19437): dense first, groups, a bias for the choice."""
     layout = dense_first(keys, fields["n_layers"])
     experts = {
         **routed(keys, "n_routed_experts", sigmoid_or_softmax(keys, scoring)),
@@ -91,7 +95,9 @@ def deepseek_experts(keys: Keys, fields: Json, scoring: str) -> Json:
 
 
 def prediction(keys: Keys, name: str = "num_nextn_predict_layers") -> Json:
-    """Multi-token-prediction modules, which are in the checkpoint, not in the class."""
+    """Read the number of multi-token-prediction modules,
+    which are in the checkpoint, not in the class.
+    """
     if name not in keys.data and name not in keys.defaults:
         return {}
     n_modules = keys.raw(name) and keys.layers(name, lowest=0)

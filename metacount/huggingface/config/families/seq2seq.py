@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def t5_base(keys: Keys) -> Json:
-    """T5's sizes, norms and relative positions; its scores are not scaled."""
+    """Read T5's sizes, norms and relative positions; its scores are not scaled."""
     n_heads, n_encoder = keys.size("num_heads"), keys.layers("num_layers")
     n_decoder = keys.raw("num_decoder_layers")
     n_decoder = n_encoder if n_decoder is None else keys.layers("num_decoder_layers")
@@ -47,7 +47,9 @@ def t5_base(keys: Keys) -> Json:
 
 
 def t5(keys: Keys) -> Json:
-    """T5 (arXiv:1910.10683). transformers ties the head even where the config says otherwise."""
+    """Read a config of T5 (arXiv:1910.10683).
+    transformers ties the head even where the config says otherwise.
+    """
     fields = t5_base(keys)
     tied = keys.flag("tie_word_embeddings")
     if not tied and keys.end == "head":
@@ -67,12 +69,14 @@ def t5(keys: Keys) -> Json:
 
 
 def mt5(keys: Keys) -> Json:
-    """mT5 (arXiv:2010.11934): T5 v1.1; transformers ties its head and never scales its logits."""
+    """Read a config of mT5 (arXiv:2010.11934): T5 v1.1;
+    transformers ties its head and never scales its logits.
+    """
     return {**t5(keys), "logit_scale": 1.0}
 
 
 def _t5_activation(keys: Keys) -> Json:
-    """`feed_forward_proj`: an activation, or `gated-` and an activation."""
+    """Read `feed_forward_proj`: an activation, or `gated-` and an activation."""
     value = keys.raw("feed_forward_proj")
     if not isinstance(value, str):
         raise SpecError("feed_forward_proj", "must be text", value, "for example relu")
@@ -87,7 +91,7 @@ def _t5_activation(keys: Keys) -> Json:
 
 
 def switch(keys: Keys) -> Json:
-    """Switch Transformer (arXiv:2101.03961)."""
+    """Read a config of Switch Transformer (arXiv:2101.03961)."""
     fields = t5_base(keys)
     keys.fixed("is_gated_act", False)
     keys.fixed("router_type", "tokens_masked")
@@ -117,12 +121,12 @@ def switch(keys: Keys) -> Json:
 
 
 def only_tied(keys: Keys) -> None:
-    """Untied, these classes have a table for either stack besides the shared one."""
+    """Refuse untied embeddings: these classes would have one for each stack, and one more."""
     keys.only("tie_word_embeddings", True, why="untied, each stack has a table of its own")
 
 
 def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
-    """Which layers have experts: the second, and then every n-th."""
+    """Return which layers have experts: the second, and then every n-th."""
     name = f"num_sparse_{stack}_layers"
     count = keys.layers(name, lowest=0)
     if count == 0:
@@ -137,7 +141,7 @@ def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
 
 
 def bart(keys: Keys, before: bool = False) -> Json:
-    """BART (arXiv:1910.13461): the original block, norms after the embeddings, biases."""
+    """Read a config of BART (arXiv:1910.13461): norms after branches and embeddings, biases."""
     d_model, n_heads = keys.size("d_model"), keys.size("encoder_attention_heads")
     keys.only("decoder_attention_heads", n_heads, why="both stacks need the same number of heads")
     only_tied(keys)
@@ -179,7 +183,7 @@ def bart(keys: Keys, before: bool = False) -> Json:
 
 
 def mbart(keys: Keys) -> Json:
-    """mBART (arXiv:2001.08210): BART with its norms before each branch and one after each stack."""
+    """Read a config of mBART (arXiv:2001.08210): norms before each branch, one after each stack."""
     return {**bart(keys, before=True), "norm_placement": "pre", "final_norm": True}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def deepseek_v32(keys: Keys) -> Json:
-    """DeepSeek-V3.2 (arXiv:2512.02556): every layer has an indexer."""
+    """Read a config of DeepSeek-V3.2 (arXiv:2512.02556): every layer has an indexer."""
     fields = latent(keys, "interleaved")
     fields["v_head_dim"] = keys.size("v_head_dim")
     n_layers, types = fields["n_layers"], keys.given("layer_types")
@@ -40,7 +40,8 @@ def deepseek_v32(keys: Keys) -> Json:
 
 
 def minimax_m3(keys: Keys) -> Json:
-    """MiniMax-M3's text model: gpt-oss' gate, DeepSeek-V3's choice, an index in some layers.
+    """Read a config of MiniMax-M3's text model:
+    gpt-oss' gate, DeepSeek-V3's choice, an index in some layers.
 
     The class reads neither hidden_act nor rotary_dim: its gate is written out, and what it rotates
     of a head is partial_rotary_factor alone.

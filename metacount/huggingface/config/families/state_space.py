@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pure(keys: Keys) -> Json:
-    """A decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
+    """Read a decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
     keys.only("hidden_act", "silu")
     d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
     # beside transformers' keys, the first checkpoints keep those of the authors' code
@@ -58,7 +58,7 @@ OF_FFN = ("d_ff", "activation", "gated", "ffn_bias", "swish_beta")
 
 
 def without_idle(fields: Json) -> Json:
-    """`fields` without attention, mixer or feed-forward where no layer has one."""
+    """Return `fields` with experts in layers of letter E; a dense width stays for letter F."""
     mixers, ffns = set(fields["mixer_pattern"]), set(fields.get("ffn_pattern", "F"))
     idle: set[str] = set()
     bare: Json = {}
@@ -73,19 +73,19 @@ def without_idle(fields: Json) -> Json:
 
 
 def expanded(keys: Keys, name: str, d_model: int) -> int:
-    """Channels of a mixer, as a multiple of the model's width."""
+    """Compute the channels of a mixer, as a multiple of the model's width."""
     times, written = keys.number(name), keys.raw(name)
     # a whole number as it is written may remember its name
     return written * d_model if isinstance(written, int) else int(times * d_model)
 
 
 def step_rank(keys: Keys, name: str, d_model: int) -> int:
-    """Rank of the step's projection; "auto": a sixteenth of the model's width, rounded up."""
+    """Read the rank of the step's projection; "auto" is ⌈d_model/16⌉."""
     return -(-d_model // 16) if keys.raw(name) == "auto" else keys.size(name)
 
 
 def mamba(keys: Keys) -> Json:
-    """Mamba (arXiv:2312.00752)."""
+    """Read a config of Mamba (arXiv:2312.00752)."""
     fields, bias = pure(keys), keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
     for name in ("intermediate_size", "d_inner"):
@@ -104,7 +104,7 @@ def mamba(keys: Keys) -> Json:
 
 
 def falcon_mamba(keys: Keys) -> Json:
-    """Falcon-Mamba (arXiv:2410.05355): RMSNorm without weights of the step, of B and of C."""
+    """Read a config of Falcon-Mamba (arXiv:2410.05355): norms without weights for step, B, C."""
     inner = {"ssm_inner_norms": "plain", "ssm_norm_eps": keys.number("mixer_rms_eps")}
     return {**mamba(keys), **inner}
 
@@ -122,7 +122,7 @@ OWN = (
 
 
 def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> Json:
-    """A Mamba-2 mixer whose heads fill `d_inner`, its keys under these names."""
+    """Read a Mamba-2 mixer whose heads fill `d_inner`; `names` are those of its keys."""
     n_heads, head_dim, groups, state, kernel, chunk, conv_bias = names
     count, width = keys.size(n_heads), keys.raw(head_dim)
     width = d_inner // count if width == "auto" else keys.size(head_dim)
@@ -146,7 +146,7 @@ def heads(keys: Keys, d_inner: int, names: tuple[str, ...]) -> Json:
 
 
 def step_limits(keys: Keys) -> Json:
-    """`time_step_limit`, a pair; 0 and infinity are none."""
+    """Read `time_step_limit`, a pair; 0 and infinity are no limits."""
     pair = keys.raw("time_step_limit")
     if pair is None:
         return {}
@@ -165,7 +165,7 @@ def step_limits(keys: Keys) -> Json:
 
 
 def mamba2(keys: Keys) -> Json:
-    """Mamba-2 (arXiv:2405.21060)."""
+    """Read a config of Mamba-2 (arXiv:2405.21060)."""
     fields, bias = pure(keys), keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
     keys.fixed("norm_before_gate", True, False)  # of the authors' code alone
@@ -179,7 +179,7 @@ def mamba2(keys: Keys) -> Json:
 
 
 def jamba(keys: Keys) -> Json:
-    """Jamba (arXiv:2403.19887): one attention layer in eight, experts in every other, no RoPE."""
+    """Read a config of Jamba (arXiv:2403.19887): attention in one layer of eight, no RoPE."""
     keys.only("hidden_act", "silu")  # one key for the feed-forward and for the mixer
     fields, bias = block(keys), keys.flag("mamba_proj_bias")
     n_layers, d_model = fields["n_layers"], fields["d_model"]
@@ -204,7 +204,7 @@ def jamba(keys: Keys) -> Json:
 
 
 def with_letters(fields: Json, letters: str, experts: Json) -> Json:
-    """`fields` with experts in the layers of letter E; a dense width stays where a layer has F."""
+    """Return `fields` with experts in layers of letter E; a dense width stays for letter F."""
     if "E" not in letters:
         return {**fields, "ffn_pattern": shortest_period(letters)}
     kept = {k: v for k, v in fields.items() if k != "d_ff" or "F" in letters}
@@ -212,7 +212,7 @@ def with_letters(fields: Json, letters: str, experts: Json) -> Json:
 
 
 def every(keys: Keys, name: str, n_layers: int) -> list[bool]:
-    """Which layers `<name>_period` and `<name>_offset` mean."""
+    """Find the layers that `<name>_period` and `<name>_offset` mean."""
     period, offset = keys.layers(f"{name}_period"), keys.layers(f"{name}_offset", lowest=0)
     if offset >= period:
         raise SpecError(

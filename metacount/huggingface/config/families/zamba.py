@@ -20,7 +20,9 @@ UNLIMITED: tuple[object, ...] = ([0.0, float("inf")], [0.0, {"__float__": "Infin
 
 
 def zamba2(keys: Keys) -> dict[str, Any]:
-    """Zamba2 (arXiv:2411.15242): shared blocks read the hidden state beside the embedding."""
+    """Read a config of Zamba2 (arXiv:2411.15242):
+    shared blocks read the hidden state beside the embedding.
+    """
     d_model, bias = keys.size("hidden_size"), keys.flag("add_bias_linear")
     letters = layer_letters(keys)
     keys.fixed("time_step_limit", *UNLIMITED)  # of the class's first version
@@ -62,7 +64,7 @@ def zamba2(keys: Keys) -> dict[str, Any]:
 
 
 def mixer(keys: Keys, d_inner: int) -> dict[str, Any]:
-    """Mamba-2 whose heads share `d_inner` channels, and a bias of its convolution."""
+    """Read a Mamba-2 mixer whose heads share `d_inner` channels; its convolution has a bias."""
     n_heads = keys.size("n_mamba_heads")
     if d_inner % n_heads:
         raise SpecError(
@@ -81,7 +83,7 @@ def mixer(keys: Keys, d_inner: int) -> dict[str, Any]:
 
 
 def layer_letters(keys: Keys) -> str:
-    """R for a layer of Mamba-2, S for one that uses a shared block."""
+    """Write R for a layer of Mamba-2, S for one that uses a shared block."""
     keys.own_name("layers_block_type")
     names, n_layers = keys.raw("layers_block_type"), keys.layers("num_hidden_layers")
     if names is None:
@@ -110,7 +112,9 @@ def layer_letters(keys: Keys) -> str:
 
 
 def attention(keys: Keys, d_model: int) -> dict[str, Any]:
-    """Heads over both inputs: as wide as these together, unless a remainder falls."""
+    """Read attention over both inputs:
+    its query heads are together as wide as these, less any remainder.
+    """
     n_heads = keys.size("num_attention_heads")
     given, head_dim = keys.optional_size("num_key_value_heads"), 2 * d_model // n_heads
     n_kv_heads = n_heads if given is None else given
@@ -137,7 +141,7 @@ def attention(keys: Keys, d_model: int) -> dict[str, Any]:
 
 
 def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
-    """RoPE where `use_mem_rope` asks for it, else none."""
+    """Read RoPE where `use_mem_rope` asks for it, else no positions."""
     rotated = rope(keys, head_dim)
     if keys.flag("use_long_context"):
         keys.differs("use_long_context rescales RoPE in some versions of transformers")
@@ -145,7 +149,7 @@ def positions(keys: Keys, head_dim: int) -> dict[str, Any]:
 
 
 def feed_forward(keys: Keys, d_model: int) -> dict[str, Any]:
-    """The gated feed-forward of a shared block, always with an adapter."""
+    """Read the gated feed-forward of a shared block, always with an adapter."""
     given = keys.optional_size("intermediate_size", lowest=0)
     d_ff = given or 4 * d_model
     keys.fixed("ffn_hidden_size", d_ff)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def remote_types() -> dict[str, Family]:
-    """The mapping of each such type."""
+    """Return the mapping of each model type whose code lies beside its weights."""
     from metacount.huggingface.config.remote import fused, like_llama
 
     return {**like_llama.FAMILIES, **fused.FAMILIES}

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def qwen(keys: Keys) -> Json:
-    """Qwen (arXiv:2309.16609): `intermediate_size` is that of gate and up together."""
+    """Read a config of Qwen (arXiv:2309.16609):
+    `intermediate_size` is that of gate and up together.
+    """
     fields = named(keys, "hidden_size", "num_hidden_layers", "num_attention_heads")
     both, bias = keys.size("intermediate_size"), not keys.flag("no_bias")
     if both % 2:
@@ -43,7 +45,9 @@ def qwen(keys: Keys) -> Json:
 
 
 def chatglm(keys: Keys) -> Json:
-    """ChatGLM2, ChatGLM3 and GLM-4 (arXiv:2406.12793): RoPE in pairs on half of each head."""
+    """Read a config of ChatGLM2, ChatGLM3 or GLM-4 (arXiv:2406.12793):
+    RoPE in pairs on half of each head.
+    """
     fields = named(keys, "hidden_size", "num_layers", "num_attention_heads")
     bias = keys.flag("add_bias_linear")
     qkv_bias, groups = keys.flag("add_qkv_bias") or bias, keys.size("multi_query_group_num")
@@ -75,7 +79,9 @@ def chatglm(keys: Keys) -> Json:
 
 
 def phi_msft(keys: Keys) -> Json:
-    """Phi-1 to Phi-2 as first published: both branches behind one norm, biases everywhere."""
+    """Read a config of Phi-1 to Phi-2 as first published:
+    both branches behind one norm, biases everywhere.
+    """
     fields = named(keys, "n_embd", "n_layer", "n_head")
     groups, rotary_dim = keys.optional_size("n_head_kv"), keys.size("rotary_dim")
     return {

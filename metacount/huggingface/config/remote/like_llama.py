@@ -25,7 +25,9 @@ LENGTH = "model_max_length"
 
 
 def baichuan(keys: Keys) -> Json:
-    """Baichuan and Baichuan 2 (arXiv:2309.10305): RoPE in the 7B's code, ALiBi in the 13B's."""
+    """Read a config of Baichuan or Baichuan 2 (arXiv:2309.10305):
+    RoPE in the 7B's code, ALiBi in the 13B's.
+    """
     fields = block(keys)
     keys.fixed("num_key_value_heads", fields["n_heads"])
     rotates, given = keys.given(TRAINED_WITH) is not None, keys.given(LENGTH) is not None
@@ -44,20 +46,20 @@ def baichuan(keys: Keys) -> Json:
 
 
 def internlm2(keys: Keys) -> Json:
-    """InternLM2 (arXiv:2403.17297): queries, keys and values in one matrix."""
+    """Read a config of InternLM2 (arXiv:2403.17297): queries, keys and values in one matrix."""
     fields = block(keys)
     bias = keys.flag("bias")
     return {**fields, **biases(bias, bias), **rope(keys, fields["head_dim"])}
 
 
 def xverse(keys: Keys) -> Json:
-    """XVERSE: LLaMA's block."""
+    """Read a config of XVERSE: LLaMA's block."""
     fields = block(keys)
     return {**fields, **rope(keys, fields["head_dim"])}
 
 
 def minicpm(keys: Keys) -> Json:
-    """MiniCPM (arXiv:2404.06395): LLaMA's block with the multipliers of μP."""
+    """Read a config of MiniCPM (arXiv:2404.06395): LLaMA's block with the multipliers of μP."""
     fields = block(keys)
     bias, depth = keys.flag("attention_bias"), keys.number("scale_depth")
     return {
@@ -71,7 +73,9 @@ def minicpm(keys: Keys) -> Json:
 
 
 def deepseek(keys: Keys) -> Json:
-    """DeepSeekMoE (arXiv:2401.06066): fine experts and shared ones behind ordinary attention."""
+    """Read a config of DeepSeekMoE (arXiv:2401.06066):
+    fine experts and shared ones behind ordinary attention.
+    """
     fields = block(keys)
     bias = keys.flag("attention_bias")
     fields |= {**biases(bias, bias), **rope(keys, fields["head_dim"])}
@@ -92,7 +96,7 @@ def deepseek(keys: Keys) -> Json:
 def _remote(
     name: str, fields: Callable[[Keys], Json], defaults: Json, *, ignored: str = "", also: str = ""
 ) -> Family:
-    """A family whose class is called `<name>ForCausalLM`, in one or two spellings."""
+    """Build a family whose class is called `<name>ForCausalLM`, in one or two spellings."""
     heads = {f"{one}ForCausalLM": "head" for one in (name, *also.split())}
     return Family(
         fields=fields,
