@@ -142,7 +142,7 @@ class Row:
 
 
 def timing_of(rounds: Sequence[Sequence[float]]) -> Timing:
-    """Summarize the samples of all rounds, and what their medians say about the median.
+    """Summarise the samples of all rounds, and what their medians say about the median.
 
     >>> timing_of([[1.0, 1.0], [1.0], [1.5, 1.5], [1.5]]).apart
     0.5
