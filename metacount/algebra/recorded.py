@@ -69,6 +69,9 @@ class Recorded(int):
     def __rmod__(self, other: int) -> Recorded:
         return self._made(int(other) % int(self), "%", other, self)
 
+    def __neg__(self) -> Recorded:
+        return self._made(-int(self), "-", 0, self)
+
     def __abs__(self) -> Recorded:
         return Recorded(abs(int(self)), f"max({self.text}, 0 - {self.text})", self.log)
 
@@ -114,7 +117,7 @@ class Recorded(int):
     def _refused(self, *_: object) -> NoReturn:
         raise NotRecorded(f"{self.text}: an operation that is not recorded")
 
-    __neg__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = _refused
+    __pow__ = __rpow__ = __truediv__ = __rtruediv__ = _refused
     __divmod__ = __rdivmod__ = __and__ = __or__ = _refused
     __lshift__ = __rshift__ = __round__ = _refused
 

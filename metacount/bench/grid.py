@@ -90,6 +90,10 @@ def spec_for(topic: str, model: str) -> ModelSpec:
         raise InputError(f"{model} has no experts; try mixtral-8x7b, or `metacount bench ffn`")
     if topic == "mla" and spec.attention != "mla":
         raise InputError(f"{model} has no MLA; try deepseek-v3, or `metacount bench attention`")
+    if topic == "attention" and spec.attention == "none":
+        raise InputError(f"{model} has no attention; try llama-7b")
+    if topic == "ffn" and spec.d_ff is None and spec.d_ff_expert is None:
+        raise InputError(f"{model} has no feed-forward; try llama-7b")
     if topic == "attention" and spec.attention == "mla":
         raise InputError(f"{model} has MLA; try llama-7b, or `metacount bench mla`")
     return spec

@@ -149,6 +149,8 @@ def test_the_grid_of_a_cuda_device() -> None:
         (("moe", "--model", "llama-7b"), "llama-7b has no experts"),
         (("mla", "--model", "llama-7b"), "llama-7b has no MLA"),
         (("attention", "--model", "deepseek-v3"), "deepseek-v3 has MLA"),
+        (("attention", "--model", "mamba-2.8b"), "mamba-2.8b has no attention"),
+        (("ffn", "--model", "mamba-2.8b"), "mamba-2.8b has no feed-forward"),
         (("ffn", "--model", "lama-7b"), "model is not in the catalog: got 'lama-7b'"),
         (("ffn", "--variant", "swigl"), "did you mean swiglu"),
         (("ffn", "--save", "no/such/folder.jsonl"), "there is no folder no/such"),

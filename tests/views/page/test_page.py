@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused
+from helpers.release import ONLY
+from helpers.structures import first_of_each
 
 from metacount import InputError, Model, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
@@ -101,6 +103,17 @@ def test_a_model_of_which_nothing_is_recorded_or_that_is_refused() -> None:
     assert REFUSED not in page(llama) and UNKNOWN in page(llama)  # as data, shown where it is so
     assert REFUSED in page(Model(**{**vars(llama), "refused": True}))
     assert '"proofs": null' in page(Model(**{**vars(llama), "refused": True}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("mamba2-1.3b", "qwen3-next-80b-a3b") else pytest.param(name, marks=ONLY)
+        for name in first_of_each()
+    ],
+)
+def test_a_model_of_any_structure_has_a_page(name: str) -> None:
+    assert name in page(find_model(name))
 
 
 def module(name: str, kind: str, **more: Any) -> dict[str, Any]:

@@ -30,7 +30,8 @@ MODELS = (
     "type:llama4_text",
     "type:gpt_neo",
 )
-MORE = ("mixtral-8x7b", "bert-base", "gpt2", "longcat-flash")
+MORE = ("mixtral-8x7b", "bert-base", "gpt2", "longcat-flash", "falcon-h1-7b", "mamba2-1.3b")
+MORE += ("mamba-2.8b", "qwen3-next-80b-a3b", "zamba2-1.2b", "kimi-linear-48b-a3b")
 EACH = 6
 
 EVALUATE = """
