@@ -60,7 +60,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Without `argv` the process is ours, and ends here."""
+    """Run one command; return the exit code. Without `argv` the process is ours, and ends here."""
     if argv is not None:
         return _run(list(argv))
     # Collecting garbage takes a fifth of a short command: later while it runs, and not at its end,

@@ -86,7 +86,7 @@ def shown(text: object) -> str:
 
 
 def interrupted(done: int, total: int, things: str) -> str:
-    """Say on stderr how far a command came before Ctrl-C; returns the sentence for its text."""
+    """Say on stderr how far a command came before Ctrl-C; return the sentence for its text."""
     import sys
 
     said = f"interrupted after {done} of {total} {things}"

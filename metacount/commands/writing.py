@@ -28,7 +28,7 @@ def write_pieces(pieces: Generator[str, None, None]) -> None:
 
 
 def _written_under_interrupt(piece: str) -> bool:
-    """Write a piece; whether somebody pressed Ctrl-C meanwhile."""
+    """Write a piece; return whether somebody pressed Ctrl-C meanwhile."""
     pressed: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -123,7 +123,7 @@ def count_folder(
     settings: Sequence[str] = (),
     jobs: int | None = None,
 ) -> Iterator[list[Outcome]]:
-    """Count in `jobs` processes (None: one for each usable core); parts of the outcomes, in order.
+    """Count in `jobs` processes (None: one for each usable core); yield outcomes, in order.
 
     Few parts are held at a time, however many files there are. Raises `InputError` when a process
     dies.

@@ -93,7 +93,7 @@ def _kept(
     quotients: dict[sympy.Expr, sympy.Expr],
     kept: dict[sympy.Basic, None],
 ) -> list[sympy.Basic]:
-    """Add to `kept` what not all sizes from 3 fulfil; returns what they do."""
+    """Add to `kept` what not all sizes from 3 fulfil; return what they do."""
     from_three: list[sympy.Basic] = []
     for relation in relations:
         may_be_equal = isinstance(relation, sympy.Ne) and not _plain_pair(relation)

@@ -140,7 +140,7 @@ def told(
     setup: Setup,
     notes: tuple[str, ...] = (),
 ) -> Training:
-    """Measure a step of a program, and tell it."""
+    """Measure a step of a program; return its figures and what is to be said of them."""
     if setup.checkpointing != "none" and not program.layers:
         raise InputError(f"checkpointing is of layers, and {names[1]} has none: leave it out")
     found = measure_step(program, setup)

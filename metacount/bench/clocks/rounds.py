@@ -59,7 +59,7 @@ def take_turns(
     is_ours: Callable[[Entrant, BaseException], bool],
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """Fill `rounds` of every entrant; how many rounds it took.
+    """Fill `rounds` of every entrant; return how many rounds it took.
 
     An error of a turn ends that entrant's part, unless `is_ours` says that it is our mistake.
     """

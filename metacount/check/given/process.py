@@ -90,7 +90,7 @@ def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> byte
 
 
 def _end(child: subprocess.Popen[bytes], mark: str) -> int:
-    """Kill the process and all it started; its exit code where it ended by itself."""
+    """Kill the process and all it started; return its exit code where it ended by itself."""
     ended = child.poll()
     with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
         os.killpg(child.pid, signal.SIGKILL)

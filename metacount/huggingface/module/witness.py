@@ -85,7 +85,7 @@ def _predicted(
     figures: dict[str, int | None],
     parts: dict[str, dict[str, int] | None],
 ) -> list[str]:
-    """Fill in what its prediction modules show, where it has some; returns what is to be said."""
+    """Fill in what its prediction modules show, where it has some; return what is to be said."""
     modules, why = prediction_modules(module, run_dtype(workload))
     if modules is None:
         return [why] if why else []
@@ -138,7 +138,7 @@ def _run_figures(
     figures: dict[str, int | None],
     parts: dict[str, dict[str, int] | None],
 ) -> list[str]:
-    """Fill in what the run showed; returns what has to be said with it."""
+    """Fill in what the run showed; return what has to be said with it."""
     figures["matmul_flops"] = run.prefill.matmul_flops - run.prefill.idle
     parts["matmul_flops_by_role"] = run.prefill.chosen_by_role
     said = list(run.assumed)

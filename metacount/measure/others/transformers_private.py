@@ -97,7 +97,7 @@ def distribute(model: Any, config: Any, meshes: Any, between: Callable[[], None]
 
 
 def run_prediction(modules: Any, hidden: Tensor, tokens: Tensor) -> list[Tensor]:
-    """Run transformers' multi-token-prediction modules one after the other; the logits of each."""
+    """Run transformers' prediction modules one after the other; return the logits of each."""
     import torch
 
     positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
