@@ -156,6 +156,7 @@ def _mistral(data: Json) -> Described:
     keys = Keys(data, {**MISTRAL_DEFAULTS}, {}, "head")
     keys.fixed("model_type", "transformer")
     keys.only("use_biases", False)
+    _check_given(keys, "norm_eps")
     window, theta = keys.optional_size("sliding_window"), keys.optional_number("rope_theta")
     config = {
         "model_type": "mistral",
@@ -198,6 +199,10 @@ def _experts(moe: object) -> Json:
 
 def _needed(keys: Keys, name: str) -> int:
     """Read a size that has no default."""
+    _check_given(keys, name)
+    return keys.size(name)
+
+
+def _check_given(keys: Keys, name: str) -> None:
     if name not in keys.data:
         raise SpecError(name, "is missing", None, f"give {name}")
-    return keys.size(name)

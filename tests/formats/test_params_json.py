@@ -145,6 +145,7 @@ def test_what_is_taken_for_granted_is_said() -> None:
         ({**MISTRAL_7B, "q_lora_rank": 1536}, "q_lora_rank is not a key that this mapping"),
         ({**MISTRAL_7B, "use_biases": True}, "use_biases has a value that no spec expresses"),
         ({**MIXTRAL, "moe": 8}, "moe must be an object"),
+        ({k: v for k, v in MISTRAL_7B.items() if k != "norm_eps"}, "norm_eps is missing"),
         ({**MIXTRAL, "moe": {"num_experts": 8}}, "num_experts_per_tok is missing"),
         ({**MIXTRAL, "moe": {"num_experts": 8, "num_experts_per_tok": 9}}, "num_experts_per_tok"),
         ({**MIXTRAL, "moe": {**MIXTRAL["moe"], "num_shared_experts": 1}}, "num_shared_experts is"),
