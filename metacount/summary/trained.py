@@ -93,6 +93,8 @@ def _dtype(module: nn.Module) -> str:
     from metacount.tensors import DTYPES
 
     kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+    if kind is None:
+        raise InputError(f"{named(module)}: it has no parameters to train")
     found = next((name for name, known in DTYPES.items() if known == kind), None)
     if found is None:
         raise InputError(f"{named(module)}: its parameters are of {kind}, which is not trained")
