@@ -34,7 +34,7 @@ def table_text(name: str, table: Table) -> str:
 
 
 def prepare_for_torch() -> None:
-    """Stop garbage collection, in vain among the million objects that importing torch leaves."""
+    """Stop garbage collection, in vain among torch's million objects, and transformers' advice."""
     import gc
     import os
 

@@ -177,7 +177,7 @@ def largest_of(spec: ModelSpec, job: Job) -> Kind:
 
 
 def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
-    """Find the largest batch or length that fits, the rest as asked for, by halving."""
+    """Find the largest batch or length that fits, by halving; None where any does."""
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
     one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp

@@ -228,7 +228,7 @@ def _number(value: Fraction) -> str:
 
 
 def mfu_text(model: Model, lengths: Sequence[int], rows: Sequence[Utilization], run: str) -> str:
-    """Write one run's MFU under each formula, the smallest first; `*` outside a formula's scope."""
+    """Write one run's MFU by each formula: ours, then the smallest first; out of scope (*) last."""
     lines = [f"{bold(model.name)}  ({run})", ""]
     heads = ("MFU by the formula of", *(f"{exact(n)} tokens" for n in lengths))
     ours, *others = rows

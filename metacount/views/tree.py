@@ -83,7 +83,7 @@ def tree_text(model: Model | TransformersOnly, asked: Shown) -> str:
 
 
 def tree_lines(root: Node, chosen: tuple[str, ...], *, most: int, width: int) -> list[str]:
-    """Write one line per module and tensor, at most `most` lines: what does not fit is counted."""
+    """Write a line for each module and tensor, `most` at the most, and then how many are left."""
     asked = Shown(root=root, depth=None, chosen=chosen, made_by="")
     lines = _lines(asked.rows, chosen, asked, width)
     return lines if len(lines) <= most else [*lines[:most], f"... {len(lines) - most} lines more"]

@@ -77,7 +77,7 @@ class Monitor:
             self._stop.wait(self.period)
 
     def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
-        """Sum up the windows as fields of a row: medians, the lowest clock, and why it was low.
+        """Sum up the windows: medians, the lowest clock and why, the highest temperature.
 
         Energy is the median power times the median time of a call.
         """

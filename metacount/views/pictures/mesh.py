@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def mesh_figure(found: Sharded) -> Figure:
-    """Draw stages below each other, with a row for each tp index and a column for each dp index."""
+    """Draw stages below each other: a row for each tp index, a column for each of dp and cp."""
     import numpy as np
 
     mesh = found.job.mesh
