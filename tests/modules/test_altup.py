@@ -146,9 +146,9 @@ def test_each_layers_embedding_is_of_the_token_and_of_what_is_read() -> None:
     part = spec.last_stack.layer_inputs
     assert part is not None
     inputs = LayerInputs(spec, part, 6).double()
-    ids, x = torch.tensor([[3, 49, 50]]), torch.randn(1, 3, 13, dtype=torch.float64)
+    ids, x = torch.tensor([[3, 49, 50, -1]]), torch.randn(1, 4, 13, dtype=torch.float64)
     found, table = inputs(ids, x), inputs.embed_tokens.weight
-    for s, row in enumerate((3, 49, 0)):  # of 50 rows: a token beyond them reads row 0
+    for s, row in enumerate((3, 49, 0, 0)):  # of 50 rows: a token beyond them reads row 0
         for layer in range(6):
             cut = slice(layer * 11, (layer + 1) * 11)
             made = inputs.model_projection.weight[cut] @ x[0, s] / math.sqrt(13)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.miniatures import miniature
 from helpers.module_loops import Rows, assert_near, dot, linear, parts, randomised
 from torch import Tensor
 
+from metacount.catalog import entry
 from metacount.modules import Visibility
 from metacount.modules.build import build
-from metacount.modules.indexer import BlockIndexer
+from metacount.modules.indexer import CHOOSING, BlockIndexer, Indexer
 from metacount.spec import ModelSpec
 from metacount.spec import indexer as spec
 from metacount.spec.norm import Norms
@@ -184,3 +186,18 @@ def test_it_chooses_what_transformers_chooses() -> None:
             for t in range(17):
                 blocks = {j for j in chosen[b, head // 2, t].tolist() if j >= 0}
                 assert {s // SIZE for s in range(t + 1) if read[b, head, t, s]} == blocks
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("deepseek-v3.2", Indexer), ("minimax-m3-text", BlockIndexer)]
+)
+def test_an_indexers_choice_passes_no_gradient(name: str, kind: type) -> None:
+    model = build(miniature(entry(name).spec()), device="cpu", dtype="fp64", seed=0)
+    model(torch.randint(0, 101, (2, 9))).logits_BSV.sum().backward()
+    choosing = {id(p) for m in model.modules() if isinstance(m, CHOOSING) for p in m.parameters()}
+    assert choosing == {
+        id(p) for m in model.modules() if isinstance(m, kind) for p in m.parameters()
+    }
+    for name, parameter in model.named_parameters():
+        if id(parameter) in choosing:
+            assert parameter.grad is None, name
