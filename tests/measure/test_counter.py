@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from metacount import catalog
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
+from metacount.measure.others.alike import OwnNumber
 from metacount.measure.others.flops import CounterByClass
 from metacount.measure.others.fold import folded
 from metacount.measure.others.roles import Roles, told
@@ -337,7 +339,8 @@ ATTRIBUTES = {
 TABLES = {
     "embedding": "wte embed_tokens word_embeddings token_type_embeddings token_embedding",
     "position": "wpe embed_positions position_embeddings relative_attention_bias pos_emb "
-    "x_position_embeddings h_embed left_embed",
+    "x_position_embeddings h_embed left_embed positional rel_bias y_embed w_embed top_embed "
+    "right_embed bottom_embed depth_embed distance_embedding",
 }
 
 
@@ -436,6 +439,25 @@ def test_layers_that_are_handed_their_number_run_where_they_use_it(uses: str, ra
     every, _, _ = products(net, enabled=False)
     found, _, replayed = products(net, enabled=True)
     assert (found, replayed) == (every, 7 - ran)
+
+
+def asks(question: Callable[[int], object]) -> bool:
+    """Whether something is asked of a layer's number."""
+    number = OwnNumber(3)
+    question(number)
+    return number.asked
+
+
+def test_what_is_a_question_to_a_layers_number() -> None:
+    """A layer that compares its number, prints it or computes with it is not like the next one."""
+    compared = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+    computed = [operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv]
+    for question in (*compared, *computed):
+        assert asks(lambda number, q=question: q(number, 2)), question
+    for question in (str, bool, repr, "{}".format, lambda n: n in (1, 2), lambda n: n in {3}):
+        assert asks(question), question
+    assert not asks(lambda number: [1, 2, 3, 4][number])
+    assert not asks(lambda number: {"layer_idx": number})
 
 
 def test_what_a_model_has_no_answer_to() -> None:

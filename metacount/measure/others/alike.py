@@ -78,7 +78,8 @@ def _noted(name: str) -> Callable[..., object]:
     return operation
 
 
-QUESTIONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__format__"}
+COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
+QUESTIONS = {*COMPARISONS, "__str__", "__repr__", "__format__"}
 NO_QUESTION = frozenset(dir(object)) - QUESTIONS
 for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
     if _name.startswith("__"):
