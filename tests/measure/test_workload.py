@@ -243,3 +243,12 @@ def test_blocks_that_are_alike_run_once(
     assert (once.prefill, once.decode) == (each.prefill, each.decode)
     assert once.cache == each.cache
     assert [t.shape for t in once.states] == [t.shape for t in each.states]
+
+
+def test_what_a_run_keeps_by_role() -> None:
+    spec = miniature(catalog.entry("mamba-2.8b").spec())
+    found = measure_forward(build(spec), Workload(batch_size=2, seq_len=5))
+    # a channel: 5 values of the state in float32, the 4 positions of the convolution in bf16
+    assert found.parts("state_bytes") == {"state": 2 * 5 * 11 * (4 * 5 + 2 * 4)}
+    assert found.parts("kv_cache_bytes") == {"self-attention": 0, "cross-attention": 0}
+    assert found.parts("params") is None
