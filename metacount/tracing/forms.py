@@ -118,7 +118,7 @@ class Tracer:
         return form
 
     def _widened(self, quantity: str, form: CodeForm) -> CodeForm:
-        """Return the form of any S, for code that halves or doubles S; None if there is none."""
+        """Return the form of any S, for code that halves or doubles S; else `form` as it is."""
         between = {type(c) for c in form.domain if _is_limit_of_length(c)}
         if between.isdisjoint(UPPER) or between.isdisjoint(LOWER):
             return form
