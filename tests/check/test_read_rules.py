@@ -146,6 +146,8 @@ def test_a_remedy_of_one_setting_is_left_out() -> None:
 def test_nothing_goes_on_unseen() -> None:
     n = Recorded(7, "n", [])
     assert (3 + n - 1).text == "((3 + n) - 1)" and (100 // n % n).text == "((100 // n) % n)"
-    for hidden in (lambda: n**2, lambda: -n, lambda: n / 2, lambda: divmod(n, 2), lambda: n & 1):
+    rounded_up = -(-n // 3)  # what a number of chunks is
+    assert (rounded_up, rounded_up.text) == (3, "(0 - ((0 - n) // 3))")
+    for hidden in (lambda: n**2, lambda: n / 2, lambda: divmod(n, 2), lambda: n & 1):
         with pytest.raises(NotRecorded, match="an operation that is not recorded"):
             hidden()

@@ -65,7 +65,10 @@ def test_the_model_of_the_readers_choice(capsys: pytest.CaptureFixture[str], tin
         (("xyz",), "choose one of block, embedding"),
         (("moe", "--model", "llama-7b"), "needs a model with experts"),
         (("moe", "--model", "longcat-flash"), "experts in the place of a feed-forward: longcat-"),
-        (("norm", "--model", "longcat-flash"), "needs a block whose norms may stand elsewhere"),
+        (
+            ("norm", "--model", "longcat-flash"),
+            "needs a block with attention whose norms may stand",
+        ),
         (("block", "--model", "gemma-3n-e2b-text"), "lesson block has no word for n_altup_inputs"),
         (("moe", "--model", "nobody-7b"), "not in the catalog"),
         (("moe", "--lang", "fr"), "--lang 'fr' is not known; choose one of en, zh"),
