@@ -84,7 +84,10 @@ def is_whole(expr: sympy.Expr) -> bool:
 
 
 def is_zero(expr: sympy.Expr) -> bool | None:
-    """Tell whether `expr` is 0 for all sizes; None where floors, min or max leave it open."""
+    """Tell whether `expr` is 0 for all sizes; None where floors, min or max leave it open.
+
+    Sizes are whole numbers from 1; those at which a divisor is 0 are not spoken of.
+    """
     simple = plain(expr)
     if simple == 0:
         return True

@@ -238,7 +238,7 @@ def _sizes() -> frozenset[str]:
 
 
 def structure_key(spec: ModelSpec) -> tuple[tuple[str, str], ...]:
-    """Key a model by structure, not sizes: models of one key share a proof for all sizes."""
+    """Key a model by structure, not sizes: of one key, differences in letters are the same."""
     found = []
     for name, value in spec.to_dict().items():
         if name in IRRELEVANT:

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.miniatures import TINY, miniature
-from helpers.random_models import changed
+from helpers.miniatures import TINY
+from helpers.random_models import changed, workloads
 from helpers.release import ONLY
-from helpers.structures import first_of_each
+from helpers.structures import miniatures
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from metacount import Workload
-from metacount.catalog import entry
 from metacount.check import verdict
 from metacount.check.any_formula import check
 from metacount.check.judgement import EQUAL, WRONG
@@ -22,15 +21,6 @@ from metacount.errors import SpecError
 from metacount.spec import ModelSpec
 from metacount.textbook.closed_form import QUANTITIES, ClosedForm, closed_form
 from metacount.textbook.count import fitted
-
-MODELS = [miniature(entry(name).spec()) for name in first_of_each()]
-
-
-@st.composite
-def workloads(draw: st.DrawFn, spec: ModelSpec) -> Workload:
-    source = {"source_len": draw(st.integers(1, 9))} if spec.has_encoder else {}
-    lengths = {"batch_size": draw(st.integers(1, 3)), "seq_len": draw(st.integers(1, 13))}
-    return fitted(spec, Workload(**lengths, **source))
 
 
 @st.composite
@@ -75,8 +65,8 @@ def is_judged_right(formula: sympy.Expr, spec: ModelSpec, form: ClosedForm, at: 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_slip_in_any_formula(data: st.DataObject) -> None:
-    spec = data.draw(changed(MODELS, tries=4))
-    workload = data.draw(workloads(spec))
+    spec = data.draw(changed(miniatures(), tries=4))
+    workload = fitted(spec, data.draw(workloads(spec, "bf16")))
     try:
         form = closed_form(spec, workload, data.draw(st.sampled_from(list(QUANTITIES))))
     except SpecError:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from metacount.algebra.exact import is_whole, is_zero, plain, value_at
 from metacount.algebra.text import parse
@@ -164,3 +166,26 @@ def test_floors_that_change_nothing() -> None:
     assert is_zero(sympy.floor(N / 2) - N / 2) is None
     assert is_zero(sympy.Min(N, S) - sympy.Min(S, N)) is True
     assert is_zero(N - S) is False
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    k=st.integers(2, 5),
+    times=st.lists(st.integers(-2, 2), min_size=1, max_size=5),
+    linear=st.integers(-2, 2),
+    constant=st.integers(-1, 1),
+)
+def test_what_is_zero_is_zero_at_sizes(
+    k: int, times: list[int], linear: int, constant: int
+) -> None:
+    """Sums of floors of N + a over k: what is said of all sizes, at the first 60."""
+    floors = [n * sympy.floor((N + a) / k) for a, n in enumerate(times)]
+    for expr in (sympy.Add(*floors, linear * N, constant), _hermite(k) + constant):
+        values = {value_at(expr, {N: n}) for n in range(1, 61)}
+        assert is_zero(expr) in ((True, None) if values == {0} else (False, None))
+    assert is_zero(_hermite(k)) is True
+
+
+def _hermite(k: int) -> sympy.Expr:
+    """floor(N/k) + floor((N + 1)/k) + ... + floor((N + k - 1)/k) - N, which is 0."""
+    return sympy.Add(*(sympy.floor((N + a) / k) for a in range(k))) - N

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from metacount.errors import SpecError
-from metacount.spec import ModelSpec
+from metacount.spec import ModelSpec, Workload
 from metacount.spec.field import Field
 from metacount.spec.flat import FIELDS
 
@@ -75,3 +75,16 @@ def changed(draw: st.DrawFn, models: Sequence[ModelSpec], *, tries: int = 8) -> 
     """One of `models`, with other values for some of its fields."""
     spec = draw(st.sampled_from(models))
     return spec.replace(**draw(accepted(spec, tries=tries)))
+
+
+@st.composite
+def workloads(draw: st.DrawFn, spec: ModelSpec, *dtypes: str) -> Workload:
+    """A few short sequences for a model, in one of `dtypes`."""
+    sizes: dict[str, Any] = {"batch_size": draw(st.integers(1, 3))}
+    sizes["seq_len"] = draw(st.integers(1, 13))
+    sizes["dtype"] = draw(st.sampled_from(dtypes))
+    if spec.has_encoder:
+        sizes["source_len"] = draw(st.integers(1, 9))
+    if spec.kind == "prefix-decoder":
+        sizes["prefix_len"] = draw(st.integers(0, sizes["seq_len"]))
+    return Workload(**sizes)

@@ -24,6 +24,12 @@ def first_of_each(*, logits: bool = False) -> tuple[str, ...]:
     return tuple(found.values())
 
 
+@cache
+def miniatures() -> tuple[ModelSpec, ...]:
+    """A miniature of each structure."""
+    return tuple(miniature(entry(name).spec()) for name in first_of_each())
+
+
 def with_logits() -> dict[str, ModelSpec]:
     """A miniature of each structure that has logits, by the name of its model."""
     return {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY
-from helpers.random_models import changed
+from helpers.random_models import changed, workloads
 from helpers.release import ONLY
 from helpers.structures import with_logits
 from hypothesis import HealthCheck, assume, given, settings
@@ -29,20 +29,6 @@ ADAPTED = ["all-linear", "q_proj", "o_proj", "down_proj", "up_proj"]
 def models() -> tuple[ModelSpec, ...]:
     """A miniature of each structure of the catalog that has logits."""
     return tuple(with_logits().values())
-
-
-@st.composite
-def workloads(draw: st.DrawFn, spec: ModelSpec) -> Workload:
-    sizes: dict[str, Any] = {
-        "batch_size": draw(st.integers(1, 3)),
-        "seq_len": draw(st.integers(1, 13)),
-    }
-    sizes["dtype"] = draw(st.sampled_from(["bf16", "fp16", "fp32"]))
-    if spec.has_encoder:
-        sizes["source_len"] = draw(st.integers(1, 9))
-    if spec.kind == "prefix-decoder":
-        sizes["prefix_len"] = draw(st.integers(0, sizes["seq_len"]))
-    return Workload(**sizes)
 
 
 @st.composite
@@ -85,7 +71,7 @@ def differing(step: Training) -> dict[str, tuple[int, int]]:
 def test_any_step_of_any_model(data: st.DataObject) -> None:
     spec = data.draw(changed(models()))
     try:
-        workload = data.draw(workloads(spec))
+        workload = data.draw(workloads(spec, "bf16", "fp16", "fp32"))
         step = metacount.train(spec, workload, data.draw(setups(workload.dtype)))
     except (SpecError, InputError):
         assume(False)

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import WORKLOAD, assert_full, miniature
-from helpers.random_models import changed
+from helpers.random_models import changed, workloads
 from helpers.release import ONLY, one_in
-from helpers.structures import OTHER_WAYS, first_of_each
+from helpers.structures import OTHER_WAYS, first_of_each, miniatures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import attention, block, moe, mtp
-from metacount.spec import ModelSpec, Workload
+from metacount.spec import Workload
 from metacount.verify import compare as witnesses
 
 BUILDABLE = [e for e in catalog.entries() if e.sizes is not None]
-MINIATURES = [miniature(catalog.entry(name).spec()) for name in first_of_each()]
 LLAMA_7B = catalog.entry("llama-7b").spec()
 
 
@@ -125,20 +124,11 @@ def test_on_what_an_encoder_is_silent() -> None:
         assert_full(witness, {"decode_matmul_flops"})
 
 
-@given(spec=changed(MINIATURES), batch=st.integers(1, 3), seq=st.integers(1, 12), data=st.data())
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
-def test_any_model_that_the_spec_allows(
-    spec: ModelSpec, batch: int, seq: int, data: st.DataObject
-) -> None:
-    source = data.draw(st.integers(1, 9)) if spec.has_encoder else None
-    prefix = data.draw(st.integers(0, seq)) if spec.kind == "prefix-decoder" else 0
-    workload = Workload(
-        batch_size=batch, seq_len=seq, source_len=source, prefix_len=prefix, dtype="fp32"
-    )
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_model_that_the_spec_allows(data: st.DataObject) -> None:
+    spec = data.draw(changed(miniatures()))
+    workload = data.draw(workloads(spec, "fp32"))
     assert witnesses.verify("random", spec, workload).differences == ()
 
 
