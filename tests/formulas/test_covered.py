@@ -17,13 +17,14 @@ from metacount.formulas.backward import (
 )
 from metacount.formulas.forward import Attending, Pass, Widths, dense_of
 from metacount.formulas.kept import activation_kept, bytes_of
-from metacount.formulas.kept_attention import core_kept
+from metacount.formulas.kept_attention import attention_kept, core_kept
 from metacount.formulas.kept_masks import attention_way
 from metacount.formulas.kept_model import kept_terms
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.ffn import FeedForward
+from metacount.spec.mla import LatentAttention
 
 PLAIN = ModelSpec.from_dict(TINY)
 LATENT = miniature(entry("deepseek-v2").spec())  # queries and keys of 7 + 4 values a head
@@ -132,6 +133,8 @@ KERNELS: list[tuple[ModelSpec, str, bool, bool]] = [
     (small("chinchilla-70b"), "position", True, False),
     (small("mamba-2.8b"), "", False, False),
 ]
+WHY = dict.fromkeys(("window_kind", "kind"), ": it needs a mask")
+WHY["position"] = ": it adds to scores"
 
 
 @pytest.mark.parametrize(("spec", "name", "flash", "sdpa"), KERNELS)
@@ -143,9 +146,10 @@ def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa:
             continue
         with pytest.raises(SpecError) as error:
             covered.check_fused_run(spec, run(attention))
-        assert str(error.value).startswith(f"{name} has no formula with fused attention")
-        assert str(error.value).endswith("; choose attention eager")
-        assert f": got {getattr(spec, name)!r};" in str(error.value)
+        assert str(error.value) == (
+            f"{name} has no formula with fused attention{WHY.get(name, '')}: "
+            f"got {getattr(spec, name)!r}; choose attention eager"
+        )
 
 
 def test_what_a_kernel_does_not_compute_keeps_nothing() -> None:
@@ -154,6 +158,42 @@ def test_what_a_kernel_does_not_compute_keeps_nothing() -> None:
     assert isinstance(part, Attention)
     with pytest.raises(SpecError, match="attention_softcap has no formula with fused attention"):
         core_kept(how, part, sinks=False)
+    latent = WIDE.last_stack.attention
+    assert isinstance(latent, LatentAttention)
+    with pytest.raises(SpecError, match="v_head_dim has no formula with fused attention: got 12"):
+        core_kept(how, latent, sinks=False)
+
+
+@pytest.mark.parametrize(
+    ("placement", "is_after"),
+    [
+        ("pre", False),
+        ("post", True),
+        ("sandwich", True),
+        ("deep", True),
+        ("parallel", False),
+        ("parallel_two", False),
+        ("post_branch", True),
+        ("stream", False),
+        ("hybrid", True),  # of its blocks with attention, which are all here
+    ],
+)
+def test_the_last_matrix_is_repeated_if_a_norm_is_after_it(placement: str, is_after: bool) -> None:
+    step = Pass(batch_size=1, seq_len=8, checkpointing="full")
+    repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), step)
+    last = 0 if is_after else 2 * 8 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers
+    assert repeated["ffn"] == 2 * 8 * 3 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers - last
+
+
+def test_a_ring_gives_the_result_twice() -> None:
+    """Queries that are not rotated have one result, unless a ring is said to make it."""
+    part, norms = PLAIN.last_stack.attention, PLAIN.last_stack.norms
+    assert isinstance(part, Attention)
+    sizes: dict[str, Any] = {"batch_size": 1, "n_queries": 8, "n_keys": 8}
+    alone = Attending(**sizes, widths=Widths(value=2), attention="flash")
+    ring = Attending(**sizes, widths=Widths(value=2), attention="flash", ring=True)
+    kept = [bytes_of(attention_kept(run, part, norms)) for run in (alone, ring)]
+    assert kept[1] - kept[0] == 2 * 8 * part.n_heads * part.head_dim
 
 
 def test_words_that_are_unknown() -> None:

@@ -149,6 +149,26 @@ def test_what_shared_experts_repeat(alone: str) -> None:
     assert_equal(*both(spec, workload(spec, 2, 5, "bf16"), setup))
 
 
+@pytest.mark.parametrize("alone", ["q_proj", "k_proj", "v_proj"])
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_one_projection_of_the_first_block_alone(alone: str, softcap: float | None) -> None:
+    spec = ModelSpec.from_dict({**TINY, "attention_softcap": softcap})
+    trained = f"decoder.layers.0.self_attn.{alone}."
+    frozen = tuple(path for path in tensors_by_path(spec) if not path.startswith(trained))
+    assert_equal(*both(spec, workload(spec, 2, 5, "bf16"), Setup(freeze=frozen)))
+
+
+@pytest.mark.parametrize("alone", ["o_proj", "kv_b_proj"])
+@pytest.mark.parametrize("n_heads", [1, 6])
+def test_one_projection_of_latent_attention_alone(alone: str, n_heads: int) -> None:
+    """With one head the kernel's result is what o_proj reads; of more it is copied."""
+    spec = small("deepseek-v2").replace(n_heads=n_heads)
+    trained = f"decoder.layers.0.self_attn.{alone}."
+    frozen = tuple(path for path in tensors_by_path(spec) if not path.startswith(trained))
+    setup = Setup(attention="flash", freeze=frozen)
+    assert_equal(*both(spec, workload(spec, 2, 5, "bf16"), setup))
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     specs(),

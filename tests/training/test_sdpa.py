@@ -63,7 +63,7 @@ def assert_equal(counted: TrainingCount, found: Training) -> None:
 
 
 # of masks and kernels what there is: none, windows, chunks, biases with a gradient and without, a
-# prefix, values of another width than the keys
+# prefix, values of another width than the keys, no attention
 @pytest.mark.parametrize(
     "name",
     [
@@ -76,6 +76,7 @@ def assert_equal(counted: TrainingCount, found: Training) -> None:
         "deepseek-v3",
         "gopher-280b",
         "gemma3-27b-text",
+        "mamba-2.8b",
     ],
 )
 def test_each_way_that_sdpa_is_run(name: str) -> None:
