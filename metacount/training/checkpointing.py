@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
+from metacount.errors import InputError
 from metacount.measure.operators import multiplies
 from metacount.measure.torch_private import tree_flatten, tree_leaves, tree_unflatten
 
 if TYPE_CHECKING:
-    from torch.utils.checkpoint import SelectiveCheckpointContext
-
     from metacount.measure.torch_private import OpOverload
 
 
@@ -66,10 +70,19 @@ def checkpointed(layers: list[nn.Module], way: str, watch: Watch, modes: Modes) 
     """Make layers keep what `way` (none, selective, full) says and recompute the rest; undo after.
 
     `modes` are those that a forward runs in: the backward, which runs it again, has none.
+
+    Raises `InputError` where somebody wants to know what selective checkpointing keeps and torch
+    does not say: 2.11 asks for a choice before it has the result.
     """
     if way == "none":
         yield
         return
+    says = hasattr(SelectiveCheckpointContext(is_recompute=False), "op_output")
+    if way == "selective" and not says and type(watch) is not Unwatched:
+        raise InputError(
+            f"checkpointing selective cannot be measured with torch {torch.__version__}, which "
+            "does not say what an operator gave: choose full or none, or install torch 2.13"
+        )
     before = {id(layer): vars(layer).get("forward") for layer in layers}
     for layer in layers:
         vars(layer)["forward"] = _checkpointed(layer, way == "selective", watch, modes)
@@ -93,7 +106,7 @@ def _checkpointed(
         context: SelectiveCheckpointContext, func: OpOverload, *args: object, **kwargs: object
     ) -> bool:
         keeps = multiplies(func)
-        if keeps:
+        if keeps and type(watch) is not Unwatched:
             watch.result([t for t in tree_leaves(context.op_output) if isinstance(t, Tensor)])
         return keeps
 

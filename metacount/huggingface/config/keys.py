@@ -50,7 +50,7 @@ HARMLESS = (
         "gradient_checkpointing _attn_implementation attn_implementation "
         "_attn_implementation_autoset _attn_implementation_internal _experts_implementation "
         "experts_implementation _experts_implementation_internal auto_map custom_pipelines "
-        "quantization_config pretraining_tp init_device onnx_export"
+        "quantization_config pretraining_tp init_device onnx_export ignore_keys_at_rope_validation"
     )
     # training
     | words(

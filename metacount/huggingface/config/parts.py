@@ -8,6 +8,8 @@ from metacount.huggingface.config.rope import scaling_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from typing import Any
+
     from metacount.files import Json
 
 # Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
@@ -93,12 +95,14 @@ def rope(
     if partial in keys.defaults:
         factor = _rope_number(keys, found, "partial_rotary_factor", partial)
         fields |= rotary(keys, head_dim, factor, rounds_up)
-    elif found.get("partial_rotary_factor", 1.0) not in (1.0, None):
-        keys.unmapped(
-            "partial_rotary_factor",
-            found["partial_rotary_factor"],
-            "this family rotates whole heads",
-        )
+    else:
+        keys.fixed("partial_rotary_factor", 1.0)
+        if found.get("partial_rotary_factor", 1.0) not in (1.0, None):
+            keys.unmapped(
+                "partial_rotary_factor",
+                found["partial_rotary_factor"],
+                "this family rotates whole heads",
+            )
     return fields
 
 
@@ -204,11 +208,27 @@ def shortest_period(letters: str) -> str:
     return letters[: len(letters) - border[-1]]
 
 
+# What older configs call a kind of layer, and transformers reads as the newer name.
+RENAMED_LAYERS = {
+    "attention": "full_attention",
+    "mamba": "linear_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+}
+
+
+def named_layers(keys: Keys) -> Any:
+    """Read `layer_types` with today's names of the kinds; None when it is left out."""
+    types = keys.given("layer_types")
+    if not isinstance(types, list):
+        return types
+    return [RENAMED_LAYERS.get(t, t) if isinstance(t, str) else t for t in types]
+
+
 def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[str, ...]) -> str:
     """Write one letter a layer: L where `layer_types` has `allowed[1]`,
     G where it has `allowed[0]`.
     """
-    types = keys.given("layer_types")
+    types = named_layers(keys)
     types = default if types is None else types
     if not isinstance(types, list):
         raise SpecError("layer_types", "must be a list", types, "remove it")

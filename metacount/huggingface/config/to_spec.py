@@ -165,7 +165,11 @@ def _choose_class(config: Json, family: Family) -> tuple[str, str, str]:
     named = config.get("architectures")
     named = [named] if isinstance(named, str) else named
     if named is None or named == []:
-        return default, _end(classes, default), f"the {family.kind} class of its type"
+        end = classes[default]
+        if end is None:
+            what = f"is not given, and {default}, the {family.kind} class of this type, has no spec"
+            raise UnmappedClass("architectures", what, None, f"name one: {_with_a_spec(classes)}")
+        return default, end, f"the {family.kind} class of its type"
     if not isinstance(named, list) or not isinstance(named[0], str):
         raise SpecError(
             "architectures", "must be a list of class names", named, f"remove it to count {default}"
@@ -186,13 +190,16 @@ def _end(classes: dict[str, str | None], name: str) -> str:
 
 
 def _no_spec(name: str, classes: dict[str, str | None]) -> UnmappedClass:
-    known = [name for name, end in classes.items() if end is not None]
     return UnmappedClass(
         "architectures",
         "names a class that has no spec",
         name,
-        f"those of this type that have one: {', '.join(known)}",
+        f"those of this type that have one: {_with_a_spec(classes)}",
     )
+
+
+def _with_a_spec(classes: dict[str, str | None]) -> str:
+    return ", ".join(name for name, end in classes.items() if end is not None)
 
 
 __all__ = [

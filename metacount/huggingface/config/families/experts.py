@@ -110,6 +110,7 @@ def phimoe(keys: Keys) -> Json:
 
 def granitemoe(keys: Keys) -> Json:
     """Read a config of Granite 3 MoE: softmax over the chosen logits, Granite's multipliers."""
+    keys.fixed("position_embedding_type", "rope")
     fields = {**block(keys), **granite_scales(keys)}
     bias = keys.flag("attention_bias")
     fields |= {**biases(bias, bias), **rope(keys, fields["head_dim"])}

@@ -132,6 +132,7 @@ def gpt_neox(keys: Keys) -> Json:
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     parallel = keys.flag("use_parallel_residual")
+    keys.fixed("partial_rotary_factor", keys.raw("rotary_pct"))  # transformers reads rotary_pct
     return {
         **fields,
         **biases(bias, bias),

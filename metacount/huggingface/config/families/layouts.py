@@ -198,8 +198,8 @@ FAMILIES = {
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
         },
-        ignored="cache_implementation layer_switch order_of_interleaved_layers "
-        "use_parallel_embedding",
+        ignored="_sliding_window_pattern cache_implementation layer_switch "
+        "order_of_interleaved_layers use_parallel_embedding",
     ),
     "glm": decoder("Glm", glm, GLM),
     "glm4": decoder("Glm4", glm4, GLM),

@@ -17,14 +17,14 @@ from metacount.huggingface.config.families.state_space import (
     without_idle,
 )
 from metacount.huggingface.config.keys import Keys, is_number
-from metacount.huggingface.config.parts import biases, rope, shortest_period
+from metacount.huggingface.config.parts import biases, named_layers, rope, shortest_period
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
 
-# What a layer is called, today and in older configs -> the letter of its mixer.
-MIXERS = {"linear_attention": "R", "mamba": "R", "full_attention": "A", "attention": "A"}
+# What a layer is called -> the letter of its mixer.
+MIXERS = {"linear_attention": "R", "full_attention": "A"}
 # The names of a Mamba-2 mixer's keys, in the order of `heads`.
 IBM_NAMES = (
     "mamba_n_heads",
@@ -109,7 +109,7 @@ def positions(keys: Keys, head_dim: int) -> Json:
 
 def mixer_letters(keys: Keys, n_layers: int) -> str:
     """Write one letter a layer by `layer_types`; each layer is recurrent where there is no list."""
-    names = keys.raw("layer_types")
+    names = named_layers(keys)
     names = ["linear_attention"] * n_layers if names is None else names
     if not isinstance(names, list) or len(names) != n_layers:
         raise SpecError(

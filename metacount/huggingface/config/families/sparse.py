@@ -7,7 +7,13 @@ from metacount.huggingface.config.families.latent import DEEPSEEK, latent
 from metacount.huggingface.config.families.mixtures import EXPERTS, NOAUX, noaux, sparse_layers
 from metacount.huggingface.config.families.routing import prediction, routed, with_experts
 from metacount.huggingface.config.keys import Keys
-from metacount.huggingface.config.parts import layer_types, rope, shortest_period, sizes
+from metacount.huggingface.config.parts import (
+    layer_types,
+    named_layers,
+    rope,
+    shortest_period,
+    sizes,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ def deepseek_v32(keys: Keys) -> Json:
     """Read a config of DeepSeek-V3.2 (arXiv:2512.02556): every layer has an indexer."""
     fields = latent(keys, "interleaved")
     fields["v_head_dim"] = keys.size("v_head_dim")
-    n_layers, types = fields["n_layers"], keys.given("layer_types")
+    n_layers, types = fields["n_layers"], named_layers(keys)
     if types is not None and types != ["indexed_attention"] * n_layers:
         keys.unmapped("layer_types", types, "every layer is indexed_attention: remove it")
     keys.only("mlp_bias", False)
