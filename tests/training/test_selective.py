@@ -76,5 +76,5 @@ def test_a_torch_that_does_not_say_what_is_kept(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(checkpointing, "SelectiveCheckpointContext", Before)
     model, setup = build(miniature(entry("llama-7b").spec())), Setup(checkpointing="selective")
-    with pytest.raises(InputError, match="selective cannot be measured with torch .*: choose full"):
+    with pytest.raises(InputError, match="selective cannot be measured with torch"):
         train_reference(model, ("", ""), Workload(seq_len=8), setup)
