@@ -7,7 +7,7 @@ from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
     from typing import Any, NoReturn, TypeGuard
 
     from metacount.files import Json
@@ -87,6 +87,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "cross_attention_hidden_size": (None,),
     "tie_encoder_decoder": (False, None),
     "pruned_heads": ({}, None),
+    "is_decoder": (False, None),
 }
 
 
@@ -221,7 +222,7 @@ class Keys:
         """Raise `UnmappedKey` for a value that may be right, but that no spec says."""
         raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
 
-    def finish(self, ignored: Iterable[str], *, kind: str) -> tuple[str, ...]:
+    def finish(self, ignored: Collection[str], *, kind: str) -> tuple[str, ...]:
         """Return the keys that were passed over; raise `UnmappedKey` for one that nobody knows.
 
         A key of the family that its function did not read has no part in this class or layout.
@@ -231,7 +232,7 @@ class Keys:
         for name, value in self.data.items():
             if name in self.read:
                 continue
-            if name in NEUTRAL:
+            if name in NEUTRAL and name not in ignored:
                 if not any(same(value, a) for a in NEUTRAL[name]):
                     self.unmapped(name, value, "remove it")
             elif name == "is_encoder_decoder":

@@ -12,6 +12,7 @@ from metacount.huggingface.config.to_spec import spec_from_config
 # type, the version that wrote it so, what it wrote, a value that means another model
 OLDER: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("gpt_neox", "4.46.3", {"partial_rotary_factor": 0.25}, {"partial_rotary_factor": 0.5}),
+    ("gpt_neox", "4.57.6", {"rope_theta": 10000}, {"rope_theta": 500000}),
     ("solar_open", "5.17.0", {"partial_rotary_factor": 1.0}, {"partial_rotary_factor": 0.5}),
     ("granitemoe", "4.57.6", {"position_embedding_type": "rope"}, {"position_embedding_type": "x"}),
     (
@@ -54,6 +55,8 @@ def test_a_key_of_before(
     [
         # beside `layer_types`, which says it
         ("cohere2", {"_sliding_window_pattern": 4}),
+        # what every config had before 5.0
+        ("llama", {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}),
         # a mark for transformers itself, which 5.0.0 left in the file
         ("phi3", {"ignore_keys_at_rope_validation": None}),
     ],

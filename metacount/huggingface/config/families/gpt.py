@@ -132,7 +132,9 @@ def gpt_neox(keys: Keys) -> Json:
     fields = sizes(keys)
     bias = keys.flag("attention_bias")
     parallel = keys.flag("use_parallel_residual")
-    keys.fixed("partial_rotary_factor", keys.raw("rotary_pct"))  # transformers reads rotary_pct
+    # older configs have both names of each; transformers reads the second
+    keys.fixed("partial_rotary_factor", keys.raw("rotary_pct"))
+    keys.fixed("rope_theta", keys.raw("rotary_emb_base"))
     return {
         **fields,
         **biases(bias, bias),
