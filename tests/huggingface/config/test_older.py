@@ -9,40 +9,40 @@ import pytest
 from metacount.huggingface.config.keys import UnmappedKey
 from metacount.huggingface.config.to_spec import spec_from_config
 
-# type, the version that wrote it so, what it wrote, a value that means another model
-OLDER: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
-    ("gpt_neox", "4.46.3", {"partial_rotary_factor": 0.25}, {"partial_rotary_factor": 0.5}),
-    ("gpt_neox", "4.57.6", {"rope_theta": 10000}, {"rope_theta": 500000}),
-    ("solar_open", "5.17.0", {"partial_rotary_factor": 1.0}, {"partial_rotary_factor": 0.5}),
-    ("granitemoe", "4.57.6", {"position_embedding_type": "rope"}, {"position_embedding_type": "x"}),
+TODAY = {"num_hidden_layers": 3, "layer_types": ["linear_attention"] * 2 + ["full_attention"]}
+BEFORE = {**TODAY, "layer_types": ["mamba"] * 2 + ["attention"]}
+# type, the version that wrote it so, what it wrote, what it means, a value that means another model
+OLDER: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("gpt_neox", "4.46.3", {"partial_rotary_factor": 0.25}, {}, {"partial_rotary_factor": 0.5}),
+    ("gpt_neox", "4.57.6", {"rope_theta": 10000}, {}, {"rope_theta": 500000}),
+    ("solar_open", "5.17.0", {"partial_rotary_factor": 1.0}, {}, {"partial_rotary_factor": 0.5}),
     (
-        "granitemoeshared",
-        "5.0.0",
+        "granitemoe",
+        "4.57.6",
         {"position_embedding_type": "rope"},
+        {},
         {"position_embedding_type": "nope"},
     ),
     (
         "deepseek_v32",
         "5.17.0",
         {"layer_types": ["deepseek_sparse_attention"] * 61},
+        {},
         {"layer_types": ["full_attention"] * 61},
     ),
-    (
-        "granitemoehybrid",
-        "4.57.6",
-        {"layer_types": ["mamba"] * 9 + ["attention"] * 3, "num_hidden_layers": 12},
-        {"layer_types": ["mamba"] * 9 + ["conv"] * 3, "num_hidden_layers": 12},
-    ),
+    ("granitemoehybrid", "4.57.6", BEFORE, TODAY, {**TODAY, "layer_types": ["conv"] * 3}),
 ]
 
 
-@pytest.mark.parametrize(("model_type", "version", "written", "wrong"), OLDER)
+@pytest.mark.parametrize(("model_type", "version", "written", "today", "wrong"), OLDER)
 def test_a_key_of_before(
-    model_type: str, version: str, written: dict[str, Any], wrong: dict[str, Any]
+    model_type: str,
+    version: str,
+    written: dict[str, Any],
+    today: dict[str, Any],
+    wrong: dict[str, Any],
 ) -> None:
     config = {"model_type": model_type, "transformers_version": version}
-    today = {"layer_types": ["linear_attention"] * 9 + ["full_attention"] * 3}
-    today = {"num_hidden_layers": 12, **today} if model_type == "granitemoehybrid" else {}
     assert (
         spec_from_config({**config, **written}).spec == spec_from_config({**config, **today}).spec
     )
