@@ -87,6 +87,7 @@ PARTS = {
             "tests/training/test_each_choice.py",
             "tests/training/test_each_structure.py",
             "tests/training/test_formulas_of_mixers.py",
+            "tests/training/test_kept_of_blocks.py",
             "tests/training/test_kept_of_mixers.py",
             "tests/training/test_partly.py",
             "tests/training/test_sdpa.py",
