@@ -31,7 +31,7 @@ MODELS: dict[str, tuple[ModelSpec, str]] = {
         miniature(entry("t5-base").spec()).replace(norm_placement="sandwich"),
         "bf16",
     ),
-    "a shared block": (miniature(entry("zamba2-1.2b").spec()), "bf16"),
+    "a shared block": (miniature(entry("zamba2-1.2b").spec()).replace(n_layers=5), "bf16"),
     "mixers of two kinds, experts": (miniature(entry("jamba-1.5-mini").spec()), "bf16"),
     "both mixers in a block": (miniature(entry("falcon-h1-0.5b").spec()), "bf16"),
     "some rotate, some have no attention": (
