@@ -36,7 +36,7 @@ EQUIVALENT = {
     "metacount/formulas/kept_mixing.py  int(seq_len.max()) - 1 -> int(seq_len.max()) + 1   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
     "metacount/formulas/kept_mixing.py  int(seq_len.max()) - 1 -> int(seq_len.max())   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
     "metacount/formulas/kept_mixing.py  1 -> 0   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
-    "metacount/formulas/kept_model.py  'ARPS' -> 'ARPS?'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in (\"AP\", \"RPS\", \"ARPS\")": "no kind of layer has a question mark for its letter",
+    'metacount/formulas/kept_model.py  \'ARPS\' -> \'ARPS?\'   in: lettered_layers(n_layers, last.mixer_pattern, letters) for letters in ("AP", "RPS", "ARPS")': "no kind of layer has a question mark for its letter",
     "metacount/formulas/kept_model.py  parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed - n_both, n_dense) -> parts = [(n_blocks, one) for n_blocks in (n_mixing, n_routed - n_both, n_dense)]   in: parts += [(n_blocks, one) for n_blocks in (n_mixing, n_routed - n_both, n_dense)]": "nothing is in it before",
     "metacount/formulas/kept_model.py  zip(spec.stacks, lengths, strict=True) -> zip(spec.stacks, lengths)   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",
     "metacount/formulas/kept_model.py  True -> False   in: for part, n in zip(spec.stacks, lengths, strict=True):": "as many lengths as stacks",

@@ -6,10 +6,12 @@ import pytest
 from helpers.miniatures import TINY, miniature
 from helpers.steps import assert_equal, both, workload
 
-from metacount import Setup
+from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas.forward import Pass
+from metacount.formulas.kept_model import block_terms, kept_terms
 from metacount.spec import DTYPE_BYTES, ModelSpec
+from metacount.textbook.closed_form import closed_form
 from metacount.textbook.training import block_bytes
 from metacount.textbook.training.blocks import block_numbers
 
@@ -64,3 +66,30 @@ def test_a_block_is_what_a_model_keeps_more_with_it(name: str) -> None:
         formula.append(sum(n * blocks[kind] for kind, n in block_numbers(fewer).items()))
     assert len(kept) > 1
     assert [kept[0] - one for one in kept] == [formula[0] - one for one in formula]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_listed_that_is_not_there(name: str) -> None:
+    spec = MODELS[name][0]
+    run = Pass(batch_size=3, seq_len=5, source_len=7 if spec.has_encoder else None)
+    assert all(term.times for term in kept_terms(spec, run))
+
+
+def test_a_norm_that_is_not_there_is_taken_from_the_norms() -> None:
+    """Term by term: what a model without its first norm keeps is nowhere less than nothing."""
+    spec = ModelSpec.from_dict({**TINY, "first_norm": False})
+    kept: dict[tuple[str, str], int] = {}
+    for term in kept_terms(spec, Pass(batch_size=3, seq_len=5)):
+        key = (term.role, term.name)
+        kept[key] = kept.get(key, 0) + int(term.bytes)
+    assert min(kept.values()) > 0
+
+
+def test_what_has_no_formula_is_refused() -> None:
+    run = Pass(batch_size=3, seq_len=5)
+    windows = {"position": "alibi", "window": 3, "window_pattern": "LG"}
+    with pytest.raises(SpecError, match="window_pattern has no formula for training with a bias"):
+        block_terms(ModelSpec.from_dict({**TINY, **windows}), run, 5, rotated=False)
+    some = {"n_layers": 5, "mixer_pattern": "ANA", "nope_every": 2}
+    with pytest.raises(SpecError, match="nope_every has no formula for training in letters beside"):
+        closed_form(ModelSpec.from_dict({**TINY, **some}), Workload(seq_len=8), "activation_bytes")
