@@ -83,6 +83,12 @@ def test_each_way_that_sdpa_is_run(name: str) -> None:
     assert_equal(*both(miniature(entry(name).spec()), 3, 11, "bf16", "none"))
 
 
+def test_latent_attention_behind_a_prefix() -> None:
+    """Values as wide as keys go to the kernel, which keeps the mask of the prefix."""
+    spec = miniature(entry("deepseek-v2").spec()).replace(kind="prefix-decoder", v_head_dim=11)
+    assert_equal(*both(spec, 3, 5, "bf16", "none"))
+
+
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(specs(), st.sampled_from(RUNS))
 def test_any_model(spec: ModelSpec, run: tuple[int, int, str, str]) -> None:
