@@ -212,3 +212,9 @@ def test_what_has_no_formula_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(SpecError, match="seq_len has no form in letters where a scan doubles"):
         closed_form(spec_of("mamba-2.8b", {}), Workload(), "activation_bytes")
+
+
+def test_a_scan_in_letters() -> None:
+    spec, work = spec_of("mamba2-130m", {}), Workload(batch_size=2, seq_len=8)
+    form = closed_form(spec, work, "activation_bytes")
+    assert form.total == training_count(spec, work).activation_bytes
