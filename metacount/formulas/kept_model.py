@@ -253,7 +253,7 @@ def around_terms(
     norms, widths, tokens = spec.last_stack.norms, run.widths, run.batch_size * n
     branches = 2 + cross if branches is None else branches
     placement, kept = norms.placement, []
-    n_norms = {"parallel": 1, "parallel_two": 2, "sandwich": 2 * branches}.get(placement, branches)
+    n_norms = {"parallel": 1, "sandwich": 2 * branches}.get(placement, branches)
     n_inputs = 1 if placement == "parallel" else branches
     if cross:
         part = attention_of(spec)

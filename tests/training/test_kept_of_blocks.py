@@ -75,14 +75,26 @@ def test_nothing_is_listed_that_is_not_there(name: str) -> None:
     assert all(term.times for term in kept_terms(spec, run))
 
 
+def by_name(spec: ModelSpec, run: Pass) -> dict[str, int]:
+    """Bytes of the terms of each name."""
+    kept: dict[str, int] = {}
+    for term in kept_terms(spec, run):
+        kept[term.name] = kept.get(term.name, 0) + int(term.bytes)
+    return kept
+
+
 def test_a_norm_that_is_not_there_is_taken_from_the_norms() -> None:
     """Term by term: what a model without its first norm keeps is nowhere less than nothing."""
     spec = ModelSpec.from_dict({**TINY, "first_norm": False})
-    kept: dict[tuple[str, str], int] = {}
-    for term in kept_terms(spec, Pass(batch_size=3, seq_len=5)):
-        key = (term.role, term.name)
-        kept[key] = kept.get(key, 0) + int(term.bytes)
-    assert min(kept.values()) > 0
+    assert min(by_name(spec, Pass(batch_size=3, seq_len=5)).values()) > 0
+
+
+def test_two_norms_of_one_input_keep_it_once() -> None:
+    spec = ModelSpec.from_dict({**TINY, "norm_placement": "parallel_two"})
+    kept = by_name(spec, Pass(batch_size=3, seq_len=5, bytes_per_value=4))
+    one = 3 * 5 * spec.d_model * 4
+    assert kept["norm: x"] == spec.n_layers * one
+    assert kept["norm: normed"] == 2 * spec.n_layers * one
 
 
 def test_what_has_no_formula_is_refused() -> None:
