@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten as tree_flatten
@@ -160,6 +162,41 @@ def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
     # with symbols its cache takes longer to ask and to fill than it saves: twice the time
     mode.cache_enabled = False
     return environment, mode
+
+
+class _InPython(TorchFunctionMode):
+    """Runs functions by torch's decompositions in Python, which keep sizes that are symbols.
+
+    But not the loss, of which these make one operator without a price and without a gradient.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run a function with these decompositions in force, or the loss without."""
+        from torch._dispatch.python import enable_python_dispatcher
+
+        loss = func is nn.functional.cross_entropy
+        with nullcontext() if loss else enable_python_dispatcher():
+            return func(*args, **(kwargs or {}))
+
+
+@cache
+def _products_keep_symbols() -> bool:
+    environment, mode = symbolic_shapes()
+    raw, size = symbolic_size(environment, "n", 7)
+    with unwatched(), mode:
+        torch.empty(size, 2, 1) @ torch.empty(size, 1, 3)
+    return environment.replace(raw) == raw
+
+
+def symbols_in_products() -> AbstractContextManager[object]:
+    """Keep symbols in the sizes of products: torch 2.11 makes numbers of them, 2.13 does not."""
+    return nullcontext() if _products_keep_symbols() else _InPython()
 
 
 def symbolic_size(environment: ShapeEnv, name: str, hint: int) -> tuple[sympy.Expr, torch.SymInt]:

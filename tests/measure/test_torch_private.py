@@ -123,6 +123,15 @@ def test_sizes_that_are_symbols() -> None:
     assert not private.is_fake(torch.empty(1))
 
 
+def test_products_keep_sizes_that_are_symbols() -> None:
+    environment, mode = private.symbolic_shapes()
+    raw, size = private.symbolic_size(environment, "n", 7)
+    with mode, private.symbols_in_products():
+        product = torch.empty(size, 2, 1) @ torch.empty(size, 1, size)
+    assert str(product.numel().node.expr) == f"2*{raw}**2"
+    assert environment.replace(raw) == raw
+
+
 def test_views_and_what_writes() -> None:
     aten = torch.ops.aten
     assert private.returns_its_input(aten.view.default)

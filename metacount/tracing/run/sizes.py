@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import sympy
 import torch
 
-from metacount.measure.torch_private import symbolic_shapes, symbolic_size
+from metacount.measure.torch_private import symbolic_shapes, symbolic_size, symbols_in_products
 from metacount.tracing.run.patches import symbols_as_numbers
 
 SMALLEST = 3  # torch's code asks of every size, and of S - 1, whether it is 0 or 1
@@ -68,7 +68,7 @@ class Sizes:
         """Give tensors symbolic sizes and no data in the block;
         a symbol passes for a whole number.
         """
-        with symbols_as_numbers(), self.mode:
+        with symbols_as_numbers(), self.mode, symbols_in_products():
             yield
 
     def expr(self, size: int | torch.SymInt) -> sympy.Expr:
