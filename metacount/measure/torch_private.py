@@ -191,7 +191,8 @@ def _products_keep_symbols() -> bool:
     raw, size = symbolic_size(environment, "n", 7)
     with unwatched(), mode:
         torch.empty(size, 2, 1) @ torch.empty(size, 1, 3)
-    return environment.replace(raw) == raw
+    kept: bool = environment.replace(raw) == raw
+    return kept
 
 
 def symbols_in_products() -> AbstractContextManager[object]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import (
     SelectiveCheckpointContext,
@@ -14,9 +13,13 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from metacount.errors import InputError
 from metacount.measure.operators import multiplies
-from metacount.measure.torch_private import tree_flatten, tree_leaves, tree_unflatten
+from metacount.measure.torch_private import (
+    TorchDispatchMode,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+)
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
@@ -49,6 +52,38 @@ class Unwatched:
         return nullcontext()
 
 
+class _Results(TorchDispatchMode):
+    """Says what the operators gave whose results selective checkpointing keeps."""
+
+    def __init__(self, watch: Watch) -> None:
+        TorchDispatchMode.__init__(self)
+        self._watch = watch
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as `FlopCounter` says
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run the operator, then say what it gave."""
+        out = func(*args, **(kwargs or {}))
+        if multiplies(func):
+            self._watch.result([leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)])
+        return out
+
+
+def _keeps(
+    _: SelectiveCheckpointContext, func: OpOverload, *args: object, **kwargs: object
+) -> bool:
+    """Choose the results that selective checkpointing keeps: those of matrix products."""
+    return multiplies(func)
+
+
 def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the children of each `ModuleList` that is in no layer, by name; of a list in a list
     its own.
@@ -70,19 +105,10 @@ def checkpointed(layers: list[nn.Module], way: str, watch: Watch, modes: Modes) 
     """Make layers keep what `way` (none, selective, full) says and recompute the rest; undo after.
 
     `modes` are those that a forward runs in: the backward, which runs it again, has none.
-
-    Raises `InputError` where somebody wants to know what selective checkpointing keeps and torch
-    does not say: 2.11 asks for a choice before it has the result.
     """
     if way == "none":
         yield
         return
-    says = hasattr(SelectiveCheckpointContext(is_recompute=False), "op_output")
-    if way == "selective" and not says and type(watch) is not Unwatched:
-        raise InputError(
-            f"checkpointing selective cannot be measured with torch {torch.__version__}, which "
-            "does not say what an operator gave: choose full or none, or install torch 2.13"
-        )
     before = {id(layer): vars(layer).get("forward") for layer in layers}
     for layer in layers:
         vars(layer)["forward"] = _checkpointed(layer, way == "selective", watch, modes)
@@ -102,19 +128,12 @@ def _checkpointed(
 ) -> Callable[..., object]:
     forward = layer.forward
 
-    def policy(
-        context: SelectiveCheckpointContext, func: OpOverload, *args: object, **kwargs: object
-    ) -> bool:
-        keeps = multiplies(func)
-        if keeps and type(watch) is not Unwatched:
-            watch.result([t for t in tree_leaves(context.op_output) if isinstance(t, Tensor)])
-        return keeps
-
     def contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
         if not selective:
             return nullcontext(), _all(watch.recomputing(layer), modes())
-        first, again = create_selective_checkpoint_contexts(policy)
-        return first, _all(watch.recomputing(layer), modes(), again)
+        first, again = create_selective_checkpoint_contexts(_keeps)
+        asked = () if type(watch) is Unwatched else (_Results(watch),)
+        return _all(first, *asked), _all(watch.recomputing(layer), modes(), again)
 
     def run(*args: object, **kwargs: object) -> object:
         leaves, shape = tree_flatten((args, kwargs))

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from metacount.catalog import entry
-from metacount.errors import InputError, SpecError
+from metacount.errors import SpecError
 from metacount.formulas import kept_selected
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.training import training_count
-from metacount.training import checkpointing
 from metacount.training.run import train_reference
 from metacount.training.setup import Setup
 
@@ -67,14 +66,3 @@ def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mixer_with_a_state_is_refused() -> None:
     with pytest.raises(SpecError, match="no formula for this model's mixer"):
         both(miniature(entry("jamba-1.5-mini").spec()), Workload(seq_len=8), "eager")
-
-
-def test_a_torch_that_does_not_say_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Before:  # torch 2.11
-        def __init__(self, *, is_recompute: bool) -> None:
-            self.is_recompute = is_recompute
-
-    monkeypatch.setattr(checkpointing, "SelectiveCheckpointContext", Before)
-    model, setup = build(miniature(entry("llama-7b").spec())), Setup(checkpointing="selective")
-    with pytest.raises(InputError, match="selective cannot be measured with torch"):
-        train_reference(model, ("", ""), Workload(seq_len=8), setup)
