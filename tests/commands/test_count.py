@@ -51,6 +51,16 @@ def test_count_json_has_every_key_and_sums(capsys: pytest.CaptureFixture[str]) -
     assert data["warnings"] == []
 
 
+def test_the_least_that_a_token_uses_is_said_where_it_is_less(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """LongCat-Flash: 28 layers, in each of which all 12 choices may fall on experts of nothing."""
+    longcat = run_json(capsys, "count", "longcat-flash")
+    chosen = 28 * 12 * 3 * 6144 * 2048
+    assert longcat["active_params"] - longcat["least_active_params"] == chosen
+    assert "least_active_params" not in run_json(capsys, "count", "mixtral-8x7b")
+
+
 def test_several_models_give_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "count", "llama-7b", "bert-base")
     assert [d["model"] for d in data] == ["llama-7b", "bert-base"]

@@ -142,6 +142,21 @@ def test_what_megatron_takes_where_nothing_is_said(tmp_path: Path) -> None:
     assert grouped.n_kv_heads == 1  # --num-query-groups of 1
 
 
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        ("--swiglu", ("silu", None, True)),
+        ("--quick-geglu", ("silu", 1.702, True)),  # x·sigmoid(1.702·x), gated
+        ("--squared-relu", ("relu2", None, False)),
+        ("--openai-gelu", ("gelu_tanh", None, False)),
+    ],
+)
+def test_activations(tmp_path: Path, option: str, fields: tuple[str, float | None, bool]) -> None:
+    spec = read(tmp_path, LLAMA.replace("--swiglu", option))
+    beta = spec.swish_beta if spec.swish_beta != 1.0 else None
+    assert (spec.activation, beta, spec.gated) == fields
+
+
 def test_experts_in_some_layers(tmp_path: Path) -> None:
     moe = LLAMA + " --num-experts 12 --moe-ffn-hidden-size 7 --moe-router-topk 4 "
     spec = read(tmp_path, moe + "--moe-layer-freq ([0]*2+[1]*30)")

@@ -53,6 +53,7 @@ class Recorder:
     def __init__(self, slow: float, sources: frozenset[str]) -> None:
         self.slow, self.sources = slow, sources
         self.tests: dict[str, Tried] = {}
+        self.n_deselected = 0
         self.shared: set[Call] = set()  # by fixtures and by collection: it may serve every test
         self.shared_lines: set[Line] = set()
         self._calls: set[Call] = self.shared
@@ -69,6 +70,9 @@ class Recorder:
     def line(self, frame: Any, event: str, arg: object) -> Callable[..., Any]:
         self._lines.add((frame.f_code.co_filename, frame.f_lineno))
         return self.line
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.n_deselected += len(items)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -140,7 +144,7 @@ def recorded(
     KEPT.mkdir(parents=True, exist_ok=True)
     sources = frozenset(map(str, part.sources))
     package = hashlib.sha256(f"{sys.version} {sorted(sources)}".encode())
-    for source in sorted((ROOT / "metacount").rglob("*.py")):
+    for source in (Path(__file__), *sorted((ROOT / "metacount").rglob("*.py"))):
         package.update(source.read_bytes())
     for name in tests_of(part):
         mark = package.copy()
@@ -152,8 +156,8 @@ def recorded(
                 _record(name, options, to, Recorder(slow, sources))
             os.waitpid(pid, 0)
         with to.open("rb") as file:
-            found, imported = pickle.load(file)
-        if not found:
+            found, imported, n_deselected = pickle.load(file)
+        if not found and not n_deselected:
             to.unlink()
             raise SystemExit(f"teeth: {name}: no test of it could be run")
         tests |= found
@@ -175,6 +179,6 @@ def _record(name: str, options: Sequence[str], to: Path, recorder: Recorder) -> 
         sys.settrace(recorder.trace)
         pytest.main([*options, name], plugins=[recorder])
         sys.settrace(None)
-        to.write_bytes(pickle.dumps((recorder.result(), list(sys.modules))))
+        to.write_bytes(pickle.dumps((recorder.result(), list(sys.modules), recorder.n_deselected)))
     finally:
         os._exit(0)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from metacount.errors import SpecError
-from metacount.spec import LIMITS, Workload, legend
+from metacount.spec import FIELDS, LIMITS, Workload, legend
 
 # The letters of the design's vocabulary.
 LETTERS = {
@@ -46,6 +46,34 @@ def test_every_size_of_a_model_and_a_workload_is_in_the_legend() -> None:
     assert {term.name for term in legend.MODEL_TERMS} == set(LIMITS)
     workload = set(Workload.__annotations__) - {"dtype"} | {"kv_len"}
     assert {term.name for term in legend.WORKLOAD_TERMS} == workload
+
+
+def test_the_order_is_of_sizes_each_once() -> None:
+    assert set(legend.ORDER) <= set(LIMITS)
+    assert [t.name for t in legend.MODEL_TERMS][: len(legend.ORDER)] == list(legend.ORDER)
+
+
+def test_what_others_call_what_is_no_size() -> None:
+    """Keys of transformers' configs, of Llama's, Megatron-LM's and nanoGPT's code."""
+    called = {
+        "tie_word_embeddings": "tie_embeddings",
+        "attention_qkv_bias": "q_bias",
+        "mlp_bias": "ffn_bias",
+        "lm_head_bias": "head_bias",
+        "hidden_act": "activation",
+        "activation_function": "activation",
+        "swiglu": "gated",
+        "is_gated_act": "gated",
+        "rms_norm_eps": "norm_eps",
+        "layer_norm_epsilon": "norm_eps",
+        "normalization": "norm",
+        "position_embedding_type": "position",
+        "add_pooling_layer": "pooler",
+    }
+    fields = {word: field for field, words in legend.SWITCHES.items() for word in words}
+    assert {word: fields[word] for word in called} == called
+    assert set(legend.SWITCHES) <= set(FIELDS) - set(LIMITS)
+    assert len(fields) == sum(map(len, legend.SWITCHES.values()))
 
 
 def test_letters_are_the_design_s_and_all_distinct() -> None:

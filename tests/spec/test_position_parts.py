@@ -42,6 +42,16 @@ LLAMA3 = {
 GROWTH: dict[str, Any] = {"weight": 0.1, "step": 16.0, "shift": 1, "nope_only": True}
 
 
+# What each kind of scaling is nothing without, as the papers and transformers have it.
+NEEDED = {
+    "linear": {"factor"},
+    "dynamic": {"factor", "n_trained"},
+    "yarn": {"factor", "n_trained"},
+    "llama3": {"factor", "n_trained", "low_freq_factor", "high_freq_factor"},
+    "longrope": {"n_trained", "short_factors", "long_factors"},
+}
+
+
 def scaling(**values: Any) -> dict[str, Any]:
     return {"rope_scaling": values}
 
@@ -80,6 +90,11 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {**DENSE, "rotary_dim": 2},
         scaling(kind="dynamic", factor=2.0, n_trained=32),
         "rope_scaling dynamic needs more than 2 rotated values: got 2; leave rope_scaling out",
+    ),
+    (
+        {**DENSE, "window": 3, "window_pattern": "LG", "rope_theta_windowed": 1e4},
+        {"rope_scaling_windowed": {**LONG, "long_factors": [2.0]}},
+        "rope_scaling_windowed needs one factor for each of the 5 pairs: got 1; give as many",
     ),
     (
         DENSE,
@@ -150,3 +165,14 @@ def test_a_part_is_listed_and_not_set_on_the_command_line() -> None:
     assert parse_settings(["rope_scaling=none"]) == {"rope_scaling": None}
     with pytest.raises(InputError, match=r"^--set rope_scaling takes none only: write it"):
         parse_settings(["rope_scaling=yarn"])
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+def test_what_a_scaling_needs(kind: str) -> None:
+    every: dict[str, Any] = {**YARN, **LLAMA3, **LONG}
+    needed = {name: every[name] for name in sorted(NEEDED[kind])}
+    assert ModelSpec.from_dict({**DENSE, **scaling(kind=kind, **needed)})
+    for name in needed:
+        rest = {key: value for key, value in needed.items() if key != name}
+        with pytest.raises(SpecError, match=f"^rope_scaling.{name} is needed by {kind}: "):
+            ModelSpec.from_dict({**DENSE, **scaling(kind=kind, **rest)})

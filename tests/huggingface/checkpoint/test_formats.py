@@ -73,6 +73,17 @@ def test_gptq_whose_shapes_make_no_sense_says_nothing() -> None:
     assert only(found).how == "GPTQ, bits not known"
 
 
+@pytest.mark.parametrize(
+    ("qweight", "scales"),
+    [((7,), (3, 32)), ((12, 32), (32,)), ((12, 32), (3, 0)), ((0, 32), (3, 32)), ((7,), (3,))],
+)
+def test_packed_weights_of_shapes_that_no_packing_has(
+    qweight: tuple[int, ...], scales: tuple[int, ...]
+) -> None:
+    found = unpack(stored(x__qweight=("I32", qweight), x__scales=("F16", scales)))
+    assert (only(found).shape, only(found).how) == (None, "GPTQ, bits not known")
+
+
 def test_mxfp4_of_gpt_oss() -> None:
     # 5 experts, 34 outputs, 96 inputs = 3 groups of 32 = 3 x 16 bytes of 2 values
     found = unpack(

@@ -1,0 +1,79 @@
+"""The letters for numbers of blocks: each counts the blocks that its meaning names, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers.small_specs import DENSE
+
+from metacount.catalog import entries, entry
+from metacount.cli import main
+from metacount.spec import ModelSpec
+from metacount.spec.stack import Stack
+from metacount.textbook.closed_form import LAYERS, layers_of
+
+# What each letter counts, asked of one block.
+KINDS: dict[str, Callable[[Stack, int], bool]] = {
+    "N_w": lambda stack, i: attends(stack, i) and sees(stack, i) == "L",
+    "N_wc": lambda stack, i: KINDS["N_w"](stack, i) and not stack.borrows(i),
+    "N_m2": lambda stack, i: stack.feed_forward is not None and stack.feed_forward.is_second(i),
+    "N_g": lambda stack, i: attends(stack, i) and sees(stack, i) == "G",
+    "N_a": lambda stack, i: attends(stack, i),
+    "N_r": lambda stack, i: stack.mixer_of(i) in "RPS",
+    "N_i": lambda stack, i: i >= 3,  # MiniMax-M3, the only one: all but its first three
+    "N_x": lambda stack, i: stack.mixer_of(i) in "APRS",
+    "N_f": lambda stack, i: stack.ffn_of(i) in "FEB",
+    "N_d": lambda stack, i: stack.ffn_of(i) in "FB",
+    "N_m": lambda stack, i: stack.ffn_of(i) in "EB",
+}
+HYBRID = DENSE | {
+    **{"recurrent": "rg_lru", "mixer_pattern": "RRAA", "conv_kernel": 4},
+    **{"lru_width": 6, "n_lru_blocks": 3, "n_layers": 9, "window": 3, "window_pattern": "LLLG"},
+}
+SECOND = DENSE | {"n_layers": 7, "d_ff_second": 19, "d_ff_pattern": "MWM"}
+
+
+def attends(stack: Stack, i: int) -> bool:
+    return stack.mixer_of(i) in "APS"
+
+
+def sees(stack: Stack, i: int) -> str:
+    return stack.seen[i % len(stack.seen)]
+
+
+def one_by_one(spec: ModelSpec, letter: str) -> int:
+    stack = spec.last_stack
+    return sum(KINDS[letter](stack, i) for i in range(stack.n_layers))
+
+
+def test_each_letter_has_a_name_and_a_meaning() -> None:
+    assert {term.letter for term in LAYERS} == set(KINDS)
+    names = {term.name: term.letter for term in LAYERS}
+    assert (names["n_attention_layers"], names["n_recurrent_layers"]) == ("N_a", "N_r")
+    assert (names["n_moe_layers"], names["n_windowed_layers"]) == ("N_m", "N_w")
+
+
+def test_each_letter_counts_what_it_says() -> None:
+    specs = [one.spec() for one in entries() if one.sizes is not None]
+    specs += [ModelSpec.from_dict(HYBRID), ModelSpec.from_dict(SECOND)]
+    met: dict[str, set[int]] = {}
+    for spec in specs:
+        for letter, number in layers_of(spec).items():
+            assert number == one_by_one(spec, letter), (letter, spec.n_layers)
+            met.setdefault(letter, set()).add(number)
+    assert set(met) == set(KINDS)
+
+
+def test_by_hand() -> None:
+    # R R A A, and windows L L L G: of nine blocks 2, 3, 6 and 7 attend, 3 and 7 to everything
+    assert layers_of(ModelSpec.from_dict(HYBRID)) == {"N_a": 4, "N_r": 5, "N_w": 2, "N_g": 2}
+    assert layers_of(ModelSpec.from_dict(SECOND)) == {"N_m2": 2}
+    assert layers_of(entry("minimax-m3-text").spec())["N_i"] == 57
+
+
+def test_the_legend_below_a_formula_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formula", "jamba-1.5-mini"]) == 0
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    assert ["N_a", "n_attention_layers", "4", "blocks with attention"] in lines
+    assert ["N_m", "n_moe_layers", "16", "blocks with experts"] in lines
