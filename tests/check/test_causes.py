@@ -127,6 +127,21 @@ def test_the_terms_are_the_whole_difference(name: str, first: int) -> None:
             "mixtral-8x7b",
             ["all of the model counted n_experts times, not the experts alone", "router left out"],
         ),
+        (
+            "2*V*d*N + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)",
+            "llama-7b",
+            ["embedding and output head: multiplied by n_layers once too often"],
+        ),
+        (
+            "2*V*d + d + N*(2*d + d*r_q*h + r_q + r_q*h*(d_n + d_r) + d*(d_c + d_r) + d_c"
+            " + d_c*h*(d_n + d_v) + h*d_v*d)"
+            " + 3*N_0*d*m + (N - N_0)*(E*d + 3*E*d*m_e + 3*E_s*d*m_e)",
+            "deepseek-v3",
+            [
+                "q_a_proj: n_heads·q_lora_rank in place of q_lora_rank, or q_a_proj: multiplied "
+                "by n_heads once too often"
+            ],
+        ),
         ("7*10**9", "llama-7b", [explained.UNKNOWN]),
         # biases that were written for every layer, beside one layer too few of all else
         (

@@ -350,6 +350,20 @@ def test_depth_cuts_and_still_adds_up(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(not child["children"] for child in data["tree"]["children"])
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp32", 4)])
+def test_json_has_the_bytes_of_each_node(
+    capsys: pytest.CaptureFixture[str], dtype: str, size: int
+) -> None:
+    def check(node: dict[str, Any]) -> None:
+        assert node["bytes"] == size * node["params"], node["path"]
+        for child in node["children"]:
+            check(child)
+
+    data = run_json(capsys, "tree", "mixtral-8x7b", "--dtype", dtype)
+    assert data["tree"]["params"] == 46_702_792_704
+    check(data["tree"])
+
+
 def test_only_takes_a_path_or_the_end_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     whole = run(capsys, "tree", "gpt2", "--only", "decoder.layers.3.mlp")
     assert whole.startswith("GPT-2 small  (gpt2): decoder.layers.3.mlp\n")

@@ -26,6 +26,7 @@ PROJECTIONS = {
     "r_proj": ("r", "r"),
 }
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "mv", "addmv"])
+BIASED = frozenset(["addmm", "addmv", "add"])
 ELEMENTWISE: dict[str, str] = {
     "SiLU": "silu",
     "GELU": "gelu",
@@ -45,7 +46,7 @@ def linear(seen: Seen) -> str | None:
     if not PRODUCTS & set(seen.operators) or set(seen.operators) - PRODUCTS - {"add"}:
         return None
     gives, index = PROJECTIONS.get(seen.name, ("y", ""))
-    biased = "addmm" in seen.operators or "add" in seen.operators
+    biased = not BIASED.isdisjoint(seen.operators)
     return f"{gives} = x·W{'_' + index if index else ''}ᵀ{' + b' if biased else ''}"
 
 

@@ -83,6 +83,10 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     ("keys", "said"),
     [
         ({"attention_dropout": "none"}, "attention_dropout must be a number or null: got 'none'"),
+        (
+            {"eos_token_id": 1.5},
+            "eos_token_id must be a whole number, a list of whole numbers or null: got 1.5",
+        ),
         ({"bos_token_id": 1.5}, "bos_token_id must be a whole number or null: got 1.5"),
         (
             {"initializer_range": 1},
