@@ -170,6 +170,7 @@ def test_a_traceback_is_printed_as_before() -> None:
     ("name", "changes", "mesh", "said"),
     [
         ("llama", {"d_ff": 4, "n_heads": 6, "n_kv_heads": 3}, "tp=3", "cuts d_ff = 4 into pieces"),
+        ("llama", {"d_ff": 9, "n_heads": 8, "n_kv_heads": 4}, "tp=4", "d_ff = 9 into pieces of 3"),
         ("mixtral", {"n_shared_experts": 1, "d_ff_shared": 1}, "tp=2", "the shared experts' width"),
         ("mixtral", {}, "tp=2,ep=2", "the tokens of a micro-batch = 1 into pieces of 1"),
         ("llama", {"position": "t5", "n_buckets": 4, "max_distance": 8}, "dp=2", "read one table"),

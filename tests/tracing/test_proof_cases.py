@@ -18,7 +18,14 @@ from metacount.spec import Workload
 from metacount.textbook.domain import holds
 from metacount.textbook.proof_record import structure
 from metacount.tracing.run.source import As
-from metacount.verify.cases import OF_A_MODEL, OF_A_RUN, cases, small, spec_of
+from metacount.verify.cases import (
+    OF_A_MODEL,
+    OF_A_RUN,
+    cases,
+    cases_of_a_step,
+    small,
+    spec_of,
+)
 from metacount.verify.for_all_sizes import prove
 from metacount.verify.recording import conditions_of, of_type
 
@@ -45,6 +52,28 @@ def test_every_size_of_the_catalog_is_a_letter_first() -> None:
         assert structure(first.model) == structure(spec)
         held += bool(small(spec))
     assert held >= len(ONES)
+
+
+def test_a_head_of_keys_becomes_fewer_than_heads_which_stay() -> None:
+    spec = entry("gemma-2b").spec()
+    first = next(iter(cases(spec))).model
+    assert (spec.n_heads, spec.n_kv_heads) == (8, 1)
+    assert (first.n_heads, first.n_kv_heads) == (8, 4)
+
+
+def test_what_is_stored_is_asked_once_and_what_is_kept_in_each_case() -> None:
+    step = ("gradient_bytes", "backward_matmul_flops", "activation_bytes")
+    asked = {
+        case.name.removeprefix("generic sizes, "): (case.quantities, case.workload.batch_size)
+        for case in cases_of_a_step(entry("gpt-oss-20b").spec(), step)
+    }
+    assert asked == {
+        "below the window": (step, 2),
+        "below the window, one sequence": (step[2:], 1),
+        "above the window": (step[1:], 2),
+        "above the window, one sequence": (step[2:], 1),
+        "at the window, one sequence": (step[2:], 1),
+    }
 
 
 @pytest.mark.parametrize("name", ONES)

@@ -20,7 +20,15 @@ from metacount.textbook.proof_record import structure
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.run.source import As
-from metacount.verify.for_all_sizes import PROVEN, differences, prove, spec_forms, textbook_forms
+from metacount.verify.for_all_sizes import (
+    PROVEN,
+    Proof,
+    _routed_as_meant,
+    differences,
+    prove,
+    spec_forms,
+    textbook_forms,
+)
 
 RUN = Workload(seq_len=64)
 CAUSAL = "causal_matmul_flops"
@@ -99,6 +107,61 @@ def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.release
+def test_a_number_that_stayed_one_is_said() -> None:
+    """Of OPT's position table two rows come before the first position; of Jamba's 32 layers each
+    second has experts and each eighth attention: what is shown is of these alone.
+    """
+    (opt,) = prove({"model_type": "opt"}, RUN, As(), ("params",))
+    assert opt.proven and opt.numbers == (("position_offset", 2),)
+    (jamba,) = prove({"model_type": "jamba"}, RUN, As(), ("params",))
+    said = {
+        "expert_layer_period": 2,
+        "attn_layer_period": 8,
+        "attn_layer_offset": 4,
+    }
+    assert jamba.proven
+    assert {sympy.Eq(symbol(f"config_{name}"), n) for name, n in said.items()} <= {*jamba.domain}
+
+
+OF_ALL = Proof(quantity="matmul_flops", differences={}, form=None)
+IDLE = Proof(quantity="matmul_flops", differences={}, form=None, idle=symbol("n_experts"))
+WRONG = Proof(quantity="matmul_flops", differences={"moe": symbol("d_model")}, form=None)
+BOTH = Proof(quantity="matmul_flops", differences=WRONG.differences, form=None, idle=symbol("k"))
+NOT_SHOWN = Proof(quantity="matmul_flops", differences={}, form=None, problem="too slow")
+
+
+def test_what_is_proven_is_of_all_that_the_code_does() -> None:
+    """Or of the experts that a token chose, where the code runs others besides."""
+    every = (OF_ALL, IDLE, WRONG, NOT_SHOWN, BOTH)
+    assert [(p.proven, p.of_chosen) for p in every] == [
+        (True, False),
+        (False, True),
+        (False, False),
+        (False, False),
+        (False, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flops", "said"),
+    [
+        (OF_ALL, ""),
+        (NOT_SHOWN, ""),
+        (IDLE, "; the code runs every token through experts that it did not choose: see matmul_"),
+        (WRONG, "; the FLOPs of the code are those of another number of experts per token: see m"),
+    ],
+)
+def test_active_parameters_are_the_code_s_where_its_flops_are(flops: Proof, said: str) -> None:
+    active = Proof(quantity="active_params", differences={}, form=None)
+    found = {"active_params": active, "matmul_flops": flops}
+    nothing: Any = None  # neither textbook nor tracer is asked again
+    told = _routed_as_meant(found, nothing, nothing, RUN)
+    assert told.proven is not bool(said)
+    assert said in told.problem
+    wrong = Proof(quantity="active_params", differences={"moe": symbol("d_model")}, form=None)
+    assert _routed_as_meant({**found, "active_params": wrong}, nothing, nothing, RUN) == wrong
+
+
 def test_chunks_are_counted_for_any_length() -> None:
     (found,) = prove(MAMBA2, RUN, As(one_sequence=True), ("matmul_flops",))
     assert found.proven
