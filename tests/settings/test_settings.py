@@ -226,6 +226,8 @@ def test_like_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "like:llama-7b" in capsys.readouterr().out
     said = "--like takes the place of MODEL; leave one of them out"
     assert said in refused(capsys, "tree", "gpt2", "--like", "llama")
+    both = run_json(capsys, "count", "gpt2", *made)
+    assert [one["model"] for one in both] == ["gpt2", "like:llama-7b"]
     assert "MODEL is missing; give one, or --like NAME" in refused(capsys, "tree")
 
 

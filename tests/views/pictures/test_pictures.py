@@ -170,16 +170,25 @@ def test_picture_of_caches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         "(the model's own)",
         "d_c = 512, d_r = 64",
         "512.00 KiB",
+        "1K",
         "8K",
     } <= said(svg)
+    assert {"16K", "128K"}.isdisjoint(said(svg))
+    assert "128K" in said(svg_of(capsys, tmp_path / "q.svg", "--caches", "llama3-8b"))
 
 
 def test_the_numbers_of_pictures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = run_json(capsys, "plot", "llama3-8b", "--quantity", "kv_cache_bytes", "--seq", "1,2")
     assert one["parts"] == {"self-attention": 131072} and one["total"] == 131072
     assert (two["total"], two["workload"]["seq_len"]) == (262144, 2)
+    changed = ("--set", "n_layers=2", "--over", "d_ff=100,200")
+    for bar, d_ff in zip(run_json(capsys, "plot", "llama-7b", *changed), (100, 200), strict=True):
+        assert bar["total"] == 2 * 32000 * 4096 + 2 * (4 * 4096 + 3 * d_ff + 2) * 4096 + 4096
     found = run_json(capsys, "plot", "--caches", "llama3-8b")
+    assert {(row["model"], row["dtype"]) for row in found} == {("llama3-8b", "bf16")}
     assert {row["kind"]: row["bytes_per_token"] for row in found}["MQA"] == 16384
+    no_numbers = refused(capsys, "plot", "--roofline", "r.json", "--json")
+    assert "--json gives the numbers of a picture of models, caches or activations" in no_numbers
     (relu,) = run_json(capsys, "plot", "--activations", "relu")
     assert (relu["x"][-1], relu["y"][-1], relu["derivative"][0]) == (4.0, 4.0, 0.0)
 
