@@ -19,6 +19,7 @@ from metacount.errors import InputError, SpecError
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.kept_moe import rows_kept
 from metacount.sharding.by_engine import Measuring, measured_kinds
+from metacount.sharding.engine import ring
 from metacount.sharding.engine.world import fake_world
 from metacount.sharding.formula import kinds as by_formula
 from metacount.sharding.formula.kinds import counted_kinds
@@ -307,6 +308,19 @@ def test_a_person_s_own_plan_is_what_is_measured() -> None:
     assert [(c.kind, c.times) for c in first.collectives if c.phase == "prompt"] == [
         ("all-reduce", 3)
     ]
+
+
+@pytest.mark.parametrize("words", [ring.NOT_TAKEN, "something else"])
+def test_heads_that_an_older_torch_does_not_take_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    def asserts(*_: Any, **__: Any) -> None:
+        raise AssertionError(words)
+
+    monkeypatch.setattr(ring, "by_flash", asserts)
+    kind = InputError if words == ring.NOT_TAKEN else AssertionError
+    with pytest.raises(kind, match="leave cp out, take --formula" if kind is InputError else words):
+        measured_kinds(SPECS["llama"], job("cp=2", **RING), default_plan(SPECS["llama"]))
 
 
 def test_what_context_parallel_ranks_exchange_is_what_the_ring_moves() -> None:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
+from metacount.errors import InputError
 from metacount.measure.torch_private import ring_attention
 from metacount.training.attention import by_flash
 
 ATTENTION = F.scaled_dot_product_attention  # torch puts its own in its place
+
+NOT_TAKEN = "inputs need to be redistributed"  # torch's own words
 
 
 class RingAttention(TorchFunctionMode):
@@ -26,9 +30,21 @@ class RingAttention(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Run the kernel, or let torch."""
-        run: Callable[..., object] = by_flash if func is ATTENTION else func
-        return run(*args, **(kwargs or {}))
+        """Run the kernel, or let torch.
+
+        Raises `InputError` for heads that the ring of torch 2.11 does not take, latent attention's.
+        """
+        if func is not ATTENTION:
+            return func(*args, **(kwargs or {}))
+        try:
+            return by_flash(*args, **(kwargs or {}))
+        except AssertionError as error:
+            if str(error) != NOT_TAKEN:
+                raise
+            raise InputError(
+                f"torch {torch.__version__} cannot run this model's attention on ranks that hold "
+                "parts of a sequence; leave cp out, take --formula, or install torch 2.13"
+            ) from None
 
 
 @contextmanager
