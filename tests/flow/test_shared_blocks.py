@@ -29,6 +29,8 @@ def test_parameters_are_met_once_and_multiplied_with_at_each_use(name: str) -> N
     assert (found.params, found.unused) == (expected.params, 0)
     assert found.matmul_flops == expected.matmul_flops
     steps = list(every(found.steps))
+    for step in steps:  # what is inside is in the figure of the whole
+        assert step.params >= sum(one.params * one.times for one in step.inside), step.path
     told = {step.equation for step in steps}
     both = "[x, x₀]: the hidden state and the embedding"
     assert {both, "read = x + what the shared block gives"} <= told
