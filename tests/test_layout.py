@@ -18,7 +18,7 @@ BY_TOPIC = {"spec", "formulas", "modules", "views", "commands", "huggingface/con
 ENTRANCES = {"": 4}
 # Files that are too long, how long at most, and why they are not split.
 LONG = {
-    "measure/torch_private.py": (430, "every private name of torch, in one file"),
+    "measure/torch_private.py": (440, "every private name of torch, in one file"),
 }
 # Tables that a person laid out, one row a line; all else is laid out by the formatter.
 MAX_BY_HAND = 29

@@ -13,7 +13,7 @@ from torch import Tensor
 from metacount.bench.layers.case import Expected, Inputs, Pick, Variant, rows_of
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.measure.torch_private import (
-    TorchDispatchMode,
+    DispatchMode,
     returns_its_input,
     storage_key,
     tree_leaves,
@@ -63,11 +63,11 @@ class Observed:
     working_bytes: int
 
 
-class _Traffic(TorchDispatchMode):
+class _Traffic(DispatchMode):
     """Adds up the bytes of every operator's tensors, and follows which storages are alive."""
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self.bytes = self.held = self.alive = self.peak = 0
         self._known: set[int] = set()
 

@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 
 from metacount.measure.operators import flops_of
 from metacount.measure.roles import ROLES
-from metacount.measure.torch_private import TorchDispatchMode, operator_name, without_compiler
+from metacount.measure.torch_private import DispatchMode, operator_name, without_compiler
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload, OpOverloadPacket
@@ -64,22 +64,16 @@ class Charge(NamedTuple):
 Cost = Counter[Charge]  # FLOPs of each
 
 
-class FlopCounter(TorchDispatchMode):
+class FlopCounter(DispatchMode):
     """Counts inside `with counter.watching(model):`. Raises `UncountedOp` rather than guess."""
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self.ran: Cost = Counter()
         # layers that did not run because one like them had: its cost, its name, the layer's own
         self.replayed: list[tuple[Cost, str, str]] = []
         self._path: list[nn.Module] = []
         self._names: dict[int, str] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # torch would import its compiler (a second) to keep it away from this mode; nothing is
-        # compiled here. Torch's own hook for modes that opt out.
-        return False
 
     def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
         """Return the role of what the last module of `path` computes, and the charge's detail."""

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
@@ -36,6 +35,19 @@ if TYPE_CHECKING:
 
 # Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
 SLOT = "__dynamo_disable"
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees each operator that runs inside; nothing is compiled there."""
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would import its compiler, a second, to keep it away from this mode: torch's own
+        # hook for modes that need none of that
+        return False
 
 
 def _guarded(module: ModuleType) -> Iterator[FunctionType]:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import (
 
 from metacount.measure.operators import multiplies
 from metacount.measure.torch_private import (
-    TorchDispatchMode,
+    DispatchMode,
     tree_flatten,
     tree_leaves,
     tree_unflatten,
@@ -52,16 +52,12 @@ class Unwatched:
         return nullcontext()
 
 
-class _Results(TorchDispatchMode):
+class _Results(DispatchMode):
     """Says what the operators gave whose results selective checkpointing keeps."""
 
     def __init__(self, watch: Watch) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self._watch = watch
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as `FlopCounter` says
 
     def __torch_dispatch__(
         self,

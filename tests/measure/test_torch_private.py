@@ -123,10 +123,11 @@ def test_sizes_that_are_symbols() -> None:
     assert not private.is_fake(torch.empty(1))
 
 
-def test_products_keep_sizes_that_are_symbols() -> None:
+@pytest.mark.parametrize("way", ["symbols_in_products", "_InPython"])
+def test_products_keep_sizes_that_are_symbols(way: str) -> None:
     environment, mode = private.symbolic_shapes()
     raw, size = private.symbolic_size(environment, "n", 7)
-    with mode, private.symbols_in_products():
+    with mode, getattr(private, way)():
         product = torch.empty(size, 2, 1) @ torch.empty(size, 1, size)
     assert str(product.numel().node.expr) == f"2*{raw}**2"
     assert environment.replace(raw) == raw
@@ -147,7 +148,7 @@ def test_a_storage_has_one_key() -> None:
 
 
 def test_nobody_watches_inside() -> None:
-    class Seen(private.TorchDispatchMode):
+    class Seen(private.DispatchMode):
         calls = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -179,7 +180,7 @@ def test_a_grouped_product_multiplies() -> None:
 def test_nodes_have_numbers_in_the_order_in_which_they_are_made() -> None:
     ran: list[int | None] = []
 
-    class Seen(private.TorchDispatchMode):
+    class Seen(private.DispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             ran.append(private.running_node_number())
             return func(*args, **(kwargs or {}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from metacount.measure.torch_private import TorchDispatchMode, group_of, operator_name
+from metacount.measure.torch_private import DispatchMode, group_of, operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,17 +55,13 @@ class Seen(NamedTuple):
     n_bytes: int
 
 
-class Traffic(TorchDispatchMode):
+class Traffic(DispatchMode):
     """Records collectives inside `with`; `groups` says what each process group is for."""
 
     def __init__(self, groups: dict[str, str]) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self._groups = groups
         self.seen: Counter[Seen] = Counter()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as `FlopCounter` does, and why is said there
 
     def __torch_dispatch__(
         self,

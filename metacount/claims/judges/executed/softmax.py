@@ -10,18 +10,18 @@ from torch import nn
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.executed.small import WITNESS, small
 from metacount.claims.text import Words, listed, say
-from metacount.measure.torch_private import TorchDispatchMode
+from metacount.measure.torch_private import DispatchMode
 from metacount.modules.build import build
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
 
 
-class _Softmaxes(TorchDispatchMode):
+class _Softmaxes(DispatchMode):
     """Counts softmaxes by the class of the module that runs them."""
 
     def __init__(self, model: nn.Module) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self.found: dict[str, int] = {}
         self.running: list[str] = []
         for module in model.modules():
