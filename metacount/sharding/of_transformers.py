@@ -105,8 +105,11 @@ def _held(config: Json, job: Job, rank: int) -> list[Held]:
         cut.update({name: tuple(_local(p).shape) for name, p in module.named_parameters()})
 
     with fake_world(job.mesh, rank, job.zero), quiet():
+        asked, meshes = _config(job), _meshes(job.mesh, rank)
         try:
-            distribute(module, _config(job), _meshes(job.mesh, rank), between)
+            distribute(module, asked, meshes, between)
+        except ImportError as error:
+            raise _other_version(error) from None
         except ValueError as error:  # a class without a plan of the kind that the mesh needs
             said = str(error).partition(". ")[0]
             raise InputError(
@@ -147,12 +150,20 @@ def _config(job: Job) -> DistributedConfig:
 
         mesh = job.mesh
         return DistributedConfig(tp_size=mesh.tp, fsdp_size=mesh.dp, ep_size=mesh.ep, pp_size=1)
-    except (ImportError, TypeError, ValueError) as error:
-        said = str(error).splitlines()[0]
+    except (ImportError, TypeError) as error:
+        raise _other_version(error) from None
+    except ValueError as error:
         raise InputError(
-            f"the installed transformers does not take this mesh: {said}; change it, "
-            "or leave out --plan transformers"
+            f"the installed transformers does not take this mesh: {str(error).splitlines()[0]}; "
+            "change it, or leave out --plan transformers"
         ) from None
+
+
+def _other_version(error: Exception) -> InputError:
+    return InputError(
+        "--plan transformers is written for transformers 5.23, and the installed one differs: "
+        f"{str(error).splitlines()[0]}; install that one, or leave out --plan transformers"
+    )
 
 
 def _meshes(mesh: Mesh, rank: int) -> TransformersDeviceMesh:

@@ -249,6 +249,17 @@ def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) ->
     assert "give type:NAME" in said
 
 
+@pytest.mark.parametrize("module", ["expert_parallel", "configuration_utils"])
+def test_another_transformers_without_its_plans_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, f"transformers.distributed.{module}", None)
+    asked = ("shard", "type:llama", "--mesh", "tp=2", "--plan", "transformers")
+    said = refused(capsys, *asked)
+    assert "--plan transformers is written for transformers 5.23, and the installed one" in said
+    assert "leave out --plan transformers" in said
+
+
 def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
     program = (
         "import resource; from metacount.cli import main; "
