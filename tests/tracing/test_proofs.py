@@ -142,6 +142,14 @@ def test_what_is_proven_is_of_all_that_the_code_does() -> None:
     ]
 
 
+def test_what_code_does_besides_is_written_in_letters() -> None:
+    """Llama 4's, in transformers, runs each token through each expert, chosen or not."""
+    (flops,) = prove({"model_type": "llama4_text"}, RUN, As(), ("matmul_flops",))
+    B, S, N, d, m_e, E = map(symbol, ("B", "S", "n_layers", "d_model", "d_ff_expert", "n_experts"))
+    assert flops.of_chosen
+    assert sympy.expand(flops.idle - 6 * B * S * N * d * m_e * (E - 1)) == 0  # k is 1
+
+
 @pytest.mark.parametrize(
     ("flops", "said"),
     [
