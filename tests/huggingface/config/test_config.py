@@ -189,6 +189,13 @@ def test_an_untied_t5_is_said_to_be_tied_in_transformers() -> None:
     assert "checkpoints hold a head of their own" in found.notes[1]
 
 
+@pytest.mark.parametrize(("eps", "inside"), [(1e-5, 1e-6), (1e-6, None)])
+def test_the_norm_inside_lightning_attention(eps: float, inside: float | None) -> None:
+    """MiniMax's code makes it without the config's rms_norm_eps: by its default, 1e-6."""
+    spec = spec_from_config({"model_type": "minimax", "rms_norm_eps": eps}).spec
+    assert (spec.norm_eps, spec.linear_norm_eps) == (eps, inside)
+
+
 def test_windows() -> None:
     mistral = mapped("mistral", sliding_window=4096).spec
     assert (mistral.window, mistral.window_pattern) == (4096, "L")
