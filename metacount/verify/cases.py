@@ -168,7 +168,7 @@ def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
         others = _heads(now) if name == "n_kv_heads" else [3, 4, 2, 5, 6, 8]
         model = next(_changed(model, name, others, now), model)
     spec = spec_of(model)
-    if spec.attention == "gqa" and spec.n_kv_heads in (1, spec.n_heads):
+    if spec.attention == "gqa" and spec.n_kv_heads == spec.n_heads:
         fewer = (
             m
             for m in _changed(model, "n_kv_heads", _heads(spec), spec)

@@ -106,13 +106,14 @@ def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) 
     assert found.differences
 
 
-@pytest.mark.release
-def test_a_number_that_stayed_one_is_said() -> None:
-    """Of OPT's position table two rows come before the first position; of Jamba's 32 layers each
-    second has experts and each eighth attention: what is shown is of these alone.
-    """
+def test_a_number_of_the_structure_is_said() -> None:
+    """Of OPT's position table two rows come before the first position."""
     (opt,) = prove({"model_type": "opt"}, RUN, As(), ("params",))
     assert opt.proven and opt.numbers == (("position_offset", 2),)
+
+
+def test_numbers_that_say_which_layers_are_of_a_kind_are_said() -> None:
+    """Of Jamba's 32 layers each second has experts and each eighth attention."""
     (jamba,) = prove({"model_type": "jamba"}, RUN, As(), ("params",))
     said = {
         "expert_layer_period": 2,
@@ -170,6 +171,7 @@ def test_active_parameters_are_the_code_s_where_its_flops_are(flops: Proof, said
     assert _routed_as_meant({**found, "active_params": wrong}, nothing, nothing, RUN) == wrong
 
 
+@pytest.mark.release
 def test_chunks_are_counted_for_any_length() -> None:
     (found,) = prove(MAMBA2, RUN, As(one_sequence=True), ("matmul_flops",))
     assert found.proven
