@@ -173,6 +173,7 @@ PARTS = {
             "tests/huggingface/module/test_forward.py",
             "tests/huggingface/checkpoint",
             "tests/formats/test_gguf.py",
+            "tests/huggingface/module/test_computes_the_same.py",
             "tests/huggingface/module/test_weights.py",
             "tests/huggingface/module/test_logits.py",
             "tests/huggingface/module/test_minilm.py",
