@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.sharding_told import job
 
 import metacount
 from metacount.cli import main
 from metacount.sharding.devices import devices
+from metacount.sharding.fit import command
+from metacount.sharding.mesh import parse_mesh
+from metacount.sharding.result import Job
 
 LLAMA = ("shard", "llama-7b", "--mesh", "dp=4,tp=2,pp=2", "--train")
 
@@ -247,6 +251,33 @@ def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) ->
         )
     said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
     assert "give type:NAME" in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (job("dp=2"), "--mesh dp=2 --train --zero 3 --seq 9 --dtype fp32"),
+        (job("dp=2", -1), "--mesh dp=2 --seq 9 --dtype fp32"),
+        (
+            job("dp=2,pp=2", 1, dtype="bf16", seq_len=2048, micro_batches=6, schedule="gpipe"),
+            "--mesh dp=2,pp=2 --train --zero 1 --schedule gpipe --micro-batches 6",
+        ),
+        (
+            job("tp=2", dtype="bf16", optimizer="sgd", master=True, checkpointing="full"),
+            "--mesh tp=2 --train --zero 3 --optimizer sgd --master-weights --checkpointing full"
+            " --seq 9",
+        ),
+    ],
+)
+def test_the_command_that_shows_a_job(asked: Job, words: str) -> None:
+    assert command("gpt2", asked) == f"metacount shard gpt2 {words}"
+
+
+def test_the_command_that_shows_another_batch() -> None:
+    sizes = {"batch_size": 12, "seq_len": 2048, "micro_batches": 1}
+    mesh = parse_mesh("dp=2")
+    more = Job(mesh=mesh, train=True, zero=3, optimizer="adamw", dtype="bf16", **sizes)
+    assert command("gpt2", more) == "metacount shard gpt2 --mesh dp=2 --train --zero 3 --batch 12"
 
 
 @pytest.mark.parametrize("module", ["expert_parallel", "configuration_utils"])

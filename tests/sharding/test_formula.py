@@ -79,6 +79,9 @@ def test_formula_and_engine_agree_to_the_last_element(
         # what a ring gives lies head by head, whether queries were rotated or not
         ("gpt2", "cp=2", {}, RING),
         ("weighted input", "cp=2", {}, RING | {"checkpointing": "full"}),
+        # three experts on each rank, spread over two copies: one has two of them, one has one
+        ("mixtral", "dp=4,ep=2", {"n_experts": 6}, {}),
+        ("mixtral", "dp=8,ep=2", {"n_experts": 10}, {}),
         # the first block is another kind of block, whatever a norm has
         ("gpt2", "dp=2", {"first_norm": False}, {}),
         ("llama", "dp=2,pp=2", {"first_norm": False, "norm_affine": False}, {}),
