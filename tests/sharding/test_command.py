@@ -142,6 +142,31 @@ def test_fits_or_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["fits"]["total_bytes"] <= 40 * 2**30
 
 
+TRAINED = ("param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+
+def test_the_total_is_all_that_a_rank_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    way = ("--formula", "--attention", "flash", "--checkpointing", "full")
+    for arguments, parts in (
+        ((*LLAMA, *way), (*TRAINED, "recomputed_bytes")),
+        (("shard", "jamba-1.5-mini", "--mesh", "dp=2"), ("param_bytes", "kv_cache_bytes")),
+    ):
+        for kind in run_json(capsys, *arguments)["kinds"]:
+            held = [kind[name] for name in parts]
+            assert 0 not in held
+            assert kind["total_bytes"] == sum(held) + kind["state_bytes"]
+            assert (kind["state_bytes"] > 0) is ("kv_cache_bytes" in parts)
+
+
+def test_what_would_fit_trains_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "llama-7b --mesh dp=2 --train --formula --json --fits 20GiB"
+    how = ("--optimizer", "sgd-momentum", "--master-weights", "--checkpointing", "full")
+    assert main(["shard", *told.split(), *how]) == 1
+    remedy = json.loads(capsys.readouterr().out)["fits"]["remedy"]
+    assert remedy.startswith("metacount shard llama-7b --mesh ")
+    assert remedy.endswith(f" --train --zero 3 {' '.join(how)}")
+
+
 @pytest.mark.parametrize("train", [False, True])
 def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
     capsys: pytest.CaptureFixture[str], train: bool
@@ -154,16 +179,16 @@ def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
         again = run_json(capsys, *shlex.split(each["command"])[1:], "--formula")
         assert max(kind["total_bytes"] for kind in again["kinds"]) == each["total_bytes"]
         assert each["total_bytes"] <= each["bytes"]
-        largest = each["largest_batch_size"]
-        if largest:  # one more for each rank is too many
-            mesh = each["job"]["mesh"]
-            step = mesh["dp"] * each["job"]["micro_batches"]
-            for batch, fits in ((largest, True), (largest + step, False)):
-                more = run_json(
-                    capsys, *shlex.split(each["command"])[1:], "--formula", "--batch", str(batch)
-                )
-                held = max(kind["total_bytes"] for kind in more["kinds"])
-                assert (held <= each["bytes"]) is fits
+        # one sequence more for each rank is too many, and so is one token more
+        step = each["job"]["mesh"]["dp"] * each["job"]["micro_batches"]
+        for option, more in (("batch_size", step), ("seq_len", 1)):
+            largest = each[f"largest_{option}"]
+            assert largest >= each["job"][option]
+            for number, fits in ((largest, True), (largest + more, False)):
+                changed = (f"--{option.partition('_')[0]}", str(number))
+                other = run_json(capsys, *shlex.split(each["command"])[1:], "--formula", *changed)
+                held = max(kind["total_bytes"] for kind in other["kinds"])
+                assert (held <= each["bytes"]) is fits, changed
 
 
 def test_fit_says_where_nothing_fits_and_which_device_is_unknown(

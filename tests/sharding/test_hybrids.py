@@ -248,6 +248,8 @@ def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -
         ("jamba-1.5-mini --mesh cp=2 --train", "recurrent=mamba, a mixer that keeps a state; ch"),
         ("recurrentgemma-2b --mesh tp=2", "tp must divide n_kv_heads: 1 % 2 = 1; choose 1"),
         ("zamba2-1.2b --mesh pp=2", "pp has no plan for n_shared_blocks=1, blocks that layers sh"),
+        ("minimax-m3-text --mesh tp=2", "--mesh tp has no plan for index_block_len=128"),
+        ("minimax-m3-text --mesh cp=2", "--mesh cp has no plan for index_block_len=128"),
         ("longcat-flash --mesh pp=29", "the 28 layers or groups of them that stay together: got"),
         ("type:longcat_flash --mesh dp=2,ep=2", "ep has no plan for zero_expert_rows, matrices"),
         ("lfm2-1.2b --mesh dp=2,ep=2", "ep needs a model with experts"),
