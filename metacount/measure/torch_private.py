@@ -179,7 +179,7 @@ def symbolic_shapes() -> tuple[ShapeEnv, FakeTensorMode]:
 class _InPython(TorchFunctionMode):
     """Runs functions by torch's decompositions in Python, which keep sizes that are symbols.
 
-    But not the loss, of which these make one operator without a price and without a gradient.
+    But not the loss, of which these make one operator that has no price.
     """
 
     def __torch_function__(

@@ -1,4 +1,4 @@
-"""The other sizes at which a flow is run again: of the same structure, and no two alike."""
+"""The other sizes at which a flow is run: of the same structure; sizes that differ still do."""
 
 from __future__ import annotations
 

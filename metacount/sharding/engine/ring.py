@@ -32,7 +32,7 @@ class RingAttention(TorchFunctionMode):
     ) -> object:
         """Run the kernel, or let torch.
 
-        Raises `InputError` for heads that the ring of torch 2.11 does not take, latent attention's.
+        Raises `InputError` for heads that torch's ring does not take: with 2.11 DeepSeek-V2's.
         """
         if func is not ATTENTION:
             return func(*args, **(kwargs or {}))

@@ -310,7 +310,7 @@ def test_scales_are_explained_and_packed_weights_counted() -> None:
     assert comparison.formats == {"FP8": 1, "bitsandbytes 4-bit": 1}
 
 
-# every type of safetensors that is of whole numbers
+# types of safetensors that are no floating point
 @pytest.mark.parametrize("dtype", ["BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"])
 def test_what_cannot_be_compared_gives_no_count(dtype: str) -> None:
     comparison = against(tensor("model.layers.1.up.weight", 17, 2, dtype=dtype), whole=WHOLE[:2])
