@@ -1,149 +1,92 @@
-"""What Gemma 3n puts around and beside its blocks: AltUp, LAuReL, embeddings of each layer.
-
->>> from metacount.formulas.terms import params_of
->>> one = (*altup_weights(2048, 4, scaled=True), *laurel_weights(2048, 64))  # Gemma 3n E2B
->>> params_of((*one, *layer_input_weights(2048, 256)))
-1327184
->>> params_of(layer_table_weights(2048, 30, width=256, n_rows=262144))  # its 30 layers' own
-2028994816
-"""
+"""What Gemma 3n puts around and beside its blocks: AltUp, LAuReL, embeddings of each layer."""
 
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim
-from metacount.formulas.norm import norm_weights
-from metacount.formulas.terms import TOKENS, Product, Weight, matrix
-from metacount.spec.field import altered
+from metacount.formulas.tape import INDEX, Tape, Tensor
+from metacount.formulas.terms import TOKENS
+from metacount.spec.altup import AltUp, Laurel, LayerInputs
+from metacount.spec.norm import Norms
 
-BLOCK, OUTSIDE = "altup", "copies"
-TABLE = "per_layer_inputs.embed_tokens.weight"
+TABLE = "per_layer_inputs.embed_tokens"
 
 
-def altup_weights(
-    d_model: Dim, n_inputs: Dim, *, scaled: bool, norm_bias: bool = False, norm_affine: bool = True
-) -> tuple[Weight, ...]:
-    """List the tensors of AltUp in one block, for n_inputs (a) copies of the stream.
+def altup(t: Tape, part: AltUp, d_model: Dim, norms: Norms, *, scaled: bool) -> None:
+    """AltUp of one block, for n_inputs (a) copies of the stream: predicted, and corrected.
 
     router [a, d] and its norm [d], coefficients to predict [a², a] and to correct [a, a]
-    (+ [d], times which what a layer's own embedding meets is taken)
+    (+ [d], times which what a layer's own embedding meets is taken). A token meets the router
+    twice, before and after the block. The prediction is a product, [d, a] @ [a, a] for each token;
+    the correction multiplies element by element.
 
-    A token meets the router twice, before and after the block.
-
-    Returns: tensors.
     Source: Baykal et al. 2023, arXiv:2301.13310, alg. 1, their K is our a, their coefficients are
     constants; Gemma 3n's released code (the router that makes them, the scale).
-
-    >>> [weight.shape for weight in altup_weights(2048, 4, scaled=True)]
-    [(2048,), (4, 4), (16, 4), (4, 2048), (2048,)]
     """
-    a, found = n_inputs, []
+    t.role, a = "other", part.n_inputs
+    x = t.tensor(d_model, TOKENS, grad=True)
     if scaled:
-        found.append(Weight(role="other", name=f"{BLOCK}.correct_output_scale", shape=(d_model,)))
-    found += matrix(f"{BLOCK}.correction_coefs", "other", (a, a), TOKENS)
-    found += matrix(f"{BLOCK}.prediction_coefs", "other", (a * a, a), TOKENS)
-    (router,) = matrix(f"{BLOCK}.modality_router", "other", (a, d_model), TOKENS)
-    found.append(altered(router, uses=2))
-    found += norm_weights(f"{BLOCK}.router_norm", d_model, bias=norm_bias, affine=norm_affine)
-    return tuple(found)
+        t.weight("altup.correct_output_scale", d_model)
+    routed = t.tensor(a, TOKENS, grad=True)
+    t.linear(routed, "altup.correction_coefs", a)
+    coefs = t.linear(routed, "altup.prediction_coefs", a * a)
+    t.linear(x, "altup.modality_router", a, uses=2)
+    t.norm(x, "altup.router_norm", norms)
+    copies = t.tensor(a * d_model, TOKENS, grad=True)
+    t.matmul(
+        "predictions of copies", copies, coefs, t.like(copies), per=TOKENS, width=d_model * a * a
+    )
 
 
-def altup_products(d_model: Dim, n_inputs: Dim) -> tuple[Product, ...]:
-    """List the product of AltUp in one block: every copy predicted from all of them.
-
-    [d, a] @ [a, a] for each token: d·a² multiply-adds
-
-    Returns: products; the correction multiplies element by element and is not among them.
-    Source: as `altup_weights`, eq. of the prediction.
-
-    >>> altup_products(2048, 4)[0].width
-    32768
-    """
-    width = d_model * n_inputs * n_inputs
-    return (Product(role="other", name="predictions of copies", width=width, per=TOKENS),)
-
-
-def copy_weights(d_model: Dim, n_inputs: Dim) -> tuple[Weight, ...]:
-    """List the tensors that make copies of the stream, and one stream of the copies.
+def copies(t: Tape, part: AltUp, d_model: Dim) -> None:
+    """Make copies of the stream, and one stream of the copies.
 
     before the first block and after the last, for each copy but the first: [d, d]
 
-    Returns: tensors.
     Source: Gemma 3n's released code; arXiv:2301.13310, sec. 3, repeats the stream instead.
-
-    >>> [(weight.name, weight.times) for weight in copy_weights(2048, 4)]
-    [('copies.projections.weight', 3), ('copies.unembed_projections.weight', 3)]
     """
-    return tuple(
-        weight.repeated(n_inputs - 1)
-        for name in ("projections", "unembed_projections")
-        for weight in matrix(f"{OUTSIDE}.{name}", "other", (d_model, d_model), TOKENS)
-    )
+    t.role = "other"
+    x = t.tensor(d_model, TOKENS, grad=True)
+    for name in ("projections", "unembed_projections"):
+        t.linear(x, f"copies.{name}", d_model, times=part.n_inputs - 1)
 
 
-def laurel_weights(
-    d_model: Dim, rank: Dim, *, norm_bias: bool = False, norm_affine: bool = True
-) -> tuple[Weight, ...]:
-    """List the tensors of the residual of low rank beside one attention (LAuReL).
+def laurel(t: Tape, part: Laurel, x: Tensor, normed: Tensor, norms: Norms) -> Tensor:
+    """LAuReL: a residual of low rank beside one attention: x + norm(right(left(normed))).
 
     left [r_l, d], right [d, r_l], norm [d]
 
-    Returns: tensors.
     Source: Menghani et al. 2024, arXiv:2411.07501, sec. 2 (LAuReL-LR), their r is our r_l;
     Gemma 3n's released code (the norm).
-
-    >>> [weight.shape for weight in laurel_weights(2048, 64)]
-    [(64, 2048), (2048, 64), (2048,)]
     """
-    return (
-        *matrix("laurel.linear_left", "other", (rank, d_model), TOKENS),
-        *matrix("laurel.linear_right", "other", (d_model, rank), TOKENS),
-        *norm_weights("laurel.post_laurel_norm", d_model, bias=norm_bias, affine=norm_affine),
-    )
+    t.role = "other"
+    low = t.linear(normed, "laurel.linear_left", part.rank)
+    y = t.linear(low, "laurel.linear_right", x.columns)
+    return t.add(x, t.add(normed, t.norm(y, "laurel.post_laurel_norm", norms)))
 
 
-def layer_input_weights(
-    d_model: Dim, width: Dim, *, norm_bias: bool = False, norm_affine: bool = True
-) -> tuple[Weight, ...]:
-    """List the tensors that bring a layer's own embedding in behind one block.
+def layer_input(t: Tape, part: LayerInputs, d_model: Dim, norms: Norms) -> None:
+    """Bring a layer's own embedding in behind one block: norm(projection(act(gate(x)) · own)).
 
     gate [d_p, d], projection [d, d_p], norm [d]
 
-    Returns: tensors.
     Source: Gemma 3n's released code (per-layer inputs).
-
-    >>> [weight.shape for weight in layer_input_weights(2048, 256)]
-    [(256, 2048), (2048, 256), (2048,)]
     """
-    return (
-        *matrix("per_layer_input.gate", "other", (width, d_model), TOKENS),
-        *matrix("per_layer_input.projection", "other", (d_model, width), TOKENS),
-        *norm_weights("per_layer_input.norm", d_model, bias=norm_bias, affine=norm_affine),
-    )
+    t.role = "other"
+    gate = t.linear(t.tensor(d_model, TOKENS, grad=True), "per_layer_input.gate", part.width)
+    y = t.linear(gate, "per_layer_input.projection", d_model)
+    t.norm(y, "per_layer_input.norm", norms)
 
 
-def layer_table_weights(
-    d_model: Dim,
-    n_layers: Dim,
-    *,
-    width: Dim,
-    n_rows: Dim,
-    norm_bias: bool = False,
-    norm_affine: bool = True,
-) -> tuple[Weight, ...]:
-    """List the tensors that give each layer an embedding of its own.
+def layer_tables(t: Tape, part: LayerInputs, d_model: Dim, n_layers: Dim, norms: Norms) -> None:
+    """Give each layer an embedding of its own.
 
     table [V_p, N·d_p], which is looked up, projection [N·d_p, d], norm [d_p] for all layers
 
-    Returns: tensors.
-    Source: as `layer_input_weights`.
-
-    >>> [weight.shape for weight in layer_table_weights(2048, 30, width=256, n_rows=262144)]
-    [(262144, 7680), (7680, 2048), (256,)]
+    Source: as `layer_input`.
     """
-    wide = n_layers * width
-    inside = TABLE.partition(".")[0]
-    return (
-        Weight(role="embedding", name=TABLE, shape=(n_rows, wide)),
-        *matrix(f"{inside}.model_projection", "other", (wide, d_model), TOKENS),
-        *norm_weights(f"{inside}.projection_norm", width, bias=norm_bias, affine=norm_affine),
-    )
+    wide, n = n_layers * part.width, t.run.counts[TOKENS]
+    t.look_up(TABLE, part.vocab_size, wide, t.constant(n, width=INDEX), role="embedding", word=TOKENS)
+    t.role = "other"
+    x = t.tensor(d_model, TOKENS, grad=True)
+    y = t.linear(x, "per_layer_inputs.model_projection", wide)
+    t.norm(y, "per_layer_inputs.projection_norm", norms, rows=n * n_layers, width=part.width)

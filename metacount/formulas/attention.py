@@ -1,237 +1,507 @@
-"""Attention with h query heads over h_kv key/value heads: MHA (h_kv = h), GQA, MQA (h_kv = 1)."""
+"""Attention: grouped heads, latent heads, cross-attention, relative positions and indexers.
+
+Each forward runs on a tape. The two products between positions are written out (`eager`: every pair
+is kept), or one fused kernel's (`flash`, `sdpa`: it keeps queries, keys, values, its result and one
+number a row, and computes the probabilities again).
+"""
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, floor_div
-from metacount.formulas.masks import attended_positions as attended_positions
-from metacount.formulas.masks import banded_pairs as banded_pairs
-from metacount.formulas.masks import cached_positions as cached_positions
-from metacount.formulas.masks import causal_pairs as causal_pairs
-from metacount.formulas.masks import chunked_pairs as chunked_pairs
-from metacount.formulas.masks import prefix_pairs as prefix_pairs
-from metacount.formulas.masks import self_attention_pairs as self_attention_pairs
+from metacount.errors import SpecError
+from metacount.formulas.dim import Dim, floor_div, is_symbolic
+from metacount.formulas.run import EAGER, FLASH, SDPA, Run
+from metacount.formulas.tape import FLAG, FLOAT32, FLOAT64, INDEX, Store, Tape, Tensor, several
 from metacount.formulas.terms import (
+    CACHED,
+    CROSS_PAIRS,
     PAIRS,
+    POSITIONS,
     SOURCE,
     TOKENS,
     Product,
-    Weight,
+    State,
     flops_of,
-    matrix,
     params_of,
 )
+from metacount.frozen import frozen
+from metacount.spec.attention import Attention
+from metacount.spec.field import altered
+from metacount.spec.indexer import BlockIndexer, Indexer
+from metacount.spec.mla import LatentAttention
+from metacount.spec.norm import Norms
+
+RANDOM_STATE = 3  # seed and offset of flash's dropout, and one number that is not used
+RMS, LAYER = Norms(kind="rmsnorm"), Norms(kind="layernorm", bias=True)
+INDEXER = "self_attn.indexer"
 
 
-def attention_weights(
-    d_model: Dim,
-    n_heads: Dim,
-    n_kv_heads: Dim,
-    head_dim: Dim,
-    *,
-    q_bias: bool = False,
-    k_bias: bool = False,
-    v_bias: bool = False,
-    o_bias: bool = False,
-    sinks: bool = False,
-    output_gate: bool = False,
-    cross: bool = False,
-    d_input: Dim | None = None,
-    borrows: bool = False,
-) -> tuple[Weight, ...]:
-    """List the tensors of one attention layer; in a cross-attention, k and v read the source.
+@frozen
+class Sees:
+    """Who attends to whom, and by which word the pairs and positions of a layer are counted.
 
-    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows, h sinks;
-    with an output gate q has twice the rows; q, k and v read `d_input` values where it is not d;
-    a layer that `borrows` the keys and values of another has no k and v
-
-    Returns: tensors, without those of a QK-norm, see `norm.qk_norm_weights`.
-    Source: as `attention_params`.
-
-    >>> for weight in attention_weights(5120, 64, 8, 128):  # Qwen3-32B
-    ...     print(weight.name, weight.shape)
-    self_attn.q_proj.weight (8192, 5120)
-    self_attn.k_proj.weight (1024, 5120)
-    self_attn.v_proj.weight (1024, 5120)
-    self_attn.o_proj.weight (5120, 8192)
+    `mask`: what sdpa's kernel is given beside a causal mask: the mask of a "window" or of a
+    "prefix", [S, T]; `relative`: Transformer-XL's distances are part of the scores; `per_head`:
+    a bias of each head is, which has a gradient where `learned`.
     """
-    where = "cross_attn" if cross else "self_attn"
-    q_width, kv_width = n_heads * head_dim, n_kv_heads * head_dim
-    read = d_model if d_input is None else d_input
-    each = (
-        ("q_proj", (2 if output_gate else 1) * q_width, read, TOKENS, q_bias),
-        ("k_proj", kv_width, read, SOURCE if cross else TOKENS, k_bias),
-        ("v_proj", kv_width, read, SOURCE if cross else TOKENS, v_bias),
-        ("o_proj", d_model, q_width, TOKENS, o_bias),
+
+    pairs: str = PAIRS
+    positions: str = POSITIONS
+    mask: str = ""
+    relative: bool = False
+    per_head: bool = False
+    learned: bool = False
+
+
+def attention_core(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sees: Sees,
+    *,
+    heads: Dim,
+    groups: Dim,
+    widths: tuple[Dim, Dim],
+    parts: tuple[tuple[str, Dim], ...],
+    softcap: float | None = None,
+    sinks: str = "",
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Compute softmax(q·kᵀ + bias)·v of `heads` query heads over `groups` of keys and values.
+
+    `widths` are those of a key's and of a value's head; `parts` name the products with their
+    multiply-adds a pair: scores first, the sums of values last. `sinks` names a weight of one value
+    a head, a further key of the softmax.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
+    algorithms 1 and 4 (flash: in the backward five products, the scores once more); gpt-oss model
+    card, arXiv:2508.10925, sec. 2.2 (sinks).
+    """
+    run, (key, value) = t.run, widths
+    t.products += [
+        Product(role=t.role, name=name, width=width, per=sees.pairs) for name, width in parts
+    ]
+    learned = bias is not None and bias.grad
+    if run.attention == FLASH or (run.attention == SDPA and not _is_written(key, value, learned)):
+        return _kernel(t, q, k, v, sees, heads=heads, widths=widths)
+    wide = run.attention == SDPA  # torch's CPU has no kernel: it writes out, in float32
+    rows = run.batch_size * run.n_queries
+    keys_columns, pairs_columns = heads * key, heads * run.n_keys
+    if wide:
+        if learned:
+            hidden = t.constant(run.n_queries, run.n_keys, width=FLAG)
+            bias = t.record("hide", t.like(bias), [(hidden, True)])
+        q, k, v = t.widen(q), t.widen(k), t.widen(v)
+        if not same(heads, groups) or learned:
+            k, v = t.copy(k, columns=keys_columns), t.copy(v, columns=heads * value)
+    elif not same(heads, groups):
+        copied = several(run.batch_size * groups)
+        k = t.copy(k, copied, columns=keys_columns)
+        v = t.copy(v, copied, columns=heads * value)
+    scores = Tensor(
+        Store(rows, pairs_columns, q.store.width), pairs_columns, q.word, q.grad or k.grad
     )
-    found: list[Weight] = []
-    for name, n_rows, n_columns, rows, bias in each:
-        if borrows and name in ("k_proj", "v_proj"):
-            continue
-        found += matrix(f"{where}.{name}", "attention", (n_rows, n_columns), rows, bias=bias)
+    scores = _product(t, "scores", q, k, scores, sees, width=heads * key)
+    if softcap is not None:
+        scores = t.from_result(scores, "tanh")
+    scores = t.widen(scores)
+    if bias is not None:
+        scores = t.record("add", t.like(scores, grad=scores.grad or bias.grad))
+    if not wide:
+        mask = t.constant(run.n_queries, run.n_keys, width=FLAG)
+        scores = t.record("mask", t.like(scores), [(mask, scores.grad)])
+    columns = pairs_columns
     if sinks:
-        found.append(Weight(role="attention", name=f"{where}.core.sinks", shape=(n_heads,)))
-    return tuple(found)
+        scores = t.like(scores, grad=t.weight(sinks, heads) or scores.grad)
+        columns = pairs_columns + heads
+    softmax = t.like(scores, columns=columns)
+    t.record("softmax", softmax, [(softmax, softmax.grad)])
+    weights = t.part(softmax, pairs_columns) if wide else t.narrow(t.part(softmax, pairs_columns))
+    y = Tensor(
+        Store(rows, heads * value, v.store.width), heads * value, q.word, weights.grad or v.grad
+    )
+    y = _product(t, "sums of values", weights, v, y, sees, width=heads * value)
+    return t.copy(t.narrow(y))  # from heads back to positions
 
 
-def attention_params(
-    d_model: Dim,
-    n_heads: Dim,
-    n_kv_heads: Dim,
-    head_dim: Dim,
-    *,
-    q_bias: bool = False,
-    k_bias: bool = False,
-    v_bias: bool = False,
-    o_bias: bool = False,
-    sinks: bool = False,
-    output_gate: bool = False,
-) -> Dim:
-    """Count the parameters of one attention layer.
+def _product(
+    t: Tape, name: str, a: Tensor, b: Tensor, out: Tensor, sees: Sees, *, width: Dim
+) -> Tensor:
+    return t.matmul(name, a, b, out, per=sees.pairs, width=width, listed=False)
 
-    q [h·h_d, d] + k, v [h_kv·h_d, d] + o [d, h·h_d] = 2·d·h_d·(h + h_kv)
-    (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head;
-     with an output gate h·h_d more rows of q)
 
-    Returns: parameters, exact; without the weights of a QK-norm, see `norm.qk_norm_params`.
-    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2, their d_k = d_v is our h_d;
-    Ainslie et al. 2023, arXiv:2305.13245, sec. 2.2, their G groups are our h_kv;
-    gpt-oss model card, arXiv:2508.10925, sec. 2.2 (sinks); Qiu et al. 2025, arXiv:2505.06708
-    (output gate).
-
-    >>> attention_params(4096, 32, 32, 128)  # LLaMA-7B
-    67108864
-    >>> attention_params(5120, 64, 8, 128)  # Qwen3-32B
-    94371840
-    >>> attention_params(2048, 16, 2, 256, output_gate=True)  # Qwen3-Next-80B-A3B
-    27262976
+def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
+    """Tell whether torch's CPU has no fused kernel: values of another width than the keys' heads,
+    or a bias that has a gradient.
     """
-    return params_of(
-        attention_weights(
-            d_model,
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            q_bias=q_bias,
-            k_bias=k_bias,
-            v_bias=v_bias,
-            o_bias=o_bias,
-            sinks=sinks,
-            output_gate=output_gate,
+    if learned:
+        return True
+    if is_symbolic(key) or is_symbolic(value):
+        if key is value or key == value:
+            return False
+        raise SpecError(
+            "attention",
+            "has no formula in letters for latent attention: its kernel depends on widths",
+            SDPA,
+            "choose eager or flash, or give numbers",
+        )
+    return bool(key != value)
+
+
+def _kernel(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, sees: Sees, *, heads: Dim, widths: tuple[Dim, Dim]
+) -> Tensor:
+    """Run a fused kernel: values as wide as the keys, filled with zeros where they are narrower."""
+    run, (key, value) = t.run, widths
+    rows, columns = run.batch_size * run.n_queries, heads * key
+    narrower = not same(key, value)
+    if narrower:
+        v = t.copy(v, columns=columns)
+    grad = q.grad or k.grad or v.grad
+    y = Tensor(Store(rows, columns, run.value), columns, q.word, grad, by_heads=True)
+    numbers = [t.constant(rows, heads, width=run.wide)]  # the logarithm of each row's sum
+    if run.attention == FLASH:
+        numbers = [t.constant(rows, heads, width=FLOAT32), t.constant(RANDOM_STATE, width=INDEX)]
+    masks = []
+    if run.attention == SDPA and (sees.per_head or sees.mask):
+        heads_of_mask = heads if sees.per_head else 1
+        masks = [t.constant(run.n_queries * heads_of_mask, run.n_keys, width=run.value)]
+    one = run.counts[sees.pairs] * columns
+    t.record(
+        "attention kernel",
+        y,
+        [(x, grad) for x in (q, k, v, y, *numbers, *masks)],
+        rows=run.counts[sees.pairs],
+        width=2 * columns,
+        factors=(grad,),
+        backward=5 * one if grad else 0,  # torch computes q·kᵀ once more
+        results=[y.store, *numbers],
+    )
+    if narrower:
+        return t.copy(y, several(heads), columns=heads * value)
+    by_heads = q.by_heads or run.ring
+    # head by head it must be copied for the next matrix
+    store_copied = several(run.n_queries, heads) if by_heads else 0
+    return t.copy(y, store_copied)
+
+
+def same(a: Dim, b: Dim) -> bool:
+    """Tell whether two sizes are the same number or the same expression; of arrays, nobody knows.
+
+    >>> same(8, 8), same(8, 2)
+    (True, False)
+    """
+    if isinstance(a, int) or is_symbolic(a):
+        return bool(a == b)
+    return a is b
+
+
+def rotate(t: Tape, x: Tensor, n: Dim, rotary_dim: Dim) -> Tensor:
+    """Rotate the first `rotary_dim` columns of each head by n positions: saves cosines and sines.
+
+    Source: Su et al. 2021, arXiv:2104.09864, eq. 34.
+    """
+    y = t.scale_by(x, t.constant(n, rotary_dim), "rotate")
+    y.by_heads = True
+    return y
+
+
+def grouped_attention(
+    t: Tape,
+    part: Attention,
+    x: Tensor,
+    d_model: Dim,
+    sees: Sees = Sees(),
+    *,
+    norms: Norms = RMS,
+    rotary_dim: Dim | None = None,
+    grown: bool = False,
+    indexed: bool = False,
+    borrows: bool = False,
+    bias: Tensor | None = None,
+    source: Tensor | None = None,
+    asks: Tensor | None = None,
+    adapter_rank: Dim | None = None,
+) -> Tensor:
+    """Attention with h query heads over h_kv key/value heads: MHA (h_kv = h), GQA, MQA (h_kv = 1).
+
+    q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows; with an
+    output gate q has twice the rows. In cross-attention keys and values are made of `source`; a
+    layer that `borrows` reads those of an earlier one. `asks` replaces x as what queries are made
+    of. `grown` queries are scaled by their position. With `adapter_rank` each of q, k and v has an
+    adapter of its own, under `shared_use` (Zamba2).
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2, their d_k = d_v is our h_d;
+    Ainslie et al. 2023, arXiv:2305.13245, sec. 2.2, their G groups are our h_kv; Qiu et al. 2025,
+    arXiv:2505.06708 (output gate); Dehghani et al. 2023, arXiv:2302.05442, sec. 2.1 (QK-norm of a
+    head); OLMo 2, arXiv:2501.00656, sec. 2 (of all heads); Brandon et al. 2024, arXiv:2405.12981
+    (borrowed keys and values).
+    """
+    t.role, run = "attention", t.run
+    name = "self_attn" if source is None else "cross_attn"
+    h, g, w = part.n_heads, part.n_kv_heads, part.head_dim
+    own = source is None
+    made_of = x if source is None else source
+    gate = None
+    asking = x if asks is None else asks
+    q = t.linear(asking, f"{name}.q_proj", (2 if part.output_gate and own else 1) * h * w, bias=part.q_bias)
+    q = adapted(t, q, asking, "q", adapter_rank)
+    if part.output_gate and own:
+        copied = several(h)
+        q, gate = t.copy(q, copied, columns=h * w), t.copy(q, copied, columns=h * w)
+    if borrows:
+        k = v = t.tensor(g * w, TOKENS, grad=True)
+    else:
+        k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias)
+        k = adapted(t, k, made_of, "k", adapter_rank)
+        v = t.linear(made_of, f"{name}.v_proj", g * w, bias=part.v_bias)
+        v = adapted(t, v, made_of, "v", adapter_rank)
+    if own:
+        q = _head_norm(t, part, q, f"{name}.q_norm", h, norms)
+        if not borrows:
+            k = _head_norm(t, part, k, f"{name}.k_norm", g, norms)
+            if part.v_norm:
+                v = t.norm(v, "", RMS, rows=v.rows * g, affine=False)
+    if rotary_dim is not None:
+        q = rotate(t, q, run.n_queries, rotary_dim)
+        k = k if borrows else rotate(t, k, run.n_keys, rotary_dim)
+        if part.qk_norm == "l2":
+            q = t.norm(q, "", RMS, rows=q.rows * h, affine=False)
+            k = k if borrows else t.norm(k, "", RMS, rows=k.rows * g, affine=False)
+    if own and not borrows:
+        t.cached += [State(name="keys", shape=(g, w)), State(name="values", shape=(g, w))]
+    if grown:
+        q = t.scale_by(q, t.constant(run.n_queries), "grow")
+    if indexed:
+        assert isinstance(part.indexer, BlockIndexer)
+        block_index(t, part.indexer, x)
+    if sees.relative:
+        bias = relative_scores(t, part, q, d_model, sees)
+        q = t.record("add", t.like(q, grad=bias.grad or q.grad))
+    sums = h * w
+    y = attention_core(
+        t,
+        q,
+        k,
+        v,
+        sees,
+        heads=h,
+        groups=g,
+        widths=(w, w),
+        parts=(("scores", sums), ("sums of values", sums)),
+        softcap=part.softcap,
+        sinks=f"{name}.core.sinks" if part.sinks and own else "",
+        bias=bias,
+    )
+    if gate is not None:
+        y = t.mul(y, t.from_result(gate, "sigmoid"))
+    y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias)
+    return t.scale(y, part.out_scale)
+
+
+def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tensor:
+    """Add to a projection y of x what this use's adapter gives, up(down(x)), where there is one.
+
+    Hu et al. 2021, arXiv:2106.09685, eq. 3; here it is part of the model.
+    """
+    if rank is None:
+        return y
+    prefix, t.prefix = t.prefix, ""
+    low = t.linear(x, f"shared_use.adapters.{name}.down_proj", rank)
+    y = t.add(y, t.linear(low, f"shared_use.adapters.{name}.up_proj", y.columns))
+    t.prefix = prefix
+    return y
+
+
+def _head_norm(
+    t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms: Norms
+) -> Tensor:
+    """Norm queries or keys, each head or all together, where the model does."""
+    width = part.head_dim
+    if part.qk_norm == "full":
+        return t.norm(x, name, altered(RMS, unit_offset=norms.unit_offset))
+    if part.qk_norm == "head":
+        made = altered(RMS, unit_offset=norms.unit_offset)
+        return t.norm(x, name, made, rows=x.rows * heads, width=width)
+    if part.qk_norm == "layernorm":
+        return t.norm(x, name, LAYER, rows=x.rows * heads, width=width)
+    return x
+
+
+def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: Sees) -> Tensor:
+    """Transformer-XL's scores by distance: (q + v)·(W·R)ᵀ, one column a distance, read by key.
+
+    projection of the sinusoids [h·h_d, d], the vectors u and v [h, h_d]
+
+    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, terms (b) and (d); their W_k,R, u and v.
+    """
+    t.role, run = "position", t.run
+    h, width = part.n_heads, part.n_heads * part.head_dim
+    # made in float64 in pairs, of which a copy takes d columns; where none is needed all are kept
+    columns = d_model if run.value < FLOAT64 else 2 * floor_div(d_model + 1, 2)
+    table = Store(run.n_keys, columns, run.value)
+    sinusoids = Tensor(table, d_model, sees.positions, False)
+    t.products.append(
+        Product(
+            role=t.role,
+            name="projection of the relative positions",
+            width=d_model * width,
+            per=sees.positions,
         )
     )
+    r = t.linear(sinusoids, "self_attn.relative.r_proj", width, counted=False)
+    content = t.weight("self_attn.relative.content_bias", h, part.head_dim)
+    position = t.weight("self_attn.relative.position_bias", h, part.head_dim)
+    asking = t.record("add", t.like(q, grad=q.grad or position))
+    distances = Tensor(
+        Store(run.batch_size * run.n_keys, width, run.value), width, q.word, r.grad
+    )
+    columns = h * run.n_keys
+    rows = run.batch_size * run.n_queries
+    by_distance = Tensor(Store(rows, columns, run.value), columns, q.word, False)
+    name = "scores of the relative positions"
+    by_distance = t.matmul(
+        name, asking, distances, by_distance, per=sees.pairs, width=width
+    )
+    index = t.constant(run.n_queries, run.n_keys, width=INDEX)
+    scores = t.gather(by_distance, index, t.like(by_distance))
+    t.role = "attention"
+    scores.grad = scores.grad or content
+    return scores
 
 
-def attention_projection_flops(
-    n_tokens: Dim,
+def latent_attention(
+    t: Tape,
+    part: LatentAttention,
+    x: Tensor,
     d_model: Dim,
-    n_heads: Dim,
-    n_kv_heads: Dim,
-    head_dim: Dim,
+    sees: Sees = Sees(),
     *,
-    n_kv_tokens: Dim | None = None,
-) -> Dim:
-    """Count the FLOPs of the four projections of one attention layer.
+    rotated: bool = True,
+) -> Tensor:
+    """Multi-head latent attention: keys and values of all heads from one cached latent.
 
-    2 FLOPs per multiply-add × (q and o over n tokens, k and v over n_kv tokens)
-    = 4·n·d·h·h_d + 4·n_kv·d·h_kv·h_d
+    q_a [r_q, d] and q_b [h·(d_n + d_r), r_q], or q [h·(d_n + d_r), d] without q_lora_rank;
+    kv_a [d_c + d_r, d], kv_b [h·(d_n + d_v), d_c], o [d, h·d_v]
 
-    `n_kv_tokens` is n itself unless keys and values come from elsewhere: cross-attention projects
-    its source, and nothing at all once the source is cached.
+    Expanded, keys and values of every head are made of what is cached. Absorbed (a decode step),
+    kv_b's two halves move to the query and to the result, and attention runs over the latent.
 
-    Returns: FLOPs of the forward, exact.
-    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2.
-    Not counted: biases, QK-norm, rotary embedding.
+    The paper's letters: d_c is our kv_lora_rank, d_c' our q_lora_rank (r_q here), d_h our
+    qk_nope_head_dim (d_n) and v_head_dim (d_v), d_h^R our qk_rope_head_dim (d_r), n_h our n_heads.
 
-    >>> attention_projection_flops(128, 4096, 32, 32, 128)  # LLaMA-7B, 128 tokens
-    17179869184
+    Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix), sec. 2.1.2 (absorbed), sec. 2.1.3
+    (cache); LongCat-Flash, arXiv:2509.01322, sec. 2.3 (scaled latents).
     """
-    weights = attention_weights(d_model, n_heads, n_kv_heads, head_dim, cross=True)
-    n_kv = n_tokens if n_kv_tokens is None else n_kv_tokens
-    return flops_of(weights, {TOKENS: n_tokens, SOURCE: n_kv})
-
-
-def attention_products(n_heads: Dim, head_dim: Dim, *, per: str = PAIRS) -> tuple[Product, ...]:
-    """List the two products of each pair of positions (`per`): scores q·kᵀ, weighted sums p·v.
-
-    h·h_d multiply-adds each
-
-    Returns: products of one layer.
-    Source: as `attention_pair_flops`.
-
-    >>> [(product.name, product.width) for product in attention_products(32, 128)]  # LLaMA-7B
-    [('scores', 4096), ('sums of values', 4096)]
-    """
-    return tuple(
-        Product(role="attention", name=name, width=n_heads * head_dim, per=per)
-        for name in ("scores", "sums of values")
+    t.role, run = "attention", t.run
+    h, plain, turned = part.n_heads, part.qk_nope_head_dim, part.qk_rope_head_dim
+    value, rank = part.v_head_dim, part.kv_lora_rank
+    query = d_model if part.q_lora_rank is None else part.q_lora_rank
+    split = (("not rotated", query * h * plain), ("rotated", query * h * turned))
+    latent = None
+    if part.q_lora_rank is None:
+        q = t.linear(x, "self_attn.q_proj", h * (plain + turned), split=split)
+    else:
+        latent = t.linear(x, "self_attn.q_a_proj", part.q_lora_rank, bias=part.bias)
+        latent = t.norm(latent, "self_attn.q_a_layernorm", RMS)
+        q = t.linear(latent, "self_attn.q_b_proj", h * (plain + turned), split=split)
+        q = t.record("scale", t.like(q)) if part.scaled else q
+    both = t.linear(
+        x,
+        "self_attn.kv_a_proj_with_mqa",
+        rank + turned,
+        bias=part.bias,
+        split=(("latent", d_model * rank), ("rotated key", d_model * turned)),
     )
-
-
-def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """Count the FLOPs of the two products between positions: scores q·kᵀ and the weighted sum p·v.
-
-    per head and pair of positions, 2 FLOPs per multiply-add × 2 products × h_d
-    = 4·n_pairs·h·h_d
-
-    Returns: FLOPs of the forward, exact; h_kv does not matter.
-    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
-    Not counted: scaling, mask, softmax, sinks.
-
-    >>> attention_pair_flops(128 * 128, 32, 128)  # LLaMA-7B, 128 tokens
-    268435456
-    """
-    return flops_of(attention_products(n_heads, head_dim), {PAIRS: n_pairs})
-
-
-def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
-    """Count the values that one token leaves in one layer's cache: a key and a value per KV head.
-
-    2·h_kv·h_d
-
-    Returns: values, not bytes.
-    Source: Shazeer 2019, arXiv:1911.02150, sec. 2.4 and 3; their k = v is our h_d.
-
-    >>> kv_cache_values(8, 128)  # Qwen3-32B
-    2048
-    """
-    return 2 * n_kv_heads * head_dim
-
-
-def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
-    """Count the layers whose letter is one of `letters`, `pattern` repeated over the layers.
-
-    Letter i of a pattern of length p falls on the layers i, i + p, … below N: ⌈(N - i) / p⌉ =
-    (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
-    where these are fewer.
-
-    Returns: a count.
-    Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
-
-    >>> lettered_layers(32, "RRRRARRR", "A")  # Jamba
-    4
-    """
-    period = len(pattern)
-    reaches = [reach for reach, letter in enumerate(reversed(pattern)) if letter in letters]
-    others = [reach for reach in range(period) if reach not in reaches]
-    if len(others) < len(reaches):
-        return n_layers - sum(floor_div(n_layers + reach, period) for reach in others)
-    return sum(floor_div(n_layers + reach, period) for reach in reaches)
-
-
-def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
-    """Count the layers that see a window only: letter L of a pattern repeated over the layers.
-
-    Returns: a count.
-    Source: Gemma 3, arXiv:2503.19786, sec. 2 (LLLLLG).
-
-    >>> windowed_layers(62, "LLLLLG")  # Gemma 3 27B
-    52
-    """
-    if set(pattern) == {"L"}:
-        return n_layers
-    period = len(pattern)
-    return sum(
-        floor_div(n_layers + reach, period)
-        for reach, letter in enumerate(reversed(pattern))
-        if letter == "L"
+    q_n, q_r = t.part(q, h * plain), t.part(q, h * turned)
+    compressed, k_r = t.part(both, rank), t.part(both, turned)
+    if rotated:
+        q_r = rotate(t, q_r, run.n_queries, turned)
+        k_r = rotate(t, k_r, run.n_keys, turned)
+    normed = t.norm(compressed, "self_attn.kv_a_layernorm", RMS)
+    normed = t.record("scale", t.like(normed)) if part.scaled else normed
+    kept = t.record(
+        "cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad)
     )
+    t.cached += [State(name="latents", shape=(rank,)), State(name="rotated keys", shape=(turned,))]
+    if part.indexer is not None:
+        assert latent is not None  # the spec requires it
+        position_index(t, part.indexer, x, latent, sees)
+    expanding = Tensor(kept.store, rank, CACHED, kept.grad)
+    expanded = t.linear(
+        expanding,
+        "self_attn.kv_b_proj",
+        h * (plain + value),
+        split=(("keys", rank * h * plain), ("values", rank * h * value)),
+    )
+    key = plain + turned
+    q = t.record("cat", t.like(q_n, columns=h * key, grad=q_n.grad or q_r.grad))
+    q.by_heads = True
+    width = rank if run.decode else plain
+    parts = (
+        ("scores", h * width),
+        ("scores of the rotated keys", h * turned),
+        ("sums of values", h * (rank if run.decode else value)),
+    )
+    if run.decode:
+        shared = t.part(kept, rank)
+        attention_core(
+            t, q, shared, shared, sees, heads=h, groups=1, widths=(rank + turned, rank), parts=parts
+        )
+        y = t.tensor(h * value, x.word, grad=True)
+    else:
+        k = t.record("cat", t.like(expanded, columns=h * key, grad=expanded.grad or kept.grad))
+        v = t.part(expanded, h * value)
+        if run.attention == EAGER or (run.attention == SDPA and _is_written(key, value, False)):
+            lies = run.attention == SDPA and run.value < FLOAT32  # else the cast copies it anyhow
+            v = v if lies else t.copy(v, several(run.batch_size, run.n_keys, h))
+        y = attention_core(
+            t, q, k, v, sees, heads=h, groups=h, widths=(key, value), parts=parts,
+            softcap=part.softcap,
+        )  # fmt: skip
+    return t.linear(y, "self_attn.o_proj", d_model, bias=part.bias)
+
+
+def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees) -> None:
+    """DeepSeek-V3.2's indexer: Σ_j w_j·relu(q_j·k) over h_i small heads, of which the best are read.
+
+    q [h_i·d_i, r_q], k [d_i, d], weights [h_i, d], and a LayerNorm with bias over keys; h_i·d_i
+    multiply-adds a pair for the heads' products with the key, h_i for their weighted sum. No
+    gradient passes the choice.
+
+    Source: DeepSeek-V3.2, arXiv:2512.02556, sec. 2.1, eq. 1 and 2; their H^I is our h_i, d^I d_i.
+    """
+    u = t.without_gradients()
+    u.role = "attention"
+    h, width = part.n_heads, part.head_dim
+    x, latent = u.detach(x), u.detach(latent)
+    q = u.linear(latent, f"{INDEXER}.wq_b", h * width)
+    k = u.linear(x, f"{INDEXER}.wk", width)
+    weights = u.linear(x, f"{INDEXER}.weights_proj", h)
+    k = u.norm(k, f"{INDEXER}.k_norm", LAYER)
+    scores = u.like(q, columns=h * u.run.n_keys)
+    scores = u.matmul("index scores", q, k, scores, per=sees.pairs, width=h * width)
+    total = u.like(scores, columns=u.run.n_keys)
+    u.matmul("index weights", weights, scores, total, per=sees.pairs, width=h)
+    t.cached.append(State(name="keys of the index", shape=(width,)))
+
+
+def block_index(t: Tape, part: BlockIndexer, x: Tensor) -> None:
+    """MiniMax-M3's indexer: the best q_j·k of each block, of which attention reads the best blocks.
+
+    q [h_i·d_I, d], k [d_I, d], and an RMSNorm over each; h_i·d_I multiply-adds a pair. Every
+    position before a token is scored, and no gradient passes the choice.
+
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`.
+    """
+    u = t.without_gradients()
+    u.role = "attention"
+    h, width = part.n_heads, part.head_dim
+    x = u.detach(x)
+    q = u.linear(x, f"{INDEXER}.q_proj", h * width)
+    k = u.linear(x, f"{INDEXER}.k_proj", width)
+    q = u.norm(q, f"{INDEXER}.q_norm", RMS, rows=q.rows * h, width=width)
+    k = u.norm(k, f"{INDEXER}.k_norm", RMS)
+    scores = u.like(q, columns=h * u.run.n_keys)
+    u.matmul("index scores", q, k, scores, per=PAIRS, width=h * width)
+    t.cached.append(State(name="keys of the index", shape=(width,)))

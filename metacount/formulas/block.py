@@ -1,219 +1,354 @@
-"""One block: its tensors and products, the topics' functions fed from a `ModelSpec`.
+"""One block: the norms around its branches, its mixer and its feed-forward, run on a tape.
 
->>> from metacount.spec import ModelSpec
->>> mixtral = ModelSpec(
-...     kind="decoder", d_model=4096, n_layers=32, vocab_size=32000, n_heads=32, n_kv_heads=8,
-...     head_dim=128, activation="silu", gated=True, n_experts=8, top_k=2, d_ff_expert=14336,
-...     norm="rmsnorm", position="rope")
->>> block_params(mixtral, moe=True)
-{'position': 0, 'attention': 41943040, 'norm': 8192, 'moe': 1409318912}
->>> block_params(mixtral, moe=True, active=True)["moe"]
-352354304
->>> self_attention_flops(mixtral, batch_size=1, n_queries=128, n_keys=128, n_pairs=128 * 128,
-...                      absorbed=False)
-{'position': 0, 'attention': 11005853696}
->>> feed_forward_flops(mixtral, n_tokens=128, moe=True)
-{'moe': 90202701824}
+A `Layer` says of one block what distinguishes it from others of its stack, with its parts resolved:
+nothing below asks again which sort of layer it is.
 """
 
 from __future__ import annotations
 
-from metacount.formulas import norm
-from metacount.formulas.around import around_weights
+from metacount.formulas import altup
+from metacount.formulas.attention import Sees, grouped_attention, latent_attention
 from metacount.formulas.dim import Dim
-from metacount.formulas.indexed import index_weights
-from metacount.formulas.sublayers import attention_products as attention_products
-from metacount.formulas.sublayers import attention_weights as attention_weights
-from metacount.formulas.sublayers import cross_attention_products as cross_attention_products
-from metacount.formulas.sublayers import cross_attention_weights as cross_attention_weights
-from metacount.formulas.sublayers import dense_weights as dense_weights
-from metacount.formulas.sublayers import kv_cache_values as kv_cache_values
-from metacount.formulas.sublayers import mixture_weights as mixture_weights
-from metacount.formulas.sublayers import recurrent_weights as recurrent_weights
-from metacount.formulas.sublayers import shared_use_weights as shared_use_weights
-from metacount.formulas.sublayers import width_norm_weights as width_norm_weights
+from metacount.formulas.feed_forward import feed_forward, mixture
+from metacount.formulas.mixers import run_mixer
+from metacount.formulas.tape import Tape, Tensor
 from metacount.formulas.terms import (
-    CACHED,
     CROSS_PAIRS,
     PAIRS,
     POSITIONS,
-    SOURCE,
-    TOKENS,
-    Product,
-    Weight,
-    active_params_of,
-    by_role,
-    params_of,
+    SOURCE_PAIRS,
+    WINDOWED_PAIRS,
+    WINDOWED_POSITIONS,
 )
+from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.stack import SHARING, WITH_DENSE, WITH_EXPERTS, WITH_STATE
+from metacount.spec.attention import Attention
+from metacount.spec.field import altered
+from metacount.spec.mla import LatentAttention
+from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
+from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_DENSE, WITH_EXPERTS, WITH_STATE
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.spec.stack import Stack
+
+MIXER, CROSS, FFN = "self_attn", "cross_attn", "mlp"
+STORED = "shared_block."  # before the names of weights of a block that many layers use
+# The norms before and after each branch of a block, by placement.
+PRE = {
+    MIXER: ("input_layernorm", ""),
+    CROSS: ("cross_attention_layernorm", ""),
+    FFN: ("post_attention_layernorm", ""),
+}
+POST = {
+    MIXER: ("", "self_attention_layernorm"),
+    CROSS: ("", "cross_attention_layernorm"),
+    FFN: ("", "feedforward_layernorm"),
+}
+PLACED = {
+    "pre": PRE,
+    "stream": PRE,
+    "post": POST,
+    "deep": POST,
+    "sandwich": {
+        MIXER: ("input_layernorm", "post_attention_layernorm"),
+        CROSS: ("pre_cross_attention_layernorm", "post_cross_attention_layernorm"),
+        FFN: ("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    },
+    "post_branch": {
+        MIXER: ("", "post_attention_layernorm"),
+        CROSS: ("", "post_cross_attention_layernorm"),
+        FFN: ("", "post_feedforward_layernorm"),
+    },
+    "parallel": {MIXER: ("input_layernorm", ""), FFN: ("", "")},
+    "parallel_two": {
+        MIXER: ("input_layernorm", ""),
+        FFN: ("post_attention_layernorm", ""),
+    },
+}
+NORM_OF_SUM = ("post", "deep")  # the norm stands behind the addition
 
 
-def block_weights(
-    spec: ModelSpec,
-    *,
-    mixer: str = "A",
-    ffn: str = "F",
-    cross: bool = False,
-    indexed: bool = False,
-    borrows: bool = False,
-    second: bool = False,
-) -> tuple[Weight, ...]:
-    """List the tensors of one block, `mixer` and `ffn` its letters in the patterns of its stack.
+@frozen
+class Layer:
+    """What distinguishes a block: its letters in the two patterns, and what its parts do.
 
-    `cross`: it has cross-attention (a decoder block of an encoder-decoder). `indexed`: it has a
-    block indexer. `borrows`: its attention makes no keys and values. `second`: its feed-forward has
-    the second width.
+    `windowed`: its attention sees a window; `rotated`: positions rotate its queries and keys;
+    `indexed`: it has a block indexer; `borrows`: it reads keys and values of an earlier block;
+    `cross`: it has cross-attention; `second`: its feed-forward has the second width; `first_norm`:
+    it has the first norm; `queried`: its queries are those of a table (the last block of PanGu-α);
+    `of_encoder`: it is of the encoder beside a decoder.
     """
-    found: list[Weight] = []
-    if mixer in "AP":
-        found += attention_weights(spec, borrows=borrows)
-    if indexed:
-        found += index_weights(spec)
-    if mixer in WITH_STATE:
-        found += recurrent_weights(spec)
-    if mixer == SHARING:
-        found += shared_use_weights(spec)
-    if cross:
-        found += cross_attention_weights(spec)
-    if ffn in WITH_DENSE:
-        found += dense_weights(spec, second=second)
-    if ffn in WITH_EXPERTS:
-        found += mixture_weights(spec)
-    n_norms = norm.norms_per_block(
-        spec.last_stack.norms.placement, cross=cross, mixer=mixer != "N", ffn=ffn != "N"
+
+    mixer: str = "A"
+    ffn: str = "F"
+    windowed: bool = False
+    rotated: bool = False
+    indexed: bool = False
+    borrows: bool = False
+    cross: bool = False
+    second: bool = False
+    first_norm: bool = True
+    queried: bool = False
+    of_encoder: bool = False
+
+
+@frozen
+class Given:
+    """What a block is given beside its input: a bias of scores, what the encoder gave, the stream
+    before the first block, the table's rows that are the last block's queries.
+    """
+
+    bias: Tensor | None = None
+    memory: Tensor | None = None
+    first: Tensor | None = None
+    queries: Tensor | None = None
+
+
+def layer_of(spec: ModelSpec, stack: Stack, index: int) -> Layer:
+    """Resolve block `index` of a stack, whose sizes are numbers."""
+    last, positions = spec.last_stack, spec.positions
+    part = last.feed_forward
+    return Layer(
+        mixer=last.mixer_of(index),
+        ffn=last.ffn_of(index),
+        windowed=bool(spec.is_windowed_layer(index)),
+        rotated=bool(isinstance(positions, Rope) and spec.has_rope_layer(index)),
+        indexed=bool(spec.has_index_layer(index)),
+        borrows=last.borrows(index),
+        cross=spec.has_encoder and stack is spec.decoder,
+        second=part is not None and part.is_second(index),
+        first_norm=index > 0 or last.norms.first,
+        queried=index == stack.n_layers - 1 and has_queries(spec),
+        of_encoder=spec.has_encoder and stack is not spec.decoder,
     )
-    found += (weight.repeated(n_norms) for weight in width_norm_weights(spec))
-    return (*found, *around_weights(spec))
 
 
-def block_params(
-    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
-) -> dict[str, Dim]:
-    """Count by role the parameters of one block with attention, or if `active` those a token uses.
+def has_queries(spec: ModelSpec) -> bool:
+    """Tell whether the last block's queries are rows of a table of their own."""
+    positions = spec.positions
+    return bool(isinstance(positions, Learned) and positions.n_query_positions)
 
-    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
 
-    Returns: parameters, exact.
-    Source: `block_weights`.
+def norm_names(spec: ModelSpec, layer: Layer, branch: str) -> tuple[str, str]:
+    """Name the norms before and after a branch of a block; "" where there is none."""
+    placement = spec.last_stack.norms.placement
+    if placement == "hybrid":
+        placement = "pre" if layer.mixer == "R" else "post_branch"
+    before, after = PLACED[placement][branch]
+    return ("" if branch == MIXER and not layer.first_norm else before), after
+
+
+def branches_of(layer: Layer) -> list[str]:
+    """Name the branches of a block, in order."""
+    has = {MIXER: layer.mixer != "N", CROSS: layer.cross, FFN: layer.ffn != "N"}
+    return [name for name, there in has.items() if there]
+
+
+def is_parallel(spec: ModelSpec) -> bool:
+    """Tell whether the branches of a block read one input side by side."""
+    return spec.last_stack.norms.placement.startswith("parallel")
+
+
+def run_block(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
+    """Run one block on a tape; return the stream behind it."""
+    if is_parallel(spec):
+        return run_parallel(t, spec, layer, x, given)
+    for branch in branches_of(layer):
+        x = run_branch(t, spec, layer, branch, x, given)
+    return around(t, spec, x)
+
+
+def run_branch(
+    t: Tape, spec: ModelSpec, layer: Layer, branch: str, x: Tensor, given: Given
+) -> Tensor:
+    """Run one branch of a block with its norms; return the stream behind it.
+
+    pre x + f(norm(x)); post norm(x + f(x)); sandwich x + norm(f(norm(x))); deep norm(α·x + f(x));
+    post_branch x + norm(f(x)); stream y + f(y) with y = norm(x)
     """
-    weights = block_weights(spec, ffn="E" if moe else "F", cross=cross)
-    roles = ("position", "attention", "norm", "moe" if moe else "ffn")
-    return by_role(weights, lambda one: one.active if active else one.params, roles)
+    stack = spec.last_stack
+    norms = stack.norms
+    before, after = norm_names(spec, layer, branch)
+    read = x
+    if branch == MIXER and layer.mixer == SHARING:
+        read = run_shared(t, spec, x, given)
+    normed = t.norm(read, before, norms) if before else read
+    if branch == MIXER:
+        y = run_layer_mixer(t, spec, layer, normed, given)
+    elif branch == CROSS:
+        y = run_cross(t, spec, normed, given)
+    else:
+        y = run_feed_forward(t, spec, layer, normed)
+    x = normed if norms.placement == "stream" else x
+    if after and norms.placement not in NORM_OF_SUM:
+        y = t.norm(y, after, norms)
+    t.role = "other"
+    y = t.scale(y, stack.residual_scale)
+    weighted = norms.placement == "deep" or stack.residual_weight != 1.0
+    x = t.record("weigh", t.like(x)) if weighted else x
+    x = t.add(x, y)
+    if after and norms.placement in NORM_OF_SUM:
+        x = t.norm(x, after, norms)
+    if branch == MIXER and stack.laurel is not None:
+        x = altup.laurel(t, stack.laurel, x, normed, norms)
+    return x
 
 
-def width_norm_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of one norm of the residual stream.
+def run_parallel(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
+    """Run a block whose mixer and feed-forward read one input, by one norm or by two.
 
-    Source: `norm.norm_params`.
+    Source: Chowdhery et al. 2022, arXiv:2204.02311, sec. 2 (parallel); GPT-NeoX (two norms).
     """
-    return params_of(width_norm_weights(spec))
+    stack = spec.last_stack
+    norms = stack.norms
+    first, second = norm_names(spec, layer, MIXER)[0], norm_names(spec, layer, FFN)[0]
+    read = t.norm(x, first, norms)
+    beside = t.norm(x, second, norms) if second else read
+    y = run_layer_mixer(t, spec, layer, read, given)
+    z = run_feed_forward(t, spec, layer, beside)
+    t.role = "other"
+    y = t.scale(t.add(y, z), stack.residual_scale)
+    x = t.record("weigh", t.like(x)) if stack.residual_weight != 1.0 else x
+    return t.add(x, y)
 
 
-def self_attention_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of one block's self-attention, without norms and relative positions.
-
-    Source: `attention.attention_params`, `mla.mla_params`.
-    """
-    return _of_role(attention_weights(spec), "attention")
-
-
-def gqa_params(spec: ModelSpec, *, sinks: bool) -> Dim:
-    """Count the parameters of attention with key/value heads; without `sinks`, of cross-attention.
-
-    Source: `attention.attention_params`.
-    """
-    weights = attention_weights(spec) if sinks else cross_attention_weights(spec)
-    return _of_role(weights, "attention")
+def around(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor:
+    """Run what stands around the branches of a block and behind it (Gemma 3n)."""
+    stack = spec.last_stack
+    if stack.altup is not None:
+        altup.altup(t, stack.altup, spec.d_model, stack.norms, scaled=stack.layer_inputs is not None)
+    if stack.layer_inputs is not None:
+        altup.layer_input(t, stack.layer_inputs, spec.d_model, stack.norms)
+    return x
 
 
-def attention_norm_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the norms inside the self-attention of one block.
-
-    Source: `norm.latent_norm_params`, `norm.qk_norm_params`.
-    """
-    return _of_role(attention_weights(spec), "norm")
-
-
-def dense_ffn_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of a dense block's feed-forward; 0 where every block is MoE (no d_ff).
-
-    Source: `ffn.ffn_params`.
-    """
-    return params_of(dense_weights(spec))
-
-
-def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
-    """Count the parameters of the feed-forward of one MoE block, all or those that one token uses.
-
-    Source: `moe.moe_params`, `moe.moe_active_params`.
-    """
-    weights = mixture_weights(spec)
-    return active_params_of(weights) if active else params_of(weights)
+def run_layer_mixer(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
+    """Run the mixer of a block: attention, one that keeps a state, or the sum of both."""
+    y = None
+    if layer.mixer in WITH_STATE:
+        y = run_mixer(t, spec.last_stack.recurrent, x)
+    if layer.mixer not in WITH_ATTENTION or layer.mixer == SHARING:
+        assert y is not None  # a block that has a mixer has one of the two
+        return y
+    attended = run_attention(t, spec, layer, x, given)
+    if y is None:
+        return attended
+    t.role = "other"
+    return t.add(y, attended)
 
 
-def self_attention_flops(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    n_queries: Dim,
-    n_keys: Dim,
-    n_pairs: Dim,
-    absorbed: bool,
-) -> dict[str, Dim]:
-    """Count the FLOPs of one block's self-attention, Transformer-XL's share under `position`.
-
-    Per sequence, n_queries new tokens attend to n_keys positions over n_pairs pairs.
-    `absorbed` chooses the form of MLA.
-
-    Returns: FLOPs of the forward, exact.
-    Source: `attention_weights`, `attention_products`.
-    Not counted: softmax, norms, rotary embedding, biases, mask.
-    """
-    run = {
-        TOKENS: batch_size * n_queries,
-        CACHED: batch_size * (n_queries if absorbed else n_keys),
-        PAIRS: batch_size * n_pairs,
-        POSITIONS: n_keys,
-    }
-    weights = (one for one in attention_weights(spec) if one.role != "norm")
-    terms: tuple[Weight | Product, ...] = (*weights, *attention_products(spec, absorbed=absorbed))
-    return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
-
-
-def cross_attention_flops(
-    spec: ModelSpec, *, batch_size: Dim, n_queries: Dim, source_len: Dim, cached: bool
-) -> dict[str, Dim]:
-    """Count the FLOPs of a decoder block's cross-attention; `cached`: keys and values are there.
-
-    Every query attends to all source_len positions.
-
-    Returns: FLOPs of the forward, exact.
-    Source: `cross_attention_weights`, `cross_attention_products`.
-    Not counted: softmax, norms, biases.
-    """
-    run = {
-        TOKENS: batch_size * n_queries,
-        SOURCE: 0 if cached else batch_size * source_len,
-        CROSS_PAIRS: batch_size * n_queries * source_len,
-    }
-    terms: tuple[Weight | Product, ...] = (
-        *cross_attention_weights(spec),
-        *cross_attention_products(spec),
+def sees_of(spec: ModelSpec, layer: Layer) -> Sees:
+    """Say what the self-attention of a block sees, and by which words it is counted."""
+    positions, window = spec.positions, spec.last_stack.attention.window
+    chunked = window is not None and window.kind == "chunked"
+    mask = ""
+    if spec.kind == "prefix-decoder":
+        mask = "prefix"
+    elif (layer.windowed or chunked) and not isinstance(positions, Alibi):
+        mask = "window"
+    return Sees(
+        pairs=SOURCE_PAIRS if layer.of_encoder else WINDOWED_PAIRS if layer.windowed else PAIRS,
+        positions=WINDOWED_POSITIONS if layer.windowed else POSITIONS,
+        mask=mask,
+        relative=isinstance(positions, TransformerXL),
+        per_head=isinstance(positions, Alibi | RelativeBuckets | TransformerXL),
     )
-    return by_role(terms, lambda term: term.flops(run))
 
 
-def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
-    """Count the FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
+def run_attention(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
+    """Run the self-attention of a block."""
+    part, positions, sees = spec.last_stack.attention, spec.positions, sees_of(spec, layer)
+    if isinstance(part, LatentAttention):
+        return latent_attention(t, part, x, spec.d_model, sees, rotated=layer.rotated)
+    assert isinstance(part, Attention)
+    rotary_dim = growth = None
+    if isinstance(positions, Rope):
+        growth = positions.growth
+        if layer.rotated:
+            rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
+    return grouped_attention(
+        t,
+        part,
+        x,
+        spec.d_model,
+        sees,
+        norms=spec.last_stack.norms,
+        rotary_dim=rotary_dim,
+        grown=growth is not None and not (growth.nope_only and layer.rotated),
+        indexed=layer.indexed,
+        borrows=layer.borrows,
+        bias=given.bias,
+        asks=given.queries if layer.queried else None,
+    )
 
-    Returns: FLOPs of the forward, exact.
-    Source: `dense_weights`, `mixture_weights`.
-    Not counted: activations, biases, the choice of experts, dispatch and weighting.
+
+def run_cross(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
+    """Run cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
+    part = spec.last_stack.attention
+    assert isinstance(part, Attention) and given.memory is not None
+    return cross_attention(t, part, x, given.memory, spec.d_model)
+
+
+def cross_attention(
+    t: Tape, part: Attention, x: Tensor, memory: Tensor, d_model: Dim
+) -> Tensor:
+    """Run an attention whose keys and values are made of what the encoder gave."""
+    run = t.run
+    t.run = altered(run, n_keys=run.source_len)
+    y = grouped_attention(t, part, x, d_model, Sees(pairs=CROSS_PAIRS), source=memory)
+    t.run = run
+    return y
+
+
+def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor) -> Tensor:
+    """Run the feed-forward of a block: dense, experts in its place, or experts beside it.
+
+    What experts beside it give is added behind the next block (Cai et al. 2024, arXiv:2404.05019).
     """
-    weights = mixture_weights(spec) if moe else dense_weights(spec)
-    return by_role(weights, lambda one: one.flops({TOKENS: n_tokens}), ("moe" if moe else "ffn",))
+    stack = spec.last_stack
+    part, experts = stack.feed_forward, stack.mixture
+    assert part is not None
+    y = None
+    if layer.ffn in WITH_EXPERTS:
+        assert experts is not None
+        y = mixture(t, experts, part, x, name="moe" if layer.ffn == BESIDE else "mlp")
+    if layer.ffn in WITH_DENSE and part.d_ff is not None:
+        y = feed_forward(t, part, x, part.second if layer.second else part.d_ff)
+    assert y is not None
+    return y
 
 
-def _of_role(weights: tuple[Weight, ...], role: str) -> Dim:
-    return params_of(weight for weight in weights if weight.role == role)
+def run_shared(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
+    """Use a block that many layers share: x + linear(mlp(norm(attention(norm([x, x₀]))))).
+
+    It is stored once and reads 2·d values, the stream and the embedding side by side; each use has
+    a linear layer [d, d] and adapters of its own.
+
+    Source: Glorioso et al. 2024, arXiv:2411.15242, sec. 2 and fig. 2; arXiv:2405.16712, eq. 6.
+    """
+    stack = spec.last_stack
+    shared, part, dense, norms = stack.shared, stack.attention, stack.feed_forward, stack.norms
+    assert shared is not None and isinstance(part, Attention) and dense is not None
+    first = x.grad if given.first is None else given.first.grad
+    t.role = "other"
+    both = t.record("cat", t.like(x, columns=2 * spec.d_model, grad=x.grad or first))
+    positions = spec.positions
+    rotary_dim = None
+    if isinstance(positions, Rope):
+        rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
+    t.prefix = STORED
+    y = t.norm(both, "input_layernorm", norms)
+    y = grouped_attention(
+        t,
+        part,
+        y,
+        spec.d_model,
+        norms=norms,
+        rotary_dim=rotary_dim,
+        adapter_rank=shared.adapter_rank if shared.attention_adapters else None,
+    )
+    y = t.norm(y, "pre_ff_layernorm", norms)
+    y = feed_forward(t, dense, y, dense.d_ff, adapter_rank=shared.adapter_rank)
+    t.prefix, t.role = "", "other"
+    return t.add(x, t.linear(y, "shared_use.linear", spec.d_model))

@@ -1,36 +1,30 @@
-"""The two ends of a model: the tables before the blocks, the head after them, summed by role.
-
->>> from metacount.spec import ModelSpec
->>> electra = ModelSpec(
-...     kind="encoder", d_model=256, n_layers=12, vocab_size=30522, tie_embeddings=True,
-...     head_bias=True, n_token_types=2, d_embedding=128, embedding_norm=True,
-...     head_transform=True, head_transform_bias=True, n_heads=4, n_kv_heads=4, head_dim=64,
-...     d_ff=1024, activation="gelu", gated=False, norm="layernorm", norm_bias=True,
-...     norm_placement="post", final_norm=False, position="learned", n_positions=512)
->>> end_params(electra)  # ELECTRA-small generator
-{'embedding': 3940096, 'position': 0, 'head': 63418, 'norm': 256, 'other': 0}
->>> end_flops(electra, n_tokens=128)
-{'embedding': 8388608, 'head': 1008533504}
-"""
+"""The two ends of a model: the tables before the blocks, the head and the loss after them."""
 
 from __future__ import annotations
 
-from metacount.formulas import around, norm
+from metacount.formulas import altup
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import (
-    SEQUENCES,
-    TOKENS,
-    Product,
-    Weight,
-    by_role,
-    matrix,
-    params_of,
-)
+from metacount.formulas.tape import INDEX, Store, Tape, Tensor, several
+from metacount.formulas.terms import SEQUENCES, Product
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 from metacount.spec.position import Learned, RelativeBuckets
 
-ROLES = ("embedding", "position", "head", "norm", "other")
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.spec.stack import Stack
+
+HEAD = "lm_head"
+# Tensors that belong to the model, not to each stack of it.
+OF_MODEL = (
+    "embed_tokens.",
+    "embed_types.",
+    "embed_proj.",
+    "embed_queries.",
+    "lm_head.",
+    "head_transform.",
+    "pooler.",
+)
 
 
 def table_width(spec: ModelSpec) -> Dim:
@@ -42,159 +36,136 @@ def table_width(spec: ModelSpec) -> Dim:
     return spec.d_model if tables is None or tables.width is None else tables.width
 
 
-def token_table_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the token table, [V, e] with e = `table_width`; 0 for a body alone.
+def embed(
+    t: Tape, spec: ModelSpec, stack: Stack, word: str
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Run what stands before the blocks of a stack.
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
+    tokens [V, e], token types [types, e], learned positions [n_positions, e], perhaps a norm, and
+    [d, e] with a bias to project e to d; T5's bias [n_buckets, h] and the query table [P_q, d] of
+    the last block; copies of the stream and each layer's own embeddings (Gemma 3n).
+
+    Returns: the stream; the bias of scores; the last block's queries: None where there are none.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4 (tokens); Radford et al. 2018, sec. 3.1
+    (positions); Devlin et al. 2018, arXiv:1810.04805 (types); Raffel et al. 2019, arXiv:1910.10683,
+    sec. 2.1 (bias); Clark et al. 2020, arXiv:2003.10555 (projection); Zeng et al. 2021,
+    arXiv:2104.12369 (query table).
     """
-    return 0 if spec.embedding is None else spec.embedding.vocab_size * table_width(spec)
-
-
-def embedding_norm_weights(spec: ModelSpec, name: str = "embed_norm") -> tuple[Weight, ...]:
-    """List the tensors of one norm over the embeddings, before they are projected to d.
-
-    Source: `norm.norm_weights`.
-    """
-    norms = spec.last_stack.norms
-    return norm.norm_weights(name, table_width(spec), bias=norms.bias, affine=norms.affine)
-
-
-def embedding_norm_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of one norm over the embeddings, before they are projected to d.
-
-    Source: `norm.norm_params`.
-    """
-    return params_of(embedding_norm_weights(spec))
-
-
-def stack_end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List a stack's tensors before and after its blocks: final norm, embedding norm, positions.
-
-    Learned positions [n_positions, e] or T5's biases [n_buckets, h], one table for each stack. What
-    makes copies of the stream, and each layer's own embeddings.
-
-    Source: `norm.norm_weights`; `position.learned_table_params`, `position.t5_bias_params`;
-    `altup.copy_weights`, `altup.layer_table_weights`.
-    """
-    norms, positions = spec.last_stack.norms, spec.positions
-    found: list[Weight] = []
-    if norms.final:
-        found += norm.norm_weights("norm", spec.d_model, bias=norms.bias, affine=norms.affine)
-    if spec.embedding is not None and spec.embedding.norm:
-        found += embedding_norm_weights(spec)
+    tables, positions, norms, run = spec.embedding, spec.positions, stack.norms, t.run
+    n, width = run.counts[word], table_width(spec)
+    x = t.tensor(width, word, grad=False)
+    if tables is not None:
+        ids = t.constant(n, width=INDEX)
+        x = t.look_up("embed_tokens", tables.vocab_size, width, ids, role="embedding", word=word)
+        if tables.n_token_types:
+            types = t.constant(n, width=INDEX)
+            made = t.look_up("embed_types", tables.n_token_types, width, types, role="embedding", word=word)
+            x = t.add(x, made)
+    bias = queries = None
     if isinstance(positions, Learned):
-        shape = (positions.n_positions, table_width(spec))
-        found.append(Weight(role="position", name="embed_positions.weight", shape=shape))
+        index = t.constant(run.n_queries, width=INDEX)
+        made = t.look_up("embed_positions", positions.n_positions, width, index, role="position", word=word)
+        x = t.add(x, made)
+        if positions.n_query_positions:
+            queries = _queries(t, positions, spec.d_model, word)
     if isinstance(positions, RelativeBuckets):
         mixer = spec.last_stack.attention
         assert not isinstance(mixer, NoAttention)  # the spec requires it
-        shape = (positions.n_buckets, mixer.n_heads)
-        name = "relative_bias.relative_attention_bias.weight"
-        found.append(Weight(role="position", name=name, shape=shape))
-    return (*found, *around.end_weights(spec))
+        index = t.constant(run.n_queries * run.n_queries, width=INDEX)
+        name = "relative_bias.relative_attention_bias"
+        bias = t.look_up(name, positions.n_buckets, mixer.n_heads, index, role="position", word=word)
+    if tables is not None and tables.norm:
+        x = t.norm(x, "embed_norm", norms)
+    if tables is not None and tables.width is not None:
+        t.role = "embedding"
+        x = t.linear(x, "embed_proj", spec.d_model, bias=True)
+    if stack.layer_inputs is not None:
+        altup.layer_tables(t, stack.layer_inputs, spec.d_model, stack.n_layers, norms)
+    if stack.altup is not None:
+        altup.copies(t, stack.altup, spec.d_model)
+    return x, bias, queries
 
 
-def end_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors before and after the blocks, without what belongs to each stack.
+def _queries(t: Tape, positions: Learned, d_model: Dim, word: str) -> Tensor:
+    """Read one row a position for all sequences, copied for each where there are several of both."""
+    run = t.run
+    index = t.constant(run.n_queries, width=INDEX)
+    made = t.look_up(
+        "embed_queries", positions.n_query_positions, d_model, index, role="position", word=word
+    )
+    copies = 1 + several(run.n_queries) * (run.batch_size - 1)
+    spread = Tensor(Store(copies * run.n_queries, d_model, run.value), d_model, word, made.grad)
+    spread.rows = run.counts[word]
+    return spread
 
-    embedding: tokens [V, e], token types [n_token_types, e]   (+ [d, e] and [d] to project e -> d)
-    position:  query table [n_query_positions, d]
-    head:      [V, e] unless tied   (+ [V] with head_bias)   (+ [e, d], + [e], to transform)
-    norm:      of width e after the transform
-    other:     pooler [d, d] and [d]
 
-    Source: as `end_params`.
+def final_norm(t: Tape, stack: Stack, x: Tensor) -> Tensor:
+    """Run the norm after the last block of a stack, where there is one."""
+    return t.norm(x, "norm", stack.norms) if stack.norms.final else x
+
+
+def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
+    """Run what stands behind the last norm: a transform, the head [V, e], a pooler [d, d].
+
+    A tied head multiplies with the token table, which is stored once. The pooler reads the first
+    token of each sequence, and no loss sees it.
+
+    Returns: the logits; None for a model without a head.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4; Devlin et al. 2018, arXiv:1810.04805,
+    and its code (`get_masked_lm_output`: transform; `pooled_output`).
     """
-    d, e = spec.d_model, table_width(spec)
-    tables, head, positions = spec.embedding, spec.head, spec.positions
-    found: list[Weight] = []
-    if tables is not None:
-        table = (tables.vocab_size, e)
-        found.append(Weight(role="embedding", name="embed_tokens.weight", shape=table))
-        types = (tables.n_token_types, e)
-        found.append(Weight(role="embedding", name="embed_types.weight", shape=types))
-        if tables.width is not None:
-            found += matrix("embed_proj", "embedding", (d, e), TOKENS, bias=True)
-    if isinstance(positions, Learned):
-        queries = (positions.n_query_positions, d)
-        found.append(Weight(role="position", name="embed_queries.weight", shape=queries))
+    tables, head, norms = spec.embedding, spec.head, spec.last_stack.norms
+    logits = None
     if head is not None and tables is not None:
-        if not head.tied:
-            found += matrix("lm_head", "head", table, TOKENS)
-        if head.bias:
-            found.append(Weight(role="head", name="lm_head.bias", shape=(tables.vocab_size,)))
+        t.role, width = "head", table_width(spec)
         if head.transform is not None:
-            bias = head.transform.bias
-            found += matrix("head_transform.dense", "head", (e, d), TOKENS, bias=bias)
-            found += embedding_norm_weights(spec, "head_transform.norm")
+            part = spec.last_stack.feed_forward
+            assert part is not None  # the spec requires it
+            x = t.linear(x, "head_transform.dense", width, bias=head.transform.bias)
+            x = t.activation(x, part.activation, part.swish_beta)
+            x = t.norm(x, "head_transform.norm", norms)
+        logits = _head(t, x, tables.vocab_size, tied=head.tied)
+        if head.bias:
+            logits.grad = t.weight(f"{HEAD}.bias", tables.vocab_size) or logits.grad
+        logits = t.scale(logits, head.scale)
+        if head.softcap is not None:
+            logits = t.from_result(logits, "tanh")
     if spec.pooler:
-        found += matrix("pooler.dense", "other", (d, d), SEQUENCES, bias=True)
-    return tuple(found)
+        u = t.without_gradients()
+        u.role, d = "other", spec.d_model
+        first = Tensor(Store(t.run.batch_size, d, t.run.value), d, SEQUENCES, False)
+        u.linear(first, "pooler.dense", d, bias=True)
+    return logits
 
 
-def end_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """List the product of a tied head with the token table, which is stored once.
+def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
+    if not tied:
+        return t.linear(x, HEAD, vocab_size)
+    trained = t.is_trained("embed_tokens.weight")
+    width = vocab_size * x.columns
+    t.products.append(Product(role="head", name="tied head", width=width, per=x.word))
+    y = t.tensor(vocab_size, x.word, grad=x.grad or trained)
+    return t.record(
+        "tied head",
+        y,
+        [(x, trained)],
+        rows=x.rows,
+        width=width,
+        factors=(x.grad, trained),
+        results=[y.store],
+    )
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.4.
+
+def loss(t: Tape, logits: Tensor) -> None:
+    """Run the cross-entropy of all positions, in float32 at least.
+
+    It saves the log-softmax of all logits, the targets, and how many there are; logits themselves
+    and their float32 copy are needed by nothing after it.
+
+    Source: torch's derivative of the cross-entropy.
     """
-    if spec.head is None or not spec.head.tied:
-        return ()
-    table = token_table_params(spec)
-    return (Product(role="head", name="tied head", width=table, per=TOKENS),)
-
-
-def end_params(spec: ModelSpec) -> dict[str, Dim]:
-    """Count the parameters before and after the blocks by role, without what belongs to each stack.
-
-    Returns: parameters, exact; the tensors are those of `end_weights`.
-    Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`get_masked_lm_output`: transform,
-    `pooled_output`); Clark et al. 2020, arXiv:2003.10555, and its code (`embeddings_project`);
-    Zeng et al. 2021, arXiv:2104.12369, the query layer (query table).
-    """
-    return by_role(end_weights(spec), lambda weight: weight.params, ROLES)
-
-
-def pooler_flops(spec: ModelSpec, *, batch_size: Dim) -> dict[str, Dim]:
-    """Count the FLOPs of the pooler, a layer d -> d over the first token of each sequence: 2·B·d·d.
-
-    Returns: FLOPs of the forward, exact; 0 without a pooler.
-    Source: Devlin et al. 2018, arXiv:1810.04805, and its code (`pooled_output`).
-    Not counted: tanh and bias.
-    """
-    pooler = (weight for weight in end_weights(spec) if weight.role == "other")
-    return by_role(pooler, lambda weight: weight.flops({SEQUENCES: batch_size}), ("other",))
-
-
-def end_flops(spec: ModelSpec, *, n_tokens: Dim) -> dict[str, Dim]:
-    """Count the FLOPs of the embedding's projection and the head over n tokens, without the pooler.
-
-    2 FLOPs per multiply-add: n·e·d to project, n·d·e to transform, n·e·V for the logits
-
-    Returns: FLOPs of the forward, exact; a tied head multiplies like any other.
-    Source: as `end_params`.
-    Not counted: the look-up, the transform's activation and norm, biases.
-    """
-    run = {TOKENS: n_tokens}
-    terms: tuple[Weight | Product, ...] = (*end_weights(spec), *end_products(spec))
-    ours = (term for term in terms if term.role in ("embedding", "head"))
-    return by_role(ours, lambda term: term.flops(run), ("embedding", "head"))
-
-
-def looked_up_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the tables that are looked up: tokens, token types, each layer's.
-
-    Source: `token_table_params`, `around.layer_table_params`; [n_token_types, e].
-    """
-    types = 0 if spec.embedding is None else spec.embedding.n_token_types * table_width(spec)
-    return token_table_params(spec) + types + around.layer_table_params(spec)
-
-
-def other_flops(spec: ModelSpec, run: dict[str, Dim]) -> Dim:
-    """Count the FLOPs before and after the blocks of what is neither embedding nor head.
-
-    Returns: FLOPs of the forward, exact.
-    Source: `end_weights`, `stack_end_weights`.
-    Not counted: norms, activations, biases.
-    """
-    both = (*end_weights(spec), *stack_end_weights(spec))
-    return by_role(both, lambda weight: weight.flops(run), ("other",))["other"]
+    t.role = "other"
+    wide = t.widen(logits)
+    wide = t.from_result(t.like(wide, grad=True), "log_softmax")
+    targets, n = t.constant(wide.rows, width=INDEX), t.constant(1)
+    t.record("nll_loss", t.make(1, 1, grad=True), [(wide, True), (targets, True), (n, True)])

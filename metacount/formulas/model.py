@@ -30,49 +30,212 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import around, ends, stack
-from metacount.formulas.caches import cross_kv_cache_bytes as cross_kv_cache_bytes
-from metacount.formulas.caches import kv_cache_bytes as kv_cache_bytes
-from metacount.formulas.caches import kv_cache_bytes_per_token as kv_cache_bytes_per_token
-from metacount.formulas.caches import state_bytes as state_bytes
-from metacount.formulas.caches import state_bytes_by_part as state_bytes_by_part
+from metacount.formulas import layers
+from metacount.formulas.altup import TABLE
+from metacount.formulas.block import Given, Layer, run_attention
 from metacount.formulas.dim import Dim, exact_div, is_zero, smaller
-from metacount.formulas.runs import decode_run as decode_run
-from metacount.formulas.runs import forward_run as forward_run
-from metacount.formulas.runs import kept_pairs as kept_pairs
-from metacount.formulas.terms import Product, Weight, by_role
+from metacount.formulas.masks import cached_positions, self_attention_pairs
+from metacount.formulas.pieces import (
+    Sizes,
+    counts_of,
+    nominal_pieces,
+    products_of_pieces,
+    remembered,
+    run_of,
+    stream,
+    weights_of_pieces,
+)
+from metacount.formulas.tape import Tape
+from metacount.formulas.terms import (
+    PAIRS,
+    TOKENS,
+    WINDOWED_PAIRS,
+    Product,
+    State,
+    Weight,
+    by_role,
+)
 from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
 
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 
 
 def weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List every tensor of the model, each kind once with the number of its copies.
-
-    Source: `stack.stack_weights`, `ends.end_weights`.
-    """
-    found: list[Weight] = []
-    for n_layers, cross in stack.stacks(spec):
-        found += stack.stack_weights(spec, n_layers, cross=cross)
-    return (*found, *ends.end_weights(spec))
+    """List every tensor of the model, each kind once with the number of its copies."""
+    return tuple(remembered(spec, "weights", lambda: weights_of_pieces(spec, nominal_pieces(spec))))
 
 
 def products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
-    """List every product of activations that a forward, or one step of decoding, computes.
+    """List every product of activations that a forward, or one step of decoding, computes."""
+    return tuple(
+        remembered(
+            spec,
+            f"products {decode}",
+            lambda: products_of_pieces(nominal_pieces(spec, decode=decode)),
+        )
+    )
 
-    Source: `stack.stack_products`, `ends.end_products`.
+
+def cached_tensors(spec: ModelSpec, *, indexed: bool = False) -> tuple[State, ...]:
+    """List what one token leaves in the cache of one block's self-attention, tensor by tensor."""
+    if isinstance(spec.last_stack.attention, NoAttention):
+        return ()
+    tape = Tape(run_of(spec, Sizes(batch_size=1, seq_len=1)))
+    run_attention(tape, spec, Layer(indexed=indexed), stream(tape, spec, TOKENS), Given())
+    return tuple(tape.cached)
+
+
+def kv_cache_values(spec: ModelSpec) -> Dim:
+    """Count the values that one token leaves in the cache of one block's self-attention.
+
+    Without those of a block indexer, which not every block has.
     """
-    found: list[Product] = []
-    for n_layers, cross in stack.stacks(spec):
-        found += stack.stack_products(spec, n_layers, cross=cross, decode=decode)
-    return (*found, *ends.end_products(spec))
+    return sum(tensor.size for tensor in cached_tensors(spec))
+
+
+def index_cache_values(spec: ModelSpec) -> Dim:
+    """Count the values that one token leaves in the caches of all block indexers."""
+    n = layers.indexed_layers(spec, spec.last_stack.n_layers)
+    if is_zero(n):
+        return 0
+    with_index = sum(tensor.size for tensor in cached_tensors(spec, indexed=True))
+    return n * (with_index - kv_cache_values(spec))
+
+
+def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
+    """Count the bytes one token writes into all layers' self-attention caches; 0 for an encoder.
+
+    Windowed layers write too, they only forget later. Cross-attention writes nothing per token, nor
+    do layers that read the keys and values of others. The keys of an index are among them.
+    """
+    if spec.kind == "encoder":
+        return 0
+    windowed, full = layers.caching_layers(spec)
+    values = (windowed + full) * kv_cache_values(spec) + index_cache_values(spec)
+    return values * bytes_per_value
+
+
+def kv_cache_bytes(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    bytes_per_value: Dim,
+    source_len: Dim | None = None,
+) -> Dim:
+    """Count the bytes that must be kept after seq_len tokens to go on; 0 for an encoder.
+
+    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
+    its source_len (None: seq_len) outputs are kept in every decoder layer too. Nothing of what a
+    selection passes over can be dropped: a later token may choose it.
+    """
+    if spec.kind == "encoder":
+        return 0
+    windowed, full = layers.caching_layers(spec)
+    window = spec.last_stack.attention.window
+    near = cached_positions(seq_len, None if window is None else window.size)
+    values = kv_cache_values(spec) * (windowed * near + full * seq_len)
+    values += index_cache_values(spec) * seq_len
+    source = seq_len if source_len is None else source_len
+    return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
+        spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value
+    )
+
+
+def cross_kv_cache_bytes(
+    spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
+) -> Dim:
+    """Count the part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder."""
+    if not spec.has_encoder:
+        return 0
+    values = spec.last_stack.n_layers * kv_cache_values(spec) * source_len
+    return batch_size * values * bytes_per_value
+
+
+def states(spec: ModelSpec) -> tuple[State, ...]:
+    """List what the mixer with a state of one block keeps of one sequence, by name."""
+    found = {state.name: state for piece in nominal_pieces(spec) for state in piece.tape.states}
+    return tuple(found.values())
+
+
+def state_bytes_by_part(
+    spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim
+) -> dict[str, Dim]:
+    """Count by kind the bytes that mixers with a state keep between tokens, however many.
+
+    Returns: bytes of every state of the mixer by its name; nothing where no block has one.
+    """
+    copies = batch_size * layers.recurrent_layers(spec)
+    return {
+        state.name: copies
+        * state.size
+        * (bytes_per_value if state.bytes_per_value is None else state.bytes_per_value)
+        for state in states(spec)
+    }
+
+
+def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
+    """Count the bytes that mixers with a state keep between tokens, convolutions included."""
+    parts = state_bytes_by_part(spec, batch_size=batch_size, bytes_per_value=bytes_per_value)
+    return sum(parts.values())
+
+
+def forward_run(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    source_len: Dim | None = None,
+    pairs: tuple[Dim, Dim] | None = None,
+) -> dict[str, Dim]:
+    """Count what the words of `terms` stand for in a forward.
+
+    `pairs`: of one sequence, where everything is seen and where a window is; None: seq_len² each.
+
+    Returns: what `Weight.flops` and `Product.flops` take.
+    """
+    source = seq_len if source_len is None else source_len
+    sizes = Sizes(batch_size=batch_size, seq_len=seq_len, source_len=source)
+    run = counts_of(spec, sizes)
+    if pairs is not None:
+        full, windowed = pairs
+        run |= {PAIRS: batch_size * full, WINDOWED_PAIRS: batch_size * windowed}
+    return run
+
+
+def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim) -> dict[str, Dim]:
+    """Count what the words of `terms` stand for in a step of decoding.
+
+    Returns: what `Weight.flops` and `Product.flops` take.
+    """
+    sizes = Sizes(batch_size=batch_size, seq_len=kv_len, source_len=source_len, decode=True)
+    return counts_of(spec, sizes)
+
+
+def kept_pairs(spec: ModelSpec, seq_len: Dim, prefix_len: Dim) -> tuple[Dim, Dim]:
+    """Count one sequence's pairs that the mask keeps: where everything is seen, and in a window.
+
+    Source: `masks.self_attention_pairs`.
+    """
+    near = spec.last_stack.attention.window
+    everything, windowed = (
+        self_attention_pairs(
+            spec.kind,
+            seq_len,
+            window=window and window.size,
+            chunked=window is not None and window.kind == "chunked",
+            prefix_len=prefix_len,
+        )
+        for window in (None, near)
+    )
+    return everything, windowed
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Count the distinct stored parameters by role, tied ones once.
 
     Returns: every role in order; their sum is `params`.
-    Source: the blocks of `block.block_params` and the two ends.
     """
     return _params_by_role(spec, active=False)
 
@@ -113,8 +276,14 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
     Source: `active_params`.
     """
     tied = spec.head is not None and spec.head.tied
-    looked_up = 0 if tied else ends.token_table_params(spec)
-    return active_params(spec) - looked_up - around.layer_table_params(spec)
+    tables = (f"{TABLE}.weight",) if tied else (f"{TABLE}.weight", "embed_tokens.weight")
+    return active_params(spec) - sum(one.params for one in weights(spec) if one.name in tables)
+
+
+def looked_up_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of the tables that are looked up: tokens, token types, each layer's."""
+    tables = ("embed_tokens.weight", "embed_types.weight", f"{TABLE}.weight")
+    return sum(one.params for one in weights(spec) if one.name in tables)
 
 
 def least_active_params(spec: ModelSpec) -> Dim:
@@ -145,7 +314,7 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
     values = 0
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias:
-        values = sum(stack.moe_layers(spec, n) * mixture.n_scores for n, _ in stack.stacks(spec))
+        values = sum(layers.moe_layers(spec, n) * mixture.n_scores for n in _depths(spec))
     return {"selection_bias": values}
 
 
@@ -254,6 +423,10 @@ def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     Source: `params`.
     """
     return params(spec) * bytes_per_value
+
+
+def _depths(spec: ModelSpec) -> list[Dim]:
+    return [stack.n_layers for stack in spec.stacks]
 
 
 def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:

@@ -1,0 +1,198 @@
+"""Feed-forward blocks, plain and gated; mixtures of experts with their routers and shared experts."""
+
+from __future__ import annotations
+
+from metacount.formulas.attention import adapted
+from metacount.formulas.dim import Dim
+from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
+from metacount.spec.ffn import FeedForward
+from metacount.spec.moe import Mixture
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+def feed_forward(
+    t: Tape,
+    part: FeedForward,
+    x: Tensor,
+    width: Dim,
+    *,
+    name: str = "mlp",
+    role: str = "ffn",
+    adapter_rank: Dim | None = None,
+) -> Tensor:
+    """Map x through a hidden width m: down(act(up(x))), or gated down(act(gate(x)) · up(x)).
+
+    gate, where it is gated, and up [m, d], down [d, m], a bias of as many values as rows. With
+    `adapter_rank` one adapter adds to gate and up together (Zamba2).
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 2; Shazeer 2020, arXiv:2002.05202, eq. 6;
+    their d_ff is our m.
+    """
+    t.role, d_model = role, x.columns
+    if not part.gated:
+        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias)
+        up = adapted(t, up, x, "up", adapter_rank)
+        t.role = role
+        hidden = t.activation(up, part.activation, part.swish_beta)
+    else:
+        gate = t.linear(x, f"{name}.gate_proj", width, bias=part.bias)
+        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias)
+        if adapter_rank is not None:
+            both = t.record("cat", t.like(gate, columns=2 * width, grad=gate.grad or up.grad))
+            both = adapted(t, both, x, "gate_up", adapter_rank)
+            gate, up = t.part(both, width), t.part(both, width)
+        hidden = gated(t, t.scale(gate, part.gate_scale), up, part)
+    y = t.linear(hidden, f"{name}.down_proj", d_model, bias=part.bias)
+    return t.scale(y, part.scale)
+
+
+def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
+    """Multiply act(gate) with up; gpt-oss clamps both halves and multiplies with up + 1.
+
+    Source: Shazeer 2020, arXiv:2002.05202, eq. 6; gpt-oss's released code (clamped).
+    """
+    if part.activation == "clamped_swiglu":
+        gate, up = t.from_argument(gate, "clamp"), t.from_argument(up, "clamp")
+        swish = t.mul(gate, t.from_result(gate, "sigmoid"))
+        return t.mul(swish, t.record("add", t.like(up)))
+    return t.mul(t.activation(gate, part.activation, part.swish_beta), up)
+
+
+def mixture(
+    t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str = "mlp"
+) -> Tensor:
+    """A router, E experts of which k see a token, and shared experts for all.
+
+    router [E + E_z, d]; of each expert gate and up in one [2·m_e, d], or up [m_e, d], and
+    down [d, m_e]; the shared experts are one feed-forward of width E_s·m_s, perhaps behind a gate
+    [1, d]. Zero experts have a row of the router and no matrix; with `rows` the first matrix of
+    each is stored, and never read. `like` says the form of every feed-forward.
+
+    What is saved is the same for every routing, as each token has k rows. With zero experts it is
+    of k that compute, the most that can.
+
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1 and 4 (their W_g is the router);
+    DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; LongCat-Flash, arXiv:2509.01322,
+    eq. 1 (zero experts); the gate on shared experts is Qwen1.5-MoE's.
+    """
+    t.role, n, d_model = "moe", x.rows, x.columns
+    weights = route(t, part, x, name)
+    rows = n * part.top_k
+    token, order = t.constant(rows, width=INDEX), t.constant(rows, width=INDEX)
+    weight = t.narrow(t.index(weights, order, Tensor(Store(rows, 1, t.run.wide), 1, x.word, False)))
+    read = Tensor(Store(rows, d_model, t.run.value), d_model, x.word, False)
+    read = t.index(x, token, read)
+    if part.router_scales_input:
+        read = t.mul(read, weight)
+    y = experts(t, part, like, read, name)
+    if not part.router_scales_input:
+        y = t.mul(y, weight)
+    out = Tensor(Store(n, d_model, t.run.value), d_model, x.word, y.grad)
+    out = t.record("index_add", out, [(token, y.grad), (y, y.grad)])
+    shared = part.shared
+    if shared is None:
+        return out
+    width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
+    beside = feed_forward(t, like, x, width, name=f"{name}.shared_experts", role="moe")
+    if shared.gate:
+        gate = t.from_result(t.linear(x, f"{name}.shared_expert_gate", 1), "sigmoid")
+        beside = t.mul(beside, gate)
+    return t.add(out, beside)
+
+
+def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
+    """Score every expert in float32 at least, choose k of each token, give their weights [n, k].
+
+    The choice has no gradient, the weights have. Renormed, they are divided by their sum.
+
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 4; Mixtral, arXiv:2401.04088, sec. 2.1
+    (topk_softmax); DeepSeek-V3, arXiv:2412.19437, eq. 13 to 16 (sigmoid); Liu et al. 2024,
+    arXiv:2409.12136 (SparseMixer: one expert after another, each by a softmax of those in reach).
+    """
+    logits = t.widen(
+        t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias)
+    )
+    k, rows = part.top_k, x.rows
+    weights = Tensor(Store(rows, k, t.run.wide), k, x.word, logits.grad)
+    if part.mixer_jitter is not None:
+        for _ in range(k):
+            far = t.constant(rows, part.n_scores, width=FLAG)
+            left = t.record("mask", t.like(logits), [(far, logits.grad)])
+            softmax = t.from_result(left, "softmax")
+            expert = t.constant(rows, width=INDEX)
+            one = Tensor(Store(rows, 1, t.run.wide), 1, x.word, logits.grad)
+            t.gather(softmax, expert, one)
+        return t.record("cat", weights)
+    chosen = t.constant(rows, k, width=INDEX)
+    if part.router == "topk_softmax":
+        return t.from_result(t.gather(logits, chosen, weights), "softmax")
+    kind = "sigmoid" if part.router.startswith("sigmoid") else "softmax"
+    weights = t.gather(t.from_result(logits, kind), chosen, weights)
+    if part.router.endswith("renorm"):
+        total = t.constant(rows)
+        weights = t.record("divide", t.like(weights), [(weights, weights.grad), (total, weights.grad)])
+    return weights
+
+
+def experts(t: Tape, part: Mixture, like: FeedForward, x: Tensor, name: str) -> Tensor:
+    """Run each row through its expert; gate and up are halves of one tensor, as they are stored."""
+    first = "gate_up_proj" if like.gated else "up_proj"
+    expert = t.constant(x.rows, width=INDEX)  # of each row, by which it reads its biases
+    n_first = part.n_scores if part.zero is not None and part.zero.rows else part.n_experts
+    width = (2 if like.gated else 1) * part.d_ff
+    hidden = _of_experts(t, part, x, f"{name}.experts.{first}", width, n_first, expert)
+    if like.gated:
+        hidden = gated(t, t.part(hidden, part.d_ff), t.part(hidden, part.d_ff), like)
+    else:
+        hidden = t.activation(hidden, like.activation, like.swish_beta)
+    down = f"{name}.experts.down_proj"
+    return _of_experts(t, part, hidden, down, x.columns, part.n_experts, expert)
+
+
+def _of_experts(
+    t: Tape, part: Mixture, x: Tensor, name: str, out: Dim, n: Dim, expert: Store
+) -> Tensor:
+    k = part.top_k
+    trained = t.weight(name, out, x.columns, rows=x.word, times=n, used=k)
+    y = Tensor(Store(x.rows, out, t.run.value), out, x.word, x.grad or trained)
+    t.record(
+        name,
+        y,
+        [(x, trained)],
+        rows=x.rows,
+        width=out * x.columns,
+        factors=(x.grad, trained),
+        results=[y.store],
+    )
+    if not part.bias:
+        return y
+    biased = t.weight(f"{name}_bias", out, times=n, used=k)
+    return t.record("add", t.like(y, grad=y.grad or biased), [(expert, biased)])
+
+
+def gated_d_ff(d_model: int, *, multiplier: Fraction | None = None, multiple_of: int) -> int:
+    """Compute LLaMA's width of a gated feed-forward block.
+
+    A gated block has three matrices for a plain block's two, so 2/3 of the plain width 4·d keeps
+    the parameters; then the optional multiplier, cut to an int; then up to the next multiple.
+
+    Returns: d_ff. Ints only: rounding has no closed form worth reading.
+    Source: Touvron et al. 2023, arXiv:2302.13971, sec. 2.2; the order of the roundings is that of
+    `FeedForward.__init__` in Meta's llama and llama3 `model.py`. They multiply by a float
+    (`ffn_dim_multiplier`), here it is an exact fraction.
+
+    >>> gated_d_ff(4096, multiple_of=256)  # LLaMA-7B
+    11008
+    >>> from fractions import Fraction
+    >>> gated_d_ff(8192, multiplier=Fraction("1.3"), multiple_of=4096)  # Llama-2-70B
+    28672
+    """
+    hidden = 2 * (4 * d_model) // 3
+    if multiplier is not None:
+        if isinstance(multiplier, float):
+            raise TypeError(f"multiplier must be exact: got {multiplier}; give a Fraction")
+        hidden = multiplier.numerator * hidden // multiplier.denominator
+    return -(-hidden // multiple_of) * multiple_of  # -(-a // b) is a / b rounded up

@@ -1,0 +1,45 @@
+"""Mixers that keep a state between tokens: a forward each, and what its own words count.
+
+A mixer's file is loaded where a model has one.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.formulas.dim import Dim
+    from metacount.formulas.tape import Tape, Tensor
+
+
+def run_mixer(t: Tape, part: Any, x: Tensor) -> Tensor:
+    """Run the forward of a mixer on a tape: [n, d] -> [n, d]."""
+    y: Tensor = getattr(_file_of(part), part.word)(t, part, x)
+    return y
+
+
+def mixer_counts(part: Any, batch_size: Dim, seq_len: Dim, *, decode: bool = False) -> dict[str, Dim]:
+    """Count what a mixer's own words stand for in a forward, or in a step of decoding."""
+    if part.word == "none":
+        return {}
+    file = _file_of(part)
+    name = "delta" if part.word.endswith("delta") else part.word
+    found: dict[str, Dim] = getattr(file, f"{name}_counts")(
+        part, batch_size, seq_len, decode=decode
+    )
+    return found
+
+
+def _file_of(part: Any) -> Any:
+    """Load the file of a mixer."""
+    word = part.word
+    if word in ("mamba", "mamba2"):
+        from metacount.formulas.mixers import state_space as file
+    elif word in ("gated_delta", "kimi_delta"):
+        from metacount.formulas.mixers import delta as file
+    elif word == "lightning":
+        from metacount.formulas.mixers import lightning as file
+    else:
+        from metacount.formulas.mixers import gates as file
+    return file

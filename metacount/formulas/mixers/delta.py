@@ -1,0 +1,529 @@
+"""Delta rules in chunks: gated DeltaNet, and Kimi delta attention, whose channels decay apart.
+
+A state S of keys by values for each head, S ← α·S + β·k·(v - (α·S)ᵀ·k)ᵀ, read by the query as
+Sᵀ·q; α decays, β is the rate of the correction. One token more is a step of the recurrence, which
+is computed element by element and has no products.
+"""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim, ceil_div, exact_div, floor_div, smaller
+from metacount.formulas.mixers.convolution import (
+    CONVOLVED,
+    causal_convolution,
+    convolved_positions,
+)
+from metacount.formulas.mixers.state_space import CHUNKS
+from metacount.formulas.tape import FLAG, Tape, Tensor, several
+from metacount.formulas.terms import Product, State, flops_of
+from metacount.frozen import frozen
+from metacount.spec.gated_delta import GatedDelta
+from metacount.spec.kimi_delta import KimiDelta
+from metacount.spec.norm import Norms
+
+RMS = Norms(kind="rmsnorm")
+
+
+@frozen
+class Chunked:
+    """The chunks of one delta rule: heads, widths of keys and values, positions of a chunk.
+
+    `full` are the rows of all chunks, heads apart, the last chunk filled up.
+    """
+
+    heads: Dim
+    key: Dim
+    value: Dim
+    chunk: Dim
+    chunks: Dim
+    sequences: Dim
+
+    @property
+    def full(self) -> Dim:
+        """Rows of all chunks of all heads."""
+        return self.sequences * self.chunks * self.chunk * self.heads
+
+    @property
+    def handing(self) -> Dim:
+        """1 where a chunk hands a state on to another, 0 of one chunk alone."""
+        return several(self.chunks)
+
+
+def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
+    """Gated DeltaNet: out(norm(delta(q, k, v)) · silu(g)); queries and keys have h_lk heads.
+
+    With K = h_lk·d_lk and V = h_lv·d_lv: q, k [K, d] each, v [V, d], their convolution
+    [2·K + V, 1, k_c], output gate [V, d], rate and decay [h_lv, d] each, dt_bias and A_log h_lv
+    each, norm d_lv, out [d, V].
+
+    The paper's letters: d_k and d_v are our linear_k_head_dim and linear_v_head_dim (d_lk, d_lv),
+    C our linear_chunk_size (c_l).
+
+    Source: Yang, Kautz, Hatamizadeh 2024, arXiv:2412.06464, sec. 3.3, 3.4 and fig. 1;
+    arXiv:2406.06484, sec. 3 (the triangle, which transformers solves rather than inverts); more
+    value heads than key heads are Qwen3-Next's.
+    """
+    t.role, run, n = "recurrent", t.run, x.rows
+    heads, width, value_dim = part.n_v_heads, part.k_head_dim, part.v_head_dim
+    key, value = part.n_k_heads * width, heads * value_dim
+    q, k, v = (t.linear(x, f"linear_attn.{name}_proj", size) for name, size in zip("qkv", (key, key, value)))
+    mixed = t.record("cat", t.like(q, columns=2 * key + value, grad=q.grad or k.grad or v.grad))
+    made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
+    mixed = t.make(n, 2 * key + value, grad=made.grad, width=run.value)
+    mixed = t.record("silu", mixed, [(made, made.grad)])
+
+    def of_heads(columns: Dim) -> Tensor:  # every head has its group's key head
+        return t.record("repeat", t.make(n * heads, columns, grad=mixed.grad))
+
+    q, k, v = _unit(t, of_heads(width)), _unit(t, of_heads(width)), of_heads(value_dim)
+    beta = t.widen(t.linear(x, "linear_attn.b_proj", heads))
+    beta = t.from_result(beta, "sigmoid")
+    step = t.widen(t.linear(x, "linear_attn.a_proj", heads))
+    biased = t.weight("linear_attn.dt_bias", heads)
+    step = t.from_argument(t.record("add", t.like(step, grad=step.grad or biased)), "softplus")
+    decay = _decay(t, t.weight("linear_attn.A_log", heads), step, heads)
+    t.states += [
+        State(name="conv", shape=(2 * key + value, part.conv_kernel)),
+        State(name="recurrent", shape=(heads, width, value_dim), bytes_per_value=4),
+    ]
+    if run.decode:
+        y = t.make(n * heads, value_dim, grad=True)
+    else:
+        size = Chunked(
+            heads=heads,
+            key=width,
+            value=value_dim,
+            chunk=part.chunk_size,
+            chunks=ceil_div(run.n_queries, part.chunk_size),
+            sequences=run.batch_size,
+        )
+        y = _solved_chunks(t, size, (q, k, v), beta, decay)
+    y = t.norm(y, "linear_attn.o_norm", RMS, rows=n * heads, width=value_dim)
+    gate = t.widen(t.linear(x, "linear_attn.g_proj", value))
+    y = t.mul(_positions(t, y, n * heads), t.from_argument(gate, "silu"))
+    y = t.record("cast", t.make(n, value, grad=y.grad, width=run.value))
+    return t.linear(y, "linear_attn.o_proj", x.columns)
+
+
+def _unit(t: Tape, x: Tensor) -> Tensor:
+    """Divide each row by its length: x times the inverse root of the sum of squares."""
+    return t.record("unit", t.like(x), [(x, x.grad), (t.constant(x.rows), x.grad)])
+
+
+def _decay(t: Tape, trained: bool, step: Tensor, heads: Dim) -> Tensor:
+    """Multiply the step with -exp(A_log), one number a head: the logarithm of the decay."""
+    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
+    rates = t.record("negate", t.like(rates))
+    saves = [(rates, step.grad), (step, trained)]
+    return t.record("mul", t.like(step, grad=step.grad or trained), saves)
+
+
+def _positions(t: Tape, y: Tensor, rows: Dim) -> Tensor:
+    """Leave out the positions that filled the last chunk up."""
+    return t.like(y) if y.rows is rows else Tensor(y.store, y.columns, y.word, y.grad)
+
+
+def _fill(t: Tape, size: Chunked, columns: Dim, grad: bool) -> Tensor:
+    """Cut a factor into chunks, the last one filled up: a tensor of its own."""
+    return t.record("fill", t.make(size.full, columns, grad=grad))
+
+
+def _solved_chunks(
+    t: Tape,
+    size: Chunked,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    beta: Tensor,
+    decay: Tensor,
+) -> Tensor:
+    """Solve the triangle (I + A)·c = β·(v - what k reads) of every chunk, and hand the states on.
+
+    k·kᵀ and q·kᵀ          2·c_l²·d_lk
+    solved triangle        c_l·(c_l - 1)/2·(d_lk + d_lv); in its backward it is solved once, and
+                           multiplied once as a square for the gradient of the triangle
+    from and to the state  3·c_l·d_lk·d_lv: what keys and queries read, what is written
+    inside the chunk       c_l²·d_lv
+
+    Source: Yang et al. 2024, arXiv:2412.06464, sec. 3.3; Giles 2008, eq. for C = A⁻¹·B.
+    """
+    key, value, chunk = size.key, size.value, size.chunk
+    widths = {product.name: product.width for product in gated_delta_products(size.heads, key, value, chunk)}
+    grad = qkv[0].grad
+    q, k = _fill(t, size, key, grad), _fill(t, size, key, grad)
+    v, beta = _fill(t, size, value, grad), _fill(t, size, 1, beta.grad)
+    between = t.make(size.full, chunk, grad=decay.grad)
+    mask = t.constant(chunk, chunk, width=FLAG)
+    between = t.from_result(t.record("mask", between, [(mask, decay.grad)]), "exp")
+    beta_k, beta_v = _rated(t, beta, k), _rated(t, beta, v)
+
+    def product(name: str, a: Tensor, b: Tensor, columns: Dim) -> Tensor:
+        out = t.make(size.full, columns, grad=False)
+        return t.matmul(name, a, b, out, per=CHUNKS, width=widths[name])
+
+    # nothing is filled up: heads and positions change places for the product
+    whole = 1 + floor_div(t.run.n_queries, chunk) - size.chunks
+    copied = whole * several(size.sequences * size.chunks, size.heads)
+    again = t.constant(copied * size.full, key)
+    moved = beta_k
+    if not isinstance(copied, int) or copied:
+        moved = t.record("move", Tensor(again, key, beta_k.word, beta_k.grad))
+        moved.rows = size.full
+    triangle = product("k @ k", moved, k, chunk)
+    if not isinstance(copied, int):  # read elsewhere or where it lies, which is saved in any case
+        t.ops[-1].saves.append(beta_k.store)
+    triangle = t.mul(triangle, between)
+    scores = t.mul(product("q @ k", q, k, chunk), between)
+    start = t.from_result(t.make(size.full, 1, grad=decay.grad), "exp")
+    decayed_k = _rated(t, start, beta_k)
+    square = t.run.counts[CHUNKS] * size.heads * chunk * chunk
+
+    def solved(name: str, b: Tensor, columns: Dim) -> Tensor:
+        y = t.make(size.full, columns, grad=b.grad or triangle.grad)
+        one = t.run.counts[CHUNKS] * widths[name]
+        t.products.append(Product(role=t.role, name=name, width=widths[name], per=CHUNKS))
+        return t.record(
+            name,
+            y,
+            [(triangle, y.grad), (y, triangle.grad)],
+            rows=t.run.counts[CHUNKS],
+            width=widths[name],
+            factors=(b.grad, triangle.grad),
+            backward=(one if y.grad else 0) + (square * columns if triangle.grad else 0),
+            results=[y.store],
+        )
+
+    values = solved("triangle solved for v", beta_v, value)
+    keys = solved("triangle solved for k", decayed_k, key)
+    end = t.make(size.handing * size.full, 1, grad=decay.grad)
+    end = t.from_result(end, "exp")
+    end.rows = size.full
+    return hand_on(
+        t, size, widths, q=q, k=k, keys=keys, values=values, scores=scores, start=start, end=end
+    )
+
+
+def _rated(t: Tape, rate: Tensor, x: Tensor) -> Tensor:
+    """Multiply each row of x with a number of its own, which may have a gradient."""
+    y = t.like(x, grad=x.grad or rate.grad)
+    return t.record("mul", y, [(rate, x.grad), (x, rate.grad)])
+
+
+def hand_on(
+    t: Tape,
+    size: Chunked,
+    widths: dict[str, Dim],
+    *,
+    q: Tensor,
+    k: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scores: Tensor,
+    start: Tensor,
+    end: Tensor,
+    decay: Tensor | None = None,
+) -> Tensor:
+    """Run the chunks one after the other, each from the state that the one before it left.
+
+    The first state is zero and has no gradient, and what the last chunk writes is read by nobody:
+    so what keys and queries read has one gradient less in the first chunk, and what is written none
+    in the last. `decay`: that of a whole chunk, where it is a tensor of its own.
+
+    Source: Yang et al. 2024, arXiv:2412.06464, sec. 3.3.
+    """
+    key, value, handing, chunks = size.key, size.value, size.handing, t.run.counts[CHUNKS]
+    every = size.sequences * size.chunks * size.heads
+    flowing = any(x.grad for x in (k, keys, values, end))
+    states = t.make(every, key * value, grad=flowing)
+    # what is saved for the gradient of a state, which the first chunk's has not
+    read_q = t.make(handing * size.full, key, grad=q.grad or start.grad)
+    t.record("mul", read_q, [(q, start.grad), (start, q.grad)])
+    written = t.make(handing * size.full, key, grad=k.grad or end.grad)
+    t.record("mul", written, [(k, handing_grad(handing, end.grad)), (end, k.grad)])
+    width = widths["k @ state"]
+    one, first = chunks * width, size.sequences * width
+    corrections = t.make(size.full, value, grad=values.grad or keys.grad or flowing)
+    keys_for_states = t.constant(handing * size.full, key) if decay is not None else keys.store
+
+    def reads(name: str, factor: Tensor, saved: Tensor | None, out: Tensor) -> None:
+        t.products.append(Product(role=t.role, name=name, width=width, per=CHUNKS))
+        of_factor = one if factor.grad else 0
+        of_states = one - first if flowing else 0
+        t.record(
+            name,
+            out,
+            [
+                (states, factor.grad),
+                (keys_for_states if saved is None else saved, handing_grad(handing, flowing)),
+            ],
+            rows=chunks,
+            width=width,
+            factors=(factor.grad, flowing),
+            backward=of_factor + of_states,
+            results=[out.store],
+        )
+
+    reads("k @ state", keys, None, corrections)
+    queried = t.make(size.full, value, grad=read_q.grad or flowing)
+    reads("q @ state", read_q, read_q, queried)
+    y = t.make(size.full, value, grad=False)
+    y = t.matmul(
+        "scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"]
+    )
+    t.products.append(Product(role=t.role, name="k @ v", width=width, per=CHUNKS))
+    gradients = written.grad + corrections.grad
+    t.record(
+        "k @ v",
+        t.make(every, key * value, grad=flowing),
+        [(written, corrections.grad), (corrections, handing_grad(handing, written.grad))],
+        rows=chunks,
+        width=width,
+        factors=(written.grad, corrections.grad),
+        backward=gradients * (one - first),
+    )
+    if decay is not None:
+        t.record("mul", t.like(states), [(states, decay.grad), (decay, flowing)])
+    y.grad = y.grad or queried.grad
+    return y
+
+
+def handing_grad(handing: Dim, grad: bool) -> bool:
+    """Tell whether a gradient flows through what chunks hand on: of one chunk there is none."""
+    return grad and not (isinstance(handing, int) and handing == 0)
+
+
+def gated_delta_products(
+    heads: Dim, key: Dim, value: Dim, chunk: Dim
+) -> tuple[Product, ...]:
+    """List the products of activations of the delta rule in chunks, for each chunk.
+
+    Source: as `_solved_chunks`, which says their shapes.
+    Not counted: decays, masks, norms of queries and keys, β.
+    """
+    square, state = heads * chunk * chunk, heads * key * value
+    triangle = heads * exact_div(chunk * (chunk - 1), 2)
+    widths = {
+        "k @ k": square * key,
+        "q @ k": square * key,
+        "triangle solved for v": triangle * value,
+        "triangle solved for k": triangle * key,
+        "k @ state": chunk * state,
+        "q @ state": chunk * state,
+        "scores @ v": square * value,
+        "k @ v": chunk * state,
+    }
+    return tuple(Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items())
+
+
+def delta_counts(
+    part: GatedDelta | KimiDelta, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count what a delta rule's own words stand for in one forward.
+
+    from nothing:  B·⌈S/c_l⌉ chunks
+    continued:     one token a sequence, by the recurrence, no chunk
+    """
+    n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
+    chunks = 0 if decode else batch_size * ceil_div(seq_len, part.chunk_size)
+    return {CONVOLVED: n, CHUNKS: chunks}
+
+
+def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
+    """Kimi delta attention: out(norm(delta(q, k, v)) · sigmoid(g_b(g_a(x)))).
+
+    With W = h_l·d_l channels: q, k, v [W, d] each, their convolution [3·W, 1, k_c], decay
+    [d_l, d], [W, d_l], dt_bias W and A_log h_l, rate [h_l, d], output gate [d_l, d], [W, d_l],
+    norm d_l, out [d, W].
+
+    Every channel has a decay of its own, so that k·kᵀ and q·kᵀ and the inverse of the triangle are
+    computed element by element; matrix products are those of `kimi_delta_products`.
+
+    The paper's letters: H heads are our n_linear_heads (h_l), d_k = d_v our linear_head_dim (d_l),
+    C our linear_chunk_size (c_l).
+
+    Source: Kimi Team 2025, arXiv:2510.26692, sec. 3, 4 and fig. 3; transformers'
+    `modeling_kimi_linear.py`.
+    """
+    t.role, run, n = "recurrent", t.run, x.rows
+    heads, width = part.n_heads, part.head_dim
+    channels = heads * width
+    q, k, v = (t.linear(x, f"linear_attn.{name}_proj", channels) for name in "qkv")
+    mixed = t.record("cat", t.like(q, columns=3 * channels, grad=q.grad or k.grad or v.grad))
+    made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
+    mixed = t.make(n, 3 * channels, grad=made.grad, width=run.value)
+    mixed = t.record("silu", mixed, [(made, made.grad)])
+    q, k, v = (t.widen(t.part(mixed, channels)) for _ in "qkv")
+    for unit in (q, k):
+        scale = t.constant(n * heads)
+        t.record("unit", t.like(unit), [(unit, unit.grad), (scale, unit.grad)])
+    inside = t.linear(x, "linear_attn.forget_gate.f_a_proj", width)
+    step = t.widen(t.linear(inside, "linear_attn.forget_gate.f_b_proj", channels))
+    biased = t.weight("linear_attn.forget_gate.dt_bias", channels)
+    step = t.from_argument(t.record("add", t.like(step, grad=step.grad or biased)), "softplus")
+    trained = t.weight("linear_attn.forget_gate.A_log", 1, 1, heads, 1)
+    decay = _decay(t, trained, step, heads)
+    beta = t.from_result(t.widen(t.linear(x, "linear_attn.b_proj", heads)), "sigmoid")
+    t.states += [
+        State(name="conv", shape=(3 * channels, part.conv_kernel)),
+        State(name="recurrent", shape=(heads, width, width), bytes_per_value=4),
+    ]
+    if run.decode:
+        y = t.make(n * heads, width, grad=True)
+    else:
+        size = Chunked(
+            heads=heads,
+            key=width,
+            value=width,
+            chunk=part.chunk_size,
+            chunks=ceil_div(run.n_queries, part.chunk_size),
+            sequences=run.batch_size,
+        )
+        y = _inverted_chunks(t, size, mixed.grad, beta, decay)
+    gate = t.linear(x, "linear_attn.g_a_proj", width)
+    gate = t.from_result(t.widen(t.linear(gate, "linear_attn.g_b_proj", channels)), "sigmoid")
+    y = t.norm(y, "linear_attn.o_norm", RMS, rows=n * heads, width=width)
+    y = t.mul(_positions(t, y, n * heads), gate)
+    y = t.record("cast", t.make(n, channels, grad=y.grad, width=run.value))
+    return t.linear(y, "linear_attn.o_proj", x.columns)
+
+
+def _inverted_chunks(
+    t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Tensor
+) -> Tensor:
+    """Compare positions of a chunk channel by channel, invert the triangle row by row, hand on."""
+    width, chunk, full = size.key, size.chunk, size.full
+    widths = {product.name: product.width for product in kimi_delta_products(size.heads, width, chunk)}
+    q, k, v = (_fill(t, size, width, grad) for _ in "qkv")
+    beta = _fill(t, size, 1, beta.grad)
+    mask = t.constant(chunk, chunk, width=FLAG)
+    between = t.make(full, chunk * width, grad=decay.grad)
+    between = t.from_result(t.record("mask", between, [(mask, decay.grad)]), "exp")
+    pairs = t.like(between, grad=k.grad or between.grad)
+    t.record("mul", pairs, [(k, between.grad), (between, k.grad)])
+    beta_k = _rated(t, beta, k)
+
+    def compared(a: Tensor) -> Tensor:
+        y = t.make(full, chunk, grad=a.grad or pairs.grad)
+        return t.record("compare", y, [(a, pairs.grad), (pairs, a.grad)])
+
+    triangle, scores = compared(beta_k), compared(q)
+    # the rows above row i of the inverse are stacked for it, Σ i·c_l; the first is no result
+    above = t.constant(full, exact_div(chunk * (chunk - 1), 2))
+    rows = t.constant((smaller(chunk, 3) - smaller(chunk, 2)) * full, chunk)
+    inverse = t.make(full, chunk, grad=triangle.grad)
+    t.record("invert", inverse, [(above, triangle.grad), (rows, triangle.grad)])
+    start = t.from_result(t.make(full, width, grad=decay.grad), "exp")
+    beta_v, decayed_k = _rated(t, beta, v), t.mul(beta_k, start)
+
+    def product(name: str, a: Tensor, b: Tensor) -> Tensor:
+        out = t.make(full, width, grad=False)
+        return t.matmul(name, a, b, out, per=CHUNKS, width=widths[name])
+
+    values, keys = product("inverse @ v", inverse, beta_v), product("inverse @ k", inverse, decayed_k)
+    end = t.from_result(t.make(size.handing * full, width, grad=decay.grad), "exp")
+    again = t.from_result(t.make(full, width, grad=decay.grad), "exp")
+    every = size.handing * size.sequences * size.chunks
+    whole = t.from_result(t.make(every, size.heads * width, grad=decay.grad), "exp")
+    return hand_on(
+        t,
+        size,
+        widths,
+        q=q,
+        k=k,
+        keys=keys,
+        values=values,
+        scores=scores,
+        start=again,
+        end=end,
+        decay=whole,
+    )
+
+
+def kimi_delta_products(heads: Dim, width: Dim, chunk: Dim) -> tuple[Product, ...]:
+    """List the products of activations of Kimi delta attention in chunks, for each chunk.
+
+    per head, with the inverse M of the triangle:
+    M·v and M·k            2·c_l²·d_l
+    from and to the state  3·c_l·d_l²: what keys and queries read, what is written
+    inside the chunk       c_l²·d_l
+
+    Source: Kimi Team 2025, arXiv:2510.26692, sec. 3; transformers' `modeling_kimi_linear.py`.
+    Not counted: decays, masks, norms of queries and keys, β, and what is element by element.
+    """
+    square, state = heads * chunk * chunk * width, heads * chunk * width * width
+    widths = {
+        "inverse @ v": square,
+        "inverse @ k": square,
+        "k @ state": state,
+        "q @ state": state,
+        "scores @ v": square,
+        "k @ v": state,
+    }
+    return tuple(Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items())
+
+
+def gated_delta_scan_flops(
+    n_tokens: Dim,
+    *,
+    n_linear_v_heads: Dim,
+    linear_k_head_dim: Dim,
+    linear_v_head_dim: Dim,
+    linear_chunk_size: Dim,
+    recurrent: bool = False,
+) -> Dim:
+    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
+
+    recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
+                the correction is written, the query reads it = 6·n·h_lv·d_lk·d_lv
+    chunked:    the products of `gated_delta_products` over ⌈n/c_l⌉ chunks, the last one filled up
+
+    Returns: FLOPs of the forward, exact.
+    Source: Yang et al. 2024, arXiv:2412.06464, eq. 10 (recurrent) and sec. 3.3 (chunked).
+    Not counted: decays, in either form; β, norms of queries and keys.
+
+    >>> sizes = {"n_linear_v_heads": 32, "linear_k_head_dim": 128, "linear_v_head_dim": 128,
+    ...          "linear_chunk_size": 64}  # Qwen3-Next-80B-A3B, 4096 tokens
+    >>> [gated_delta_scan_flops(4096, **sizes, recurrent=form) for form in (True, False)]
+    [12884901888, 21441282048]
+    """
+    if recurrent:
+        return 6 * n_tokens * n_linear_v_heads * linear_k_head_dim * linear_v_head_dim
+    products = gated_delta_products(
+        n_linear_v_heads, linear_k_head_dim, linear_v_head_dim, linear_chunk_size
+    )
+    return flops_of(products, {CHUNKS: ceil_div(n_tokens, linear_chunk_size)})
+
+
+def kimi_delta_scan_flops(
+    n_tokens: Dim,
+    *,
+    n_linear_heads: Dim,
+    linear_head_dim: Dim,
+    linear_chunk_size: Dim,
+    recurrent: bool = False,
+) -> Dim:
+    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
+
+    recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
+                the correction is written, the query reads it = 6·n·h_l·d_l²
+    chunked:    over ⌈n/c_l⌉ chunks, the last one filled up, the products of `kimi_delta_products`
+                + per head 2·c_l²·d_l multiply-adds for k·kᵀ and q·kᵀ
+                + c_l·(c_l - 1)·(c_l - 2)/6 for the inverse of the triangle, row by row
+
+    Returns: FLOPs of the forward, exact.
+    Source: Kimi Team 2025, arXiv:2510.26692, eq. 1 (recurrent) and sec. 3 (chunked).
+    Not counted: decays, in either form; β, norms of queries and keys.
+
+    >>> sizes = {"n_linear_heads": 32, "linear_head_dim": 128, "linear_chunk_size": 64}
+    >>> [kimi_delta_scan_flops(4096, **sizes, recurrent=form)
+    ...  for form in (True, False)]  # Kimi-Linear-48B-A3B, 4096 tokens
+    [12884901888, 23792975872]
+    """
+    if recurrent:
+        return 6 * n_tokens * n_linear_heads * linear_head_dim * linear_head_dim
+    chunk = linear_chunk_size
+    run = {CHUNKS: ceil_div(n_tokens, chunk)}
+    # entry (i, j) below the diagonal sums over the i - j - 1 rows between the two
+    inverse = exact_div(chunk * (chunk - 1) * (chunk - 2), 6)
+    compared = 2 * chunk * chunk * linear_head_dim
+    products = flops_of(kimi_delta_products(n_linear_heads, linear_head_dim, chunk), run)
+    return products + 2 * run[CHUNKS] * n_linear_heads * (compared + inverse)
+

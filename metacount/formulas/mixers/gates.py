@@ -1,0 +1,164 @@
+"""Mixers of gates and filters: LFM2's short convolution, Griffin's RG-LRU."""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim, exact_div, smaller
+from metacount.formulas.mixers.convolution import (
+    CONVOLVED,
+    causal_convolution,
+    convolved_positions,
+)
+from metacount.formulas.mixers.state_space import rounds
+from metacount.formulas.tape import Tape, Tensor, several
+from metacount.formulas.terms import TOKENS, State
+from metacount.spec.rg_lru import RgLru
+from metacount.spec.short_conv import ShortConv
+
+
+def short_conv(t: Tape, part: ShortConv, x: Tensor) -> Tensor:
+    """A gated short convolution: B, C, x = split(W_in·h);  y = C · conv(B · x);  out = W_out·y.
+
+    in [3·d, d], conv [d, 1, k_c], out [d, d], perhaps with biases
+
+    Source: LFM2 technical report, arXiv:2511.23404, sec. 2; its L_cache is our k_c.
+    """
+    t.role, run, d = "recurrent", t.run, x.columns
+    both = t.linear(x, "conv.in_proj", 3 * d, bias=part.conv_bias)
+    b, c, inner = (t.part(both, d) for _ in range(3))
+    made = causal_convolution(
+        t, t.mul(b, inner), part.conv_kernel, "conv.conv", bias=part.conv_bias
+    )
+    t.states.append(State(name="conv", shape=(d, part.conv_kernel)))
+    y = t.make(x.rows, d, grad=c.grad or made.grad, width=run.value)
+    t.record("mul", y, [(made, c.grad), (c, made.grad)])
+    return t.linear(t.copy(y), "conv.out_proj", d, bias=part.conv_bias)
+
+
+def short_conv_counts(
+    part: ShortConv, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count what the mixer's own word stands for in one forward: convolved positions."""
+    return {CONVOLVED: convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)}
+
+
+def short_conv_scan_flops(n_tokens: Dim, d_model: Dim, *, conv_kernel: Dim) -> Dim:
+    """Count the FLOPs of the convolution itself over the tokens that are used, and its two gates.
+
+    per token and channel 2·k_c for the filter, 1 for B·x and 1 for C·y = n·d·(2·k_c + 2)
+
+    Returns: FLOPs of the forward, exact; padded positions are not among them.
+    Source: LFM2 technical report, arXiv:2511.23404, sec. 2.
+    Not counted: the two projections.
+
+    >>> short_conv_scan_flops(128, 2048, conv_kernel=3)  # LFM2-1.2B, 128 tokens
+    2097152
+    """
+    return n_tokens * d_model * (2 * conv_kernel + 2)
+
+
+def rg_lru(t: Tape, part: RgLru, x: Tensor) -> Tensor:
+    """Griffin's recurrent block: out(RG-LRU(conv(x)) · act(y)), x and y two projections.
+
+    x, y [w, d], out [d, w], conv [w, 1, k_c], each with a bias; two gates [h_l, w/h_l, w/h_l] with
+    biases, w decays. The recurrence h_t = a_t·h_{t-1} + sqrt(1 - a_t²)·(i_t·x_t) is element by
+    element, in ⌈log2 S⌉ rounds.
+
+    Source: Griffin, arXiv:2402.19427, eq. 1-4, fig. 2, sec. 2.3, 2.4 and appendix A; their D_RNN is
+    our w.
+    """
+    t.role, run, n = "recurrent", t.run, x.rows
+    w, blocks, name = part.lru_width, part.n_lru_blocks, "temporal_block"
+    block = exact_div(w, blocks)
+    branch = t.linear(x, f"{name}.linear_y", w, bias=True)
+    mixed = t.linear(x, f"{name}.linear_x", w, bias=True)
+    made = causal_convolution(
+        t, mixed, part.conv_kernel, f"{name}.conv_1d", bias=True, lengthened=False
+    )
+    t.states += [
+        State(name="conv", shape=(w, part.conv_kernel - 1)),
+        State(name="recurrent", shape=(w,), bytes_per_value=4),
+    ]
+    # of one sequence x lies as the matrix wants it
+    copied = several(run.batch_size, run.n_queries, w + part.conv_kernel - 1)
+    trained = t.weight(f"{name}.rg_lru.recurrent_param", w)
+
+    def gate(kind: str) -> Tensor:
+        weight = f"{name}.rg_lru.{kind}_gate_weight"
+        by_matrix = t.weight(weight, blocks, block, block, rows=TOKENS)
+        by_bias = t.weight(f"{name}.rg_lru.{kind}_gate_bias", blocks, block)
+        read = t.make(n, w, grad=made.grad, width=run.value)
+        if isinstance(copied, int) and not copied:
+            read = made
+        elif not isinstance(copied, int):
+            read.store.base, read.store.copied = made.store, copied
+        y = t.make(n, w, grad=made.grad or by_matrix or by_bias, width=run.value)
+        t.record(
+            weight,
+            y,
+            [(read, by_matrix)],
+            rows=n,
+            width=w * block,
+            factors=(made.grad, by_matrix),
+            results=[y.store],
+        )
+        return t.from_result(y, "sigmoid")
+
+    i, r = gate("input"), gate("recurrent")
+    rate = t.make(1, w, grad=trained, width=run.value)  # softplus(Λ), whose argument is the weight
+    scaled = t.record("scale", t.like(r))  # c·r
+    power = t.like(r, grad=r.grad or rate.grad)
+    t.record("mul", power, [(rate, r.grad), (scaled, rate.grad)])
+    squared = t.from_result(power, "exp")
+    root = t.from_result(t.record("subtract", t.like(squared)), "sqrt")
+    factor = t.record("cat", t.like(root))
+    gated = t.make(n, w, grad=made.grad or i.grad, width=run.value)
+    t.record("mul", gated, [(made, i.grad), (i, made.grad)])
+    entered = t.widen(t.mul(gated, factor))
+    decay = t.widen(t.from_result(power, "exp"))
+    h = _doubled(t, decay, entered)
+    y = t.activation(branch, part.activation)
+    return t.linear(t.mul(t.narrow(h), y), f"{name}.linear_out", x.columns, bias=True)
+
+
+def _doubled(t: Tape, decay: Tensor, x: Tensor) -> Tensor:
+    """Run the rounds over spans twice as long each: decays, inputs and decays shifted are saved."""
+    n_rounds = rounds(t.run.n_queries)
+    after_first = n_rounds - smaller(n_rounds, 1)
+    w, grad = x.columns, x.grad or decay.grad
+    first = t.constant(t.run.batch_size, w)
+    x = t.record("mul", t.like(x, grad=grad), [(first, decay.grad)])
+    decays = t.constant(after_first * x.rows, w)
+    inputs = t.constant(n_rounds * x.rows, w)
+    shifted = t.constant(after_first * x.rows, w)
+    saves = [(decays, grad), (inputs, decay.grad), (shifted, decay.grad)]
+    if not isinstance(n_rounds, int) or n_rounds:
+        saves.append((decay.store, grad))  # of the first round, before it is shifted
+    return t.record("rounds", t.like(x, grad=grad), saves)
+
+
+def rg_lru_counts(
+    part: RgLru, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count the positions that one forward's convolution computes, run by transformers' own code.
+
+    B·(S + k_c - 1), padded at both ends; only S of a sequence's are used. Where a cache is
+    continued there are none: the one new token's filter is a sum of elementwise products.
+
+    Source: transformers, `models/recurrent_gemma/modeling_recurrent_gemma.py`.
+    """
+    return {CONVOLVED: 0 if decode else batch_size * (seq_len + part.conv_kernel - 1)}
+
+
+def rg_lru_scan_flops(n_tokens: Dim, lru_width: Dim) -> Dim:
+    """Count the FLOPs of the recurrence h_t = a_t·h_{t-1} + x_t itself, position after position.
+
+    2 FLOPs per multiply-add, one per token and channel = 2·n·w
+
+    Returns: FLOPs of the forward, exact; none of it is a matrix product.
+    Source: Griffin, arXiv:2402.19427, eq. 4.
+    Not counted: the gates, their exponentials, the normalisation of the input.
+
+    >>> rg_lru_scan_flops(128, 2560)  # RecurrentGemma-2B, 128 tokens
+    655360
+    """
+    return 2 * n_tokens * lru_width

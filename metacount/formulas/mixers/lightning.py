@@ -1,0 +1,153 @@
+"""Lightning attention: a state S of keys by values for each head, S ← λ·S + k·vᵀ, read as Sᵀ·q."""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim, ceil_div, floor_div, smaller
+from metacount.formulas.tape import Store, Tape, Tensor, several
+from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.spec.lightning import Lightning
+from metacount.spec.norm import Norms
+
+CHUNK_PAIRS = "pairs of positions in a chunk"  # of all sequences, masked or not
+RMS = Norms(kind="rmsnorm")
+
+
+def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
+    """Lightning attention: out(sigmoid(gate(x)) · norm(S·q)), with q, k, v = silu(qkv(x)).
+
+    With W = h_l·d_l: q, k, v [3·W, d], norm W, output gate [W, d], out [d, W]; λ is fixed.
+    per pair of positions in a chunk, and head:  q·kᵀ and scores·v          2·d_l
+    per token and head:                          q·S and k·vᵀ               2·d_l²
+
+    A step of decoding has the products per token alone. In the backward, the first chunk's state is
+    zero and has no gradient, and what the last chunk writes is read by nobody.
+
+    The paper's letters: h heads of width d_h are our n_linear_heads and linear_head_dim (h_l, d_l),
+    B our linear_chunk_size (c_l).
+
+    Source: MiniMax 2025, arXiv:2501.08313, sec. 2.2, fig. 3 and algorithm 1; Qin et al. 2024,
+    arXiv:2401.04658, algorithm 1.
+    """
+    t.role, run = "recurrent", t.run
+    heads, head_dim, chunk = part.n_heads, part.head_dim, part.chunk_size
+    width, n, sequences = heads * head_dim, x.rows, run.batch_size
+    qkv = t.from_argument(t.linear(x, "linear_attn.qkv_proj", 3 * width), "silu")
+    grad = qkv.grad
+    widths = {product.name: product for product in lightning_products(heads, head_dim)}
+    t.products += widths.values()
+    t.states.append(State(name="recurrent", shape=(heads, head_dim, head_dim)))
+    chunks = ceil_div(run.n_queries, chunk)
+    before_last = (chunks - 1) * chunk  # positions before the last chunk
+    first = smaller(run.n_queries, chunk)
+    # a product reads q, k and v, and a state v once more, head by head: copied, or as they lie
+    copied = several(sequences, heads, run.n_queries)
+    if isinstance(copied, int) and not copied:
+        read = qkv.store
+    else:
+        read = Store(3 * n * width + sequences * before_last * width, 1, run.value)
+        if not isinstance(copied, int):
+            read.base, read.copied = qkv.store, copied
+
+    def product(
+        name: str, out: Tensor, saves: list[tuple[Tensor | Store, bool]], gradients: Dim
+    ) -> Tensor:
+        one = widths[name]
+        out.grad = grad
+        return t.record(
+            name,
+            out,
+            saves,
+            rows=run.counts[one.per],
+            width=one.width,
+            factors=(grad, grad),
+            backward=gradients if grad else 0,
+            results=[out.store],
+        )
+
+    def of_values(rows: Dim) -> Tensor:
+        return t.make(rows, 1, grad=grad, width=run.value)
+
+    pairs = run.counts[CHUNK_PAIRS]
+    square = 2 * pairs * widths["q @ k"].width
+    scores = product("q @ k", of_values(heads * pairs), [(read, grad)], square)
+    each = t.constant(heads * _pairs(run.n_queries, chunk), width=run.value)
+    scores = t.record("decay", of_values(heads * pairs), [(each, grad)])
+    product("scores @ v", of_values(n * width), [(scores, grad), (read, grad)], square)
+    of_q, of_k = (
+        t.constant(heads * rows, width=run.value) for rows in (run.n_queries, before_last)
+    )
+    decayed_q = t.record("decay", of_values(sequences * (run.n_queries - first) * width), [(of_q, grad)])
+    decayed_k = t.record("decay", of_values(sequences * before_last * width), [(of_k, grad)])
+    states = t.constant(sequences * chunks * width, head_dim, width=run.value)
+    between = t.constant(heads * (chunks - smaller(chunks, 2)), width=run.value)
+    state = widths["q @ state"].width
+    tokens = run.counts[TOKENS]
+    of_states = (tokens + sequences * (run.n_queries - first)) * state
+    product("q @ state", of_values(n * width), [(states, grad), (decayed_q, grad)], of_states)
+    written = 2 * sequences * before_last * state
+    product("k @ v", of_values(sequences * chunks * width * head_dim), [(decayed_k, grad), (read, grad)], written)
+    t.record("decay", of_values(sequences * chunks * width * head_dim), [(between, grad)])
+    y = t.make(n, width, grad=grad, width=run.value)
+    y = t.norm(t.record("cat", y), "linear_attn.o_norm", RMS)
+    gate = t.from_result(t.linear(x, "linear_attn.output_gate", width), "sigmoid")
+    return t.linear(t.mul(y, gate), "linear_attn.o_proj", x.columns)
+
+
+def lightning_products(heads: Dim, head_dim: Dim) -> tuple[Product, ...]:
+    """List the products of activations: in chunks, and per token with the state."""
+    pair = heads * head_dim
+    state = pair * head_dim
+    return (
+        Product(role="recurrent", name="q @ k", width=pair, per=CHUNK_PAIRS),
+        Product(role="recurrent", name="scores @ v", width=pair, per=CHUNK_PAIRS),
+        Product(role="recurrent", name="q @ state", width=state, per=TOKENS),
+        Product(role="recurrent", name="k @ v", width=state, per=TOKENS),
+    )
+
+
+def lightning_counts(
+    part: Lightning, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count what the mixer's own word stands for in one forward.
+
+    from nothing:  per sequence S // c_l chunks of c_l² pairs, and (S % c_l)² in the last one
+    continued:     step by step, no pairs
+
+    Source: MiniMax 2025, arXiv:2501.08313, algorithm 1; transformers' code does not fill up the
+    last chunk.
+    """
+    return {CHUNK_PAIRS: 0 if decode else batch_size * _pairs(seq_len, part.chunk_size)}
+
+
+def _pairs(seq_len: Dim, chunk: Dim) -> Dim:
+    chunks = floor_div(seq_len, chunk)
+    rest = seq_len - chunks * chunk
+    return chunks * chunk * chunk + rest * rest
+
+
+def lightning_scan_flops(
+    n_tokens: Dim,
+    *,
+    n_linear_heads: Dim,
+    linear_head_dim: Dim,
+    linear_chunk_size: Dim,
+    recurrent: bool = False,
+) -> Dim:
+    """Count the FLOPs of the scan over one sequence, in one of two equivalent forms.
+
+    recurrent:  per token and head, 2 FLOPs per multiply-add × 2 over the state: k·vᵀ is written,
+                the query reads it = 4·n·h_l·d_l²
+    chunked:    the same, and q·kᵀ and scores·v inside the chunks, masked or not
+
+    Returns: FLOPs of the forward, exact.
+    Source: Qin et al. 2024, arXiv:2401.04658, sec. 3; MiniMax 2025, arXiv:2501.08313, sec. 2.2.
+    Not counted: decays, in either form.
+
+    >>> sizes = {"n_linear_heads": 64, "linear_head_dim": 128, "linear_chunk_size": 256}
+    >>> [lightning_scan_flops(4096, **sizes, recurrent=form)
+    ...  for form in (True, False)]  # MiniMax-Text-01, 4096 tokens
+    [17179869184, 51539607552]
+    """
+    pairs = 0 if recurrent else _pairs(n_tokens, linear_chunk_size)
+    products = lightning_products(n_linear_heads, linear_head_dim)
+    return flops_of(products, {TOKENS: n_tokens, CHUNK_PAIRS: pairs})

@@ -1,0 +1,339 @@
+"""State spaces: Mamba's selective scan, and Mamba-2's, whose chunks are matrix products."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
+from metacount.formulas.mixers.convolution import (
+    CONVOLVED,
+    causal_convolution,
+    convolved_positions,
+)
+from metacount.formulas.tape import FLAG, Tape, Tensor, several
+from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.spec.field import altered
+from metacount.spec.mamba import Mamba
+from metacount.spec.mamba2 import Mamba2
+from metacount.spec.norm import Norms
+
+CHUNKS = "chunks"  # each chunk of all sequences, the last one of each filled up
+CHUNK_STATES = "pairs of chunk states"  # each pair of the states before and after chunks
+RMS = Norms(kind="rmsnorm")
+
+
+def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
+    """Mamba: out(scan(x) · silu(z)), a state of d_s values for each of d_i channels.
+
+    in [2·d_i, d], conv [d_i, 1, k_c], x [r_t + 2·d_s, d_i], dt [d_i, r_t] with a bias, A_log
+    [d_i, d_s], D d_i, out [d, d_i]; perhaps norms of the step, of B and of C. The state is read
+    with C by a product, [d_i, d_s] @ [d_s, 1] for each token; its update is element by element, in
+    ⌈log2 S⌉ rounds of spans that double their reach.
+
+    The paper's letters: D is our d_ssm (d_i), N our ssm_state_dim (d_s); dt_rank is r_t here.
+
+    Source: Gu, Dao 2023, arXiv:2312.00752, algorithm 2, eq. 2 and fig. 3; Jamba, arXiv:2403.19887,
+    sec. 6.4 (the three norms); Hillis and Steele 1986, doi:10.1145/7902.7903 (rounds).
+    """
+    t.role, run = "recurrent", t.run
+    inner, states, rank, n = part.d_ssm, part.state_dim, part.dt_rank, x.rows
+    d_model = x.columns
+    both = t.linear(x, "mamba.in_proj", 2 * inner, bias=part.in_bias)
+    mixed, z = t.part(both, inner), t.part(both, inner)
+    made = causal_convolution(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
+    mixed = t.record("silu", t.make(n, inner, grad=made.grad, width=run.value), [(made, made.grad)])
+    # of one sequence, position or channel x lies as its matrix wants it
+    read = t.copy(mixed, several(run.batch_size, run.n_queries, inner))
+    read = t.linear(read, "mamba.x_proj", rank + 2 * states)
+    step, b, c = t.part(read, rank), t.part(read, states), t.part(read, states)
+    if part.norms != "none":
+        made_norm = altered(RMS, affine=part.norms == "affine")
+        step = t.norm(step, "mamba.dt_layernorm", made_norm)
+        b = t.norm(b, "mamba.b_layernorm", made_norm)
+        c = t.norm(c, "mamba.c_layernorm", made_norm)
+    step = t.linear(step, "mamba.dt_proj", inner, bias=True)
+    step = t.from_argument(t.widen(step), "softplus")
+    trained = t.weight("mamba.A_log", inner, states)
+    skips = t.weight("mamba.D", inner)
+    rates = t.from_result(t.make(inner, states, grad=trained), "exp")
+    rates = t.record("negate", t.like(rates))
+    wide = n * inner
+    decay = t.make(wide, states, grad=step.grad or rates.grad)
+    decay = t.record("mul", decay, [(step, rates.grad), (rates, step.grad)])
+    decay = t.from_result(decay, "exp")
+    dx = t.mul(step, mixed)
+    added = t.make(wide, states, grad=dx.grad or b.grad)
+    added = t.record("mul", added, [(dx, b.grad), (b, dx.grad)])
+    first = t.constant(run.batch_size * inner, states)
+    added = t.record("mul", t.like(added, grad=added.grad or decay.grad), [(first, decay.grad)])
+    if not run.decode:
+        added = _doubled(t, decay, added, run.n_queries)
+    t.states += [
+        State(name="conv", shape=(inner, part.conv_kernel)),
+        State(name="recurrent", shape=(inner, states), bytes_per_value=4),
+    ]
+    held = t.narrow(t.record("states", t.like(added)))
+    y = t.make(n, inner, grad=False, width=run.value)
+    y = t.matmul("state @ C", held, c, y, per=TOKENS, width=inner * states)
+    skipped = t.record("mul", t.like(mixed, grad=mixed.grad or skips), [(mixed, skips)])
+    y = t.add(y, skipped)
+    y = t.mul(y, t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)]))
+    return t.linear(t.narrow(y), "mamba.out_proj", d_model, bias=part.out_bias)
+
+
+def _doubled(t: Tape, decay: Tensor, added: Tensor, seq_len: Dim) -> Tensor:
+    """Run the rounds: each saves the states so far and the decays so far, but the last no decays."""
+    n_rounds = rounds(seq_len)
+    grad = added.grad or decay.grad
+    states = t.constant(n_rounds * added.rows, added.columns)
+    decays = t.constant((n_rounds - smaller(n_rounds, 1)) * decay.rows, decay.columns)
+    # the decays of the first round are exp(Δ·A), which is saved as its own result
+    saves = [(states, decay.grad), (decays, grad)]
+    if not isinstance(n_rounds, int) or n_rounds:
+        saves.append((decay.store, grad))
+    return t.record("rounds", t.like(added, grad=grad), saves)
+
+
+def rounds(seq_len: Dim) -> Dim:
+    """Count the rounds in which spans that double reach over `seq_len` positions: ⌈log2 S⌉.
+
+    Closed forms have no logarithm, so that a symbol is refused.
+
+    Source: Hillis and Steele 1986, doi:10.1145/7902.7903.
+
+    >>> [rounds(n) for n in (1, 2, 3, 4, 2048, 2049)]
+    [0, 1, 2, 2, 11, 12]
+    """
+    if is_symbolic(seq_len):
+        raise SpecError(
+            "seq_len",
+            "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds",
+            None,
+            "count with numbers, or choose full checkpointing",
+        )
+    if isinstance(seq_len, int):
+        return (seq_len - 1).bit_length()
+    # an array: one round more for each power of two that is reached beyond
+    most = (int(seq_len.max()) - 1).bit_length()
+    return sum(smaller((seq_len - 1) // 2**n, 1) for n in range(most))
+
+
+def mamba_counts(
+    part: Mamba, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count what Mamba's own word stands for in one forward: convolved positions."""
+    n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
+    return {CONVOLVED: n}
+
+
+def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
+    """Count the FLOPs of the selective scan, whether run as a recurrence or by a fused kernel.
+
+    per token, channel and value of its state, 2 FLOPs per multiply-add × 2: the input is added,
+    C reads it = 4·n·d_i·d_s
+
+    There is no form of it in matrix products: every channel and value has a decay of its own.
+
+    Returns: FLOPs of the forward, exact.
+    Source: Gu, Dao 2023, arXiv:2312.00752, eq. 2 and sec. 3.3.2, O(B·L·D·N).
+    Not counted: decays and what makes them (the exponential of Δ·A), Δ·x, D·x, the gate.
+
+    >>> mamba_scan_flops(128, 5120, 16)  # Mamba 2.8B, 128 tokens
+    41943040
+    """
+    return 4 * n_tokens * d_ssm * ssm_state_dim
+
+
+def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
+    """Mamba-2: out(norm(scan(x) · silu(z))), one decay a head, in chunks of c_s positions.
+
+    With d_i = h_s·p_s channels and w = d_i + 2·g_s·d_s convolved ones (x, B and C):
+    in [d_i + w + h_s, d], conv [w, 1, k_c], dt_bias, A_log and D h_s each, gated norm d_i, out
+    [d, d_i]. The products of the scan are those of `chunk_products`; one token more is a step of
+    the recurrence, whose state is read with C.
+
+    The paper's letters: P is our ssm_head_dim (p_s), N our ssm_state_dim (d_s), Q our
+    ssm_chunk_size (c_s), H our n_ssm_heads (h_s), G our n_ssm_groups (g_s).
+
+    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1, fig. 6 and sec. 7.1 (norm), 7.2 (groups).
+    """
+    t.role = "recurrent"
+    heads, width, groups, states = part.n_heads, part.head_dim, part.n_groups, part.state_dim
+    inner, n, run = heads * width, x.rows, t.run
+    convolved = inner + 2 * groups * states
+    both = t.linear(x, "mamba.in_proj", inner + convolved + heads, bias=part.in_bias)
+    z, mixed, step = t.part(both, inner), t.part(both, convolved), t.part(both, heads)
+    if part.scales is not None:
+        z, mixed, step = (t.record("scale", t.like(each)) for each in (z, mixed, step))
+    made = causal_convolution(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
+    mixed = t.make(n, convolved, grad=made.grad, width=run.value)
+    mixed = t.record("silu", mixed, [(made, made.grad)])
+    xs = t.widen(t.part(mixed, inner))
+    biased = t.weight("mamba.dt_bias", heads)
+    trained, skips = t.weight("mamba.A_log", heads), t.weight("mamba.D", heads)
+    step = t.make(n, heads, grad=step.grad or biased)
+    step = t.from_argument(step, "softplus")
+    if (part.dt_min, part.dt_max) != (None, None):
+        step = t.from_argument(step, "clamp")
+    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
+    rates = t.record("negate", t.like(rates))
+    decay = t.make(n, heads, grad=step.grad or trained)
+    t.record("mul", decay, [(rates, step.grad), (step, trained)])
+    dx = t.make(n, inner, grad=xs.grad or step.grad)
+    t.record("mul", dx, [(xs, step.grad), (step, xs.grad)])
+    t.states += [
+        State(name="conv", shape=(convolved, part.conv_kernel)),
+        State(name="recurrent", shape=(heads, width, states), bytes_per_value=4),
+    ]
+    y = t.make(n, inner, grad=dx.grad or decay.grad or mixed.grad)
+    if run.decode:
+        t.matmul("state @ C", dx, mixed, y, per=TOKENS, width=inner * states)
+    else:
+        in_chunks(t, part, dx, decay, mixed)
+    y = t.record("add", t.like(y, grad=y.grad or skips), [(xs, skips)])
+    return t.linear(_gated(t, part, y, z, inner), "mamba.out_proj", x.columns, bias=part.out_bias)
+
+
+def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -> None:
+    """Run the scan in chunks: five products, with decays between positions and between chunks.
+
+    The last chunk is filled up. B and C are repeated for every head first: groups save nothing.
+    """
+    heads, width, states, run = part.n_heads, part.head_dim, part.state_dim, t.run
+    inner, chunk = heads * width, part.chunk_size
+    chunks = ceil_div(run.n_queries, chunk)
+    sequences, every = run.batch_size, run.batch_size * chunks
+    full = every * chunk
+    products = chunk_products(heads, width, states, chunk)
+    scan = {product.name: product for product in products}
+
+    def product(name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim) -> Tensor:
+        one = scan[name]
+        return t.matmul(
+            name, a, b, t.make(rows, columns, grad=False), per=one.per, width=one.width
+        )
+
+    def moved(x: Tensor) -> Tensor:  # heads and chunks change places for a product
+        return t.copy(x, several(every, heads))
+
+    dx = t.record("fill", t.make(full, inner, grad=dx.grad))
+    b, c = (t.record("repeat", t.make(full, heads * states, grad=mixed.grad)) for _ in "bc")
+    # among the positions of a chunk
+    scores = product("C @ B", moved(c), moved(b), full, heads * chunk)
+    masks = [(t.constant(chunk, chunk, width=FLAG), decay.grad) for _ in range(2)]
+    decays = t.record("sums", t.make(full, heads * chunk, grad=decay.grad), masks)
+    scores = t.mul(scores, t.from_result(decays, "exp"))
+    inside = product("scores @ x", scores, moved(dx), full, inner)
+    # what each chunk adds to the state
+    left = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
+    decayed = t.make(full, heads * states, grad=b.grad or left.grad)
+    t.record("mul", decayed, [(b, left.grad), (left, b.grad)])
+    added = product("B @ x", decayed, dx, every, inner * states)
+    # the state before each chunk and after the last
+    added = t.record("cat", t.make(sequences * (chunks + 1), inner * states, grad=added.grad))
+    masks = [(t.constant(chunks + 1, chunks + 1, width=FLAG), decay.grad) for _ in range(2)]
+    between = t.make(sequences * (chunks + 1), heads * (chunks + 1), grad=decay.grad)
+    between = t.from_result(t.record("sums", between, masks), "exp")
+    held = product("chunk states", between, added, sequences * (chunks + 1), inner * states)
+    # what each position reads of the state that its chunk began with
+    read = t.make(every, inner * states, grad=held.grad)
+    copied = several(chunks)
+    if not isinstance(copied, int):
+        read.store.base, read.store.copied = held.store, copied
+    before = product("C @ chunk state", c, read if not _is(copied, 0) else held, full, inner)
+    start = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
+    t.record("mul", inside, [(before, start.grad), (start, before.grad)])
+
+
+def _is(x: Dim, number: int) -> bool:
+    return isinstance(x, int) and x == number
+
+
+def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
+    """Multiply y with silu(z), and norm each group before or behind it."""
+    n, run = y.rows, t.run
+    if part.norm == "none":
+        gate = t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)])
+        made = t.make(n, inner, grad=y.grad or z.grad, width=run.value)
+        return t.record("mul", made, [(y, gate.grad), (gate, y.grad)])
+    z = t.widen(z)
+    gate = t.record("silu", t.make(n, inner, grad=z.grad), [(z, z.grad)])
+    norm = {"rows": n * part.n_groups, "width": inner}
+    if part.norm == "before_gate":
+        y = t.mul(t.norm(y, "mamba.norm", RMS, **norm), gate)
+    else:
+        y = t.norm(t.mul(y, gate), "mamba.norm", RMS, **norm)
+    return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
+
+
+def chunk_products(
+    heads: Dim, width: Dim, states: Dim, chunk: Dim
+) -> tuple[Product, ...]:
+    """List the products of activations of the scan in chunks.
+
+    per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
+                        scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
+                        Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
+                        C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
+    per pair of chunk states and head, the state handed on            d_s·p_s
+
+    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1.
+    Not counted: decays and masks.
+    """
+    state, square = heads * width * states, heads * chunk * chunk
+    widths = {
+        "C @ B": square * states,
+        "scores @ x": square * width,
+        "B @ x": chunk * state,
+        "C @ chunk state": chunk * state,
+    }
+    found = [Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items()]
+    return (*found, Product(role="recurrent", name="chunk states", width=state, per=CHUNK_STATES))
+
+
+def mamba2_counts(
+    part: Mamba2, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count what Mamba-2's own words stand for in a forward.
+
+    B·⌈S/c_s⌉ chunks; each chunk's state reaches those after it by one product over all states
+    before and after chunks, B·(⌈S/c_s⌉ + 1)² pairs, masked or not
+
+    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1.
+    """
+    n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
+    return {CONVOLVED: n, **({} if decode else _chunks(batch_size, seq_len, part.chunk_size))}
+
+
+def _chunks(batch_size: Dim, seq_len: Dim, chunk: Dim) -> dict[str, Dim]:
+    n = ceil_div(seq_len, chunk)
+    return {CHUNKS: batch_size * n, CHUNK_STATES: batch_size * (n + 1) * (n + 1)}
+
+
+def mamba2_scan_flops(
+    n_tokens: Dim,
+    *,
+    n_ssm_heads: Dim,
+    ssm_head_dim: Dim,
+    ssm_state_dim: Dim,
+    ssm_chunk_size: Dim,
+    recurrent: bool = False,
+) -> Dim:
+    """Count the FLOPs of the scan of a sequence of n tokens, in one of two equivalent forms.
+
+    recurrent:  per token, 2 FLOPs per multiply-add × 2 over the state: the input is added, C
+                reads it = 4·n·h_s·p_s·d_s
+    chunked:    the five products of `chunk_products` over ⌈n/c_s⌉ chunks, the last one filled up
+
+    Returns: FLOPs of the forward, exact.
+    Source: Dao, Gu 2024, arXiv:2405.21060, eq. 2 (recurrent), listing 1 and sec. 6.3 (chunked).
+    Not counted: decays, in either form; masks, the softplus of Δ, D·x, the gate.
+
+    >>> sizes = {"n_ssm_heads": 80, "ssm_head_dim": 64, "ssm_state_dim": 128,
+    ...          "ssm_chunk_size": 256}  # Mamba-2 2.7B, 2048 tokens
+    >>> [mamba2_scan_flops(2048, **sizes, recurrent=form) for form in (True, False)]
+    [5368709120, 21581004800]
+    """
+    if recurrent:
+        return 4 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
+    products = chunk_products(n_ssm_heads, ssm_head_dim, ssm_state_dim, ssm_chunk_size)
+    return flops_of(products, _chunks(1, n_tokens, ssm_chunk_size))

@@ -1,0 +1,503 @@
+"""A forward on symbolic tensors, and the tape that records it.
+
+A sublayer is a short function that runs its forward on a `Tape`. The tape records the weights that
+it declares, its operations in order, and which storages autograd saves of each for the backward.
+Every count is a sum over what was recorded (`folds.py`).
+
+Sizes are ints, SymPy expressions or NumPy arrays. No value is ever computed: a tensor knows its
+rows and columns, the storage that it lies in, and whether it has a gradient. A view shares its
+storage, and a cast to the type that a tensor has is the tensor itself: so a tensor that two
+operations save counts once, as it does in torch.
+
+The rules of autograd stand here and nowhere else, one for each operation (torch's
+`derivatives.yaml`): a product saves each factor whose other factor has a gradient, an activation
+its argument or its result, a look-up its indices; a sum, a reshape and a cast save nothing.
+Parameters are saved as well, and not counted: they are stored anyhow.
+"""
+
+from __future__ import annotations
+
+from metacount.formulas.dim import Dim
+from metacount.formulas.terms import TOKENS, Product, State, Weight, product
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from metacount.formulas.run import Run
+    from metacount.spec.norm import Norms
+
+INDEX = 8  # bytes of a token id, a position or any other index
+FLAG = 1  # bytes of a bool
+FLOAT32, FLOAT64 = 4, 8
+
+COLUMNS, ROWS = 0, 1  # the axis of a weight that tensor parallelism cuts
+BASE, LOW, HIGH = "base", "lora_a", "lora_b"  # a frozen linear layer, and its adapter B·A
+
+# What the derivative of an activation needs: its argument or its result.
+SAVES_RESULT = ("relu", "sigmoid")
+
+
+class Store:
+    """One storage of `rows` x `columns` values of `width` bytes.
+
+    Of a copy that torch makes only where sizes are larger than 1, `copied` is 1 or 0, or that as
+    an expression of the sizes; where it is 0 the tensor lies in `base`.
+    """
+
+    __slots__ = ("base", "columns", "copied", "rows", "width")
+
+    def __init__(
+        self,
+        rows: Dim,
+        columns: Dim,
+        width: int,
+        *,
+        base: Store | None = None,
+        copied: Dim = 1,
+    ) -> None:
+        self.rows, self.columns, self.width = rows, columns, width
+        self.base, self.copied = base, copied
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of the storage."""
+        return self.rows * self.columns * self.width
+
+
+class Tensor:
+    """A tensor of `rows` x `columns` values in a storage.
+
+    `word` says what its rows are (`terms.TOKENS`, ...), `grad` whether it has a gradient,
+    `by_heads` that its values lie head after head.
+    """
+
+    __slots__ = ("by_heads", "columns", "grad", "rows", "store", "word")
+
+    def __init__(
+        self, store: Store, columns: Dim, word: str, grad: bool, *, by_heads: bool = False
+    ) -> None:
+        self.store, self.columns, self.word, self.grad = store, columns, word, grad
+        self.rows, self.by_heads = store.rows, by_heads
+
+    @property
+    def values(self) -> Dim:
+        """How many values it has."""
+        return self.rows * self.columns
+
+
+class Op:
+    """One operation: its FLOPs, those of its backward, the storages that its backward needs.
+
+    `rows` x `width` multiply-adds; the backward computes as many for each of its `factors` that
+    has a gradient, unless `backward` says how many. `results` of a product are what selective
+    checkpointing keeps. `needs`: its backward needs a tensor or a parameter.
+    """
+
+    __slots__ = (
+        "backward_adds",
+        "factors",
+        "name",
+        "needs",
+        "out",
+        "results",
+        "role",
+        "rows",
+        "saves",
+        "width",
+    )
+
+    def __init__(
+        self,
+        role: str,
+        name: str,
+        out: Store,
+        saves: list[Store],
+        *,
+        rows: Dim = 0,
+        width: Dim = 0,
+        factors: int = 0,
+        backward: Dim | None = None,
+        results: list[Store] | None = None,
+        needs: bool = False,
+    ) -> None:
+        self.role, self.name, self.out, self.saves = role, name, out, saves
+        self.rows, self.width, self.factors, self.backward_adds = rows, width, factors, backward
+        self.results, self.needs = results or [], needs
+
+    @property
+    def flops(self) -> Dim:
+        """FLOPs of the forward: 2 per multiply-add."""
+        return 2 * self.rows * self.width
+
+    @property
+    def backward_flops(self) -> Dim:
+        """FLOPs of the backward: 2 per multiply-add."""
+        if self.backward_adds is not None:
+            return 2 * self.backward_adds
+        return self.factors * self.flops
+
+
+class Tape:
+    """Records one forward.
+
+    `trained`: the names of weights that are trained (None: all). `adapters`: the rank of the
+    adapter beside a linear layer, by the layer's name.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        trained: Collection[str] | None = None,
+        adapters: Mapping[str, Dim] | None = None,
+    ) -> None:
+        self.run, self.trained, self.adapters = run, trained, adapters or {}
+        self.role, self.prefix = "other", ""  # the prefix stands before the names of weights
+        self.ops: list[Op] = []
+        self.weights: list[Weight] = []
+        self.products: list[Product] = []
+        self.cached: list[State] = []
+        self.states: list[State] = []
+
+    # --- tensors ---------------------------------------------------------------------------
+
+    def tensor(
+        self, columns: Dim, word: str, *, grad: bool, width: int = 0, rows: Dim | None = None
+    ) -> Tensor:
+        """Make a tensor in a storage of its own; of activations unless a width is given."""
+        count = self.run.counts[word] if rows is None else rows
+        return Tensor(Store(count, columns, width or self.run.value), columns, word, grad)
+
+    def like(
+        self, x: Tensor, *, columns: Dim | None = None, grad: bool | None = None, width: int = 0
+    ) -> Tensor:
+        """Make a tensor like another one, in a storage of its own."""
+        return Tensor(
+            Store(x.rows, x.columns if columns is None else columns, width or x.store.width),
+            x.columns if columns is None else columns,
+            x.word,
+            x.grad if grad is None else grad,
+            by_heads=x.by_heads,
+        )
+
+    def make(self, rows: Dim, columns: Dim, *, grad: bool, width: int = 0) -> Tensor:
+        """Make a tensor of so many rows, in float32 at least unless a width is given."""
+        store = Store(rows, columns, width or self.run.wide)
+        return Tensor(store, columns, TOKENS, grad)
+
+    def part(self, x: Tensor, columns: Dim) -> Tensor:
+        """Take some columns of x: a view, which keeps the whole storage alive."""
+        return Tensor(x.store, columns, x.word, x.grad, by_heads=x.by_heads)
+
+    def copy(self, x: Tensor, copied: Dim = 1, *, columns: Dim | None = None) -> Tensor:
+        """Copy x, or some columns of it, where `copied` is 1; where it is 0, take it as it lies."""
+        columns = x.columns if columns is None else columns
+        if isinstance(copied, int) and copied == 0:
+            return self.part(x, columns)
+        y = self.like(x, columns=columns)
+        if not isinstance(copied, int):
+            y.store.base, y.store.copied = x.store, copied
+        return y
+
+    def constant(self, rows: Dim, columns: Dim = 1, *, width: int = 0) -> Store:
+        """Make the storage of a tensor without a gradient: a mask, a table, indices."""
+        return Store(rows, columns, width or self.run.wide)
+
+    # --- weights ---------------------------------------------------------------------------
+
+    def weight(
+        self,
+        name: str,
+        *shape: Dim,
+        role: str = "",
+        rows: str = "",
+        times: Dim = 1,
+        used: Dim | None = None,
+        split: tuple[tuple[str, Dim], ...] = (),
+        uses: Dim | None = None,
+    ) -> bool:
+        """Declare a stored tensor; say whether it is trained."""
+        name = self.prefix + name
+        self.weights.append(
+            Weight(
+                role=role or self.role,
+                name=name,
+                shape=shape,
+                rows=rows,
+                times=times,
+                used=used,
+                split=split,
+                uses=uses,
+            )
+        )
+        return self.is_trained(name)
+
+    def is_trained(self, name: str) -> bool:
+        """Tell whether a step updates the weight of this name."""
+        return self.trained is None or name in self.trained
+
+    def detach(self, x: Tensor) -> Tensor:
+        """Take x without its gradient."""
+        return Tensor(x.store, x.columns, x.word, False, by_heads=x.by_heads)
+
+    def without_gradients(self) -> Tape:
+        """Give a tape that records here what trains nothing: a choice, what no loss sees."""
+        tape = Tape(self.run, trained=(), adapters=self.adapters)
+        for name in ("role", "prefix", "ops", "weights", "products", "cached", "states"):
+            setattr(tape, name, getattr(self, name))
+        return tape
+
+    # --- operations ------------------------------------------------------------------------
+
+    def record(
+        self,
+        name: str,
+        out: Tensor,
+        saves: Iterable[tuple[Tensor | Store, bool]] = (),
+        *,
+        rows: Dim = 0,
+        width: Dim = 0,
+        factors: tuple[bool, ...] = (),
+        backward: Dim | None = None,
+        results: list[Store] | None = None,
+    ) -> Tensor:
+        """Record an operation that gives `out`; of `saves` what its backward needs, and whether."""
+        saved = [x.store if isinstance(x, Tensor) else x for x, needed in saves if needed]
+        self.ops.append(
+            Op(
+                self.role,
+                name,
+                out.store,
+                saved,
+                rows=rows,
+                width=width,
+                factors=sum(factors),
+                backward=backward,
+                results=results,
+                needs=bool(saved) or any(factors),
+            )
+        )
+        return out
+
+    def linear(
+        self,
+        x: Tensor,
+        name: str,
+        out: Dim,
+        *,
+        bias: bool = False,
+        split: tuple[tuple[str, Dim], ...] = (),
+        counted: bool = True,
+        times: Dim = 1,
+        uses: Dim | None = None,
+    ) -> Tensor:
+        """Compute x·Wᵀ (+ b): weight [out, columns of x], bias [out].
+
+        The backward needs x for the weight's gradient and the weight for x's. Beside a frozen
+        layer an adapter adds B·(A·x) (Hu et al. 2021, arXiv:2106.09685). Not `counted`: what it
+        multiplies is not by token, and the caller says how much.
+        """
+        rank = self.adapters.get(self.prefix + name)
+        base = name if rank is None else f"{name}.{BASE}"
+        low = None if rank is None else self._low_rank(x, f"{name}.{LOW}", rank)
+        shape = (out, x.columns)
+        trained = self.weight(
+            f"{base}.weight",
+            *shape,
+            rows=x.word if counted else "",
+            split=split,
+            times=times,
+            uses=uses,
+        )
+        biased = self.weight(f"{base}.bias", out) if bias else False
+        y = self.tensor(out, x.word, grad=x.grad or trained or biased, rows=x.rows)
+        self.record(
+            base,
+            y,
+            [(x, trained)],
+            rows=x.rows,
+            width=out * x.columns * (times if uses is None else uses),
+            factors=(x.grad, trained),
+            results=[y.store],
+        )
+        if low is None:
+            return y
+        high = self._low_rank(low, f"{name}.{HIGH}", out)
+        return self.add(y, high)
+
+    def _low_rank(self, x: Tensor, name: str, out: Dim) -> Tensor:
+        trained = self.weight(name, out, x.columns, rows=x.word)
+        y = self.tensor(out, x.word, grad=x.grad or trained, rows=x.rows)
+        return self.record(
+            name,
+            y,
+            [(x, trained)],
+            rows=x.rows,
+            width=out * x.columns,
+            factors=(x.grad, trained),
+            results=[y.store],
+        )
+
+    def matmul(
+        self,
+        name: str,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor,
+        *,
+        per: str,
+        width: Dim,
+        times: Dim = 1,
+        listed: bool = True,
+        backward: Dim | None = None,
+    ) -> Tensor:
+        """Multiply activations with each other: `width` multiply-adds for each of `per`.
+
+        The backward needs each factor for the other's gradient. Not `listed`: another product
+        stands for it among the terms.
+        """
+        if listed:
+            self.products.append(
+                Product(role=self.role, name=name, width=width, per=per, times=times)
+            )
+        out.grad = a.grad or b.grad
+        return self.record(
+            name,
+            out,
+            [(a, b.grad), (b, a.grad)],
+            rows=self.run.counts[per],
+            width=width,
+            factors=(a.grad, b.grad),
+            backward=backward,
+            results=[out.store],
+        )
+
+    def add(self, a: Tensor, b: Tensor, name: str = "add") -> Tensor:
+        """Add two tensors: nothing is saved."""
+        return self.record(name, self.like(a, grad=a.grad or b.grad))
+
+    def mul(self, a: Tensor, b: Tensor, name: str = "mul") -> Tensor:
+        """Multiply element by element: each factor is saved for the other's gradient."""
+        y = self.like(a, grad=a.grad or b.grad, width=max(a.store.width, b.store.width))
+        return self.record(name, y, [(a, b.grad), (b, a.grad)])
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        """Multiply by a number: nothing is saved; by 1, x stays itself."""
+        return x if factor == 1.0 else self.record("scale", self.like(x))
+
+    def scale_by(self, x: Tensor, table: Store, name: str) -> Tensor:
+        """Multiply by a table without a gradient, which is saved."""
+        return self.record(name, self.like(x), [(table, x.grad)])
+
+    def cast(self, x: Tensor, width: int) -> Tensor:
+        """Convert to a type of `width` bytes: x itself where it has that type already."""
+        return x if x.store.width == width else self.record("cast", self.like(x, width=width))
+
+    def widen(self, x: Tensor) -> Tensor:
+        """Convert to float32, or leave float64."""
+        return self.cast(x, self.run.wide)
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """Convert to the type of activations."""
+        return self.cast(x, self.run.value)
+
+    def from_argument(self, x: Tensor, name: str) -> Tensor:
+        """Apply a function whose derivative needs its argument: SiLU, GELU, softplus, square."""
+        return self.record(name, self.like(x), [(x, x.grad)])
+
+    def from_result(self, x: Tensor, name: str) -> Tensor:
+        """Apply a function whose derivative needs its result: ReLU, sigmoid, tanh, exp, softmax."""
+        y = self.like(x)
+        return self.record(name, y, [(y, x.grad)])
+
+    def activation(self, x: Tensor, name: str, swish_beta: float = 1.0) -> Tensor:
+        """Apply an activation by its name; SiLU with a β of its own is x·sigmoid(β·x)."""
+        if name == "identity":
+            return x
+        if name == "relu2":
+            return self.from_argument(self.from_result(x, "relu"), "square")
+        if name == "silu" and swish_beta != 1.0:
+            return self.mul(x, self.from_result(x, "sigmoid"))
+        if name in SAVES_RESULT:
+            return self.from_result(x, name)
+        return self.from_argument(x, name)
+
+    def norm(
+        self,
+        x: Tensor,
+        name: str,
+        norms: Norms,
+        *,
+        rows: Dim | None = None,
+        width: Dim | None = None,
+        affine: bool | None = None,
+    ) -> Tensor:
+        """Norm each of `rows` rows of `width` values (by default those of x), written out.
+
+        In float32 at least: x (of LayerNorm x less its mean) times the inverse root of the mean
+        square of a row, times the weight. The backward of x needs the first two, that of the
+        weight their product; where the weight is stored less 1, x's needs 1 + weight.
+
+        Source: Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450,
+        eq. 4.
+        """
+        role, self.role = self.role, "norm"
+        width = x.columns if width is None else width
+        affine = norms.affine if affine is None else affine
+        wide = self.widen(x)
+        if norms.kind == "layernorm":
+            wide = self.record("centre", self.like(wide))
+        scale = self.constant(x.rows if rows is None else rows)
+        y = self.record("normalise", self.like(wide), [(wide, x.grad), (scale, x.grad)])
+        if affine:
+            trained = self.weight(f"{name}.weight", width)
+            biased = norms.bias and self.weight(f"{name}.bias", width)
+            offset = norms.unit_offset and norms.kind != "layernorm"
+            saves: list[tuple[Tensor | Store, bool]] = [(y, trained)]
+            if offset:
+                saves.append((self.constant(width), x.grad))
+            y = self.record("weigh", self.like(y, grad=x.grad or trained), saves)
+            if biased:
+                y.grad = True
+        y = self.cast(y, x.store.width)
+        self.role = role
+        return y
+
+    def index(self, x: Tensor, index: Store, out: Tensor, name: str = "index") -> Tensor:
+        """Read rows of x by their index, which is saved."""
+        out.grad = x.grad
+        return self.record(name, out, [(index, x.grad)])
+
+    def gather(self, x: Tensor, index: Store, out: Tensor, name: str = "gather") -> Tensor:
+        """Read values of x along an axis by their index: torch saves both."""
+        out.grad = x.grad
+        return self.record(name, out, [(x, x.grad), (index, x.grad)])
+
+    def look_up(
+        self, name: str, rows: Dim, width: Dim, index: Store, *, role: str, word: str
+    ) -> Tensor:
+        """Read rows of a learned table [rows, width] by their index, which is saved."""
+        self.role = role
+        trained = self.weight(f"{name}.weight", rows, width)
+        y = self.tensor(width, word, grad=trained, rows=index.rows)
+        return self.record(name, y, [(index, trained)])
+
+
+def several(*counts: Dim) -> Dim:
+    """Return 1 where each count is at least 2, 0 where one of them is 1.
+
+    torch copies a tensor that has several of each, and takes it as it lies where one is 1.
+
+    >>> several(3, 12), several(3, 1)
+    (1, 0)
+    """
+    from metacount.formulas.dim import smaller
+
+    found: Dim = 1
+    for count in counts:
+        found = found * smaller(count - 1, 1)
+    return found
+
+
+__all__ = ["Op", "Product", "State", "Store", "Tape", "Tensor", "Weight", "product", "several"]
