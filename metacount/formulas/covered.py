@@ -1,14 +1,20 @@
-"""What the formulas of training are refused for: ways to run attention, and structures."""
+"""What the formulas of training are refused for: structures, and ways to run attention."""
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.forward import EAGER, FLASH, SDPA, Pass, attention_of
+from metacount.formulas.dim import Dim
+from metacount.formulas.run import EAGER, FLASH, SDPA, Pass
 from metacount.spec import ModelSpec
 from metacount.spec.altup_rules import AROUND, beyond_branches
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.mamba2 import Mamba2
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # One kind of layer, with attention and nothing beside it: of each field the value that says so.
 ALIKE = {
@@ -50,8 +56,52 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
         )
 
 
+def check_loss(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a model without logits."""
+    if spec.embedding is None or spec.head is None:
+        rule = "has no formula for training: without logits there is no loss"
+        name = "has_head" if spec.embedding else "vocab_size"
+        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
+
+
+def check_saved(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` where what a step saves has no formula."""
+    check_loss(spec)
+    check_run(spec, run)
+    check_around(spec)
+    check_reached(spec)
+    last, part = spec.last_stack, spec.last_stack.recurrent
+    window = last.attention.window
+    rows = (
+        (
+            window is not None
+            and set(window.pattern) != {"L"}
+            and isinstance(spec.positions, RelativeBuckets | Alibi),
+            ("window_pattern", "has no formula for training with a bias of positions", "leave the window out"),
+        ),
+        (
+            isinstance(part, Mamba2) and _may_be_one(part.n_heads),
+            # torch takes such a tensor for an image, whose channels it lays last
+            ("n_ssm_heads", "has no formula for training", "choose 2 or more, or measure it"),
+        ),
+    )
+    _refuse(spec, rows)
+
+
+def _may_be_one(x: Dim) -> bool:
+    if isinstance(x, int):
+        return x == 1
+    return hasattr(x, "dtype") and 1 in x
+
+
+def _refuse(spec: ModelSpec, rows: Iterable[tuple[bool, tuple[str, str, str]]]) -> None:
+    for wrong, (field, rule, remedy) in rows:
+        if wrong:
+            raise SpecError(field, rule, getattr(spec, field), remedy)
+
+
 def check_around(spec: ModelSpec) -> None:
-    """Raise `SpecError` for what Gemma 3n has, whose kept bytes and repeated FLOPs are measured."""
+    """Raise `SpecError` for what Gemma 3n has, whose saved bytes and repeated FLOPs are measured."""
     name = beyond_branches(spec)
     if name:
         rule = "has no formula for what training keeps"
@@ -74,57 +124,47 @@ def check_reached(spec: ModelSpec) -> None:
         )
 
 
-def check_fused_run(spec: ModelSpec, run: Pass) -> None:
+def check_run(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
-    mixer, positions = attention_of(spec), spec.positions
-    if run.attention == EAGER or mixer is None:
+    mixer, positions = spec.last_stack.attention, spec.positions
+    if run.attention == EAGER or isinstance(mixer, NoAttention):
         return
     check_fused(mixer, wide=run.attention == FLASH)
     if run.attention == SDPA:
         return
     chunked = mixer.window is not None and mixer.window.kind == "chunked"
-    if chunked or spec.kind == "prefix-decoder":
-        name, value = ("window_kind", "chunked") if chunked else ("kind", spec.kind)
-        raise SpecError(
-            name,
-            "has no formula with fused attention: it needs a mask",
-            value,
-            "choose attention eager",
-        )
-    if isinstance(positions, Alibi | RelativeBuckets | TransformerXL):
-        raise SpecError(
-            "position",
-            "has no formula with fused attention: it adds to scores",
-            spec.position,
-            "choose attention eager",
-        )
-
-
-def check_kept_run(spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` where what a step keeps has no formula: Gemma 3n, some fused kernels."""
-    check_fused_run(spec, run)
-    check_around(spec)
+    biased = isinstance(positions, Alibi | RelativeBuckets | TransformerXL)
+    mask, adds = (
+        f"has no formula with fused attention: it {why}" for why in ("needs a mask", "adds to scores")
+    )
+    rows = (
+        (chunked, ("window_kind", mask, "choose attention eager")),
+        (spec.kind == "prefix-decoder", ("kind", mask, "choose attention eager")),
+        (biased, ("position", adds, "choose attention eager")),
+    )
+    _refuse(spec, rows)
 
 
 def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, ...
+    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, a choice.
 
     `wide`: values that are wider than the keys, too.
     """
-    sinks = isinstance(part, Attention) and part.sinks
-    widest = None
-    if wide and isinstance(part, LatentAttention) and isinstance(part.v_head_dim, int):
-        # wider than the keys it is no such kernel's; of one value torch need not copy the result
-        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
-        beyond = part.v_head_dim > keys or part.v_head_dim == 1
-        widest = part.v_head_dim if beyond else None
-    chosen = None
-    if isinstance(part, LatentAttention) and part.indexer is not None:
-        chosen = part.indexer.top_k  # a mask, which the kernel does not take
-    known = {"attention_softcap": part.softcap, "attention_sinks": sinks or None}
-    if isinstance(part, Attention) and part.indexer is not None:
-        known["index_block_len"] = part.indexer.block_len  # likewise
-    for name, value in {**known, "v_head_dim": widest, "index_top_k": chosen}.items():
+    known: dict[str, object] = {"attention_softcap": part.softcap}
+    if isinstance(part, Attention):
+        known["attention_sinks"] = part.sinks or None
+        if part.indexer is not None:
+            known["index_block_len"] = part.indexer.block_len  # a mask, which no kernel takes
+    else:
+        if wide and isinstance(part.v_head_dim, int):
+            # wider than the keys it is no such kernel's; of one value torch need not copy the result
+            keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+            known["v_head_dim"] = (
+                part.v_head_dim if part.v_head_dim > keys or part.v_head_dim == 1 else None
+            )
+        if part.indexer is not None:
+            known["index_top_k"] = part.indexer.top_k
+    for name, value in known.items():
         if value is not None:
             raise SpecError(
                 name, "has no formula with fused attention", value, "choose attention eager"

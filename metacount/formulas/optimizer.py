@@ -6,8 +6,8 @@ Optimizers are those of torch.optim, and torchao's AdamW8bit, with the tensors t
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
-from metacount.formulas import model
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
+from metacount.formulas.model import ROLES
 from metacount.formulas.terms import Weight, params_of, product
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
@@ -179,7 +179,7 @@ def optimizer_bytes_by_role(
     """
     width = MASTER if master_weights else bytes_per_value
     tensors = trained_tensors(spec)
-    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
     for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
         for weight in weights:
             state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
@@ -197,7 +197,7 @@ def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str
     >>> sum(gradient_bytes_by_role(entry("llama-7b").spec(), bytes_per_value=2).values())
     13476831232
     """
-    found: dict[str, Dim] = dict.fromkeys(model.ROLES, 0)
+    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
     for weight in trained_tensors(spec).all:
         add(found, weight.role, bytes_per_value * weight.params)
     return found

@@ -1,24 +1,32 @@
-"""Which part of a model a step trains: all but what is frozen, or adapters of low rank."""
+"""The tensors of a model by path, and which of them a step trains: all but what is frozen, or
+adapters of low rank.
+"""
 
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
-from metacount.formulas import indexer
-from metacount.formulas.dim import Dim
-from metacount.formulas.named import LAYERS, STORED, tensors_by_path
+from metacount.formulas import ends
+from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
+from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.optimizer import state_bytes
-from metacount.formulas.terms import Weight
-from metacount.formulas.trained import HEAD, NOT_SEEN, OF_POSITIONS
+from metacount.formulas.pieces import BLOCK, Sizes, nominal_pieces, run_of, stream
+from metacount.formulas.tape import BASE, HIGH, LOW, Store, Tape, Tensor
+from metacount.formulas.terms import SOURCE, TOKENS, Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
+from metacount.spec.field import altered
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from metacount.spec.stack import Stack
+
 ALL_LINEAR = "all-linear"  # among targets: every linear layer but the output head
-BASE, LOW, HIGH = "base", "lora_a", "lora_b"  # a frozen linear layer, and its adapter B·A
 ADAPTERS = (f".{LOW}", f".{HIGH}")
+# a linear layer though no token meets it: what it multiplies is a product of positions
+OF_POSITIONS = "self_attn.relative.r_proj.weight"
+LAYERS, SHARED = "layers", "shared_blocks"
 
 
 @frozen
@@ -37,7 +45,7 @@ class Part:
         """Tell whether an adapter stands beside a tensor: a linear layer's matrix, not the head."""
         name = path.removesuffix(".weight")
         multiplies = weight.rows or path.endswith(OF_POSITIONS)
-        linear = multiplies and len(weight.shape) == 2 and name != HEAD
+        linear = multiplies and len(weight.shape) == 2 and name != ends.HEAD
         if self.rank is None or not linear:
             return False
         return ALL_LINEAR in self.targets or name.rpartition(".")[2] in self.targets
@@ -80,7 +88,88 @@ def is_inner(path: str) -> bool:
     >>> is_inner("decoder.layers.0.mlp.up_proj.weight"), is_inner("decoder.norm.weight")
     (True, False)
     """
-    return path.split(".")[1] in (LAYERS, STORED)
+    return path.split(".")[1] in (LAYERS, SHARED)
+
+
+def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
+    """List every tensor of a model, by its path in the reference module; a tied one once.
+
+    Experts are one tensor [E, out, in].
+
+    >>> from metacount.catalog import entry
+    >>> tensors = tensors_by_path(entry("llama-7b").spec())
+    >>> sum(weight.size for weight in tensors.values())
+    6738415616
+    """
+    return {path: weight for path, (weight, _) in _recorded(spec).items()}
+
+
+def unseen_paths(spec: ModelSpec) -> set[str]:
+    """Name the tensors that the loss has no gradient of: a pooler's, and an indexer's choice."""
+    return {path for path, (_, unseen) in _recorded(spec).items() if unseen}
+
+
+def _recorded(spec: ModelSpec) -> dict[str, tuple[Weight, bool]]:
+    """List every tensor by path, and whether the loss does not see it."""
+    found: dict[str, tuple[Weight, bool]] = {}
+
+    def add(tape: Tape, lead: str, shared: str = "") -> None:
+        for weight in tape.weights:
+            if any(is_zero(n) for n in weight.shape):
+                continue
+            name, unseen = weight.name, weight.name in tape.unseen
+            if name.startswith(STORED):
+                path = f"{shared}.{name.removeprefix(STORED)}"
+            elif name.startswith(ends.OF_MODEL) and not name.startswith(OF_STACK):
+                path = name
+            else:
+                path = f"{lead}.{name}"
+            for each in _listed(path, weight):
+                found.setdefault(each, (_stored(weight), unseen))
+
+    for stack in spec.stacks:
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        name, word = stack_name(spec, stack), SOURCE if of_encoder else TOKENS
+        run = run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2), of_encoder=of_encoder)
+        tape = Tape(run)
+        ends.embed(tape, spec, stack, word)
+        ends.final_norm(tape, stack, stream(tape, spec, word))
+        if not of_encoder:
+            ends.unembed(tape, spec, stream(tape, spec, word))
+        add(tape, name)
+        memory = Tensor(Store(1, spec.d_model, 2), spec.d_model, SOURCE, True)
+        known: dict[Layer, Tape] = {}
+        for index in range(stack.n_layers):
+            layer = layer_of(spec, stack, index)
+            if layer not in known:
+                known[layer] = tape = Tape(run)
+                run_block(tape, spec, layer, stream(tape, spec, word), Given(memory=memory))
+            number = stack.shared_of(index)
+            add(known[layer], f"{name}.{LAYERS}.{index}", f"{name}.{SHARED}.{number}")
+    return found
+
+
+OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
+
+
+def stack_name(spec: ModelSpec, stack: Stack) -> str:
+    """Name a stack as the module does: "decoder" or "encoder"."""
+    return "decoder" if stack is spec.decoder else "encoder"
+
+
+def _listed(path: str, weight: Weight) -> list[str]:
+    """List a tensor's path, or the paths of several that stand in a list."""
+    if ".copies." not in path:
+        return [path]
+    name, _, kind = path.rpartition(".")
+    return [f"{name}.{number}.{kind}" for number in range(weight.times)]
+
+
+def _stored(weight: Weight) -> Weight:
+    """Return a tensor as a module stores it: experts stacked in one."""
+    if weight.used is None:
+        return altered(weight, times=1)
+    return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
 
 
 def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
@@ -114,7 +203,8 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
                 stored[f"{layer}.{name}"] = Weight(role=weight.role, name=name, shape=shape)
     if part.rank is not None:
         _check_targets(spec, part)
-    trained = {path for path in stored if not _unseen(path)}
+    unseen = unseen_paths(spec)
+    trained = {path for path in stored if path not in unseen}
     if part.rank is not None:
         trained = {path for path in trained if path.endswith(ADAPTERS)}
     tied = spec.head is not None and spec.head.tied
@@ -123,10 +213,6 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
     if not trained:
         raise SpecError("freeze", "leaves nothing to train", ",".join(part.freeze), "name less")
     return Tensors(stored=stored, trained=frozenset(trained))
-
-
-def _unseen(path: str) -> bool:
-    return path.startswith(NOT_SEEN) or f".{indexer.BLOCK}." in path
 
 
 def _check_targets(spec: ModelSpec, part: Part) -> None:
@@ -147,7 +233,7 @@ def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
     """Find the tensors called `name`, or in a module called so: by the whole path, or its end."""
     found = set()
     for path in paths:
-        also = [path, f"{HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
+        also = [path, f"{ends.HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
         if any(_begins(each, name) for each in also):
             found.add(path)
     if not found:

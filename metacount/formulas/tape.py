@@ -153,9 +153,11 @@ class Tape:
         adapters: Mapping[str, Dim] | None = None,
     ) -> None:
         self.run, self.trained, self.adapters = run, trained, adapters or {}
+        self.is_seen = True
         self.role, self.prefix = "other", ""  # the prefix stands before the names of weights
         self.ops: list[Op] = []
         self.weights: list[Weight] = []
+        self.unseen: list[str] = []  # weights that no loss has a gradient of
         self.products: list[Product] = []
         self.cached: list[State] = []
         self.states: list[State] = []
@@ -219,6 +221,8 @@ class Tape:
     ) -> bool:
         """Declare a stored tensor; say whether it is trained."""
         name = self.prefix + name
+        if not self.is_seen:
+            self.unseen.append(name)
         self.weights.append(
             Weight(
                 role=role or self.role,
@@ -244,7 +248,8 @@ class Tape:
     def without_gradients(self) -> Tape:
         """Give a tape that records here what trains nothing: a choice, what no loss sees."""
         tape = Tape(self.run, trained=(), adapters=self.adapters)
-        for name in ("role", "prefix", "ops", "weights", "products", "cached", "states"):
+        tape.is_seen = False
+        for name in ("role", "prefix", "unseen", "ops", "weights", "products", "cached", "states"):
             setattr(tape, name, getattr(self, name))
         return tape
 

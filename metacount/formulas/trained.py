@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from metacount.formulas import ends, indexer, stack
-from metacount.formulas.covered import check_reached
+from metacount.formulas import ends
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.terms import Weight
+from metacount.formulas.covered import check_reached
+from metacount.formulas.pieces import BLOCK, merged, nominal_pieces
+from metacount.formulas.tape import Weight
+from metacount.formulas.block import STORED
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-HEAD = "lm_head"
-# a linear layer though no token meets it: what it multiplies is a product of positions
-OF_POSITIONS = "self_attn.relative.r_proj.weight"
-NOT_SEEN = "pooler."  # the loss does not see it
+from metacount.spec.field import altered
 
 
 @frozen
@@ -39,36 +33,34 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     one tensor [E, out, in].
 
     Returns: tensors with shapes; their values sum to the model's parameters, less those two's.
-    Source: the terms of `stack.in_blocks`, `stack.shared_weights`, `ends.stack_end_weights` and
-        `ends.end_weights`.
 
     >>> from metacount.catalog import entry
     >>> sum(weight.params for weight in trained_tensors(entry("llama-7b").spec()).all)
     6738415616
     """
     check_reached(spec)
-    inner: list[Weight] = []
-    outer: list[Weight] = []
-    for n_layers, cross in stack.stacks(spec):
-        for times, weights in stack.in_blocks(spec, n_layers, cross=cross):
-            inner += _stored(weights, times)
-        inner += _stored(stack.shared_weights(spec, n_layers), 1)
-        outer += _stored(ends.stack_end_weights(spec), 1)
-    return Trained(inner=inner, ends=[*outer, *_stored(ends.end_weights(spec), 1)])
+    inner: list[tuple[Dim, Weight]] = []
+    outer: list[tuple[Dim, Weight]] = []
+    known: set[str] = set()
+    for piece in nominal_pieces(spec):
+        for weight in piece.tape.weights:
+            if weight.name in piece.tape.unseen or any(is_zero(n) for n in weight.shape):
+                continue
+            stored = as_stored(weight)
+            if weight.name.startswith(STORED):
+                assert spec.last_stack.shared is not None
+                inner.append((spec.last_stack.shared.n_blocks, stored))
+            elif piece.place == BLOCK:
+                inner.append((piece.times, stored))
+            elif not (weight.name.startswith(ends.OF_MODEL) and weight.name in known):
+                known.add(weight.name)
+                outer.append((1, stored))
+    return Trained(inner=merged(inner), ends=merged(outer))
 
 
-def _stored(weights: Iterable[Weight], times: Dim) -> list[Weight]:
-    """List the tensors that have a gradient, `times` as many, as a module stores them."""
-    return [_as_stored(w, times) for w in weights if _has_gradient(w)]
-
-
-def _has_gradient(weight: Weight) -> bool:
-    without = (f"{indexer.BLOCK}.", NOT_SEEN)
-    return not weight.name.startswith(without) and not any(is_zero(n) for n in weight.shape)
-
-
-def _as_stored(weight: Weight, times: Dim) -> Weight:
-    shape, copies = weight.shape, times * weight.times
-    if weight.used is not None:  # a token uses some of them: experts, which are one tensor
-        shape, copies = (weight.times, *shape), times
-    return Weight(role=weight.role, name=weight.name, shape=shape, times=copies)
+def as_stored(weight: Weight) -> Weight:
+    """Return a tensor as a module stores it: experts, of which a token uses some, are one."""
+    if weight.used is None:
+        return altered(weight, rows="", split=(), uses=None)
+    shape = (weight.times, *weight.shape)
+    return Weight(role=weight.role, name=weight.name, shape=shape)

@@ -98,9 +98,9 @@ def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
             sequences=run.batch_size,
         )
         y = _solved_chunks(t, size, (q, k, v), beta, decay)
-    y = t.norm(y, "linear_attn.o_norm", RMS, rows=n * heads, width=value_dim)
+    y = t.norm(_cut_off(y, n * heads), "linear_attn.o_norm", RMS, width=value_dim)
     gate = t.widen(t.linear(x, "linear_attn.g_proj", value))
-    y = t.mul(_positions(t, y, n * heads), t.from_argument(gate, "silu"))
+    y = t.mul(y, t.from_argument(gate, "silu"))
     y = t.record("cast", t.make(n, value, grad=y.grad, width=run.value))
     return t.linear(y, "linear_attn.o_proj", x.columns)
 
@@ -118,9 +118,11 @@ def _decay(t: Tape, trained: bool, step: Tensor, heads: Dim) -> Tensor:
     return t.record("mul", t.like(step, grad=step.grad or trained), saves)
 
 
-def _positions(t: Tape, y: Tensor, rows: Dim) -> Tensor:
-    """Leave out the positions that filled the last chunk up."""
-    return t.like(y) if y.rows is rows else Tensor(y.store, y.columns, y.word, y.grad)
+def _cut_off(y: Tensor, rows: Dim) -> Tensor:
+    """Leave out the positions that filled the last chunk up: a view of all."""
+    y = Tensor(y.store, y.columns, y.word, y.grad)
+    y.rows = rows
+    return y
 
 
 def _fill(t: Tape, size: Chunked, columns: Dim, grad: bool) -> Tensor:
@@ -379,8 +381,8 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
         y = _inverted_chunks(t, size, mixed.grad, beta, decay)
     gate = t.linear(x, "linear_attn.g_a_proj", width)
     gate = t.from_result(t.widen(t.linear(gate, "linear_attn.g_b_proj", channels)), "sigmoid")
-    y = t.norm(y, "linear_attn.o_norm", RMS, rows=n * heads, width=width)
-    y = t.mul(_positions(t, y, n * heads), gate)
+    y = t.norm(_cut_off(y, n * heads), "linear_attn.o_norm", RMS, width=width)
+    y = t.mul(y, gate)
     y = t.record("cast", t.make(n, channels, grad=y.grad, width=run.value))
     return t.linear(y, "linear_attn.o_proj", x.columns)
 

@@ -1,0 +1,405 @@
+"""A training step: FLOPs of its forward, backward and recomputation, and the bytes that are saved.
+
+>>> from metacount.catalog import entry
+>>> llama, run = entry("llama-7b").spec(), Pass(batch_size=1, seq_len=2048)
+>>> sum(backward_matmul_flops_by_role(llama, run).values())
+58523224375296
+>>> sum(activation_bytes_by_role(llama, run).values())
+39605280772
+
+Of a model whose sizes are numbers every block is gone through in order, as a gradient exists from
+the first trained tensor on; of letters and arrays all is trained, and each kind of branch counts as
+often as it stands there.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas import ends, folds
+from metacount.formulas.block import (
+    FFN,
+    MIXER,
+    STORED,
+    Given,
+    Layer,
+    branches_of,
+    is_parallel,
+    layer_of,
+    run_block,
+    run_branch,
+    run_parallel,
+)
+from metacount.formulas.covered import check_around, check_reached, check_run, check_saved
+from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.layers import layers_with
+from metacount.formulas.model import ROLES
+from metacount.formulas.part import Tensors
+from metacount.formulas.pieces import BLOCK, Piece, Sizes, pieces_of, remembered, run_of, stream
+from metacount.formulas.run import FULL, NONE, SELECTIVE, Pass, Run
+from metacount.formulas.tape import LOW, Op, Store, Tape, Tensor
+from metacount.formulas.terms import SOURCE, TOKENS
+from metacount.frozen import frozen
+from metacount.spec import ModelSpec
+from metacount.spec.attention import NoAttention
+from metacount.spec.field import altered
+from metacount.spec.position import Alibi, RelativeBuckets
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from metacount.spec.stack import Stack
+
+    Amounts = Iterator[tuple[Dim, str, Dim]]
+
+
+@frozen
+class Step:
+    """What a step multiplies and keeps, by role."""
+
+    matmul_flops: dict[str, Dim]
+    backward_matmul_flops: dict[str, Dim]
+    recompute_matmul_flops: dict[str, Dim]
+    activation_bytes: dict[str, Dim]
+
+
+def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of a backward by role, every parameter of the model trained.
+
+    Two products for each of the forward, y = x·W having dx = dy·Wᵀ and dW = xᵀ·dy, but where no
+    gradient flows; a fused kernel computes its scores once more.
+
+    Returns: every role in order, exact.
+    Source: Rumelhart, Hinton and Williams 1986, doi:10.1038/323533a0 (the two gradients); Dao et
+    al. 2022, arXiv:2205.14135, algorithm 4 (flash).
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
+    """
+    check_run(spec, run)
+    check_reached(spec)
+    if spec.embedding is None:
+        raise SpecError(
+            "vocab_size",
+            "has no formula for a backward: what is given instead of tokens has no gradient",
+            None,
+            "measure it instead",
+        )
+    return whole_step(spec, run).backward_matmul_flops
+
+
+def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of what a backward computes a second time, by role.
+
+    full checkpointing: the forward of the blocks once more, up to the last tensor that is saved;
+    without checkpoints nothing, as what a fused kernel repeats is its backward's own; nothing with
+    selective ones, which keep the results of all products
+
+    Returns: every role in order, exact.
+    Source: Chen et al. 2016, arXiv:1604.06174.
+    """
+    check_run(spec, run)
+    if run.checkpointing != FULL:
+        return dict.fromkeys(ROLES, 0)
+    check_around(spec)
+    return whole_step(spec, run).recompute_matmul_flops
+
+
+def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the bytes that autograd holds between the loss and its backward, by role.
+
+    Every storage once, parameters and buffers apart; to the role of the first operation that saves
+    it. With checkpointing a block keeps its input, and if it is selective the results of products.
+
+    Returns: bytes, exact for the reference modules.
+    """
+    check_saved(spec, run)
+    return whole_step(spec, run).activation_bytes
+
+
+def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies."""
+    return whole_step(spec, run).matmul_flops
+
+
+def whole_step(spec: ModelSpec, run: Pass) -> Step:
+    """Count a step that trains the whole model."""
+    sizes = (*spec.to_dict().values(), run.batch_size, run.seq_len, run.source)
+    numbers = all(not _is_size(x) or isinstance(x, int) for x in sizes)
+    count = _Walk(spec, run, None).step if numbers else lambda: _sum_of_pieces(spec, run)
+    known = remembered(spec, "step", lambda: (run, count()))
+    if known[0] == run if numbers else known[0] is run:
+        return known[1]
+    return count()
+
+
+def _is_size(x: object) -> bool:
+    return hasattr(x, "free_symbols") or hasattr(x, "dtype")
+
+
+def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
+    """Count a step that trains a part of a model: the rest is frozen, or adapters alone are trained.
+
+    forward: as ever, and of each adapter 2·n·r·(in + out)
+    backward: of each product 1 × for each factor that has a gradient
+    saved: each tensor that a gradient needs
+
+    Returns: FLOPs and bytes by role, exact for the reference modules.
+    """
+    check_saved(spec, run)
+    return _Walk(spec, run, tensors).step()
+
+
+class _Walk:
+    """Goes through a model block by block, each kind of block recorded once."""
+
+    def __init__(self, spec: ModelSpec, run: Pass, tensors: Tensors | None) -> None:
+        self.spec, self.run, self.tensors = spec, run, tensors
+        self._known: dict[object, tuple[Tape, Tensor]] = {}
+        self._local: dict[str, list[str]] = {}
+        if tensors is not None:
+            for path in tensors.stored:
+                owner, name = _owner(path)
+                self._local.setdefault(owner, []).append(name)
+
+    def step(self) -> Step:
+        """Walk the whole forward and sum."""
+        amounts: dict[str, list[tuple[Dim, str, Dim]]] = {
+            name: [] for name in ("forward", "backward", "again", "saved")
+        }
+        memory: Tensor | None = None
+        for stack in self.spec.stacks:
+            memory = self._stack(stack, memory, amounts)
+        sums = {name: folds.by_role(found, ROLES) for name, found in amounts.items()}
+        return Step(
+            matmul_flops=sums["forward"],
+            backward_matmul_flops=sums["backward"],
+            recompute_matmul_flops=sums["again"],
+            activation_bytes=sums["saved"],
+        )
+
+    def _tape(self, run: Run, owners: tuple[tuple[str, str], ...]) -> Tape:
+        """Make a tape that knows what is trained of the tensors of some owners."""
+        if self.tensors is None:
+            return Tape(run)
+        trained: set[str] = set()
+        adapters: dict[str, Dim] = {}
+        for owner, prefix in owners:
+            lead = f"{owner}." if owner else ""
+            for name in self._local.get(owner, ()):
+                if f"{lead}{name}" in self.tensors.trained:
+                    trained.add(prefix + name)
+                if name.endswith(f".{LOW}"):
+                    rank = self.tensors.stored[f"{lead}{name}"].shape[0]
+                    adapters[prefix + name.removesuffix(f".{LOW}")] = rank
+        return Tape(run, trained=frozenset(trained), adapters=adapters)
+
+    def _stack(
+        self,
+        stack: Stack,
+        memory: Tensor | None,
+        amounts: dict[str, list[tuple[Dim, str, Dim]]],
+    ) -> Tensor:
+        spec, checkpointing = self.spec, self.run.checkpointing
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        run = run_of(spec, sizes_of(self.run), of_encoder=of_encoder)
+        word, name = SOURCE if of_encoder else TOKENS, "encoder" if of_encoder or spec.decoder is None else "decoder"
+        ends_of = (("", ""), (name, ""))
+        tape = self._tape(run, ends_of)
+        x, bias, queries = ends.embed(tape, spec, stack, word)
+        first = x
+        self._add(amounts, 1, tape.ops, tape.ops)
+        of_block: dict[int, tuple[int, Tape, Tensor]] = {}
+        for index in range(stack.n_layers):
+            layer = layer_of(spec, stack, index)
+            owners = [(f"{name}.layers.{index}", "")]
+            number = stack.shared_of(index)
+            if number is not None:
+                owners.append((f"{name}.shared_blocks.{number}", STORED))
+            given = Given(bias=bias, memory=memory, first=first, queries=queries)
+            tape = self._tape(run, tuple(owners))
+            grads = tuple(None if y is None else y.grad for y in (x, bias, memory, first, queries))
+            key = (of_encoder, layer, tape.trained, grads)
+            if key not in self._known:
+                read = stream(tape, spec, word, grad=x.grad)
+                self._known[key] = tape, run_block(tape, spec, layer, read, given)
+            tape, out = self._known[key]
+            times = of_block[id(tape)][0] if id(tape) in of_block else 0
+            of_block[id(tape)] = times + 1, tape, out
+            x = Tensor(x.store, spec.d_model, word, out.grad)
+        self._blocks(stack, list(of_block.values()), memory, amounts, word)
+        tape = self._tape(run, ends_of)
+        x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=x.grad))
+        if not of_encoder:
+            logits = ends.unembed(tape, spec, x)
+            if logits is not None:
+                ends.loss(tape, logits)
+        self._add(amounts, 1, tape.ops, tape.ops)
+        assert checkpointing is not None
+        return Tensor(Store(x.rows, spec.d_model, run.value), spec.d_model, SOURCE, x.grad)
+
+    def _blocks(
+        self,
+        stack: Stack,
+        blocks: list[tuple[int, Tape, Tensor]],
+        memory: Tensor | None,
+        amounts: dict[str, list[tuple[Dim, str, Dim]]],
+        word: str,
+    ) -> None:
+        checkpointing, spec = self.run.checkpointing, self.spec
+        outside = () if memory is None else (memory.store,)
+        of_memory, n_kept = False, 0
+        for times, tape, _ in blocks:
+            needs = folds.needs_backward(tape)
+            if checkpointing == NONE:
+                self._add(amounts, times, tape.ops, tape.ops, outside)
+                of_memory = of_memory or any(store in folds.saved_stores(tape.ops) for store in outside)
+                continue
+            self._add(amounts, times, tape.ops, ())
+            n_kept += times * needs
+            of_memory = of_memory or (needs and memory is not None)
+            if checkpointing == SELECTIVE and needs:
+                amounts["saved"] += ((times, *one) for one in folds.product_results(tape.ops))
+            elif checkpointing == FULL:
+                again = folds.flops(folds.repeated_ops(tape.ops))
+                amounts["again"] += ((times, *one) for one in again)
+        amounts["saved"] += kept_beside(spec, self.run, n_kept, word)
+        if of_memory and memory is not None:
+            amounts["saved"].append((1, "attention", memory.store.bytes))
+
+    def _add(
+        self,
+        amounts: dict[str, list[tuple[Dim, str, Dim]]],
+        times: Dim,
+        ops: list[Op],
+        saving: Iterable[Op],
+        outside: tuple[Store, ...] = (),
+    ) -> None:
+        amounts["forward"] += ((times, *one) for one in folds.flops(ops))
+        amounts["backward"] += ((times, *one) for one in folds.backward_flops(ops))
+        amounts["saved"] += ((times, *one) for one in folds.saved_bytes(saving, outside))
+
+
+def sizes_of(run: Pass) -> Sizes:
+    """Return the sizes of the forward of a step."""
+    return Sizes(
+        batch_size=run.batch_size,
+        seq_len=run.seq_len,
+        source_len=run.source,
+        value=run.bytes_per_value,
+        attention=run.attention,
+        ring=run.ring,
+    )
+
+
+def kept_beside(
+    spec: ModelSpec, run: Pass, n_kept: Dim, word: str
+) -> list[tuple[Dim, str, Dim]]:
+    """List what checkpointing keeps of blocks: the input of each, and what else it is given."""
+    if run.checkpointing == NONE or is_zero(n_kept):
+        return []
+    n = run.source if word == SOURCE else run.seq_len
+    width, d = run.bytes_per_value, spec.d_model
+    found = [(n_kept, "other", run.batch_size * n * d * width)]
+    mixer, positions = spec.last_stack.attention, spec.positions
+    if isinstance(positions, RelativeBuckets | Alibi):
+        assert not isinstance(mixer, NoAttention)  # a bias of scores belongs to attention
+        of_bias = 8 if isinstance(positions, Alibi) else width  # in float64, as it is made
+        found.append((1, "position", mixer.n_heads * n * n * of_bias))
+    if getattr(positions, "n_query_positions", 0):
+        found.append((1, "position", n * d * width))
+    return found
+
+
+def _owner(path: str) -> tuple[str, str]:
+    """Split a path into the block, stack or model ("") that the tensor belongs to, and the rest."""
+    parts = path.split(".")
+    if parts[1] in ("layers", "shared_blocks"):
+        return ".".join(parts[:3]), ".".join(parts[3:])
+    if parts[0] in ("encoder", "decoder"):
+        return parts[0], ".".join(parts[1:])
+    return "", path
+
+
+def _sum_of_pieces(spec: ModelSpec, run: Pass) -> Step:
+    """Sum a whole step over the pieces of a model, whose sizes may be letters or arrays."""
+    pieces = pieces_of(spec, sizes_of(run), loss=True)
+    return Step(
+        matmul_flops=folds.by_role(_of(pieces, folds.flops), ROLES),
+        backward_matmul_flops=folds.by_role(_of(pieces, folds.backward_flops), ROLES),
+        recompute_matmul_flops=folds.by_role(_repeated(spec, run, pieces), ROLES),
+        activation_bytes=folds.by_role(_saved(spec, run, pieces), ROLES),
+    )
+
+
+def _of(pieces: list[Piece], fold: object) -> Amounts:
+    for piece in pieces:
+        for role, amount in fold(piece.tape.ops):  # type: ignore[operator]
+            yield piece.times, role, amount
+
+
+def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
+    memory = None
+    for piece in pieces:
+        outside = () if piece.memory is None else (piece.memory,)
+        if piece.place != BLOCK or run.checkpointing == NONE:
+            for role, amount in folds.saved_bytes(piece.tape.ops, outside):
+                yield piece.times, role, amount
+        elif run.checkpointing == SELECTIVE:
+            for role, amount in folds.product_results(piece.tape.ops):
+                yield piece.times, role, amount
+        memory = piece.memory or memory
+    for stack in spec.stacks:
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        yield from kept_beside(spec, run, stack.n_layers, SOURCE if of_encoder else TOKENS)
+    if memory is not None:
+        yield 1, "attention", memory.bytes
+
+
+def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
+    """Yield the forward of all blocks, less what is not run again at the end of each."""
+    if run.checkpointing != FULL:
+        return
+    for piece in pieces:
+        if piece.place == BLOCK:
+            for role, amount in folds.flops(piece.tape.ops):
+                yield piece.times, role, amount
+    last = spec.last_stack
+    for stack in spec.stacks:
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        for mixer in sorted({*last.mixer_pattern}):
+            for ffn in "FEBN":
+                times = layers_with(spec, stack.n_layers, mixers=mixer, ffns=ffn)
+                if is_zero(times):
+                    continue
+                tape = Tape(run_of(spec, sizes_of(run), of_encoder=of_encoder))
+                layer = Layer(mixer=mixer, ffn=ffn, of_encoder=of_encoder)
+                _run_last(tape, spec, layer, SOURCE if of_encoder else TOKENS)
+                n = len(folds.repeated_ops(tape.ops))
+                for role, amount in folds.flops(tape.ops[n:]):
+                    yield -times, role, amount
+
+
+def _run_last(tape: Tape, spec: ModelSpec, layer: Layer, word: str) -> None:
+    """Run the last branch of a block, in which its repetition ends."""
+    x = stream(tape, spec, word)
+    if is_parallel(spec):
+        run_parallel(tape, spec, layer, x, Given())
+        return
+    branch = FFN if FFN in branches_of(layer) else MIXER
+    run_branch(tape, spec, layer, branch, x, Given())
+
+
+def step_of_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Tape:
+    """Record block `index` of a stack, all trained."""
+    of_encoder = spec.has_encoder and stack is not spec.decoder
+    sizes = run_of(spec, sizes_of(run), of_encoder=of_encoder)
+    word = SOURCE if of_encoder else TOKENS
+    ends_tape = Tape(sizes)
+    _, bias, queries = ends.embed(ends_tape, spec, stack, word)
+    tape = Tape(sizes)
+    memory = None
+    if spec.has_encoder and not of_encoder:
+        store = Store(sizes.counts[SOURCE], spec.d_model, sizes.value)
+        memory = Tensor(store, spec.d_model, SOURCE, True)
+    layer = layer_of(spec, stack, index)
+    run_block(tape, spec, layer, stream(tape, spec, word), Given(bias=bias, memory=memory, queries=queries))
+    return tape
