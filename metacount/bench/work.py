@@ -7,17 +7,22 @@ not among them: a fused kernel can keep it on the chip.
 
 from __future__ import annotations
 
-from metacount.formulas.attention import (
+from metacount.formulas.masks import causal_pairs
+from metacount.formulas.sublayers import (
     attention_pair_flops,
     attention_params,
     attention_projection_flops,
-    causal_pairs,
+    ffn_matmul_flops,
+    ffn_params,
     kv_cache_values,
+    latent_norm_params,
+    mla_kv_cache_values,
+    mla_matmul_flops,
+    mla_params,
+    moe_matmul_flops,
+    norm_params,
+    router_params,
 )
-from metacount.formulas.ffn import ffn_matmul_flops, ffn_params
-from metacount.formulas.mla import mla_kv_cache_values, mla_matmul_flops, mla_params
-from metacount.formulas.moe import moe_matmul_flops, router_params
-from metacount.formulas.norm import latent_norm_params, norm_params
 from metacount.frozen import frozen
 
 INDEX_BYTES = 8  # of one choice of an expert, an int64

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.errors import SpecError
-from metacount.formulas import block, ends, ffn, model, moe, mtp, norm, position, stack
+from metacount.formulas import layers, model, mtp, sublayers
 from metacount.formulas.dim import Dim
-from metacount.formulas.recurrent import mixer_of
+from metacount.formulas.ends import table_width
 from metacount.formulas.terms import params_of
 from metacount.spec import legend
 from metacount.spec.altup_rules import beyond_branches
@@ -58,15 +58,15 @@ def check_alike(spec: ModelSpec) -> None:
 
 def _layer(spec: ModelSpec) -> dict[str, Dim]:
     check_alike(spec)
-    return block.block_params(spec, moe=spec.is_moe)
+    return sublayers.block_params(spec, moe=spec.is_moe)
 
 
 def _attention_matrices(spec: ModelSpec) -> Dim:
-    return block.self_attention_params(without_biases(spec))
+    return sublayers.self_attention_params(without_biases(spec))
 
 
 def _ffn_matrices(spec: ModelSpec) -> Dim:
-    return block.dense_ffn_params(without_biases(spec))
+    return sublayers.dense_ffn_params(without_biases(spec))
 
 
 def _layer_matrices(spec: ModelSpec) -> Dim:
@@ -83,57 +83,55 @@ def _layers_matrices(spec: ModelSpec) -> Dim:
 
 
 def _experts(spec: ModelSpec) -> Dim:
-    return stack.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
+    return layers.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
 
 
 def _active_experts(spec: ModelSpec) -> Dim:
-    return stack.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
+    return layers.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
 
 
 def _expert(spec: ModelSpec) -> Dim:
-    return ffn.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
+    return sublayers.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
 
 
 def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
     rows = spec.n_experts + spec.n_zero_experts - spec.top_k
-    return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
+    return layers.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
 def _moe_flops(spec: ModelSpec) -> Dim:
-    return block.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
+    return sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
 
 
 def _positions(spec: ModelSpec) -> Dim:
-    return position.learned_table_params(spec.n_positions, spec.d_model)
+    return sublayers.learned_table_params(spec.n_positions, spec.d_model)
 
 
 def _embeddings(spec: ModelSpec) -> Dim:
-    return ends.end_params(spec)["embedding"] + _positions(spec) + ends.embedding_norm_params(spec)
+    return sublayers.end_params(spec)["embedding"] + _positions(spec) + sublayers.norm_params(
+        table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine
+    )
 
 
 def _width_norms(spec: ModelSpec) -> Dim:
     check_alike(spec)
-    each = block.width_norm_params(spec)
+    each = sublayers.width_norm_params(spec)
     last = 1 if spec.final_norm else 0
-    return (spec.n_layers * norm.norms_per_block(spec.norm_placement) + last) * each
+    return (spec.n_layers * sublayers.norms_per_block(spec.norm_placement) + last) * each
 
 
 def _cache_of_every_layer(spec: ModelSpec) -> Dim:
     """Count the cached values of a token,
     were every block one of those with attention; 0 for an encoder.
     """
-    return 0 if spec.kind == "encoder" else spec.n_layers * block.kv_cache_values(spec)
+    return 0 if spec.kind == "encoder" else spec.n_layers * model.kv_cache_values(spec)
 
 
 def _state_values(spec: ModelSpec) -> Dim:
     """Count the values of the states of all layers,
     of one sequence of any length; 0 where none has one.
     """
-    mixer = mixer_of(spec.last_stack.recurrent)
-    if mixer is None:
-        return 0
-    one = sum(state.size for state in mixer.states(spec.last_stack.recurrent))
-    return stack.recurrent_layers(spec) * one
+    return layers.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
 
 
 def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:
@@ -154,13 +152,13 @@ def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]
 
 # name -> parameters (or FLOPs of one token, or values of the cache) of that part
 PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
-    "attention": block.self_attention_params,
+    "attention": sublayers.self_attention_params,
     "attention_matrices": _attention_matrices,
-    "ffn": block.dense_ffn_params,
+    "ffn": sublayers.dense_ffn_params,
     "ffn_matrices": _ffn_matrices,
-    "plain_ffn_of_4d": lambda spec: ffn.plain_params(spec.d_model, 4 * spec.d_model),
-    "ffn_flops": lambda spec: ffn.ffn_matmul_flops(1, spec.d_model, spec.d_ff, gated=spec.gated),
-    "plain_ffn_of_4d_flops": lambda spec: ffn.ffn_matmul_flops(
+    "plain_ffn_of_4d": lambda spec: sublayers.plain_params(spec.d_model, 4 * spec.d_model),
+    "ffn_flops": lambda spec: sublayers.ffn_matmul_flops(1, spec.d_model, spec.d_ff, gated=spec.gated),
+    "plain_ffn_of_4d_flops": lambda spec: sublayers.ffn_matmul_flops(
         1, spec.d_model, 4 * spec.d_model, gated=False
     ),
     "norms": lambda spec: _layer(spec)["norm"],
@@ -174,17 +172,17 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "expert": _of_experts(_expert),
     "experts": _of_experts(_experts),
     "active_experts": _of_experts(_active_experts),
-    "moe": _of_experts(lambda spec: block.moe_layer_params(spec, active=False)),
-    "active_moe": _of_experts(lambda spec: block.moe_layer_params(spec, active=True)),
+    "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
+    "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
     "moe_flops": _of_experts(_moe_flops),
     "router_rows_not_chosen": _of_experts(_router_rows_not_chosen),
     "n_experts": _of_experts(lambda spec: spec.n_experts),
     "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),
-    "token_table": ends.token_table_params,
+    "token_table": sublayers.token_table_params,
     "positions": _positions,
     "embeddings": _embeddings,
-    "head": lambda spec: ends.end_params(spec)["head"],
-    "pooler": lambda spec: ends.end_params(spec)["other"],
+    "head": lambda spec: sublayers.end_params(spec)["head"],
+    "pooler": lambda spec: sublayers.end_params(spec)["other"],
     "params": model.params,
     "active_params": model.active_params,
     "active_params_no_embed": model.active_params_no_embed,
@@ -204,7 +202,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "mtp_params": mtp.params,
     "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
     "mtp_with_copies": mtp.params_with_copies,
-    "shared_blocks": lambda spec: params_of(stack.shared_weights(spec, spec.n_layers)),
+    "shared_blocks": lambda spec: spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0]),
 }
 
 

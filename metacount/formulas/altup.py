@@ -85,7 +85,9 @@ def layer_tables(t: Tape, part: LayerInputs, d_model: Dim, n_layers: Dim, norms:
     Source: as `layer_input`.
     """
     wide, n = n_layers * part.width, t.run.counts[TOKENS]
-    t.look_up(TABLE, part.vocab_size, wide, t.constant(n, width=INDEX), role="embedding", word=TOKENS)
+    t.look_up(
+        TABLE, part.vocab_size, wide, t.constant(n, width=INDEX), role="embedding", word=TOKENS
+    )
     t.role = "other"
     x = t.tensor(d_model, TOKENS, grad=True)
     y = t.linear(x, "per_layer_inputs.model_projection", wide)

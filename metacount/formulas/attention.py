@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
-from metacount.formulas.run import EAGER, FLASH, SDPA, Run
+from metacount.formulas.run import EAGER, FLASH, SDPA
 from metacount.formulas.tape import FLAG, FLOAT32, FLOAT64, INDEX, Store, Tape, Tensor, several
 from metacount.formulas.terms import (
     CACHED,
     CROSS_PAIRS,
     PAIRS,
     POSITIONS,
-    SOURCE,
     TOKENS,
     Product,
     State,
-    flops_of,
-    params_of,
 )
 from metacount.frozen import frozen
 from metacount.spec.attention import Attention
@@ -244,7 +241,9 @@ def grouped_attention(
     made_of = x if source is None else source
     gate = None
     asking = x if asks is None else asks
-    q = t.linear(asking, f"{name}.q_proj", (2 if part.output_gate and own else 1) * h * w, bias=part.q_bias)
+    q = t.linear(
+        asking, f"{name}.q_proj", (2 if part.output_gate and own else 1) * h * w, bias=part.q_bias
+    )
     q = adapted(t, q, asking, "q", adapter_rank)
     if part.output_gate and own:
         copied = several(h)
@@ -299,6 +298,15 @@ def grouped_attention(
     return t.scale(y, part.out_scale)
 
 
+def cross_attention(t: Tape, part: Attention, x: Tensor, memory: Tensor, d_model: Dim) -> Tensor:
+    """Run an attention whose keys and values are made of what the encoder gave."""
+    run = t.run
+    t.run = altered(run, n_keys=run.source_len)
+    y = grouped_attention(t, part, x, d_model, Sees(pairs=CROSS_PAIRS), source=memory)
+    t.run = run
+    return y
+
+
 def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tensor:
     """Add to a projection y of x what this use's adapter gives, up(down(x)), where there is one.
 
@@ -313,9 +321,7 @@ def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tenso
     return y
 
 
-def _head_norm(
-    t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms: Norms
-) -> Tensor:
+def _head_norm(t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms: Norms) -> Tensor:
     """Norm queries or keys, each head or all together, where the model does."""
     width = part.head_dim
     if part.qk_norm == "full":
@@ -353,16 +359,12 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
     content = t.weight("self_attn.relative.content_bias", h, part.head_dim)
     position = t.weight("self_attn.relative.position_bias", h, part.head_dim)
     asking = t.record("add", t.like(q, grad=q.grad or position))
-    distances = Tensor(
-        Store(run.batch_size * run.n_keys, width, run.value), width, q.word, r.grad
-    )
+    distances = Tensor(Store(run.batch_size * run.n_keys, width, run.value), width, q.word, r.grad)
     columns = h * run.n_keys
     rows = run.batch_size * run.n_queries
     by_distance = Tensor(Store(rows, columns, run.value), columns, q.word, False)
     name = "scores of the relative positions"
-    by_distance = t.matmul(
-        name, asking, distances, by_distance, per=sees.pairs, width=width
-    )
+    by_distance = t.matmul(name, asking, distances, by_distance, per=sees.pairs, width=width)
     index = t.constant(run.n_queries, run.n_keys, width=INDEX)
     scores = t.gather(by_distance, index, t.like(by_distance))
     t.role = "attention"
@@ -420,9 +422,7 @@ def latent_attention(
         k_r = rotate(t, k_r, run.n_keys, turned)
     normed = t.norm(compressed, "self_attn.kv_a_layernorm", RMS)
     normed = t.record("scale", t.like(normed)) if part.scaled else normed
-    kept = t.record(
-        "cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad)
-    )
+    kept = t.record("cat", t.like(normed, columns=rank + turned, grad=normed.grad or k_r.grad))
     t.cached += [State(name="latents", shape=(rank,)), State(name="rotated keys", shape=(turned,))]
     if part.indexer is not None:
         assert latent is not None  # the spec requires it

@@ -7,13 +7,16 @@ nothing below asks again which sort of layer it is.
 from __future__ import annotations
 
 from metacount.formulas import altup
-from metacount.formulas.attention import Sees, grouped_attention, latent_attention
-from metacount.formulas.dim import Dim
+from metacount.formulas.attention import (
+    Sees,
+    cross_attention,
+    grouped_attention,
+    latent_attention,
+)
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.mixers import run_mixer
 from metacount.formulas.tape import Tape, Tensor
 from metacount.formulas.terms import (
-    CROSS_PAIRS,
     PAIRS,
     POSITIONS,
     SOURCE_PAIRS,
@@ -23,10 +26,16 @@ from metacount.formulas.terms import (
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
-from metacount.spec.field import altered
 from metacount.spec.mla import LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
-from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_DENSE, WITH_EXPERTS, WITH_STATE
+from metacount.spec.stack import (
+    BESIDE,
+    SHARING,
+    WITH_ATTENTION,
+    WITH_DENSE,
+    WITH_EXPERTS,
+    WITH_STATE,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -217,7 +226,9 @@ def around(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor:
     """Run what stands around the branches of a block and behind it (Gemma 3n)."""
     stack = spec.last_stack
     if stack.altup is not None:
-        altup.altup(t, stack.altup, spec.d_model, stack.norms, scaled=stack.layer_inputs is not None)
+        altup.altup(
+            t, stack.altup, spec.d_model, stack.norms, scaled=stack.layer_inputs is not None
+        )
     if stack.layer_inputs is not None:
         altup.layer_input(t, stack.layer_inputs, spec.d_model, stack.norms)
     return x
@@ -288,17 +299,6 @@ def run_cross(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
     part = spec.last_stack.attention
     assert isinstance(part, Attention) and given.memory is not None
     return cross_attention(t, part, x, given.memory, spec.d_model)
-
-
-def cross_attention(
-    t: Tape, part: Attention, x: Tensor, memory: Tensor, d_model: Dim
-) -> Tensor:
-    """Run an attention whose keys and values are made of what the encoder gave."""
-    run = t.run
-    t.run = altered(run, n_keys=run.source_len)
-    y = grouped_attention(t, part, x, d_model, Sees(pairs=CROSS_PAIRS), source=memory)
-    t.run = run
-    return y
 
 
 def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor) -> Tensor:

@@ -77,7 +77,11 @@ def check_saved(spec: ModelSpec, run: Pass) -> None:
             window is not None
             and set(window.pattern) != {"L"}
             and isinstance(spec.positions, RelativeBuckets | Alibi),
-            ("window_pattern", "has no formula for training with a bias of positions", "leave the window out"),
+            (
+                "window_pattern",
+                "has no formula for training with a bias of positions",
+                "leave the window out",
+            ),
         ),
         (
             isinstance(part, Mamba2) and _may_be_one(part.n_heads),
@@ -135,7 +139,8 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
     chunked = mixer.window is not None and mixer.window.kind == "chunked"
     biased = isinstance(positions, Alibi | RelativeBuckets | TransformerXL)
     mask, adds = (
-        f"has no formula with fused attention: it {why}" for why in ("needs a mask", "adds to scores")
+        f"has no formula with fused attention: it {why}"
+        for why in ("needs a mask", "adds to scores")
     )
     rows = (
         (chunked, ("window_kind", mask, "choose attention eager")),

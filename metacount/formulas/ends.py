@@ -59,12 +59,16 @@ def embed(
         x = t.look_up("embed_tokens", tables.vocab_size, width, ids, role="embedding", word=word)
         if tables.n_token_types:
             types = t.constant(n, width=INDEX)
-            made = t.look_up("embed_types", tables.n_token_types, width, types, role="embedding", word=word)
+            made = t.look_up(
+                "embed_types", tables.n_token_types, width, types, role="embedding", word=word
+            )
             x = t.add(x, made)
     bias = queries = None
     if isinstance(positions, Learned):
         index = t.constant(run.n_queries, width=INDEX)
-        made = t.look_up("embed_positions", positions.n_positions, width, index, role="position", word=word)
+        made = t.look_up(
+            "embed_positions", positions.n_positions, width, index, role="position", word=word
+        )
         x = t.add(x, made)
         if positions.n_query_positions:
             queries = _queries(t, positions, spec.d_model, word)
@@ -73,7 +77,9 @@ def embed(
         assert not isinstance(mixer, NoAttention)  # the spec requires it
         index = t.constant(run.n_queries * run.n_queries, width=INDEX)
         name = "relative_bias.relative_attention_bias"
-        bias = t.look_up(name, positions.n_buckets, mixer.n_heads, index, role="position", word=word)
+        bias = t.look_up(
+            name, positions.n_buckets, mixer.n_heads, index, role="position", word=word
+        )
     if tables is not None and tables.norm:
         x = t.norm(x, "embed_norm", norms)
     if tables is not None and tables.width is not None:

@@ -61,9 +61,7 @@ def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
     return t.mul(t.activation(gate, part.activation, part.swish_beta), up)
 
 
-def mixture(
-    t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str = "mlp"
-) -> Tensor:
+def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str = "mlp") -> Tensor:
     """A router, E experts of which k see a token, and shared experts for all.
 
     router [E + E_z, d]; of each expert gate and up in one [2·m_e, d], or up [m_e, d], and
@@ -112,9 +110,7 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     (topk_softmax); DeepSeek-V3, arXiv:2412.19437, eq. 13 to 16 (sigmoid); Liu et al. 2024,
     arXiv:2409.12136 (SparseMixer: one expert after another, each by a softmax of those in reach).
     """
-    logits = t.widen(
-        t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias)
-    )
+    logits = t.widen(t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias))
     k, rows = part.top_k, x.rows
     weights = Tensor(Store(rows, k, t.run.wide), k, x.word, logits.grad)
     if part.mixer_jitter is not None:
@@ -133,7 +129,9 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     weights = t.gather(t.from_result(logits, kind), chosen, weights)
     if part.router.endswith("renorm"):
         total = t.constant(rows)
-        weights = t.record("divide", t.like(weights), [(weights, weights.grad), (total, weights.grad)])
+        weights = t.record(
+            "divide", t.like(weights), [(weights, weights.grad), (total, weights.grad)]
+        )
     return weights
 
 

@@ -19,9 +19,7 @@ def saved_stores(ops: Iterable[Op]) -> dict[Store, str]:
     return found
 
 
-def saved_bytes(
-    ops: Iterable[Op], outside: Collection[Store] = ()
-) -> Iterator[tuple[str, Dim]]:
+def saved_bytes(ops: Iterable[Op], outside: Collection[Store] = ()) -> Iterator[tuple[str, Dim]]:
     """Yield role and bytes of every storage that is saved, but those that are `outside`.
 
     Where sizes are letters or arrays, a tensor that torch copies only if they are larger than 1
@@ -81,9 +79,7 @@ def product_results(ops: Iterable[Op]) -> Iterator[tuple[str, Dim]]:
             yield op.role, store.bytes
 
 
-def by_role(
-    amounts: Iterable[tuple[Dim, str, Dim]], roles: Iterable[str] = ()
-) -> dict[str, Dim]:
+def by_role(amounts: Iterable[tuple[Dim, str, Dim]], roles: Iterable[str] = ()) -> dict[str, Dim]:
     """Sum amounts, each so many times, by role; the same amount of one role is multiplied once.
 
     Closed forms stay short that way: numbers of layers add up before they multiply.

@@ -311,4 +311,3 @@ def _by_law(spec: ModelSpec, n_layers: Dim, mixers: str, ffns: str) -> Dim:
             "give numbers, or an ffn_pattern",
         )
     return sum(_has(spec.last_stack, i, mixers, ffns) for i in range(n_layers))
-

@@ -21,63 +21,78 @@ are the model's: a module stores none, though some checkpoints hold copies.
 
 from __future__ import annotations
 
-from metacount.formulas import caches, ends, norm, runs, stack
+from metacount.formulas import model
 from metacount.formulas.dim import Dim
 from metacount.formulas.model import ROLES
-from metacount.formulas.terms import TOKENS, Product, Weight, by_role, matrix, params_of
+from metacount.formulas.pieces import (
+    Piece,
+    Sizes,
+    block_pieces,
+    products_of_pieces,
+    run_of,
+    stream,
+    weights_of_pieces,
+)
+from metacount.formulas.block import Given
+from metacount.formulas.sublayers import end_products, end_weights
+from metacount.formulas.tape import Tape
+from metacount.formulas.terms import TOKENS, Product, Weight, by_role, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.mtp import prediction_layers
 
 
-def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors of all modules, without the embedding and the head that they share.
+def _pieces(spec: ModelSpec, *, decode: bool = False) -> list[Piece]:
+    """Record the modules: what stands around each layer, and the layer.
 
     enorm [d], hnorm [d], eh_proj [d, 2·d], a layer, norm [d]: for each of N_p modules
 
     Source: DeepSeek-V3, arXiv:2412.19437, sec. 2.2, eq. 21 to 23; the names, its checkpoint's.
     """
     if spec.prediction is None:
-        return ()
-    own, d, norms = prediction_layers(spec), spec.d_model, spec.last_stack.norms
-    n = own.last_stack.n_layers
-    shape = {"bias": norms.bias, "affine": norms.affine}
-    around: list[Weight] = []
-    for name in ("enorm", "hnorm", "norm"):
-        around += norm.norm_weights(name, d, **shape)
-    around += matrix("eh_proj", "other", (d, 2 * d), TOKENS)
-    layers = stack.in_blocks(own, n, cross=False)
-    return tuple(one.repeated(times) for times, each in [(n, around), *layers] for one in each)
+        return []
+    own = prediction_layers(spec)
+    stack = own.last_stack
+    run = run_of(own, Sizes(batch_size=2, seq_len=2, decode=decode))
+    tape = Tape(run)
+    x = stream(tape, spec, TOKENS)
+    for name in ("enorm", "hnorm"):
+        x = tape.norm(x, name, stack.norms)
+    tape.role = "other"
+    both = tape.record("cat", tape.like(x, columns=2 * spec.d_model))
+    tape.norm(tape.linear(both, "eh_proj", spec.d_model), "norm", stack.norms)
+    around = Piece(times=stack.n_layers, tape=tape, place="around")
+    return [around, *block_pieces(own, stack, run, Given())]
+
+
+def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
+    """List the tensors of all modules, without the embedding and the head that they share."""
+    return tuple(weights_of_pieces(spec, _pieces(spec)))
 
 
 def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
     """List the modules' other products: those of attention, and of the shared head for each.
 
-    Source: `stack.stack_products`; DeepSeek-V3, arXiv:2412.19437, sec. 2.2 (shared head).
+    Source: DeepSeek-V3, arXiv:2412.19437, sec. 2.2 (shared head).
     """
     if spec.prediction is None:
         return ()
-    own = prediction_layers(spec)
-    n = own.last_stack.n_layers
     head = Product(role="head", name="shared head", width=head_params(spec), per=TOKENS)
-    return (*stack.stack_products(own, n, cross=False, decode=decode), head.repeated(n))
+    products = products_of_pieces(_pieces(spec, decode=decode))
+    return (*products, head.repeated(spec.prediction.n_modules))
 
 
 def head_params(spec: ModelSpec) -> Dim:
     """Count the values of the matrices between the last norm and the logits, tied or not.
 
-    Source: `ends.end_weights`, `ends.end_products`.
     """
-    rows = (one.size for one in ends.end_weights(spec) if one.role == "head" and one.rows)
-    return sum(rows) + sum(one.width for one in ends.end_products(spec))
+    rows = (one.size for one in end_weights(spec) if one.role == "head" and one.rows)
+    return sum(rows) + sum(one.width for one in end_products(spec))
 
 
 def shared_params(spec: ModelSpec) -> Dim:
     """Count the parameters of embedding and head, which modules share with the model.
-
-    Source: `ends.end_params`.
     """
-    found = ends.end_params(spec)
-    return found["embedding"] + found["head"]
+    return params_of(one for one in end_weights(spec) if one.role in ("embedding", "head"))
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
@@ -140,7 +155,7 @@ def matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, seq_len: Dim) -> d
     Source: `module_weights`, `module_products`.
     Not counted: what `model.matmul_flops_by_role` does not count; the model itself.
     """
-    return _flops_by_role(spec, runs.forward_run(spec, batch_size=batch_size, seq_len=seq_len))
+    return _flops_by_role(spec, model.forward_run(spec, batch_size=batch_size, seq_len=seq_len))
 
 
 def causal_matmul_flops_by_role(
@@ -152,8 +167,8 @@ def causal_matmul_flops_by_role(
     Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
     Not counted: as there.
     """
-    pairs = runs.kept_pairs(spec, seq_len, 0)
-    run = runs.forward_run(spec, batch_size=batch_size, seq_len=seq_len, pairs=pairs)
+    pairs = model.kept_pairs(spec, seq_len, 0)
+    run = model.forward_run(spec, batch_size=batch_size, seq_len=seq_len, pairs=pairs)
     return _flops_by_role(spec, run)
 
 
@@ -164,7 +179,7 @@ def decode_matmul_flops_by_role(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim
     Source: `matmul_flops_by_role`, with one query per sequence; MLA in its absorbed form.
     Not counted: as there.
     """
-    run = runs.decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=0)
+    run = model.decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=0)
     return _flops_by_role(spec, run, decode=True)
 
 
@@ -174,11 +189,11 @@ def kv_cache_bytes_by_part(
     """Count bytes of keys and values that the modules keep after seq_len tokens, by kind.
 
     Returns: bytes of self-attention, the only kind that such a layer has.
-    Source: `caches.kv_cache_bytes` of those layers.
+    Source: `model.kv_cache_bytes` of those layers.
     """
     if spec.prediction is None:
         return {"self-attention": 0}
-    kept = caches.kv_cache_bytes(
+    kept = model.kv_cache_bytes(
         prediction_layers(spec),
         batch_size=batch_size,
         seq_len=seq_len,

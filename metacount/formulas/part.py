@@ -9,7 +9,7 @@ from metacount.formulas import ends
 from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.optimizer import state_bytes
-from metacount.formulas.pieces import BLOCK, Sizes, nominal_pieces, run_of, stream
+from metacount.formulas.pieces import Sizes, run_of, stream
 from metacount.formulas.tape import BASE, HIGH, LOW, Store, Tape, Tensor
 from metacount.formulas.terms import SOURCE, TOKENS, Weight
 from metacount.frozen import frozen

@@ -9,15 +9,20 @@
 
 from __future__ import annotations
 
-from metacount.formulas import attention, indexer, mla
-from metacount.formulas.attention import causal_pairs
 from metacount.formulas.dim import Dim
-from metacount.formulas.indexed import indexed_layers
-from metacount.formulas.terms import PAIRS, Product, flops_of
+from metacount.formulas.layers import indexed_layers
+from metacount.formulas.masks import causal_pairs
+from metacount.formulas.sublayers import (
+    attention_tape,
+    selected_block_pairs,
+    selected_block_positions,
+    selected_pairs,
+    selected_positions,
+)
+from metacount.formulas.terms import PAIRS, TOKENS, flops_of
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.indexer import BlockIndexer, Indexer
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import NoAttention
+from metacount.spec.indexer import Indexer
 
 
 def attention_by_selection(
@@ -34,69 +39,34 @@ def attention_by_selection(
     positions, itself included (absorbed). Attention's own projections are in none of the three.
 
     Returns: FLOPs by name; nothing for a model without an indexer.
-    Source: `mla.mla_products`, `attention.attention_products`, `indexer.selected_pairs`,
-    `indexer.selected_block_pairs`, `indexer.index_flops`, `indexer.block_index_flops`.
+    Source: `attention.position_index`, `attention.block_index`, `selected_pairs`,
+    `selected_block_pairs`.
     Not counted: softmax, norms, rotary embedding, the choice of the best.
     """
     part = spec.last_stack.attention
     if isinstance(part, NoAttention) or part.indexer is None:
         return {}
-    n_layers, indexed = spec.last_stack.n_layers, spec.last_stack.n_layers
+    n_layers = indexed = spec.last_stack.n_layers
     if decode:
         n_new, one = batch_size, seq_len
     else:
         n_new, one = batch_size * seq_len, causal_pairs(seq_len)
-    seen = batch_size * one
-    if isinstance(part, LatentAttention):
-        chosen = _chosen(part.indexer, seq_len, decode=decode)
-        index = indexer.index_flops(
-            n_new,
-            seen,
-            spec.d_model,
-            q_lora_rank=part.q_lora_rank,
-            n_index_heads=part.indexer.n_heads,
-            index_head_dim=part.indexer.head_dim,
-        )
+    index = part.indexer
+    if isinstance(index, Indexer):
+        chosen = (selected_positions if decode else selected_pairs)(seq_len, index.top_k)
     else:
         indexed = indexed_layers(spec, n_layers)
-        chosen = _chosen_in_blocks(part.indexer, seq_len, decode=decode)
-        index = indexer.block_index_flops(
-            n_new,
-            seen,
-            spec.d_model,
-            n_index_heads=part.indexer.n_heads,
-            index_head_dim=part.indexer.head_dim,
-        )
-    products = _products(part, decode=decode)
+        of_blocks = selected_block_positions if decode else selected_block_pairs
+        chosen = of_blocks(seq_len, index.block_len, index.top_blocks)
+    tape = attention_tape(spec, indexed=True, decode=decode)
+    of_index = [each for each in tape.products if each.name.startswith("index")]
+    products = [each for each in tape.products if each not in of_index]
+    scorers = [weight for weight in tape.weights if weight.name in tape.unseen]
+    seen = batch_size * one
     pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
+    run = {TOKENS: n_new, PAIRS: seen}
     return {
-        "dense_attention_flops": n_layers * flops_of(products, {PAIRS: seen}),
+        "dense_attention_flops": n_layers * flops_of(products, run),
         "selected_attention_flops": flops_of(products, {PAIRS: pairs}),
-        "index_flops": indexed * index,
+        "index_flops": indexed * flops_of([*scorers, *of_index], run),
     }
-
-
-def _chosen(index: Indexer, seq_len: Dim, *, decode: bool) -> Dim:
-    """Count the pairs that an index leaves of a sequence, or if `decode` of its last token."""
-    each = indexer.selected_positions if decode else indexer.selected_pairs
-    return each(seq_len, index.top_k)
-
-
-def _chosen_in_blocks(index: BlockIndexer, seq_len: Dim, *, decode: bool) -> Dim:
-    """Count the pairs that a block index leaves of a sequence, or if `decode` of its last token."""
-    each = indexer.selected_block_positions if decode else indexer.selected_block_pairs
-    return each(seq_len, index.block_len, index.top_blocks)
-
-
-def _products(part: Attention | LatentAttention, *, decode: bool) -> tuple[Product, ...]:
-    """List the products of attention itself in one layer, without those of its index."""
-    if isinstance(part, Attention):
-        return attention.attention_products(part.n_heads, part.head_dim)
-    return mla.mla_products(
-        part.n_heads,
-        kv_lora_rank=part.kv_lora_rank,
-        qk_nope_head_dim=part.qk_nope_head_dim,
-        qk_rope_head_dim=part.qk_rope_head_dim,
-        v_head_dim=part.v_head_dim,
-        absorbed=decode,
-    )

@@ -41,7 +41,6 @@ from metacount.formulas.terms import SOURCE, TOKENS
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
-from metacount.spec.field import altered
 from metacount.spec.position import Alibi, RelativeBuckets
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -201,7 +200,10 @@ class _Walk:
         spec, checkpointing = self.spec, self.run.checkpointing
         of_encoder = spec.has_encoder and stack is not spec.decoder
         run = run_of(spec, sizes_of(self.run), of_encoder=of_encoder)
-        word, name = SOURCE if of_encoder else TOKENS, "encoder" if of_encoder or spec.decoder is None else "decoder"
+        word, name = (
+            SOURCE if of_encoder else TOKENS,
+            "encoder" if of_encoder or spec.decoder is None else "decoder",
+        )
         ends_of = (("", ""), (name, ""))
         tape = self._tape(run, ends_of)
         x, bias, queries = ends.embed(tape, spec, stack, word)
@@ -251,7 +253,9 @@ class _Walk:
             needs = folds.needs_backward(tape)
             if checkpointing == NONE:
                 self._add(amounts, times, tape.ops, tape.ops, outside)
-                of_memory = of_memory or any(store in folds.saved_stores(tape.ops) for store in outside)
+                of_memory = of_memory or any(
+                    store in folds.saved_stores(tape.ops) for store in outside
+                )
                 continue
             self._add(amounts, times, tape.ops, ())
             n_kept += times * needs
@@ -290,9 +294,7 @@ def sizes_of(run: Pass) -> Sizes:
     )
 
 
-def kept_beside(
-    spec: ModelSpec, run: Pass, n_kept: Dim, word: str
-) -> list[tuple[Dim, str, Dim]]:
+def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tuple[Dim, str, Dim]]:
     """List what checkpointing keeps of blocks: the input of each, and what else it is given."""
     if run.checkpointing == NONE or is_zero(n_kept):
         return []
@@ -388,18 +390,42 @@ def _run_last(tape: Tape, spec: ModelSpec, layer: Layer, word: str) -> None:
     run_branch(tape, spec, layer, branch, x, Given())
 
 
-def step_of_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Tape:
-    """Record block `index` of a stack, all trained."""
+def saved_in_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Dim:
+    """Count the bytes that one block saves, all trained; without what an encoder gave all blocks."""
     of_encoder = spec.has_encoder and stack is not spec.decoder
     sizes = run_of(spec, sizes_of(run), of_encoder=of_encoder)
     word = SOURCE if of_encoder else TOKENS
-    ends_tape = Tape(sizes)
-    _, bias, queries = ends.embed(ends_tape, spec, stack, word)
-    tape = Tape(sizes)
+    _, bias, queries = ends.embed(Tape(sizes), spec, stack, word)
     memory = None
     if spec.has_encoder and not of_encoder:
         store = Store(sizes.counts[SOURCE], spec.d_model, sizes.value)
         memory = Tensor(store, spec.d_model, SOURCE, True)
-    layer = layer_of(spec, stack, index)
-    run_block(tape, spec, layer, stream(tape, spec, word), Given(bias=bias, memory=memory, queries=queries))
-    return tape
+    given = Given(bias=bias, memory=memory, queries=queries)
+    tape = Tape(sizes)
+    run_block(tape, spec, layer_of(spec, stack, index), stream(tape, spec, word), given)
+    outside = () if memory is None else (memory.store,)
+    if run.checkpointing == SELECTIVE:
+        first = run.batch_size * sizes.n_queries * spec.d_model * sizes.value
+        return first + sum(amount for _, amount in folds.product_results(tape.ops))
+    return sum(amount for _, amount in folds.saved_bytes(tape.ops, outside))
+
+
+def saved_in_blocks(spec: ModelSpec, run: Pass) -> Amounts:
+    """Yield number, role and bytes of what all blocks of a model save, without checkpoints."""
+    for piece in pieces_of(spec, sizes_of(run)):
+        if piece.place == BLOCK:
+            for role, amount in folds.saved_bytes(piece.tape.ops):
+                yield piece.times, role, amount
+
+
+def block_stores(spec: ModelSpec, run: Pass) -> Iterator[tuple[Dim, str, Store, bool]]:
+    """Yield number, role and storage of what all blocks save, and whether it is of pairs.
+
+    Of pairs of positions: the probabilities, and the tanh of capped scores.
+    """
+    for piece in pieces_of(spec, sizes_of(run)):
+        ops = piece.tape.ops if piece.place == BLOCK else []
+        of_pairs = {op.out for op in ops if (op.role, op.name) == ("attention", "tanh")}
+        of_pairs |= {op.saves[0] for op in ops if op.name == "sums of values" and op.saves}
+        for store, role in folds.saved_stores(ops).items():
+            yield piece.times, role, store, store in of_pairs

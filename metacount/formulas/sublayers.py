@@ -1,290 +1,1118 @@
-"""Each sublayer of a block: its tensors and products, the topics' functions fed from a `ModelSpec`.
+"""What one sublayer has and multiplies: its tape for a model, and the well-known formulas of sizes.
+
+The formulas are sums over the same forwards: called with ints they give the count, with symbols the
+closed form, with arrays a sweep.
 
 >>> from metacount.catalog import entry
->>> [weight.name for weight in dense_weights(entry("llama-7b").spec())]
+>>> [weight.name for weight in dense_tape(entry("llama-7b").spec()).weights]
 ['mlp.gate_proj.weight', 'mlp.up_proj.weight', 'mlp.down_proj.weight']
 """
 
 from __future__ import annotations
 
-from metacount.formulas import attention, ffn, indexer, mla, norm, position, shared_block
-from metacount.formulas import moe as experts
-from metacount.formulas.dim import Dim
-from metacount.formulas.recurrent import mixer_of
+from metacount.formulas import altup, ends
+from metacount.formulas.attention import (
+    Sees,
+    block_index,
+    cross_attention,
+    grouped_attention,
+    latent_attention,
+    position_index,
+    relative_scores,
+)
+from metacount.formulas.block import (
+    PLACED,
+    STORED,
+    Given,
+    Layer,
+    around,
+    run_attention,
+    run_block,
+    run_feed_forward,
+    run_layer_mixer,
+    run_shared,
+)
+from metacount.formulas.dim import Dim, floor_div, smaller
+from metacount.formulas.feed_forward import feed_forward, mixture
+from metacount.formulas.masks import causal_pairs, chunked_pairs
+from metacount.formulas.pieces import Sizes, run_of
+from metacount.formulas.run import Run
+from metacount.formulas.tape import Store, Tape, Tensor
 from metacount.formulas.terms import (
+    CACHED,
     CROSS_PAIRS,
     PAIRS,
     POSITIONS,
+    SOURCE,
+    TOKENS,
     Product,
-    State,
     Weight,
+    active_params_of,
+    by_role,
+    flops_of,
+    params_of,
 )
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 from metacount.spec.ffn import FeedForward
+from metacount.spec.field import altered
+from metacount.spec.indexer import BlockIndexer, Indexer
 from metacount.spec.mla import LatentAttention
 from metacount.spec.moe import Mixture, SharedExperts, ZeroExperts
-from metacount.spec.position import TransformerXL
-from metacount.spec.stack import BESIDE
+from metacount.spec.norm import Norms
 
-NO_SHARED, NO_ZERO = SharedExperts(), ZeroExperts()
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-
-def attention_weights(spec: ModelSpec, *, borrows: bool = False) -> tuple[Weight, ...]:
-    """List the tensors of one block's self-attention, norms and relative positions included.
-
-    `borrows`: it has no projections and no norm of keys and values, which another block made.
-
-    Source: `attention.attention_weights`, `mla.mla_weights`, `norm.qk_norm_weights`,
-    `norm.latent_norm_weights`, `position.transformer_xl_weights`.
-    """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        weights = mla.mla_weights(
-            spec.d_model,
-            mixer.n_heads,
-            q_lora_rank=mixer.q_lora_rank,
-            kv_lora_rank=mixer.kv_lora_rank,
-            qk_nope_head_dim=mixer.qk_nope_head_dim,
-            qk_rope_head_dim=mixer.qk_rope_head_dim,
-            v_head_dim=mixer.v_head_dim,
-            bias=mixer.bias,
-        )
-        norms = norm.latent_norm_weights(mixer.q_lora_rank, mixer.kv_lora_rank)
-        return (*weights, *norms, *_index_weights(spec, mixer))
-    mixer = _grouped(spec)
-    heads = (mixer.n_heads, mixer.n_kv_heads, mixer.head_dim)
-    found = (
-        *_grouped_weights(spec, borrows=borrows),
-        *norm.qk_norm_weights(mixer.qk_norm, *heads, borrows=borrows),
-    )
-    if isinstance(spec.positions, TransformerXL):
-        relative = position.transformer_xl_weights(spec.d_model, mixer.n_heads, mixer.head_dim)
-        return (*found, *relative)
-    return found
+# --- a sublayer of a model --------------------------------------------------------------------
 
 
-def _index_weights(spec: ModelSpec, mixer: LatentAttention) -> tuple[Weight, ...]:
-    if mixer.indexer is None:
-        return ()
-    return indexer.indexer_weights(
-        spec.d_model,
-        q_lora_rank=mixer.q_lora_rank,
-        n_index_heads=mixer.indexer.n_heads,
-        index_head_dim=mixer.indexer.head_dim,
+def recorded(
+    spec: ModelSpec, forward: Callable[[Tape, Tensor], object], *, decode: bool = False
+) -> Tape:
+    """Record one forward of a model of two sequences of two tokens: its weights and products."""
+    tape = Tape(run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2, decode=decode)))
+    forward(tape, tape.tensor(spec.d_model, TOKENS, grad=True))
+    return tape
+
+
+def attention_tape(
+    spec: ModelSpec, *, borrows: bool = False, indexed: bool = False, decode: bool = False
+) -> Tape:
+    """Record one block's self-attention; `decode`: of one token more, which absorbs MLA."""
+    layer = Layer(borrows=borrows, indexed=indexed)
+    return recorded(spec, lambda t, x: run_attention(t, spec, layer, x, Given()), decode=decode)
+
+
+def cross_tape(spec: ModelSpec) -> Tape:
+    """Record one block's cross-attention."""
+    part = spec.last_stack.attention
+    assert isinstance(part, Attention)  # the spec requires it of an encoder-decoder
+
+    def forward(t: Tape, x: Tensor) -> None:
+        memory = Tensor(Store(t.run.counts[SOURCE], spec.d_model, 2), spec.d_model, SOURCE, True)
+        cross_attention(t, part, x, memory, spec.d_model)
+
+    return recorded(spec, forward)
+
+
+def recurrent_tape(spec: ModelSpec, *, decode: bool = False) -> Tape:
+    """Record the mixer with a state of one block."""
+    return recorded(
+        spec,
+        lambda t, x: run_layer_mixer(t, spec, Layer(mixer="R"), x, Given()),
+        decode=decode,
     )
 
 
-def cross_attention_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors of one block's cross-attention, which has neither sinks nor norms inside.
+def dense_tape(spec: ModelSpec, *, second: bool = False) -> Tape:
+    """Record a block's dense feed-forward; nothing where every block is MoE (no d_ff)."""
+    part = spec.last_stack.feed_forward
+    if part is None or part.d_ff is None:
+        return recorded(spec, lambda t, x: None)
+    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(second=second), x))
 
-    Source: `attention.attention_weights`.
+
+def mixture_tape(spec: ModelSpec) -> Tape:
+    """Record the experts of one MoE block."""
+    part, like = spec.last_stack.mixture, spec.last_stack.feed_forward
+    assert part is not None and like is not None
+    name = "moe" if "B" in spec.last_stack.ffn_pattern else "mlp"
+    return recorded(spec, lambda t, x: mixture(t, part, like, x, name=name))
+
+
+def index_tape(spec: ModelSpec) -> Tape:
+    """Record the block indexer of one block that has one; nothing where no block has."""
+    part = spec.last_stack.attention
+    index = part.indexer if isinstance(part, Attention) else None
+    return recorded(spec, lambda t, x: None if index is None else block_index(t, index, x))
+
+
+def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight], list[Product]]:
+    """Record the use of a block that many layers share.
+
+    Returns: the weights that are stored once; those that each use has of its own; the products.
     """
-    return _grouped_weights(spec, cross=True)
+    tape = recorded(spec, lambda t, x: run_shared(t, spec, x, Given()))
+    stored = [
+        altered(one, name=one.name.removeprefix(STORED))
+        for one in tape.weights
+        if one.name.startswith(STORED)
+    ]
+    return stored, [one for one in tape.weights if not one.name.startswith(STORED)], tape.products
 
 
-def _grouped_weights(
-    spec: ModelSpec, *, cross: bool = False, borrows: bool = False
-) -> tuple[Weight, ...]:
-    mixer = _grouped(spec)
-    return attention.attention_weights(
-        spec.d_model,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        q_bias=mixer.q_bias,
-        k_bias=mixer.k_bias,
-        v_bias=mixer.v_bias,
-        o_bias=mixer.o_bias,
-        sinks=mixer.sinks and not cross,
-        output_gate=mixer.output_gate and not cross,
-        cross=cross,
-        borrows=borrows,
+def around_tape(spec: ModelSpec) -> Tape:
+    """Record what stands around and beside the branches of one block; nothing in most models."""
+
+    def forward(t: Tape, x: Tensor) -> None:
+        around(t, spec, x)
+        part = spec.last_stack.laurel
+        if part is not None:
+            altup.laurel(t, part, x, x, spec.last_stack.norms)
+
+    return recorded(spec, forward)
+
+
+def block_tape(spec: ModelSpec, layer: Layer) -> Tape:
+    """Record one whole block."""
+
+    def forward(t: Tape, x: Tensor) -> None:
+        memory = Tensor(Store(t.run.counts[SOURCE], spec.d_model, 2), spec.d_model, SOURCE, True)
+        run_block(t, spec, layer, x, Given(memory=memory))
+
+    return recorded(spec, forward)
+
+
+def stack_end_weights(spec: ModelSpec) -> list[Weight]:
+    """List a stack's tensors before and after its blocks: final norm, embedding norm, positions."""
+    return [one for one in _ends(spec).weights if not one.name.startswith(ends.OF_MODEL)]
+
+
+def end_weights(spec: ModelSpec) -> list[Weight]:
+    """List the tensors before and after the blocks, without what belongs to each stack."""
+    return [one for one in _ends(spec).weights if one.name.startswith(ends.OF_MODEL)]
+
+
+def end_products(spec: ModelSpec) -> list[Product]:
+    """List the product of a tied head with the token table, which is stored once."""
+    return _ends(spec).products
+
+
+def _ends(spec: ModelSpec) -> Tape:
+    def forward(t: Tape, x: Tensor) -> None:
+        stack = spec.last_stack
+        ends.embed(t, spec, stack, TOKENS)
+        ends.final_norm(t, stack, x)
+        ends.unembed(t, spec, x)
+
+    return recorded(spec, forward)
+
+
+def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> list[Weight]:
+    """List the tensors of one norm of the residual stream."""
+    return recorded(spec, lambda t, x: t.norm(x, name, spec.last_stack.norms)).weights
+
+
+def params_of_role(tape: Tape, role: str) -> Dim:
+    """Count the parameters of one role that a tape declares."""
+    return params_of(weight for weight in tape.weights if weight.role == role)
+
+
+def block_params(
+    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
+) -> dict[str, Dim]:
+    """Count by role the parameters of one block with attention, or if `active` those a token uses.
+
+    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
+
+    Returns: parameters, exact.
+    """
+    tape = block_tape(spec, Layer(ffn="E" if moe else "F", cross=cross))
+    roles = ("position", "attention", "norm", "moe" if moe else "ffn")
+    return by_role(tape.weights, lambda one: one.active if active else one.params, roles)
+
+
+def self_attention_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of one block's self-attention, without norms and relative positions."""
+    return params_of_role(attention_tape(spec), "attention")
+
+
+def dense_ffn_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of a dense block's feed-forward; 0 where every block is MoE (no d_ff)."""
+    return params_of(dense_tape(spec).weights)
+
+
+def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
+    """Count the parameters of the feed-forward of one MoE block, all or those that one token uses."""
+    weights = mixture_tape(spec).weights
+    return active_params_of(weights) if active else params_of(weights)
+
+
+def width_norm_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of one norm of the residual stream."""
+    return params_of(width_norm_weights(spec))
+
+
+def self_attention_flops(
+    spec: ModelSpec, *, batch_size: Dim, n_queries: Dim, n_keys: Dim, n_pairs: Dim, absorbed: bool
+) -> dict[str, Dim]:
+    """Count the FLOPs of one block's self-attention, Transformer-XL's share under `position`.
+
+    Per sequence, n_queries new tokens attend to n_keys positions over n_pairs pairs.
+    `absorbed` chooses the form of MLA.
+
+    Returns: FLOPs of the forward, exact.
+    Not counted: softmax, norms, rotary embedding, biases, mask.
+    """
+    run = {
+        TOKENS: batch_size * n_queries,
+        CACHED: batch_size * (n_queries if absorbed else n_keys),
+        PAIRS: batch_size * n_pairs,
+        POSITIONS: n_keys,
+    }
+    tape = attention_tape(spec, decode=absorbed)
+    terms = (one for one in (*tape.weights, *tape.products) if one.role != "norm")
+    return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
+
+
+def cross_attention_flops(
+    spec: ModelSpec, *, batch_size: Dim, n_queries: Dim, source_len: Dim, cached: bool
+) -> dict[str, Dim]:
+    """Count the FLOPs of a decoder block's cross-attention; `cached`: keys and values are there.
+
+    Every query attends to all source_len positions.
+
+    Returns: FLOPs of the forward, exact.
+    Not counted: softmax, norms, biases.
+    """
+    run = {
+        TOKENS: batch_size * n_queries,
+        SOURCE: 0 if cached else batch_size * source_len,
+        CROSS_PAIRS: batch_size * n_queries * source_len,
+    }
+    tape = cross_tape(spec)
+    return by_role((*tape.weights, *tape.products), lambda term: term.flops(run))
+
+
+def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
+    """Count the FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
+
+    Returns: FLOPs of the forward, exact.
+    Not counted: activations, biases, the choice of experts, dispatch and weighting.
+    """
+    tape = mixture_tape(spec) if moe else dense_tape(spec)
+    role = "moe" if moe else "ffn"
+    return by_role(tape.weights, lambda one: one.flops({TOKENS: n_tokens}), (role,))
+
+
+END_ROLES = ("embedding", "position", "head", "norm", "other")
+
+
+def end_params(spec: ModelSpec) -> dict[str, Dim]:
+    """Count the parameters before and after the blocks by role, without what belongs to each stack.
+
+    Returns: parameters, exact.
+    """
+    return by_role(end_weights(spec), lambda weight: weight.params, END_ROLES)
+
+
+def end_flops(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Count the FLOPs of the embedding's projection, the head and the pooler.
+
+    Returns: FLOPs of the forward, exact; a tied head multiplies like any other.
+    Not counted: the look-up, the transform's activation and norm, biases.
+    """
+    terms = (*_ends(spec).weights, *end_products(spec))
+    return by_role(terms, lambda term: term.flops(run), ("embedding", "head", "other"))
+
+
+def token_table_params(spec: ModelSpec) -> Dim:
+    """Count the parameters of the token table, [V, e] with e = `table_width`; 0 for a body alone."""
+    return 0 if spec.embedding is None else spec.embedding.vocab_size * ends.table_width(spec)
+
+
+# --- formulas of sizes ------------------------------------------------------------------------
+
+HEADS = Attention(n_heads=1, n_kv_heads=1, head_dim=1)
+LATENT = LatentAttention(
+    n_heads=1, q_lora_rank=1, kv_lora_rank=1, qk_nope_head_dim=1, qk_rope_head_dim=2, v_head_dim=1
+)
+EXPERTS = Mixture(n_experts=2, top_k=1, d_ff=1, router="softmax")
+_RUN = Run(
+    counts={TOKENS: 1, SOURCE: 1, CACHED: 1, PAIRS: 1, POSITIONS: 1},
+    batch_size=1,
+    n_queries=1,
+    n_keys=1,
+    source_len=1,
+)
+
+
+def _recorded(d_model: Dim, forward: Callable[[Tape, Tensor], object], **run: bool) -> Tape:
+    """Record a forward of one token whose input is `d_model` wide."""
+    tape = Tape(altered(_RUN, **run) if run else _RUN)
+    forward(tape, tape.tensor(d_model, TOKENS, grad=True))
+    return tape
+
+
+def _grouped(d_model: Dim, **sizes: object) -> Tape:
+    part = altered(HEADS, **sizes)
+    return _recorded(d_model, lambda t, x: grouped_attention(t, part, x, d_model))
+
+
+def attention_params(
+    d_model: Dim,
+    n_heads: Dim,
+    n_kv_heads: Dim,
+    head_dim: Dim,
+    *,
+    q_bias: bool = False,
+    k_bias: bool = False,
+    v_bias: bool = False,
+    o_bias: bool = False,
+    sinks: bool = False,
+    output_gate: bool = False,
+) -> Dim:
+    """Count the parameters of one attention layer.
+
+    q [h·h_d, d] + k, v [h_kv·h_d, d] + o [d, h·h_d] = 2·d·h_d·(h + h_kv)
+    (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head;
+     with an output gate h·h_d more rows of q)
+
+    Returns: parameters, exact; without the weights of a QK-norm, see `qk_norm_params`.
+    Source: `attention.grouped_attention`.
+
+    >>> attention_params(4096, 32, 32, 128)  # LLaMA-7B
+    67108864
+    >>> attention_params(5120, 64, 8, 128)  # Qwen3-32B
+    94371840
+    >>> attention_params(2048, 16, 2, 256, output_gate=True)  # Qwen3-Next-80B-A3B
+    27262976
+    """
+    tape = _grouped(
+        d_model,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        q_bias=q_bias,
+        k_bias=k_bias,
+        v_bias=v_bias,
+        o_bias=o_bias,
+        sinks=sinks,
+        output_gate=output_gate,
+    )
+    return params_of(tape.weights)
+
+
+def attention_projection_flops(
+    n_tokens: Dim,
+    d_model: Dim,
+    n_heads: Dim,
+    n_kv_heads: Dim,
+    head_dim: Dim,
+    *,
+    n_kv_tokens: Dim | None = None,
+) -> Dim:
+    """Count the FLOPs of the four projections of one attention layer.
+
+    2 FLOPs per multiply-add × (q and o over n tokens, k and v over n_kv tokens)
+    = 4·n·d·h·h_d + 4·n_kv·d·h_kv·h_d
+
+    `n_kv_tokens` is n itself unless keys and values come from elsewhere: cross-attention projects
+    its source, and nothing at all once the source is cached.
+
+    Returns: FLOPs of the forward, exact.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2.
+    Not counted: biases, QK-norm, rotary embedding.
+
+    >>> attention_projection_flops(128, 4096, 32, 32, 128)  # LLaMA-7B, 128 tokens
+    17179869184
+    """
+    part = altered(HEADS, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
+
+    def forward(t: Tape, x: Tensor) -> None:
+        source = t.tensor(d_model, SOURCE, grad=True)
+        grouped_attention(t, part, x, d_model, source=source)
+
+    n_kv = n_tokens if n_kv_tokens is None else n_kv_tokens
+    return flops_of(_recorded(d_model, forward).weights, {TOKENS: n_tokens, SOURCE: n_kv})
+
+
+def attention_pair_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the FLOPs of the two products between positions: scores q·kᵀ and the weighted sum p·v.
+
+    per head and pair of positions, 2 FLOPs per multiply-add × 2 products × h_d
+    = 4·n_pairs·h·h_d
+
+    Returns: FLOPs of the forward, exact; h_kv does not matter.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1.
+    Not counted: scaling, mask, softmax, sinks.
+
+    >>> attention_pair_flops(128 * 128, 32, 128)  # LLaMA-7B, 128 tokens
+    268435456
+    """
+    tape = _grouped(1, n_heads=n_heads, n_kv_heads=1, head_dim=head_dim)
+    return flops_of(tape.products, {PAIRS: n_pairs})
+
+
+def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the values that one token leaves in one layer's cache: a key and a value per KV head.
+
+    2·h_kv·h_d
+
+    Returns: values, not bytes.
+    Source: Shazeer 2019, arXiv:1911.02150, sec. 2.4 and 3; their k = v is our h_d.
+
+    >>> kv_cache_values(8, 128)  # Qwen3-32B
+    2048
+    """
+    tape = _grouped(1, n_heads=n_kv_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
+    return sum(state.size for state in tape.cached)
+
+
+def _latent(
+    d_model: Dim, sizes: dict[str, Dim | None], *, bias: bool = False, absorbed: bool = False
+) -> Tape:
+    part = altered(LATENT, **sizes, bias=bias)
+    return _recorded(
+        d_model, lambda t, x: latent_attention(t, part, x, d_model, rotated=False), decode=absorbed
     )
 
 
-def attention_products(
-    spec: ModelSpec, *, absorbed: bool, pairs: str = PAIRS, positions: str = POSITIONS
-) -> tuple[Product, ...]:
-    """List one block's self-attention products; `pairs` and `positions` name what it attends to.
+def mla_params(
+    d_model: Dim,
+    n_heads: Dim,
+    *,
+    q_lora_rank: Dim | None,
+    kv_lora_rank: Dim,
+    qk_nope_head_dim: Dim,
+    qk_rope_head_dim: Dim,
+    v_head_dim: Dim,
+    bias: bool = False,
+) -> Dim:
+    """Count the parameters of one MLA layer.
 
-    Source: `attention.attention_products`, `mla.mla_products`, `position.transformer_xl_products`.
+    q_a [r_q, d] + q_b [h·(d_n + d_r), r_q], or q [h·(d_n + d_r), d] without q_lora_rank
+    + kv_a [d_c + d_r, d] + kv_b [h·(d_n + d_v), d_c] + o [d, h·d_v]
+    (+ r_q + (d_c + d_r) + d with biases, on q_a, kv_a and o)
+
+    Returns: parameters, exact; without the two latent norms, see `latent_norm_params`.
+    Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix).
+
+    >>> mla_params(7168, 128, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+    ...            qk_rope_head_dim=64, v_head_dim=128)  # DeepSeek-V3
+    187105280
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        products = mla.mla_products(
-            mixer.n_heads,
-            kv_lora_rank=mixer.kv_lora_rank,
-            qk_nope_head_dim=mixer.qk_nope_head_dim,
-            qk_rope_head_dim=mixer.qk_rope_head_dim,
-            v_head_dim=mixer.v_head_dim,
-            absorbed=absorbed,
-            per=pairs,
-        )
-        index = mixer.indexer
-        if index is None:
-            return products
-        return (*products, *indexer.indexer_products(index.n_heads, index.head_dim, per=pairs))
-    mixer = _grouped(spec)
-    heads = (mixer.n_heads, mixer.head_dim)
-    found = attention.attention_products(*heads, per=pairs)
-    if isinstance(spec.positions, TransformerXL):
-        relative = position.transformer_xl_products(
-            spec.d_model, *heads, pairs=pairs, positions=positions
-        )
-        return (*relative, *found)
-    return found
+    sizes = {
+        "n_heads": n_heads,
+        "q_lora_rank": q_lora_rank,
+        "kv_lora_rank": kv_lora_rank,
+        "qk_nope_head_dim": qk_nope_head_dim,
+        "qk_rope_head_dim": qk_rope_head_dim,
+        "v_head_dim": v_head_dim,
+    }
+    return params_of_role(_latent(d_model, sizes, bias=bias), "attention")
 
 
-def recurrent_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors of the mixer of one block that keeps a state; none where no block has one.
+def mla_matmul_flops(
+    n_tokens: Dim,
+    n_pairs: Dim,
+    d_model: Dim,
+    n_heads: Dim,
+    *,
+    q_lora_rank: Dim | None,
+    kv_lora_rank: Dim,
+    qk_nope_head_dim: Dim,
+    qk_rope_head_dim: Dim,
+    v_head_dim: Dim,
+    absorbed: bool,
+    n_kv_tokens: Dim | None = None,
+) -> Dim:
+    """Count the FLOPs of one MLA layer over n new tokens and n_pairs pairs of positions.
 
-    Source: the functions of the mixer's topic, see `recurrent.MIXERS`.
+    2 FLOPs per multiply-add × (projections + pairs), in one of two forms of the same layer:
+
+    both:      q (or q_a and q_b), kv_a and o over the n new tokens
+    expanded:  kv_b over every cached token, n_kv·d_c·h·(d_n + d_v);
+               per pair and head, d_n + d_r for the score, d_v for the sum
+    absorbed:  kv_b's two halves move to the query and the output side of the new tokens,
+               n·h·d_n·d_c + n·h·d_c·d_v;
+               per pair and head, d_c + d_r for the score, d_c for the sum
+
+    `n_kv_tokens` (n_tokens when None) is what the expanded form expands; absorbed expands nothing.
+
+    Returns: FLOPs of the forward, exact.
+    Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 and, for the absorption, sec. 2.1.2.
+    Not counted: latent norms, rotary embedding, softmax, biases.
+
+    >>> mla_matmul_flops(128, 128 * 128, 7168, 128, q_lora_rank=1536, kv_lora_rank=512,
+    ...                  qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+    ...                  absorbed=False)  # DeepSeek-V3, 128 tokens
+    49241128960
     """
-    part = spec.last_stack.recurrent
-    mixer = mixer_of(part)
-    return () if mixer is None else mixer.weights(part, spec.d_model)
+    sizes = {
+        "n_heads": n_heads,
+        "q_lora_rank": q_lora_rank,
+        "kv_lora_rank": kv_lora_rank,
+        "qk_nope_head_dim": qk_nope_head_dim,
+        "qk_rope_head_dim": qk_rope_head_dim,
+        "v_head_dim": v_head_dim,
+    }
+    tape = _latent(d_model, sizes, absorbed=absorbed)
+    n_cached = n_tokens if absorbed or n_kv_tokens is None else n_kv_tokens
+    run = {TOKENS: n_tokens, CACHED: n_cached, PAIRS: n_pairs}
+    return flops_of((*tape.weights, *tape.products), run)
 
 
-def shared_block_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors of one stored block that many layers use.
+def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
+    """Count the values that one token leaves in one layer's cache: the latent and the rotated key.
 
-    Source: `shared_block.shared_block_weights`.
+    d_c + d_r, whatever the number of heads
+
+    Returns: values, not bytes.
+    Source: DeepSeek-V2, arXiv:2405.04434, sec. 2.1.3 and table 1.
+
+    >>> mla_kv_cache_values(512, 64)  # DeepSeek-V3
+    576
     """
-    mixer, dense, norms = _grouped(spec), _dense(spec), spec.last_stack.norms
-    return shared_block.shared_block_weights(
-        spec.d_model,
-        dense.d_ff,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        gated=dense.gated,
-        ffn_bias=dense.bias,
-        norm_bias=norms.bias,
-        norm_affine=norms.affine,
-        attention_biases=(mixer.q_bias, mixer.k_bias, mixer.v_bias, mixer.o_bias),
+    sizes = {"kv_lora_rank": kv_lora_rank, "qk_rope_head_dim": qk_rope_head_dim}
+    return sum(state.size for state in _latent(1, sizes).cached)
+
+
+def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the parameters of Transformer-XL's relative positions in one block.
+
+    projection of the sinusoids [h·h_d, d] + the vectors u and v [h, h_d] = (d + 2)·h·h_d
+
+    Returns: parameters, exact.
+    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, their W_k,R, u and v.
+
+    >>> transformer_xl_params(16384, 128, 128)  # Gopher 280B
+    268468224
+    """
+    return params_of(_relative(d_model, n_heads, head_dim).weights)
+
+
+def _relative(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Tape:
+    part = altered(HEADS, n_heads=n_heads, n_kv_heads=n_heads, head_dim=head_dim)
+    return _recorded(n_heads * head_dim, lambda t, x: relative_scores(t, part, x, d_model, Sees()))
+
+
+def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the FLOPs of projecting the sinusoids of n_keys distances in one block.
+
+    [n_keys, d] @ [d, h·h_d], once per forward, not per sequence: 2·n_keys·d·h·h_d
+
+    Returns: FLOPs of the forward, exact.
+    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3 and appendix B, W_k,R · R.
+    Not counted: the sinusoids.
+
+    >>> transformer_xl_projection_flops(128, 16384, 128, 128)  # Gopher 280B, 128 tokens
+    68719476736
+    """
+    return flops_of(_relative(d_model, n_heads, head_dim).products, {POSITIONS: n_keys, PAIRS: 0})
+
+
+def transformer_xl_score_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the FLOPs of the second product of the scores, queries with projected distances.
+
+    per head and pair of positions, 2 FLOPs per multiply-add × h_d = 2·n_pairs·h·h_d
+
+    Returns: FLOPs of the forward, exact.
+    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, terms (b) and (d).
+    Not counted: adding u and v, the shift.
+
+    >>> transformer_xl_score_flops(128 * 128, 128, 128)  # Gopher 280B, 128 tokens
+    536870912
+    """
+    return flops_of(_relative(1, n_heads, head_dim).products, {POSITIONS: 0, PAIRS: n_pairs})
+
+
+def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
+    """Count the parameters of a learned table with one row per position: [n_positions, d].
+
+    Returns: parameters, exact.
+    Source: Radford et al. 2018 (GPT), sec. 3.1, their W_p; GPT-2 the same.
+
+    >>> learned_table_params(1024, 1024)  # GPT-2 medium
+    1048576
+    """
+    return n_positions * d_model
+
+
+def t5_bias_params(n_buckets: Dim, n_heads: Dim) -> Dim:
+    """Count the parameters of T5's relative position biases, one table for all layers of a stack.
+
+    [n_buckets, h]
+
+    Returns: parameters, exact.
+    Source: Raffel et al. 2019, arXiv:1910.10683, sec. 2.1.
+
+    >>> t5_bias_params(32, 128)  # T5 11B, one stack
+    4096
+    """
+    return n_buckets * n_heads
+
+
+def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
+    """Count the parameters of one LayerNorm (weight, maybe bias) or RMSNorm (weight only).
+
+    weight [width]   (+ bias [width])   nothing when the norm is not affine
+
+    Returns: parameters, exact.
+    Source: Ba et al. 2016, arXiv:1607.06450, eq. 4 (their g and b);
+    Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4 (their g).
+
+    >>> norm_params(4096)  # LLaMA-7B, one RMSNorm
+    4096
+    >>> norm_params(1024, bias=True)  # GPT-2 medium, one LayerNorm
+    2048
+    """
+    norms = Norms(kind="layernorm", bias=bias and affine, affine=affine)
+    return params_of(_recorded(width, lambda t, x: t.norm(x, "norm", norms)).weights)
+
+
+def norms_per_block(
+    placement: str, *, cross: bool = False, mixer: bool = True, ffn: bool = True
+) -> int:
+    """Count the norms of width d in one block.
+
+    A block has two sublayers (`mixer`, which is attention in most models, and feed-forward), three
+    with cross-attention, one where it has only one of them. Pre-, post-, deep, post_branch,
+    stream and hybrid norm put one norm on each sublayer, sandwich one before and one after it. A
+    parallel block feeds both branches from one norm, parallel_two from one norm each.
+
+    Returns: a count.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.1 (post); Xiong et al. 2020,
+    arXiv:2002.04745, fig. 1 (pre); Wang et al. 2022, arXiv:2203.00555, fig. 2 (deep); Ding et al.
+    2021, arXiv:2105.13290, sec. 2.4 (sandwich); Chowdhery et al. 2022, arXiv:2204.02311, sec. 2
+    (parallel); Team OLMo 2024, arXiv:2501.00656, sec. 2 (post_branch);
+    MiniMax 2025, arXiv:2501.08313, sec. 2 (stream).
+
+    >>> norms_per_block("pre"), norms_per_block("sandwich")  # LLaMA, Gemma 2
+    (2, 4)
+    >>> norms_per_block("pre", cross=True)  # a decoder block of T5
+    3
+    >>> norms_per_block("pre", ffn=False)  # Mamba
+    1
+    """
+    names = PLACED["pre" if placement == "hybrid" else placement]
+    has = {"self_attn": mixer, "cross_attn": cross, "mlp": ffn}
+    return sum(bool(name) for branch, there in has.items() if there for name in names[branch])
+
+
+def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> Dim:
+    """Count the parameters of one block's norms on queries and keys; RMSNorms but for layernorm.
+
+    head: [h_d] on q + [h_d] on k, shared by all heads = 2·h_d
+    full: [h·h_d] on q + [h_kv·h_d] on k = (h + h_kv)·h_d
+    layernorm: [h_d] and a bias [h_d] on q, the same on k, shared by all heads = 4·h_d
+    l2, none: no weights
+
+    Returns: parameters, exact.
+    Source: Qwen3, arXiv:2505.09388, sec. 2 (head); OLMo 2, arXiv:2501.00656, sec. 2 (full);
+    Persimmon-8B's released code (layernorm).
+
+    >>> qk_norm_params("head", 64, 8, 128)  # Qwen3-32B
+    256
+    >>> qk_norm_params("full", 32, 32, 128)  # OLMo 2 7B
+    8192
+    """
+    tape = _grouped(1, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim, qk_norm=kind)
+    return params_of_role(tape, "norm")
+
+
+def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
+    """Count the parameters of the RMSNorms on the latents of one MLA block.
+
+    [d_c] on the key-value latent   (+ [r_q] on the query latent, where queries are compressed)
+
+    Returns: parameters, exact.
+    Source: DeepSeek-V2, arXiv:2405.04434, sec. 2.1.2 and appendix; their d_c' is our r_q.
+
+    >>> latent_norm_params(1536, 512)  # DeepSeek-V3
+    2048
+    """
+    sizes = {"q_lora_rank": q_lora_rank, "kv_lora_rank": kv_lora_rank}
+    return params_of_role(_latent(1, sizes), "norm")
+
+
+def _feed_forward(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Tape:
+    part = FeedForward(activation="silu", gated=gated, bias=bias)
+    return _recorded(d_model, lambda t, x: feed_forward(t, part, x, d_ff))
+
+
+def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
+    """Count the parameters of one plain feed-forward block.
+
+    up [m, d] + down [d, m] = 2·d·m   (+ m + d with bias)
+
+    Returns: parameters, exact.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our m, W_1 our up.
+
+    >>> plain_params(1024, 4096, bias=True)  # GPT-2 medium
+    8393728
+    """
+    return ffn_params(d_model, d_ff, gated=False, bias=bias)
+
+
+def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
+    """Count the parameters of one gated feed-forward block.
+
+    gate [m, d] + up [m, d] + down [d, m] = 3·d·m   (+ 2·m + d with bias)
+
+    Returns: parameters, exact.
+    Source: Shazeer 2020, arXiv:2002.05202, eq. 6; their d_ff is our m, W our gate, V our up.
+
+    >>> glu_params(4096, 11008)  # LLaMA-7B
+    135266304
+    """
+    return ffn_params(d_model, d_ff, gated=True, bias=bias)
+
+
+def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Dim:
+    """Count the parameters of one feed-forward block, gated or plain.
+
+    Returns: parameters, exact.
+    Source: `glu_params`, `plain_params`.
+
+    >>> ffn_params(4096, 11008, gated=True)  # LLaMA-7B
+    135266304
+    """
+    return params_of(_feed_forward(d_model, d_ff, gated=gated, bias=bias).weights)
+
+
+def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
+    """Count the FLOPs of the two matrix products of a plain feed-forward block.
+
+    [n, d] @ [d, m] and [n, m] @ [m, d]: 2 FLOPs per multiply-add × 2 matrices = 4·n·d·m
+
+    Returns: FLOPs of the forward, exact.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 2.
+    Not counted: the activation and the biases.
+
+    >>> plain_matmul_flops(128, 1024, 4096)  # GPT-2 medium, 128 tokens
+    2147483648
+    """
+    return ffn_matmul_flops(n_tokens, d_model, d_ff, gated=False)
+
+
+def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
+    """Count the FLOPs of the three matrix products of a gated feed-forward block.
+
+    twice [n, d] @ [d, m], once [n, m] @ [m, d]: 2 FLOPs per multiply-add × 3 matrices = 6·n·d·m
+
+    Returns: FLOPs of the forward, exact.
+    Source: Shazeer 2020, arXiv:2002.05202, eq. 6.
+    Not counted: the activation, the elementwise product with the gate, the biases.
+
+    >>> glu_matmul_flops(128, 4096, 11008)  # LLaMA-7B, 128 tokens
+    34628173824
+    """
+    return ffn_matmul_flops(n_tokens, d_model, d_ff, gated=True)
+
+
+def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> Dim:
+    """Count the FLOPs of one feed-forward block, gated or plain.
+
+    Returns: FLOPs of the forward, exact.
+    Source: `glu_matmul_flops`, `plain_matmul_flops`.
+    Not counted: the activation, the elementwise product with the gate, the biases.
+
+    >>> ffn_matmul_flops(128, 4096, 11008, gated=True)  # LLaMA-7B, 128 tokens
+    34628173824
+    """
+    return flops_of(_feed_forward(d_model, d_ff, gated=gated).weights, {TOKENS: n_tokens})
+
+
+def router_params(d_model: Dim, n_experts: Dim, *, bias: bool = False) -> Dim:
+    """Count the parameters of one router.
+
+    weight [E, d]   (+ bias [E])
+
+    Returns: parameters, exact. All of them are active for every token.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 4, their W_g.
+
+    >>> router_params(4096, 8)  # Mixtral 8x7B
+    32768
+    """
+    return n_experts * d_model + (n_experts if bias else 0)
+
+
+def _mixture(
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    top_k: Dim,
+    *,
+    gated: bool,
+    router_bias: bool = False,
+    expert_bias: bool = False,
+    n_shared_experts: Dim = 0,
+    d_ff_shared: Dim | None = None,
+    shared_bias: bool = False,
+    shared_gate: bool = False,
+    n_zero_experts: Dim = 0,
+    zero_expert_rows: bool = False,
+) -> Tape:
+    has = {"shared": n_shared_experts, "zero": n_zero_experts}
+    parts = {name: not (isinstance(n, int) and n == 0) for name, n in has.items()}
+    shared = altered(
+        SharedExperts(n_experts=1), n_experts=n_shared_experts, d_ff=d_ff_shared, gate=shared_gate
+    )
+    zero = altered(ZeroExperts(n_experts=1), n_experts=n_zero_experts, rows=zero_expert_rows)
+    part = altered(
+        EXPERTS,
+        n_experts=n_experts,
+        top_k=top_k,
+        d_ff=d_ff_expert,
+        router_bias=router_bias,
+        bias=expert_bias,
+        shared=shared if parts["shared"] else None,
+        zero=zero if parts["zero"] else None,
+    )
+    like = FeedForward(activation="silu", gated=gated, bias=shared_bias)
+    return _recorded(d_model, lambda t, x: mixture(t, part, like, x))
+
+
+def moe_params(
+    d_model: Dim, d_ff_expert: Dim, n_experts: Dim, *, gated: bool, **options: Dim
+) -> Dim:
+    """Count the parameters of one MoE layer.
+
+    router (E + E_z)·d + E experts of width m_e + shared experts; d_ff_shared None means m_e
+    (+ with `zero_expert_rows` E_z first matrices, [2·m_e, d] or [m_e, d], that nobody reads)
+
+    `options`: router_bias, expert_bias, n_shared_experts, d_ff_shared, shared_bias, shared_gate,
+    n_zero_experts, zero_expert_rows.
+
+    Returns: parameters, exact. A selection bias is a buffer, not counted here.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1; DeepSeekMoE, arXiv:2401.06066, eq. 9;
+    LongCat-Flash, arXiv:2509.01322, eq. 1 (zero experts).
+
+    >>> moe_params(4096, 14336, 8, gated=True)  # Mixtral 8x7B
+    1409318912
+    >>> moe_params(6144, 2048, 512, gated=True, n_zero_experts=256)  # LongCat-Flash
+    19332071424
+    """
+    return params_of(_mixture(d_model, d_ff_expert, n_experts, 1, gated=gated, **options).weights)
+
+
+def moe_active_params(
+    d_model: Dim, d_ff_expert: Dim, n_experts: Dim, top_k: Dim, *, gated: bool, **options: Dim
+) -> Dim:
+    """Count the parameters of one MoE layer that one token uses.
+
+    router (E + E_z)·d, whole + k experts of width m_e + shared experts; `options` as `moe_params`.
+
+    Returns: parameters, exact; with zero experts the most: a token may choose some of these.
+    Source: Fedus et al. 2021, arXiv:2101.03961, sec. 2.1; Mixtral, arXiv:2401.04088, sec. 2.1.
+
+    >>> moe_active_params(4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B
+    352354304
+    """
+    tape = _mixture(d_model, d_ff_expert, n_experts, top_k, gated=gated, **options)
+    return active_params_of(tape.weights)
+
+
+def moe_matmul_flops(
+    n_tokens: Dim,
+    d_model: Dim,
+    d_ff_expert: Dim,
+    n_experts: Dim,
+    top_k: Dim,
+    *,
+    gated: bool,
+    **options: Dim,
+) -> Dim:
+    """Count the FLOPs of one MoE layer, each token in exactly k experts.
+
+    router 2·n·d·(E + E_z) + k experts of width m_e + shared feed-forward of width E_s·m_s
+    (+ 2·n·d with a shared gate); 2 FLOPs per multiply-add; `options` as `moe_params`.
+
+    Returns: FLOPs of the forward, exact, when no token is dropped, none chooses a zero expert and
+    no expert is padded.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1 and 4; DeepSeekMoE,
+    arXiv:2401.06066, eq. 9.
+    Not counted: the choice of experts, dispatch, weighting and summing of their outputs.
+
+    >>> moe_matmul_flops(128, 4096, 14336, 8, 2, gated=True)  # Mixtral 8x7B, 128 tokens
+    90202701824
+    """
+    tape = _mixture(d_model, d_ff_expert, n_experts, top_k, gated=gated, **options)
+    return flops_of(tape.weights, {TOKENS: n_tokens})
+
+
+def shared_params(
+    d_model: Dim,
+    d_ff_shared: Dim,
+    n_shared_experts: Dim,
+    *,
+    gated: bool,
+    bias: bool = False,
+    gate: bool = False,
+) -> Dim:
+    """Count the parameters of a layer's shared experts, one stored feed-forward of width E_s·m_s.
+
+    the feed-forward of width E_s·m_s   (+ d with a gate d -> 1)   nothing when E_s is 0
+
+    Returns: parameters, exact.
+    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; the gate is Qwen1.5-MoE's.
+
+    >>> shared_params(7168, 2048, 1, gated=True)  # DeepSeek-V3
+    44040192
+    """
+    return params_of(_shared(d_model, d_ff_shared, n_shared_experts, gated, bias=bias, gate=gate))
+
+
+def shared_matmul_flops(
+    n_tokens: Dim,
+    d_model: Dim,
+    d_ff_shared: Dim,
+    n_shared_experts: Dim,
+    *,
+    gated: bool,
+    gate: bool = False,
+) -> Dim:
+    """Count the FLOPs of the shared experts of one layer, which see every token.
+
+    the feed-forward of width E_s·m_s   (+ 2·n·d with a gate d -> 1)   nothing when E_s is 0
+
+    Returns: FLOPs of the forward, exact.
+    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9.
+    Not counted: the activation, the gate's sigmoid and its product with the output, the biases.
+
+    >>> shared_matmul_flops(128, 7168, 2048, 1, gated=True)  # DeepSeek-V3, 128 tokens
+    11274289152
+    """
+    return flops_of(
+        _shared(d_model, d_ff_shared, n_shared_experts, gated, gate=gate), {TOKENS: n_tokens}
     )
 
 
-def shared_use_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors that one layer has of its own to use a stored block.
-
-    Source: `shared_block.shared_use_weights`.
-    """
-    mixer, dense, shared = _grouped(spec), _dense(spec), spec.last_stack.shared
-    assert shared is not None  # who asks has asked
-    return shared_block.shared_use_weights(
-        spec.d_model,
-        dense.d_ff,
-        mixer.n_heads,
-        mixer.n_kv_heads,
-        mixer.head_dim,
-        gated=dense.gated,
-        adapter_rank=shared.adapter_rank,
-        attention_adapters=shared.attention_adapters,
+def _shared(
+    d_model: Dim, d_ff: Dim, n: Dim, gated: bool, *, bias: bool = False, gate: bool = False
+) -> list[Weight]:
+    tape = _mixture(
+        d_model,
+        1,
+        2,
+        1,
+        gated=gated,
+        n_shared_experts=n,
+        d_ff_shared=d_ff,
+        shared_bias=bias,
+        shared_gate=gate,
     )
+    return [one for one in tape.weights if ".shared_expert" in one.name]
 
 
-def dense_weights(spec: ModelSpec, *, second: bool = False) -> tuple[Weight, ...]:
-    """List the tensors of a dense block's feed-forward; none where every block is MoE (no d_ff).
+def index_flops(
+    n_tokens: Dim,
+    n_pairs: Dim,
+    d_model: Dim,
+    *,
+    q_lora_rank: Dim,
+    n_index_heads: Dim,
+    index_head_dim: Dim,
+) -> Dim:
+    """Count the FLOPs of DeepSeek-V3.2's index over n new tokens that score n_pairs pairs.
 
-    `second`: of one that has the second width.
+    2 FLOPs per multiply-add × (n·(r_q·h_i·d_i + d·d_i + d·h_i) + pairs·h_i·(d_i + 1))
 
-    Source: `ffn.ffn_weights`.
+    The pairs are not selected: every position before a token is scored for it.
+
+    Returns: FLOPs of the forward of one layer, exact.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 1.
+    Not counted: norm, rotary embedding, ReLU, the choice of the best.
+
+    >>> index_flops(128, 128 * 128, 7168, q_lora_rank=1536, n_index_heads=64,
+    ...             index_head_dim=128)  # DeepSeek-V3.2, 128 tokens
+    3844079616
     """
-    dense = spec.last_stack.feed_forward
-    if dense is None or dense.d_ff is None:
-        return ()
-    width = dense.second if second else dense.d_ff
-    return ffn.ffn_weights(spec.d_model, width, gated=dense.gated, bias=dense.bias)
+    part = altered(POSITION_INDEX, n_heads=n_index_heads, head_dim=index_head_dim)
+
+    def forward(t: Tape, x: Tensor) -> None:
+        position_index(t, part, x, t.tensor(q_lora_rank, TOKENS, grad=True), Sees())
+
+    tape = _recorded(d_model, forward)
+    return flops_of((*tape.weights, *tape.products), {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
-def mixture_weights(spec: ModelSpec) -> tuple[Weight, ...]:
-    """List the tensors of the experts of one MoE block, in place of a feed-forward or beside one.
+def block_index_flops(
+    n_tokens: Dim, n_pairs: Dim, d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
+) -> Dim:
+    """Count the FLOPs of a block indexer itself over n new tokens that score n_pairs pairs.
 
-    Source: `moe.moe_weights`.
+    2 FLOPs per multiply-add × (n·d·d_I·(h_i + 1) + pairs·h_i·d_I)
+
+    The pairs are not selected, and blocks make them no fewer: every position before a token is
+    scored for it.
+
+    Returns: FLOPs of the forward of one layer, exact.
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`.
+    Not counted: norms, rotary embedding, the best of each block, the choice of the best blocks.
+
+    >>> block_index_flops(128, 128 * 128, 6144, n_index_heads=4, index_head_dim=128)
+    1023410176
     """
-    dense, mixture = _dense(spec), _mixture(spec)
-    shared, zero = mixture.shared or NO_SHARED, mixture.zero or NO_ZERO
-    return experts.moe_weights(
-        spec.d_model,
-        mixture.d_ff,
-        mixture.n_experts,
-        mixture.top_k,
-        gated=dense.gated,
-        router_bias=mixture.router_bias,
-        expert_bias=mixture.bias,
-        n_shared_experts=shared.n_experts,
-        d_ff_shared=shared.d_ff,
-        shared_bias=dense.bias,
-        shared_gate=shared.gate,
-        n_zero_experts=zero.n_experts,
-        zero_expert_rows=zero.rows,
-        name="moe" if BESIDE in spec.last_stack.ffn_pattern else "mlp",
-    )
+    part = altered(BLOCK_INDEX, n_heads=n_index_heads, head_dim=index_head_dim)
+    tape = _recorded(d_model, lambda t, x: block_index(t, part, x))
+    return flops_of((*tape.weights, *tape.products), {TOKENS: n_tokens, PAIRS: n_pairs})
 
 
-def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> tuple[Weight, ...]:
-    """List the tensors of one norm of the residual stream.
+POSITION_INDEX = Indexer(n_heads=1, head_dim=2, top_k=1)
+BLOCK_INDEX = BlockIndexer(n_heads=1, head_dim=2, block_len=1, top_blocks=1, local_blocks=1)
 
-    Source: `norm.norm_weights`.
+
+def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:
+    """Count the pairs that attention reads after the selection: Σ_t min(t, k_i) over t = 1 … S.
+
+    As many as a sliding window of k_i keeps, though they may be anywhere.
+
+    Returns: pairs of one sequence, exact.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 2.
+
+    >>> selected_pairs(131072, 2048), causal_pairs(131072)  # DeepSeek-V3.2 at 128k, and dense
+    (266339328, 8590000128)
     """
-    norms = spec.last_stack.norms
-    return norm.norm_weights(name, spec.d_model, bias=norms.bias, affine=norms.affine)
+    return causal_pairs(seq_len, index_top_k)
 
 
-def cross_attention_products(spec: ModelSpec) -> tuple[Product, ...]:
-    """List the products of the cross-attention of one block.
+def selected_positions(kv_len: Dim, index_top_k: Dim) -> Dim:
+    """Count the positions the newest of `kv_len` tokens attends to after selection: min(T, k_i).
 
-    Source: `attention.attention_products`.
+    The index has scored all T.
+
+    Returns: positions.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 2.
+
+    >>> selected_positions(131072, 2048)  # DeepSeek-V3.2
+    2048
     """
-    mixer = _grouped(spec)
-    return attention.attention_products(mixer.n_heads, mixer.head_dim, per=CROSS_PAIRS)
+    return smaller(kv_len, index_top_k)
 
 
-def cached_tensors(spec: ModelSpec) -> tuple[State, ...]:
-    """List what one token leaves in the cache of one block's self-attention, tensor by tensor.
+def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Count the pairs that attention reads after a selection of blocks, for each of its heads.
 
-    Source: as `attention.kv_cache_values`, `mla.mla_kv_cache_values`.
+    Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
+    is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
+    Σ_t (t mod b_i + 1) + b_i·Σ_t min(⌊t/b_i⌋, k_b - 1). With Q = ⌊S/b_i⌋ whole blocks and r
+    positions left, the last sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
+
+    Up to k_b·b_i tokens these are all causal pairs. Which blocks are chosen does not matter, nor
+    how many of them are local; that a token's own block is chosen does.
+
+    Returns: pairs of one sequence, exact.
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`; the sum is ours.
+
+    >>> selected_block_pairs(2048, 128, 16) == causal_pairs(2048)
+    True
+    >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
+    (258146304, 8590000128)
     """
-    mixer = spec.last_stack.attention
-    if isinstance(mixer, LatentAttention):
-        rotated = State(name="rotated keys", shape=(mixer.qk_rope_head_dim,))
-        kept = (State(name="latents", shape=(mixer.kv_lora_rank,)), rotated)
-        if mixer.indexer is None:
-            return kept
-        return (*kept, State(name="keys of the index", shape=(mixer.indexer.head_dim,)))
-    if not isinstance(mixer, Attention):
-        return ()
-    shape = (mixer.n_kv_heads, mixer.head_dim)
-    return State(name="keys", shape=shape), State(name="values", shape=shape)
+    whole = floor_div(seq_len, index_block_len)
+    rest = seq_len - whole * index_block_len
+    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
+    before = blocks + rest * smaller(whole, index_top_blocks - 1)
+    return chunked_pairs(seq_len, index_block_len) + index_block_len * before
 
 
-def kv_cache_values(spec: ModelSpec) -> Dim:
-    """Count the values that one token leaves in the cache of one block's self-attention.
+def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Count the positions the newest of `kv_len` tokens attends to after a selection of blocks.
 
-    Without those of a block indexer, which not every block has: see `indexed.index_cache`.
+    (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
+    k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all
+    T.
 
-    Source: `attention.kv_cache_values`, `mla.mla_kv_cache_values`, `indexer_cache_values`.
+    Returns: positions.
+    Source: as `selected_block_pairs`.
+
+    >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)
+    (2048, 1921)
     """
-    return sum(tensor.size for tensor in cached_tensors(spec))
-
-
-def _grouped(spec: ModelSpec) -> Attention:
-    """Return the model's attention, which has key/value heads, as every cross-attention has."""
-    mixer = spec.last_stack.attention
-    assert isinstance(mixer, Attention)  # who asks has asked, or has an encoder
-    return mixer
-
-
-def _dense(spec: ModelSpec) -> FeedForward:
-    """Return the model's feed-forward, whose form experts and shared blocks have as well."""
-    dense = spec.last_stack.feed_forward
-    assert isinstance(dense, FeedForward)
-    return dense
-
-
-def _mixture(spec: ModelSpec) -> Mixture:
-    mixture = spec.last_stack.mixture
-    assert mixture is not None  # who asks has asked whether a layer is MoE
-    return mixture
+    before = floor_div(kv_len - 1, index_block_len)
+    own = kv_len - before * index_block_len
+    return own + index_block_len * smaller(before, index_top_blocks - 1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from metacount.formulas import ends
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.block import STORED
 from metacount.formulas.covered import check_reached
+from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.pieces import BLOCK, merged, nominal_pieces
 from metacount.formulas.tape import Weight
-from metacount.formulas.block import STORED
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.claims.facts import evaluated
-from metacount.formulas import block
+from metacount.formulas import sublayers
 from metacount.frozen import frozen
 from metacount.spec import legend
 from metacount.spec.mla import LatentAttention
@@ -87,8 +87,8 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
     ]
     bare = vectors_left_out(spec)
     moe = has_experts(spec)
-    counted = block.self_attention_params(bare)
-    counted += block.moe_layer_params(bare, active=False) if moe else block.dense_ffn_params(bare)
+    counted = sublayers.self_attention_params(bare)
+    counted += sublayers.moe_layer_params(bare, active=False) if moe else sublayers.dense_ffn_params(bare)
     if sum(matrix.params for matrix in found) != counted:
         raise AssertionError(f"the matrices of a block are not the {counted} that formulas count")
     return found

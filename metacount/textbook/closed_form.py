@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.formulas import attention, model, mtp, stack
+from metacount.formulas import layers, model, mtp
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.indexed import block_index
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import Term
+from metacount.spec.attention import Attention
 from metacount.spec.stack import (
     WITH_ATTENTION,
     WITH_DENSE,
@@ -223,7 +223,8 @@ def _symbol(term: Term) -> sympy.Symbol:
 
 def layers_of(spec: ModelSpec) -> dict[str, Dim]:
     """Count the blocks of each kind by letter, where patterns say which they are."""
-    last, index = spec.last_stack, block_index(spec)
+    last, mixer = spec.last_stack, spec.last_stack.attention
+    index = mixer.indexer if isinstance(mixer, Attention) else None
     kinds = {
         "N_w": (last.seen, "L"),
         "N_a": (last.mixer_pattern, WITH_ATTENTION),
@@ -236,17 +237,17 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_d": (last.ffn_pattern if last.names_experts else "", WITH_DENSE),
     }
     found = {
-        letter: attention.lettered_layers(last.n_layers, pattern, letters)
+        letter: layers.lettered_layers(last.n_layers, pattern, letters)
         for letter, (pattern, letters) in kinds.items()
         if set(pattern) & set(letters) and set(pattern) - set(letters)
     }
     if "N_w" in found:  # as the formulas write it
-        found["N_w"] = attention.windowed_layers(last.n_layers, last.seen)
-        if not is_zero(stack.borrowing_layers(spec)):
-            found["N_wc"] = stack.caching_layers(spec)[0]
+        found["N_w"] = layers.windowed_layers(last.n_layers, last.seen)
+        if not is_zero(layers.borrowing_layers(spec)):
+            found["N_wc"] = layers.caching_layers(spec)[0]
     part = last.feed_forward
     if part is not None and set(part.second_pattern) == {"M", "W"}:
-        found["N_m2"] = attention.lettered_layers(last.n_layers, part.second_pattern, "W")
+        found["N_m2"] = layers.lettered_layers(last.n_layers, part.second_pattern, "W")
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount.errors import InputError
-from metacount.formulas import ends, model, moe, stack
+from metacount.formulas import ends, layers, model, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.terms import OF_PAIRS, Product, Weight
 from metacount.formulas.terms import by_role as terms_by_role
@@ -129,14 +129,14 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         model.ROLES,
     )
     weights = sum(by_role.values())
-    around = by_role["embedding"] + by_role["head"] + ends.other_flops(spec, run)
-    token_table = ends.token_table_params(spec)
+    around = sum(sublayers.end_flops(spec, run).values())
+    token_table = sublayers.token_table_params(spec)
     positions = _position_rows(spec)
     return Amounts(
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
         stored=model.params(spec),
-        looked_up=ends.looked_up_params(spec) + positions,
+        looked_up=model.looked_up_params(spec) + positions,
         token_table=token_table,
         positions=positions,
         weights=weights,
@@ -164,7 +164,7 @@ def _router_weights(spec: ModelSpec) -> Dim:
     if spec.n_experts is None:
         return 0
     rows = spec.n_experts + spec.n_zero_experts + int(spec.shared_expert_gate)
-    return stack.moe_layers(spec, spec.n_layers) * moe.router_params(spec.d_model, rows)
+    return layers.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:

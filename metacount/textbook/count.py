@@ -5,7 +5,6 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import model
 from metacount.formulas.mtp import predicted
-from metacount.formulas.recurrent import mixer_of
 from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
@@ -262,11 +261,7 @@ def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:
 
 def said_of_states(spec: ModelSpec, dtype: str) -> tuple[str, ...]:
     """Write a warning where a module may keep a wider state than the formula counts."""
-    part = spec.last_stack.recurrent
-    mixer = mixer_of(part)
-    if dtype != "fp64" or mixer is None:
-        return ()
-    if all(state.bytes_per_value is None for state in mixer.states(part)):
+    if dtype != "fp64" or all(state.bytes_per_value is None for state in model.states(spec)):
         return ()
     return (
         "state_bytes: the formula counts the state of a recurrence in float32, whatever else is in "

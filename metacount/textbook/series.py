@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import attention, mla, stack
+from metacount.formulas import layers, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.attention import NoAttention
@@ -127,12 +127,12 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         latent, rotated = 4 * width, width // 2
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
-    one = sum(stack.attention_layers(spec)) * DTYPE_BYTES[dtype]
+    one = sum(layers.attention_layers(spec)) * DTYPE_BYTES[dtype]
     found = []
     for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1)):
         if kind == "GQA" and not 1 < heads < h:
             continue  # a prime number of heads, or one, has no groups
-        values = attention.kv_cache_values(heads, width)
+        values = sublayers.kv_cache_values(heads, width)
         found.append(
             Cache(
                 kind=kind,
@@ -141,7 +141,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
                 bytes_per_token=one * values,
             )
         )
-    values = mla.mla_kv_cache_values(latent, rotated)
+    values = sublayers.mla_kv_cache_values(latent, rotated)
     found.append(
         Cache(
             kind="MLA",

@@ -10,7 +10,7 @@ from metacount.check.condition import named
 from metacount.check.given.vocabulary import BYTES_LETTER
 from metacount.check.parts.names import BIASES, NORMS
 from metacount.check.parts.params import Letters, Part, parameter_parts
-from metacount.formulas import ends
+from metacount.formulas import sublayers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
     if not o.embedding_norm:
         yield f"a norm after the embedding {none}", o.d_model
     if o.has_head and o.tie_embeddings:
-        yield TIED, ends.token_table_params(o)
+        yield TIED, sublayers.token_table_params(o)
     if o.vocab_size is not None and not o.head_bias:
         yield f"a bias of the head {none}", o.vocab_size
 

@@ -11,7 +11,7 @@ from metacount.claims.judges.counted import WITNESS
 from metacount.claims.parts import computation, in_numbers, letters, percent, spec_of, value
 from metacount.claims.text import listed, say
 from metacount.errors import SpecError
-from metacount.formulas import ffn
+from metacount.formulas import feed_forward, sublayers
 from metacount.spec import legend
 from metacount.units import exact, relative, signed
 
@@ -67,12 +67,12 @@ def gated_width(claim: Claim) -> Finding:
     if min(d, multiple) < 1:
         raise ValueError(f"widths are positive: got {d} and {multiple}")
     within = labels.parse(claim.options["within"])
-    width = ffn.gated_d_ff(d, multiple_of=multiple)
-    gated, plain = ffn.glu_params(d, width), ffn.plain_params(d, 4 * d)
+    width = feed_forward.gated_d_ff(d, multiple_of=multiple)
+    gated, plain = sublayers.glu_params(d, width), sublayers.plain_params(d, 4 * d)
     # the least width above d whose 8/3 is a multiple already; 3·multiple is one at the latest
     even = next(n for n in range(d + 1, d + 3 * multiple + 1) if 8 * n % (3 * multiple) == 0)
-    even_gated = ffn.glu_params(even, ffn.gated_d_ff(even, multiple_of=multiple))
-    even_plain = ffn.plain_params(even, 4 * even)
+    even_gated = sublayers.glu_params(even, feed_forward.gated_d_ff(even, multiple_of=multiple))
+    even_plain = sublayers.plain_params(even, 4 * even)
     label = labels.parse(claim.claimed)
     near = abs(Fraction(gated - plain, plain)) <= within.value
     thirds = f"{float(Fraction(8 * d, 3)):,.2f}"
@@ -214,10 +214,10 @@ def dense_flops(claim: Claim) -> Finding:
     spec = spec_of(claim)
     moe = value(spec, "moe_flops")
     d, m = spec.d_model, spec.d_ff_expert
-    dense_ = int(ffn.ffn_matmul_flops(1, d, m, gated=spec.gated))
+    dense_ = int(sublayers.ffn_matmul_flops(1, d, m, gated=spec.gated))
     truth = letters(spec, "moe_flops").subs(legend.sympy_symbols(["top_k"])["top_k"], spec.top_k)
     named = legend.sympy_symbols(["d_model", "d_ff_expert"])
-    said = ffn.ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
+    said = sublayers.ffn_matmul_flops(1, named["d_model"], named["d_ff_expert"], gated=spec.gated)
     difference, verdict = compared(truth, said)
     more = exact(moe - dense_)
     return Finding(

@@ -11,7 +11,7 @@ from metacount.claims.judges.counted import WITNESS
 from metacount.claims.parts import model_of, models, percent, spec_of, value
 from metacount.claims.text import Words, listed, say
 from metacount.formulas.model import params_by_role
-from metacount.formulas.norm import norm_params
+from metacount.formulas.sublayers import norm_params
 from metacount.spec import ModelSpec
 from metacount.spec.altup_rules import beyond_branches
 from metacount.units import exact, short

@@ -19,7 +19,9 @@ def run_mixer(t: Tape, part: Any, x: Tensor) -> Tensor:
     return y
 
 
-def mixer_counts(part: Any, batch_size: Dim, seq_len: Dim, *, decode: bool = False) -> dict[str, Dim]:
+def mixer_counts(
+    part: Any, batch_size: Dim, seq_len: Dim, *, decode: bool = False
+) -> dict[str, Dim]:
     """Count what a mixer's own words stand for in a forward, or in a step of decoding."""
     if part.word == "none":
         return {}

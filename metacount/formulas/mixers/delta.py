@@ -66,7 +66,10 @@ def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
     t.role, run, n = "recurrent", t.run, x.rows
     heads, width, value_dim = part.n_v_heads, part.k_head_dim, part.v_head_dim
     key, value = part.n_k_heads * width, heads * value_dim
-    q, k, v = (t.linear(x, f"linear_attn.{name}_proj", size) for name, size in zip("qkv", (key, key, value)))
+    q, k, v = (
+        t.linear(x, f"linear_attn.{name}_proj", size)
+        for name, size in zip("qkv", (key, key, value))
+    )
     mixed = t.record("cat", t.like(q, columns=2 * key + value, grad=q.grad or k.grad or v.grad))
     made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
     mixed = t.make(n, 2 * key + value, grad=made.grad, width=run.value)
@@ -148,7 +151,10 @@ def _solved_chunks(
     Source: Yang et al. 2024, arXiv:2412.06464, sec. 3.3; Giles 2008, eq. for C = A⁻¹·B.
     """
     key, value, chunk = size.key, size.value, size.chunk
-    widths = {product.name: product.width for product in gated_delta_products(size.heads, key, value, chunk)}
+    widths = {
+        product.name: product.width
+        for product in gated_delta_products(size.heads, key, value, chunk)
+    }
     grad = qkv[0].grad
     q, k = _fill(t, size, key, grad), _fill(t, size, key, grad)
     v, beta = _fill(t, size, value, grad), _fill(t, size, 1, beta.grad)
@@ -267,9 +273,7 @@ def hand_on(
     queried = t.make(size.full, value, grad=read_q.grad or flowing)
     reads("q @ state", read_q, read_q, queried)
     y = t.make(size.full, value, grad=False)
-    y = t.matmul(
-        "scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"]
-    )
+    y = t.matmul("scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"])
     t.products.append(Product(role=t.role, name="k @ v", width=width, per=CHUNKS))
     gradients = written.grad + corrections.grad
     t.record(
@@ -292,9 +296,7 @@ def handing_grad(handing: Dim, grad: bool) -> bool:
     return grad and not (isinstance(handing, int) and handing == 0)
 
 
-def gated_delta_products(
-    heads: Dim, key: Dim, value: Dim, chunk: Dim
-) -> tuple[Product, ...]:
+def gated_delta_products(heads: Dim, key: Dim, value: Dim, chunk: Dim) -> tuple[Product, ...]:
     """List the products of activations of the delta rule in chunks, for each chunk.
 
     Source: as `_solved_chunks`, which says their shapes.
@@ -387,12 +389,12 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
     return t.linear(y, "linear_attn.o_proj", x.columns)
 
 
-def _inverted_chunks(
-    t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Tensor
-) -> Tensor:
+def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Tensor) -> Tensor:
     """Compare positions of a chunk channel by channel, invert the triangle row by row, hand on."""
     width, chunk, full = size.key, size.chunk, size.full
-    widths = {product.name: product.width for product in kimi_delta_products(size.heads, width, chunk)}
+    widths = {
+        product.name: product.width for product in kimi_delta_products(size.heads, width, chunk)
+    }
     q, k, v = (_fill(t, size, width, grad) for _ in "qkv")
     beta = _fill(t, size, 1, beta.grad)
     mask = t.constant(chunk, chunk, width=FLAG)
@@ -419,7 +421,10 @@ def _inverted_chunks(
         out = t.make(full, width, grad=False)
         return t.matmul(name, a, b, out, per=CHUNKS, width=widths[name])
 
-    values, keys = product("inverse @ v", inverse, beta_v), product("inverse @ k", inverse, decayed_k)
+    values, keys = (
+        product("inverse @ v", inverse, beta_v),
+        product("inverse @ k", inverse, decayed_k),
+    )
     end = t.from_result(t.make(size.handing * full, width, grad=decay.grad), "exp")
     again = t.from_result(t.make(full, width, grad=decay.grad), "exp")
     every = size.handing * size.sequences * size.chunks
@@ -528,4 +533,3 @@ def kimi_delta_scan_flops(
     compared = 2 * chunk * chunk * linear_head_dim
     products = flops_of(kimi_delta_products(n_linear_heads, linear_head_dim, chunk), run)
     return products + 2 * run[CHUNKS] * n_linear_heads * (compared + inverse)
-

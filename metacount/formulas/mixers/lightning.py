@@ -76,7 +76,9 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     of_q, of_k = (
         t.constant(heads * rows, width=run.value) for rows in (run.n_queries, before_last)
     )
-    decayed_q = t.record("decay", of_values(sequences * (run.n_queries - first) * width), [(of_q, grad)])
+    decayed_q = t.record(
+        "decay", of_values(sequences * (run.n_queries - first) * width), [(of_q, grad)]
+    )
     decayed_k = t.record("decay", of_values(sequences * before_last * width), [(of_k, grad)])
     states = t.constant(sequences * chunks * width, head_dim, width=run.value)
     between = t.constant(heads * (chunks - smaller(chunks, 2)), width=run.value)
@@ -85,7 +87,12 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     of_states = (tokens + sequences * (run.n_queries - first)) * state
     product("q @ state", of_values(n * width), [(states, grad), (decayed_q, grad)], of_states)
     written = 2 * sequences * before_last * state
-    product("k @ v", of_values(sequences * chunks * width * head_dim), [(decayed_k, grad), (read, grad)], written)
+    product(
+        "k @ v",
+        of_values(sequences * chunks * width * head_dim),
+        [(decayed_k, grad), (read, grad)],
+        written,
+    )
     t.record("decay", of_values(sequences * chunks * width * head_dim), [(between, grad)])
     y = t.make(n, width, grad=grad, width=run.value)
     y = t.norm(t.record("cat", y), "linear_attn.o_norm", RMS)

@@ -208,9 +208,7 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
 
     def product(name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim) -> Tensor:
         one = scan[name]
-        return t.matmul(
-            name, a, b, t.make(rows, columns, grad=False), per=one.per, width=one.width
-        )
+        return t.matmul(name, a, b, t.make(rows, columns, grad=False), per=one.per, width=one.width)
 
     def moved(x: Tensor) -> Tensor:  # heads and chunks change places for a product
         return t.copy(x, several(every, heads))
@@ -265,9 +263,7 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
     return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
 
 
-def chunk_products(
-    heads: Dim, width: Dim, states: Dim, chunk: Dim
-) -> tuple[Product, ...]:
+def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> tuple[Product, ...]:
     """List the products of activations of the scan in chunks.
 
     per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s

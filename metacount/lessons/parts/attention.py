@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from metacount.claims.judges.executed.small import normal
-from metacount.formulas import attention, block, mla, model
+from metacount.formulas import masks, model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import matrix, rows, same, shown
 from metacount.lessons.page import Exercise
@@ -102,8 +102,8 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     found = {
         name: {
             "h_kv": n,
-            "params": int(attention.attention_params(d, h, n, width)),
-            "values": int(attention.kv_cache_values(n, width)),
+            "params": int(sublayers.attention_params(d, h, n, width)),
+            "values": int(sublayers.kv_cache_values(n, width)),
         }
         for name, n in groups.items()
     }
@@ -112,7 +112,7 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     found["MLA"] = {
         "h_kv": 0,
         "params": int(
-            mla.mla_params(
+            sublayers.mla_params(
                 d,
                 h,
                 q_lora_rank=spec.q_lora_rank,
@@ -122,7 +122,7 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
                 v_head_dim=width,
             )
         ),
-        "values": int(mla.mla_kv_cache_values(latent, rotated)),
+        "values": int(sublayers.mla_kv_cache_values(latent, rotated)),
     }
     return found
 
@@ -158,7 +158,7 @@ def lengths(here: Here) -> Rows:
 
 
 def _flops(spec: ModelSpec, n: int, pairs: int) -> int:
-    by_role = block.self_attention_flops(
+    by_role = sublayers.self_attention_flops(
         spec, batch_size=1, n_queries=n, n_keys=n, n_pairs=pairs, absorbed=False
     )
     return int(sum(by_role.values()))
@@ -214,7 +214,7 @@ def absorbed_gap() -> float:
 
 def own(here: Here) -> int:
     """Count the values that one token of the model leaves in a block's cache."""
-    return int(block.kv_cache_values(here.spec))
+    return int(model.kv_cache_values(here.spec))
 
 
 def _exercise(here: Here) -> Exercise:
@@ -256,10 +256,10 @@ VALUES: Values = {
     "latent": lambda here: here.spec.kv_lora_rank or LATENT * head_width(here.spec),
     "rotated": lambda here: here.spec.qk_rope_head_dim or int(ROTATED * head_width(here.spec)),
     "mha_values": lambda here: variants(here.spec)["MHA"]["values"],
-    "cache_form": lambda here: _written(attention.kv_cache_values, "h_kv", "h_d"),
-    "mla_form": lambda here: _written(mla.mla_kv_cache_values, "d_c", "d_r"),
+    "cache_form": lambda here: _written(sublayers.kv_cache_values, "h_kv", "h_d"),
+    "mla_form": lambda here: _written(sublayers.mla_kv_cache_values, "d_c", "d_r"),
     "windowed": lambda here: here.spec.window is not None,
-    "kept": lambda here: Fraction(attention.causal_pairs(TILE), TILE**2),
+    "kept": lambda here: Fraction(masks.causal_pairs(TILE), TILE**2),
     "gap": lambda here: absorbed_gap(),
     "lengths": lengths,
     "answer": _exercise,

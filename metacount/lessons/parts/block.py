@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount.claims.parts import letters, without_biases
-from metacount.formulas import block
-from metacount.formulas.block import block_params
+from metacount.formulas.sublayers import block_params
 from metacount.lessons.here import rows
 from metacount.lessons.matrices import ATTENTION, FEED_FORWARD, has_experts, matrices
 from metacount.lessons.page import Exercise
@@ -153,11 +152,11 @@ VALUES: Values = {
     ),
     "vectors": lambda here: vectors(here.spec),
     "without_biases": lambda here: sum(
-        block.block_params(without_biases(here.spec), moe=False).values()
+        block_params(without_biases(here.spec), moe=False).values()
     ),
     "with_biases": with_biases,
     "bias_share": lambda here: Fraction(
-        with_biases(here) - sum(block.block_params(without_biases(here.spec), moe=False).values()),
+        with_biases(here) - sum(block_params(without_biases(here.spec), moe=False).values()),
         with_biases(here),
     ),
     "answer": answer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount import catalog
-from metacount.formulas import ffn, model
+from metacount.formulas import feed_forward, model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import shown
 from metacount.lessons.page import Exercise
@@ -88,7 +88,7 @@ def _other_kind(spec: ModelSpec) -> tuple[str, ModelSpec]:
         return "GELU, m = 4·d", spec.replace(
             gated=False, activation="gelu", swish_beta=1.0, d_ff=4 * d
         )
-    width = ffn.gated_d_ff(d, multiple_of=256)
+    width = feed_forward.gated_d_ff(d, multiple_of=256)
     changed = spec.replace(gated=True, activation="silu", d_ff=width)
     return f"SwiGLU, m = {Fraction(8, 3)}·d", changed
 
@@ -100,19 +100,19 @@ def _cache(spec: ModelSpec) -> int:
 def feed_forwards(here: Here) -> Rows:
     """Compare one feed-forward, plain and gated, at widths of about equal parameters."""
     d = here.spec.d_model
-    gated = ffn.gated_d_ff(d, multiple_of=256)
+    gated = feed_forward.gated_d_ff(d, multiple_of=256)
     return [
         (
             "GELU, 4·d",
             exact(4 * d),
-            exact(int(ffn.plain_params(d, 4 * d))),
-            flops(int(ffn.plain_matmul_flops(1, d, 4 * d))),
+            exact(int(sublayers.plain_params(d, 4 * d))),
+            flops(int(sublayers.plain_matmul_flops(1, d, 4 * d))),
         ),
         (
             f"SwiGLU, {Fraction(8, 3)}·d",
             exact(gated),
-            exact(int(ffn.glu_params(d, gated))),
-            flops(int(ffn.glu_matmul_flops(1, d, gated))),
+            exact(int(sublayers.glu_params(d, gated))),
+            flops(int(sublayers.glu_matmul_flops(1, d, gated))),
         ),
     ]
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from metacount import catalog
 from metacount.claims.parts import value
-from metacount.formulas import ends, model, position
+from metacount.formulas import ends, model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows
 from metacount.lessons.page import Exercise
@@ -38,7 +38,7 @@ def table_rows(here: Here) -> Rows:
     def add(word: str, shape: str, sizes: tuple[int, ...], params: int) -> None:
         found.append((here.say(word), f"[{shape}]", str(list(sizes)), params))
 
-    add("token table", f"V, {letter}", (spec.vocab_size, width), ends.token_table_params(spec))
+    add("token table", f"V, {letter}", (spec.vocab_size, width), sublayers.token_table_params(spec))
     if learned := learned_params(spec):
         add("position table", f"P, {letter}", (spec.n_positions, width), learned)
     if spec.n_token_types:
@@ -46,7 +46,7 @@ def table_rows(here: Here) -> Rows:
         add("token types", f"V_t, {letter}", sizes, spec.n_token_types * width)
     if spec.head is not None:
         word = "head, the token table again" if spec.tie_embeddings else "head"
-        added = 0 if spec.tie_embeddings else ends.token_table_params(spec)
+        added = 0 if spec.tie_embeddings else sublayers.token_table_params(spec)
         add(word, f"V, {letter}", (spec.vocab_size, width), added)
     if spec.pooler:
         add(
@@ -56,7 +56,7 @@ def table_rows(here: Here) -> Rows:
             spec.d_model**2 + spec.d_model,
         )
     rest = (
-        sum(ends.end_params(spec).values())
+        sum(sublayers.end_params(spec).values())
         + learned
         - sum(each[-1] for each in found if isinstance(each[-1], int))
     )
@@ -70,13 +70,13 @@ def learned_params(spec: ModelSpec) -> int:
     """Count the parameters of the tables of positions, one in each stack."""
     if spec.position != "learned" or spec.n_positions is None:
         return 0
-    one = position.learned_table_params(spec.n_positions, ends.table_width(spec))
+    one = sublayers.learned_table_params(spec.n_positions, ends.table_width(spec))
     return int(one * len(spec.stacks))
 
 
 def at_the_ends(spec: ModelSpec) -> int:
     """Count all parameters before and after the blocks, final norms apart."""
-    return int(sum(ends.end_params(spec).values())) + learned_params(spec)
+    return int(sum(sublayers.end_params(spec).values())) + learned_params(spec)
 
 
 def untied(here: Here) -> int:
@@ -101,7 +101,7 @@ def family() -> Rows:
     found = []
     for id in FAMILY:
         spec = catalog.entry(id).spec()
-        table, whole = ends.token_table_params(spec), model.params(spec)
+        table, whole = sublayers.token_table_params(spec), model.params(spec)
         both = table if spec.tie_embeddings else 2 * table
         found.append((id, spec.d_model, spec.tie_embeddings, table, share(both, whole)))
     return [tuple(each) for each in found]
@@ -117,7 +117,7 @@ def answer(here: Here) -> Exercise:
 
 VALUES: Values = {
     "table": table_rows,
-    "token_table": lambda here: ends.token_table_params(here.spec),
+    "token_table": lambda here: sublayers.token_table_params(here.spec),
     "ends": lambda here: at_the_ends(here.spec),
     "ends_share": lambda here: Fraction(at_the_ends(here.spec), int(model.params(here.spec))),
     "params": lambda here: model.params(here.spec),
@@ -133,7 +133,7 @@ VALUES: Values = {
     "label": lambda here: _label(here),
     "published": lambda here: _label(here) is not None,
     "blocks": lambda here: int(model.params(here.spec)) - at_the_ends(here.spec),
-    "head_flops": lambda here: ends.end_flops(here.spec, n_tokens=1)["head"],
+    "head_flops": lambda here: sublayers.end_flops(here.spec, {"tokens": 1, "sequences": 0})["head"],
     "family": lambda here: family(),
     "answer": answer,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.formulas import ffn
+from metacount.formulas import feed_forward, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import feed_forward
 from metacount.lessons.here import matrix, rows, shown
@@ -49,7 +49,7 @@ def shapes(here: Here) -> Rows:
 
 def plain_4d(spec: ModelSpec) -> int:
     """Count the parameters of a plain feed-forward that is 4·d wide."""
-    return int(ffn.plain_params(spec.d_model, WIDER * spec.d_model))
+    return int(sublayers.plain_params(spec.d_model, WIDER * spec.d_model))
 
 
 def widths(here: Here) -> Rows:
@@ -58,10 +58,10 @@ def widths(here: Here) -> Rows:
     """
     d, spec = here.spec.d_model, here.spec
     exact = Fraction(2 * WIDER * d, 3)
-    rounded = ffn.gated_d_ff(d, multiple_of=MULTIPLE_OF)
+    rounded = feed_forward.gated_d_ff(d, multiple_of=MULTIPLE_OF)
     base = plain_4d(spec)
     found = [
-        (f"{WIDER}·d", "GELU", WIDER * d, base, ffn.plain_matmul_flops(1, d, WIDER * d)),
+        (f"{WIDER}·d", "GELU", WIDER * d, base, sublayers.plain_matmul_flops(1, d, WIDER * d)),
         (
             f"{Fraction(2 * WIDER, 3)}·d",
             "SwiGLU",
@@ -73,22 +73,22 @@ def widths(here: Here) -> Rows:
             here.say("rounded up"),
             "SwiGLU",
             rounded,
-            ffn.glu_params(d, rounded),
-            ffn.glu_matmul_flops(1, d, rounded),
+            sublayers.glu_params(d, rounded),
+            sublayers.glu_matmul_flops(1, d, rounded),
         ),
         (
             here.model.id,
             here.say("gated" if spec.gated else "plain"),
             width(spec),
             _own(spec),
-            ffn.ffn_matmul_flops(1, d, width(spec), gated=spec.gated),
+            sublayers.ffn_matmul_flops(1, d, width(spec), gated=spec.gated),
         ),
     ]
     return rows(found)
 
 
 def _own(spec: ModelSpec) -> int:
-    return int(ffn.ffn_params(spec.d_model, width(spec), gated=spec.gated))
+    return int(sublayers.ffn_params(spec.d_model, width(spec), gated=spec.gated))
 
 
 def _who(name: str) -> Callable[[Here], str]:
@@ -107,7 +107,7 @@ def _gelu_equation(here: Here) -> str:
 def bias_params(spec: ModelSpec) -> int:
     """Count what biases would add to a plain feed-forward of this width."""
     d, m = spec.d_model, width(spec)
-    return int(ffn.plain_params(d, m, bias=True) - ffn.plain_params(d, m))
+    return int(sublayers.plain_params(d, m, bias=True) - sublayers.plain_params(d, m))
 
 
 def _flipped(here: Here) -> Exercise:
@@ -149,9 +149,9 @@ VALUES: Values = {
     "small_m": lambda here: len(feed_forward.GATE),
     "factor": lambda here: feed_forward.FACTOR,
     "widths": widths,
-    "two_thirds": lambda here: str(Fraction(ffn.plain_params(1, 1), ffn.glu_params(1, 1))),
-    "plain_matrices": lambda here: ffn.plain_params(1, 1),
-    "gated_matrices": lambda here: ffn.glu_params(1, 1),
+    "two_thirds": lambda here: str(Fraction(sublayers.plain_params(1, 1), sublayers.glu_params(1, 1))),
+    "plain_matrices": lambda here: sublayers.plain_params(1, 1),
+    "gated_matrices": lambda here: sublayers.glu_params(1, 1),
     "rule": lambda here: f"{Fraction(2 * WIDER, 3)}·d",
     "multiple_of": lambda here: MULTIPLE_OF,
     "own_to_plain": lambda here: Fraction(_own(here.spec), plain_4d(here.spec)),

@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cache
 
 from metacount.claims.parts import models
-from metacount.formulas import ffn, model, moe
+from metacount.formulas import model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import mixture
 from metacount.lessons.here import matrix, rows, vector
@@ -34,13 +34,13 @@ def fits(spec: ModelSpec) -> bool:
 def expert(spec: ModelSpec) -> int:
     """Count the parameters of one routed expert."""
     return int(
-        ffn.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
+        sublayers.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
     )
 
 
 def layer(spec: ModelSpec, *, active: bool) -> int:
     """Count the parameters of one mixture, all or those of one token."""
-    from metacount.formulas.block import moe_layer_params
+    from metacount.formulas.sublayers import moe_layer_params
 
     return int(moe_layer_params(spec, active=active))
 
@@ -84,7 +84,7 @@ EXPERT_FIELDS = (
 def parts(here: Here) -> Rows:
     """Count what one mixture of the model stores, and what a token uses of it."""
     spec = here.spec
-    router = moe.router_params(spec.d_model, spec.n_experts, bias=spec.router_bias)
+    router = sublayers.router_params(spec.d_model, spec.n_experts, bias=spec.router_bias)
     one = expert(spec)
     experts = (spec.n_experts * one, spec.top_k * one)
     shared = layer(spec, active=False) - router - experts[0]
@@ -134,7 +134,7 @@ def catalog_rows() -> Rows:
 
 def flops(spec: ModelSpec) -> int:
     """Count the FLOPs of one token in one mixture."""
-    from metacount.formulas.block import feed_forward_flops
+    from metacount.formulas.sublayers import feed_forward_flops
 
     return int(feed_forward_flops(spec, n_tokens=1, moe=True)["moe"])
 
@@ -182,11 +182,11 @@ VALUES: Values = {
     "twins": lambda here: here.spec.n_experts * int(model.params(dense_twin(here.spec))),
     "bytes": lambda here: _bytes(int(model.params(here.spec))),
     "active_bytes": lambda here: _bytes(int(model.active_params(here.spec))),
-    "router_flops": lambda here: 2 * moe.router_params(here.spec.d_model, here.spec.n_experts),
+    "router_flops": lambda here: 2 * sublayers.router_params(here.spec.d_model, here.spec.n_experts),
     "flops_to_expert": lambda here: Fraction(
         flops(here.spec),
         int(
-            ffn.ffn_matmul_flops(1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated)
+            sublayers.ffn_matmul_flops(1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated)
         ),
     ),
     "shared": lambda here: here.spec.n_shared_experts > 0,

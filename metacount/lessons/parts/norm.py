@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from metacount.claims.judges.executed.small import normal, small
 from metacount.claims.parts import models
-from metacount.formulas import block, model, norm
+from metacount.formulas import model, sublayers
 from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
 from metacount.modules import LayerNorm, RMSNorm, Visibility
@@ -139,10 +139,10 @@ def checked(placement: str) -> str:
 
 def placements(here: Here) -> Rows:
     """List each placement: its equation, its norms, their parameters in a block of this width."""
-    each = block.width_norm_params(here.spec)
+    each = sublayers.width_norm_params(here.spec)
     found = []
     for placement in EQUATIONS:
-        n = norm.norms_per_block(placement)
+        n = sublayers.norms_per_block(placement)
         found.append((placement, checked(placement), n, n * each, _users(placement)))
     return rows(found)
 
@@ -175,18 +175,18 @@ def all_norms(spec: ModelSpec) -> int:
 
 
 VALUES: Values = {
-    "layernorm_params": lambda here: norm.norm_params(here.spec.d_model, bias=True),
-    "rmsnorm_params": lambda here: norm.norm_params(here.spec.d_model),
+    "layernorm_params": lambda here: sublayers.norm_params(here.spec.d_model, bias=True),
+    "rmsnorm_params": lambda here: sublayers.norm_params(here.spec.d_model),
     "kinds": kinds,
     "width": lambda here: len(X),
     "root_width": lambda here: math.sqrt(len(X)),
     "at_start": lambda here: _swapped_at_start(),
     "kind": lambda here: {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[here.spec.norm],
     "placement": lambda here: here.spec.norm_placement,
-    "per_block": lambda here: norm.norms_per_block(here.spec.norm_placement),
-    "one_norm": lambda here: block.width_norm_params(here.spec),
-    "qk_norm": lambda here: block.attention_norm_params(here.spec) > 0,
-    "qk_params": lambda here: block.attention_norm_params(here.spec),
+    "per_block": lambda here: sublayers.norms_per_block(here.spec.norm_placement),
+    "one_norm": lambda here: sublayers.width_norm_params(here.spec),
+    "qk_norm": lambda here: sublayers.params_of_role(sublayers.attention_tape(here.spec), "norm") > 0,
+    "qk_params": lambda here: sublayers.params_of_role(sublayers.attention_tape(here.spec), "norm"),
     "final_norm": lambda here: here.spec.final_norm,
     "norm_params": lambda here: all_norms(here.spec),
     "placements": placements,

@@ -9,7 +9,7 @@ import torch
 
 from metacount.claims.judges.executed.small import normal
 from metacount.claims.parts import models
-from metacount.formulas import position
+from metacount.formulas import sublayers
 from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
 from metacount.modules import Attention, apply_rope, sinusoid
@@ -63,11 +63,11 @@ def kinds(here: Here) -> Rows:
     rows_of_table = spec.longest or SEQ_LEN
     head_dim = spec.head_dim or spec.v_head_dim
     added = {
-        "learned": position.learned_table_params(rows_of_table, spec.d_model),
+        "learned": sublayers.learned_table_params(rows_of_table, spec.d_model),
         "sinusoidal": 0,
-        "t5": position.t5_bias_params(spec.n_buckets or T5_BUCKETS, spec.n_heads),
+        "t5": sublayers.t5_bias_params(spec.n_buckets or T5_BUCKETS, spec.n_heads),
         "transformer_xl": spec.n_layers
-        * position.transformer_xl_params(spec.d_model, spec.n_heads, head_dim),
+        * sublayers.transformer_xl_params(spec.d_model, spec.n_heads, head_dim),
         "rope": 0,
         "alibi": 0,
     }

@@ -8,7 +8,7 @@ from functools import cache
 from metacount import catalog
 from metacount.algebra.writing import in_letters
 from metacount.claims.facts import evaluated
-from metacount.formulas import model, norm
+from metacount.formulas import model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows
 from metacount.lessons.matrices import sizes_by_letter
@@ -124,8 +124,8 @@ def slip(here: Here) -> int:
     and keys would add, over all blocks.
     """
     spec = here.spec
-    right = norm.qk_norm_params("head", spec.n_heads, spec.n_kv_heads, spec.head_dim)
-    return int(spec.n_layers * (2 * norm.norm_params(spec.d_model) - right))
+    right = sublayers.qk_norm_params("head", spec.n_heads, spec.n_kv_heads, spec.head_dim)
+    return int(spec.n_layers * (2 * sublayers.norm_params(spec.d_model) - right))
 
 
 def derived_head(here: Here) -> int:
@@ -193,11 +193,11 @@ VALUES: Values = {
         int(model.active_params(here.spec))
         - here.spec.n_layers * here.spec.d_model * (here.spec.n_experts - here.spec.top_k)
     ),
-    "n_qk": lambda here: norm.qk_norm_params("head", here.spec.n_heads, here.spec.n_kv_heads, 1),
+    "n_qk": lambda here: sublayers.qk_norm_params("head", here.spec.n_heads, here.spec.n_kv_heads, 1),
     "slip": slip,
     "slipped": lambda here: _total(here) + slip(here),
-    "layernorm": lambda here: norm.norm_params(here.spec.d_model, bias=True),
-    "rmsnorm": lambda here: norm.norm_params(here.spec.d_model),
+    "layernorm": lambda here: sublayers.norm_params(here.spec.d_model, bias=True),
+    "rmsnorm": lambda here: sublayers.norm_params(here.spec.d_model),
     "bytes": lambda here: _total(here) * DTYPE_BYTES["bf16"],
     "per_value": lambda here: DTYPE_BYTES["bf16"],
     "checkpoint": checkpoint,

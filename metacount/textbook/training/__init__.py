@@ -7,24 +7,15 @@ are those of fused attention with full checkpointing, `optimizer_bytes:muon` tho
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import backward, model, training
+from metacount.formulas import model, step
 from metacount.formulas import optimizer as optimizers
 from metacount.formulas.dim import Dim
-from metacount.formulas.forward import (
-    ATTENTIONS,
-    CHECKPOINTINGS,
-    EAGER,
-    FLASH,
-    FULL,
-    NONE,
-    Pass,
-    attention_of,
-)
 from metacount.formulas.optimizer import MASTER
 from metacount.formulas.part import WHOLE, Part, chosen_tensors
-from metacount.formulas.partly import partly
+from metacount.formulas.run import ATTENTIONS, CHECKPOINTINGS, EAGER, FLASH, FULL, NONE, Pass
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
+from metacount.spec.attention import NoAttention
 from metacount.textbook.count import fitted
 from metacount.textbook.training.blocks import block_bytes as block_bytes
 from metacount.textbook.training.blocks import block_numbers
@@ -77,14 +68,14 @@ def _named(quantity: str, *ways: str) -> str:
 TRAINING: dict[str, Count] = {
     **{
         _named("backward_matmul_flops", attention): _of_pass(
-            backward.backward_matmul_flops_by_role, attention, NONE
+            step.backward_matmul_flops_by_role, attention, NONE
         )
         for attention in ATTENTIONS
     },
-    "recompute_matmul_flops": _of_pass(backward.recompute_matmul_flops_by_role, EAGER, FULL),
+    "recompute_matmul_flops": _of_pass(step.recompute_matmul_flops_by_role, EAGER, FULL),
     **{
         _named("activation_bytes", attention, checkpointing): _of_pass(
-            training.activation_bytes_by_role, attention, checkpointing
+            step.activation_bytes_by_role, attention, checkpointing
         )
         for checkpointing in CHECKPOINTINGS
         for attention in ATTENTIONS
@@ -177,6 +168,12 @@ def training_count(
     uncovered: dict[str, str] = {}
     found: dict[str, dict[str, int] | None] = {}
     tensors = chosen_tensors(spec, part)
+    walked: list[step.Step] = []
+
+    def partial() -> step.Step:
+        if not walked:
+            walked.append(step.partial_step(spec, sizes, tensors))
+        return walked[0]
 
     def of_part(name: str) -> dict[str, Dim]:
         if name == "activation_bytes_of_block":
@@ -184,7 +181,7 @@ def training_count(
             held = ("freeze", ",".join(part.freeze))
             field, value = held if part.freeze else ("lora_rank", part.rank)
             raise SpecError(field, rule, value, "measure it instead")
-        figures: dict[str, Dim] = getattr(partly(spec, sizes, tensors), name)
+        figures: dict[str, Dim] = getattr(partial(), name)
         return figures
 
     def of_pass(
@@ -199,12 +196,12 @@ def training_count(
             found[name], uncovered[name] = None, str(error)
 
     # any kernel of attention multiplies as much in a forward, unless values are filled for flash
-    of_pass("matmul_flops", backward.forward_flops_by_role, sizes.attention, NONE)
+    of_pass("matmul_flops", step.forward_flops_by_role, sizes.attention, NONE)
     # what a backward multiplies no checkpoint changes
-    of_pass("backward_matmul_flops", backward.backward_matmul_flops_by_role, attention, NONE)
+    of_pass("backward_matmul_flops", step.backward_matmul_flops_by_role, attention, NONE)
     for name, count in (
-        ("recompute_matmul_flops", backward.recompute_matmul_flops_by_role),
-        ("activation_bytes", training.activation_bytes_by_role),
+        ("recompute_matmul_flops", step.recompute_matmul_flops_by_role),
+        ("activation_bytes", step.activation_bytes_by_role),
         ("activation_bytes_of_block", block_bytes),
     ):
         of_pass(name, count, attention, checkpointing)
@@ -249,7 +246,8 @@ def _check_way(spec: ModelSpec, run: Pass, attention: str, checkpointing: str) -
     ):
         if value not in known:
             raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
-    if attention == FLASH and attention_of(spec) is not None and run.bytes_per_value != SIXTEEN:
+    attends = not isinstance(spec.last_stack.attention, NoAttention)
+    if attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
         raise SpecError(
             "attention",
             "is of a kernel for 16-bit types",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
-from metacount.formulas.forward import FULL, SELECTIVE, Pass
-from metacount.formulas.kept import bytes_of
-from metacount.formulas.kept_masks import has_mask, window_kept
-from metacount.formulas.kept_model import block_terms
+from metacount.formulas.run import FULL, Pass
+from metacount.formulas.step import saved_in_block
 from metacount.spec import ModelSpec
 from metacount.spec.position import Rope
 from metacount.spec.stack import WITH_ATTENTION
@@ -38,9 +35,7 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     found: dict[str, int] = {}
     for kind, part, index in _blocks(spec):
         if kind not in found:
-            of_encoder = spec.has_encoder and part is not spec.decoder
-            n = run.source if of_encoder else run.seq_len
-            found[kind] = _of_block(spec, run, n, index, part is spec.decoder)
+            found[kind] = _of_block(spec, run, part, index)
     return found
 
 
@@ -76,25 +71,8 @@ def _kind(spec: ModelSpec, index: int) -> list[str]:
     return words
 
 
-def _of_block(spec: ModelSpec, run: Pass, n: int, index: int, decodes: bool) -> int:
-    if run.checkpointing == SELECTIVE:
-        rule = "has no formula of what one block keeps"
-        raise SpecError("checkpointing", rule, SELECTIVE, "choose none or full")
+def _of_block(spec: ModelSpec, run: Pass, part: Stack, index: int) -> int:
     if run.checkpointing == FULL:
+        n = run.source if spec.has_encoder and part is not spec.decoder else run.seq_len
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    masked = has_mask(spec, index)
-    every = {has_mask(spec, other) for other in range(spec.last_stack.n_layers)}
-    if window_kept(spec, run, n) and len(every) > 1:
-        rule = "has no formula of what one block keeps where some see a window"
-        raise SpecError("attention", rule, run.attention, "choose eager or flash")
-    terms = window_kept(spec, run, n) if masked else []
-    terms += block_terms(
-        spec,
-        run,
-        n,
-        rotated=spec.has_rope_layer(index),
-        cross=spec.has_encoder and decodes,
-        mixer=spec.last_stack.mixer_of(index),
-        ffn=spec.last_stack.ffn_of(index),
-    )
-    return int(bytes_of(terms))
+    return int(saved_in_block(spec, run, part, index))

@@ -12,13 +12,13 @@ S  Adam's two moments of each in 32 bits
 
 from __future__ import annotations
 
-from metacount.formulas.covered import check_alike
+from metacount.formulas.covered import check_alike, check_saved
 from metacount.formulas.dim import Dim, when
-from metacount.formulas.forward import Pass, attention_of
-from metacount.formulas.kept_attention import several
-from metacount.formulas.kept_model import blocks_terms, check_covered
-from metacount.formulas.norm import norms_per_block
 from metacount.formulas.optimizer import MASTER, STEP, adamw_state
+from metacount.formulas.run import Pass
+from metacount.formulas.step import block_stores
+from metacount.formulas.sublayers import norms_per_block
+from metacount.formulas.tape import several
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
@@ -26,25 +26,24 @@ from metacount.spec.attention import Attention
 
 SIXTEEN = 2  # bytes of a value in 16 bits
 PAIR = 2 + 1 + 2  # softmax, mask, result
-OF_PAIRS = ("probabilities", "tanh of the scores")
 
 
 def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
     """Count what the blocks of a model keep, by the letters J, N, O and V."""
     run = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=SIXTEEN)
     check_alike(spec)
-    check_covered(spec, run)
+    check_saved(spec, run)
     stack, n_layers, tokens = spec.last_stack, spec.last_stack.n_layers, batch_size * seq_len
     kept = [
-        term
-        for term in blocks_terms(spec, run, seq_len, n_layers, cross=False)
-        if term.role != "norm" and term.width == SIXTEEN and term.name not in OF_PAIRS
+        times * store.bytes
+        for times, role, store, is_of_pairs in block_stores(spec, run)
+        if role != "norm" and store.width == SIXTEEN and not is_of_pairs
     ]
-    placement, mixer = stack.norms.placement, attention_of(spec)
+    placement, mixer = stack.norms.placement, stack.attention
     n_norms = n_layers * norms_per_block(placement) - when(not stack.norms.first, 1)
     branches = 2 * n_layers
     return {
-        "J": sum(term.bytes for term in kept) - _repeated(mixer, batch_size, tokens) * n_layers,
+        "J": sum(kept) - _repeated(mixer, batch_size, tokens) * n_layers,
         "N": SIXTEEN * n_norms * tokens * spec.d_model,
         "O": branches * tokens * spec.d_model,
         "V": PAIR * n_layers * spec.n_heads * tokens * seq_len,

@@ -12,8 +12,11 @@ from metacount.claims.parts import model_of, models, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
 from metacount.formulas import model
-from metacount.formulas.forward import FULL, Pass
-from metacount.formulas.training import backward_matmul_flops, recompute_matmul_flops
+from metacount.formulas.run import FULL, Pass
+from metacount.formulas.step import (
+    backward_matmul_flops_by_role,
+    recompute_matmul_flops_by_role,
+)
 from metacount.spec import legend
 from metacount.spec.altup_rules import beyond_branches
 
@@ -30,7 +33,8 @@ WITNESS = say("formula, over the catalog")
 def _flops(spec: ModelSpec, run: Pass) -> tuple[Dim, Dim]:
     """Count the FLOPs of a forward and of its backward, in numbers or letters."""
     sizes = {"batch_size": run.batch_size, "seq_len": run.seq_len}
-    return model.matmul_flops(spec, **sizes), backward_matmul_flops(spec, run)
+    backward = backward_matmul_flops_by_role(spec, run)
+    return model.matmul_flops(spec, **sizes), sum(backward.values())
 
 
 def _step(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
@@ -44,7 +48,7 @@ def _backward(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
 
 def _recomputation(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
     run = Pass(batch_size=1, seq_len=n, checkpointing=FULL)
-    return recompute_matmul_flops(spec, run), sum(_flops(spec, run))
+    return sum(recompute_matmul_flops_by_role(spec, run).values()), sum(_flops(spec, run))
 
 
 # What is compared with what: in words, and both as computed of a model and a length.

@@ -13,11 +13,10 @@ from metacount.claims.judges.training.flops import LENGTH
 from metacount.claims.parts import percent, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
-from metacount.formulas.covered import check_alike
-from metacount.formulas.forward import FULL, NONE, Pass
-from metacount.formulas.kept import bytes_of
-from metacount.formulas.kept_model import blocks_terms, check_covered
+from metacount.formulas.covered import check_alike, check_saved
 from metacount.formulas.part import WHOLE, Part
+from metacount.formulas.run import FULL, NONE, Pass
+from metacount.formulas.step import saved_in_blocks
 from metacount.spec import Workload, legend
 from metacount.textbook.training import TrainingCount, training_count
 from metacount.textbook.training.memory import activation_amounts, inputs_of_blocks
@@ -145,13 +144,13 @@ def _readings(spec: ModelSpec, batch_size: Dim, n: Dim, checkpointing: str) -> d
     """Count what blocks keep, first as our modules run, then by the conventions of formulas."""
     run = Pass(batch_size=batch_size, seq_len=n)
     check_alike(spec)
-    check_covered(spec, run)
+    check_saved(spec, run)
     if checkpointing == FULL:
         return {"every block keeps its input alone": inputs_of_blocks(spec, run)}
     a = activation_amounts(spec, batch_size, n)
-    kept = blocks_terms(spec, run, n, spec.last_stack.n_layers, cross=False)
+    saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
     return {
-        "as our modules run, norms and softmax in 32 bits and no dropout": bytes_of(kept),
+        "as our modules run, norms and softmax in 32 bits and no dropout": saved,
         "in 16 bits, of a norm its input alone, with dropout after each branch and softmax": (
             a["J"] + a["N"] + a["O"] + a["V"]
         ),
