@@ -10,7 +10,7 @@ from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
 from metacount.sharding.asked import SCHEDULES, Asked
-from metacount.sharding.formula.kinds import STATES
+from metacount.sharding.by_formula import STATES
 from metacount.sharding.links import PER_MACHINE
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 

@@ -7,6 +7,17 @@ from metacount.frozen import frozen
 
 
 @frozen
+class Sum:
+    """What one part of a model sums to: how many blocks have it, and the values of one of them."""
+
+    copies: Dim = 0
+    one: Dim = 0
+    params: Dim = 0
+    active: Dim = 0
+    flops: Dim = 0
+
+
+@frozen
 class Part:
     """One part of one stack (of none: `stack` is empty), or of all its blocks.
 
@@ -29,30 +40,26 @@ def part(
     name: str,
     kind: str,
     described: str,
-    params: Dim,
     fields: str,
+    found: Sum,
     *,
-    stack: str = "",
-    copies: Dim = 1,
-    **counts: Dim,
+    stack: str,
+    cache: Dim,
 ) -> Part:
-    """Make a part of `params` parameters;
-    `counts` are its active ones, its `flops` and its `cache`.
-    """
-    values = {
-        "params": params * copies,
-        "active_params": counts.pop("active", params) * copies,
-        "matmul_flops": counts.pop("flops", 0),
-        "kv_cache_bytes": counts.pop("cache", 0),
-    }
-    assert not counts, counts
+    """Make a part of what was summed; an end and all norms of a stack are one part each."""
+    is_one = not stack or name == "norms"
     return Part(
         name=name,
         stack=stack,
         kind=kind,
         described=described,
-        copies=copies,
-        one=params,
-        values=values,
+        copies=1 if is_one else found.copies,
+        one=found.params if is_one else found.one,
+        values={
+            "params": found.params,
+            "active_params": found.active,
+            "matmul_flops": found.flops,
+            "kv_cache_bytes": cache,
+        },
         fields=tuple(fields.split()),
     )

@@ -14,27 +14,34 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
-from metacount.diff.around import around_parts
 from metacount.diff.described import (
     attention_described,
     mixture_described,
     table_described,
     times_d,
 )
-from metacount.diff.part import Part, part
-from metacount.diff.shared import shared_parts
-from metacount.formulas import block, ends, indexed, model, stack, sublayers
-from metacount.formulas.attention import lettered_layers
+from metacount.diff.part import Part, Sum, part
+from metacount.formulas import ends, model
+from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim
-from metacount.formulas.recurrent import mixer_of
-from metacount.formulas.terms import Product, Weight, flops_of, params_of
+from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
+from metacount.formulas.terms import CROSS_PAIRS, Product, Weight
 from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.attention import NoAttention
 from metacount.spec.mla import LatentAttention
+from metacount.spec.stack import SHARING
 from metacount.textbook.closed_form import run_sizes
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
+ENDS = ("embedding", "positions", "head", "pooler")  # of the model, not of a stack of it
+BESIDE, AROUND = "beside the branches", "around the blocks"
+OF_EACH_BLOCK = ("altup.", "laurel.", "per_layer_input.")
+OF_NO_BLOCK = ("copies.", "per_layer_inputs.")
 
 
 def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
@@ -47,7 +54,7 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
     for name in ("encoder", "decoder"):
         if getattr(spec, name) is not None:
             found += made.of_stack(name)
-    return tuple(one for one in (*found, *made.ends_after()) if one is not None)
+    return (*found, *made.ends_after())
 
 
 class _Parts:
@@ -58,204 +65,93 @@ class _Parts:
         sizes = run_sizes(structure, run)
         self.batch, self.seq = sizes["batch_size"], sizes["seq_len"]
         self.source, self.bytes = sizes["source_len"], sizes["bytes_per_value"]
-        self.run = model.forward_run(spec, batch_size=self.batch, seq_len=self.seq)
-        self.end_params = ends.end_params(spec)
-        self.end_flops = ends.end_flops(spec, n_tokens=self.batch * self.seq)
+        self.sums = sums_of(
+            spec,
+            model.forward_run(
+                spec, batch_size=self.batch, seq_len=self.seq, source_len=self.source
+            ),
+        )
 
     def ends_before(self) -> list[Part]:
         """List the tables that tokens and positions are looked up in."""
-        spec, plain, found = self.spec, self.plain, []
+        plain, found = self.plain, []
         if plain.embedding is not None:
-            found.append(
-                part(
-                    "embedding",
-                    "table",
-                    table_described(plain),
-                    self.end_params["embedding"],
-                    "embedding",
-                    flops=self.end_flops["embedding"],
-                )
-            )
+            found.append(self._part("embedding", "table", table_described(plain), "embedding"))
         if plain.position != "none":
-            params = model.params_by_role(spec)["position"]
             word = plain.position
             rows = f", {plain.n_positions} rows" if plain.n_positions else ""
-            found.append(
-                part(
-                    "positions",
-                    word,
-                    word + rows,
-                    params,
-                    "positions",
-                    flops=self._position_flops(),
-                )
-            )
+            found.append(self._part("positions", word, word + rows, "positions"))
         return found
-
-    def _position_flops(self) -> Dim:
-        """Count what Transformer-XL multiplies in the blocks of its one stack; others: nothing."""
-        if isinstance(self.plain.last_stack.attention, NoAttention):
-            return 0
-        return self.spec.last_stack.n_layers * self._self_attention(self.seq)["position"]
-
-    def _self_attention(self, n: Dim) -> dict[str, Dim]:
-        return block.self_attention_flops(
-            self.spec, batch_size=self.batch, n_queries=n, n_keys=n, n_pairs=n * n, absorbed=False
-        )
 
     def of_stack(self, name: str) -> list[Part]:
         """List what the blocks of a stack are made of, and its norms."""
-        spec, plain = self.spec, self.plain
-        n_layers = getattr(spec, name).n_layers
-        cross = plain.has_encoder and name == "decoder"
-        tokens = self.source if plain.has_encoder and name == "encoder" else self.seq
-        mixer = plain.last_stack.attention
-        latent = isinstance(mixer, LatentAttention)
-        n_attending = n_layers - stack.borrowing_layers(spec)
-        if not plain.last_stack.uniform:
-            n_attending = sum(stack.attention_layers(spec))
-        found: list[Part] = []
-        if not isinstance(mixer, NoAttention) and plain.last_stack.shared is None:
-            found.append(
-                part(
-                    "attention",
-                    "mla" if latent else "heads",
-                    attention_described(plain),
-                    block.self_attention_params(spec),
-                    "decoder.attention",
-                    stack=name,
-                    copies=n_attending,
-                    flops=n_attending * self._self_attention(tokens)["attention"],
-                    cache=0 if name == "encoder" else self._cache(),
-                )
-            )
-        if cross:
-            flops = block.cross_attention_flops(
-                spec,
-                batch_size=self.batch,
-                n_queries=self.seq,
-                source_len=self.source,
-                cached=False,
-            )
-            found.append(
-                part(
-                    "cross-attention",
-                    "heads",
-                    attention_described(plain),
-                    block.gqa_params(spec, sinks=False),
-                    "decoder.attention",
-                    stack=name,
-                    copies=n_layers,
-                    flops=n_layers * flops["attention"],
-                    cache=self._cross_cache(),
-                )
-            )
-        found += self._indexer(name)
-        run = {"batch_size": self.batch, "seq_len": self.seq}
-        found += shared_parts(spec, plain, name, self._cache(), **run)
-        found += self._recurrent(name)
-        found += self._feed_forwards(name, n_layers, self.batch * tokens)
-        found += around_parts(spec, plain, name, **run)
-        weights = stack.stack_weights(spec, n_layers, cross=cross)
-        params = params_of(weight for weight in weights if weight.role == "norm")
-        norms = plain.last_stack.norms
-        found.append(
-            part(
-                "norms",
-                norms.kind,
-                f"{norms.kind}, {norms.placement}",
-                params,
-                "decoder.norms embedding.norm decoder.attention.qk_norm",
-                stack=name,
-            )
-        )
+        plain, found = self.plain, []
+        last, norms = plain.last_stack, plain.last_stack.norms
+        mixer, like, shared = last.attention, last.feed_forward, last.shared
+        heads = attention_described(plain)
+        kind = "mla" if isinstance(mixer, LatentAttention) else "heads"
+        act = made = width = ""
+        if like is not None:
+            act = activated(like.activation, like.swish_beta, gated=like.gated)
+            made = "gated" if like.gated else "plain"
+            width = f"m = {like.d_ff} = {times_d(like.d_ff, plain)}" if like.d_ff else ""
+        cache = 0 if name == "encoder" and plain.has_encoder else self._cache()
+
+        def add(part_name: str, kind: str, described: str, fields: str, cache: Dim = 0) -> None:
+            found.append(self._part(part_name, kind, described, fields, stack=name, cache=cache))
+
+        if not isinstance(mixer, NoAttention) and shared is None:
+            add("attention", kind, heads, "decoder.attention", cache)
+        if plain.has_encoder and name == "decoder":
+            add("cross-attention", "heads", heads, "decoder.attention", self._cross_cache())
+        index = getattr(mixer, "indexer", None)
+        if (name, "indexer") in self.sums:
+            said = f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
+            add("indexer", "blocks", said, "decoder.attention.indexer", self._index_cache())
+        if shared is not None:
+            own = "" if shared.adapter_rank is None else f", adapters of rank {shared.adapter_rank}"
+            fields = "decoder.attention decoder.feed_forward decoder.shared.n_blocks"
+            add("shared blocks", "shared", f"{heads}, {act}, {width}", fields, cache)
+            fields = "decoder.shared decoder.mixer_pattern"
+            add("uses of shared blocks", "shared", f"a linear layer{own}", fields)
+        if last.recurrent.word != "none":
+            word = last.recurrent.word
+            fields = "decoder.recurrent decoder.mixer_pattern"
+            add("recurrent mixer", word, word.replace("_", " "), fields)
+        if like is not None and like.d_ff is not None and shared is None:
+            add("feed-forward", made, f"{act}, {width}", "decoder.feed_forward")
+        if last.mixture is not None:
+            fields = "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated"
+            add("mixture", f"{made} mixture", mixture_described(last.mixture, act), fields)
+        if (name, "borrowing attention") in self.sums:
+            said = f"{heads}, keys and values of earlier layers"
+            add("borrowing attention", "heads", said, "decoder.attention.n_kv_shared_layers")
+        if like is not None and like.second is not None:
+            said = f"{act}, m_2 = {like.second} = {times_d(like.second, plain)}"
+            fields = "decoder.feed_forward.second decoder.feed_forward.second_pattern"
+            add("second feed-forward", made, said, fields)
+        self._streams(add, name)
+        fields = "decoder.norms embedding.norm decoder.attention.qk_norm"
+        add("norms", norms.kind, f"{norms.kind}, {norms.placement}", fields)
         return found
 
-    def _indexer(self, name: str) -> list[Part]:
-        """List the block indexer, as many blocks as have it; its norms are among the others."""
-        spec, said = self.spec, indexed.block_index(self.plain)
-        if said is None:
-            return []
-        copies = indexed.indexed_layers(spec, spec.last_stack.n_layers)
-        weights = indexed.index_weights(spec)
-        terms: tuple[Weight | Product, ...] = (*weights, *indexed.index_products(spec))
-        return [
-            part(
-                "indexer",
-                "blocks",
-                f"{said.n_heads} heads, {said.top_blocks} blocks of {said.block_len} positions",
-                params_of(weight for weight in weights if weight.role == "attention"),
-                "decoder.attention.indexer",
-                stack=name,
-                copies=copies,
-                flops=copies * flops_of(terms, self.run),
-                cache=self._index_cache(),
-            )
-        ]
-
-    def _recurrent(self, name: str) -> list[Part]:
-        """List the mixer that keeps a state, as many blocks as have it."""
-        spec, recurrent = self.spec, self.spec.last_stack.recurrent
-        mixer = mixer_of(recurrent)
-        if mixer is None:
-            return []
-        copies, weights = stack.recurrent_layers(spec), sublayers.recurrent_weights(spec)
-        terms: tuple[Weight | Product, ...] = (*weights, *mixer.products(recurrent))
-        word: str = vars(type(recurrent))["word"]
-        return [
-            part(
-                "recurrent mixer",
-                word,
-                word.replace("_", " "),
-                params_of(weight for weight in weights if weight.role == "recurrent"),
-                "decoder.recurrent decoder.mixer_pattern",
-                stack=name,
-                copies=copies,
-                flops=copies * flops_of(terms, self.run),
-            )
-        ]
-
-    def _feed_forwards(self, name: str, n_layers: Dim, n_tokens: Dim) -> list[Part]:
-        """List the dense feed-forward and the mixture, as many blocks as have each."""
-        spec, plain, found = self.spec, self.plain, []
-        like, mixture = plain.last_stack.feed_forward, plain.last_stack.mixture
-        if like is None or plain.last_stack.shared is not None:
-            return []
-        act = activated(like.activation, like.swish_beta, gated=like.gated)
-        made = "gated" if like.gated else "plain"
-        n_moe, n_dense = stack.moe_layers(spec, n_layers), stack.dense_layers(spec, n_layers)
-        if like.second is not None:
-            n_dense = n_dense - lettered_layers(n_layers, like.second_pattern, "W")
-        if like.d_ff is not None:
-            flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=False)["ffn"]
-            found.append(
-                part(
-                    "feed-forward",
-                    made,
-                    f"{act}, m = {like.d_ff} = {times_d(like.d_ff, plain)}",
-                    block.dense_ffn_params(spec),
-                    "decoder.feed_forward",
-                    stack=name,
-                    copies=n_dense,
-                    flops=n_dense * flops,
-                )
-            )
-        if mixture is not None:
-            flops = block.feed_forward_flops(spec, n_tokens=n_tokens, moe=True)["moe"]
-            found.append(
-                part(
-                    "mixture",
-                    f"{made} mixture",
-                    mixture_described(mixture, act),
-                    block.moe_layer_params(spec, active=False),
-                    "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated",
-                    stack=name,
-                    copies=n_moe,
-                    flops=n_moe * flops,
-                    active=block.moe_layer_params(spec, active=True),
-                )
-            )
-        return found
+    def _streams(self, add: Callable[..., None], name: str) -> None:
+        """List AltUp, LAuReL and each layer's own embedding:
+        in every block, and before and after them.
+        """
+        last = self.plain.last_stack
+        has = {
+            "AltUp": last.altup and f"AltUp of {last.altup.n_inputs} copies",
+            "LAuReL": last.laurel and f"LAuReL of rank {last.laurel.rank}",
+            "embeddings": last.layer_inputs and f"a layer's embedding of {last.layer_inputs.width}",
+        }
+        if (name, BESIDE) in self.sums:
+            said = ", ".join(words for words in has.values() if words)
+            fields = "decoder.altup decoder.laurel decoder.layer_inputs.width"
+            add(BESIDE, "around", said, fields)
+        if (name, AROUND) in self.sums:
+            said = ", ".join(words for key, words in has.items() if words and key != "LAuReL")
+            add(AROUND, "around", said, "decoder.layer_inputs.vocab_size")
 
     def ends_after(self) -> list[Part]:
         """List the head with what stands before it, and the pooler."""
@@ -263,21 +159,23 @@ class _Parts:
         if plain.head is not None and plain.embedding is not None:
             said = table_described(plain)
             said += ", the token table" if plain.head.tied else ""
-            params = self.end_params["head"] + self.end_params["norm"]
-            found.append(part("head", "head", said, params, "head", flops=self.end_flops["head"]))
+            found.append(self._part("head", "head", said, "head"))
         if plain.pooler:
-            flops = ends.pooler_flops(self.spec, batch_size=self.batch)["other"]
-            found.append(
-                part(
-                    "pooler",
-                    "pooler",
-                    "tanh(dense(first token))",
-                    self.end_params["other"],
-                    "pooler",
-                    flops=flops,
-                )
-            )
+            found.append(self._part("pooler", "pooler", "tanh(dense(first token))", "pooler"))
         return found
+
+    def _part(
+        self,
+        name: str,
+        kind: str,
+        described: str,
+        fields: str,
+        *,
+        stack: str = "",
+        cache: Dim = 0,
+    ) -> Part:
+        found = self.sums.get((stack, name), Sum())
+        return part(name, kind, described, fields, found, stack=stack, cache=cache)
 
     def _cross_cache(self) -> Dim:
         return model.cross_kv_cache_bytes(
@@ -296,4 +194,71 @@ class _Parts:
         return both - self._cross_cache() - self._index_cache()
 
     def _index_cache(self) -> Dim:
-        return self.batch * self.seq * self.bytes * indexed.index_cache_values(self.spec)
+        return self.batch * self.seq * self.bytes * model.index_cache_values(self.spec)
+
+
+def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
+    """Sum a model's tensors and products by stack and by part."""
+    found: dict[tuple[str, str], list[tuple[Dim, Weight | Product]]] = {}
+    known: set[str] = set()
+    for piece in nominal_pieces(spec):
+        stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
+        for term in (*piece.tape.weights, *piece.tape.products):
+            if piece.place != BLOCK and term.name.startswith(ends.OF_MODEL):
+                if term.name in known:  # the encoder has it too
+                    continue
+                known.add(term.name)
+            name = part_of(piece, term)
+            key = ("" if name in ENDS else stack, name)
+            found.setdefault(key, []).append((piece.times, _generic(piece, term)))
+    return {key: _sum(spec, merged(terms), run) for key, terms in found.items()}
+
+
+def _generic(piece: Piece, term: Weight | Product) -> Weight | Product:
+    return generic(term) if piece.place == BLOCK and isinstance(term, Weight) else term
+
+
+def _sum(
+    spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]
+) -> Sum:
+    """Sum the terms of one part, which as many blocks have."""
+    shared = spec.last_stack.shared
+    weights = [
+        (shared.n_blocks if shared is not None and one.name.startswith(STORED) else n, one)
+        for n, one in terms
+        if isinstance(one, Weight)
+    ]
+    return Sum(
+        copies=weights[0][0] if weights else 0,
+        one=sum(one.params for _, one in weights),
+        params=sum(n * one.params for n, one in weights),
+        active=sum(n * one.active for n, one in weights),
+        flops=sum(n * one.flops(run) for n, one in terms),
+    )
+
+
+def part_of(piece: Piece, term: Weight | Product) -> str:
+    """Name the part of a model that a tensor or a product belongs to."""
+    name, role = term.name.removeprefix(STORED), term.role
+    if name.startswith("head_transform."):
+        return "head"
+    if role == "norm":
+        return "norms"
+    if name.startswith(OF_EACH_BLOCK) or (role == "other" and isinstance(term, Product)):
+        return BESIDE
+    if name.startswith(OF_NO_BLOCK):
+        return AROUND
+    if name.startswith("shared_use."):
+        return "uses of shared blocks"
+    if piece.layer.mixer == SHARING:
+        return "shared blocks"
+    if name.startswith("cross_attn.") or getattr(term, "per", "") == CROSS_PAIRS:
+        return "cross-attention"
+    if name.startswith(("self_attn.indexer.", "index ")) and piece.layer.indexed:
+        return "indexer"
+    if role == "attention":
+        return "borrowing attention" if piece.layer.borrows else "attention"
+    if role == "ffn":
+        return "second feed-forward" if piece.layer.second else "feed-forward"
+    named = {"position": "positions", "recurrent": "recurrent mixer", "moe": "mixture"}
+    return "pooler" if name.startswith("pooler.") else named.get(role, role)

@@ -10,7 +10,18 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
 from metacount.formulas.run import EAGER, FLASH, SDPA
-from metacount.formulas.tape import FLAG, FLOAT32, FLOAT64, INDEX, Store, Tape, Tensor, several
+from metacount.formulas.tape import (
+    COLUMNS,
+    FLAG,
+    FLOAT32,
+    FLOAT64,
+    INDEX,
+    ROWS,
+    Store,
+    Tape,
+    Tensor,
+    several,
+)
 from metacount.formulas.terms import (
     CACHED,
     CROSS_PAIRS,
@@ -75,6 +86,7 @@ def attention_core(
     card, arXiv:2508.10925, sec. 2.2 (sinks).
     """
     run, (key, value) = t.run, widths
+    t.exchange_keys(k, k.rows * groups * 2 * key)  # values are filled up to the width of keys
     t.products += [
         Product(role=t.role, name=name, width=width, per=sees.pairs) for name, width in parts
     ]
@@ -109,7 +121,7 @@ def attention_core(
         scores = t.record("mask", t.like(scores), [(mask, scores.grad)])
     columns = pairs_columns
     if sinks:
-        scores = t.like(scores, grad=t.weight(sinks, heads) or scores.grad)
+        scores = t.like(scores, grad=t.weight(sinks, heads, cut=COLUMNS) or scores.grad)
         columns = pairs_columns + heads
     softmax = t.like(scores, columns=columns)
     t.record("softmax", softmax, [(softmax, softmax.grad)])
@@ -240,10 +252,9 @@ def grouped_attention(
     own = source is None
     made_of = x if source is None else source
     gate = None
-    asking = x if asks is None else asks
-    q = t.linear(
-        asking, f"{name}.q_proj", (2 if part.output_gate and own else 1) * h * w, bias=part.q_bias
-    )
+    asking = t.sum_gradients(x) if asks is None else asks
+    width = (2 if part.output_gate and own else 1) * h * w
+    q = t.linear(asking, f"{name}.q_proj", width, bias=part.q_bias, cut=COLUMNS)
     q = adapted(t, q, asking, "q", adapter_rank)
     if part.output_gate and own:
         copied = several(h)
@@ -251,9 +262,9 @@ def grouped_attention(
     if borrows:
         k = v = t.tensor(g * w, TOKENS, grad=True)
     else:
-        k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias)
+        k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias, cut=COLUMNS)
         k = adapted(t, k, made_of, "k", adapter_rank)
-        v = t.linear(made_of, f"{name}.v_proj", g * w, bias=part.v_bias)
+        v = t.linear(made_of, f"{name}.v_proj", g * w, bias=part.v_bias, cut=COLUMNS)
         v = adapted(t, v, made_of, "v", adapter_rank)
     if own:
         q = _head_norm(t, part, q, f"{name}.q_norm", h, norms)
@@ -294,7 +305,8 @@ def grouped_attention(
     )
     if gate is not None:
         y = t.mul(y, t.from_result(gate, "sigmoid"))
-    y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias)
+    y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias, cut=ROWS)
+    y = t.sum_over_ranks(y)
     return t.scale(y, part.out_scale)
 
 
@@ -315,8 +327,9 @@ def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tenso
     if rank is None:
         return y
     prefix, t.prefix = t.prefix, ""
-    low = t.linear(x, f"shared_use.adapters.{name}.down_proj", rank)
-    y = t.add(y, t.linear(low, f"shared_use.adapters.{name}.up_proj", y.columns))
+    low = t.linear(x, f"shared_use.adapters.{name}.down_proj", rank, cut=ROWS)
+    up = t.linear(low, f"shared_use.adapters.{name}.up_proj", y.columns, cut=COLUMNS)
+    y = t.add(y, up)
     t.prefix = prefix
     return y
 
@@ -326,12 +339,13 @@ def _head_norm(t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms
     width = part.head_dim
     if part.qk_norm == "full":
         return t.norm(x, name, altered(RMS, unit_offset=norms.unit_offset))
-    if part.qk_norm == "head":
-        made = altered(RMS, unit_offset=norms.unit_offset)
-        return t.norm(x, name, made, rows=x.rows * heads, width=width)
-    if part.qk_norm == "layernorm":
-        return t.norm(x, name, LAYER, rows=x.rows * heads, width=width)
-    return x
+    made = {"head": altered(RMS, unit_offset=norms.unit_offset), "layernorm": LAYER}
+    kind = made.get(part.qk_norm)
+    if kind is None:
+        return x
+    for _ in range(1 + kind.bias):  # the heads of all ranks share the weight
+        x = t.sum_gradients(x, width)
+    return t.norm(x, name, kind, rows=x.rows * heads, width=width)
 
 
 def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: Sees) -> Tensor:
@@ -402,11 +416,13 @@ def latent_attention(
     split = (("not rotated", query * h * plain), ("rotated", query * h * turned))
     latent = None
     if part.q_lora_rank is None:
-        q = t.linear(x, "self_attn.q_proj", h * (plain + turned), split=split)
+        q = t.sum_gradients(x)
+        q = t.linear(q, "self_attn.q_proj", h * (plain + turned), split=split, cut=COLUMNS)
     else:
         latent = t.linear(x, "self_attn.q_a_proj", part.q_lora_rank, bias=part.bias)
         latent = t.norm(latent, "self_attn.q_a_layernorm", RMS)
-        q = t.linear(latent, "self_attn.q_b_proj", h * (plain + turned), split=split)
+        q = t.sum_gradients(latent)
+        q = t.linear(q, "self_attn.q_b_proj", h * (plain + turned), split=split, cut=COLUMNS)
         q = t.record("scale", t.like(q)) if part.scaled else q
     both = t.linear(
         x,
@@ -427,12 +443,14 @@ def latent_attention(
     if part.indexer is not None:
         assert latent is not None  # the spec requires it
         position_index(t, part.indexer, x, latent, sees)
-    expanding = Tensor(kept.store, rank, CACHED, kept.grad)
+    t.sum_gradients(k_r)
+    expanding = t.sum_gradients(Tensor(kept.store, rank, CACHED, kept.grad))
     expanded = t.linear(
         expanding,
         "self_attn.kv_b_proj",
         h * (plain + value),
         split=(("keys", rank * h * plain), ("values", rank * h * value)),
+        cut=COLUMNS,
     )
     key = plain + turned
     q = t.record("cat", t.like(q_n, columns=h * key, grad=q_n.grad or q_r.grad))
@@ -459,7 +477,7 @@ def latent_attention(
             t, q, k, v, sees, heads=h, groups=h, widths=(key, value), parts=parts,
             softcap=part.softcap,
         )  # fmt: skip
-    return t.linear(y, "self_attn.o_proj", d_model, bias=part.bias)
+    return t.sum_over_ranks(t.linear(y, "self_attn.o_proj", d_model, bias=part.bias, cut=ROWS))
 
 
 def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees) -> None:
@@ -498,8 +516,8 @@ def block_index(t: Tape, part: BlockIndexer, x: Tensor) -> None:
     u.role = "attention"
     h, width = part.n_heads, part.head_dim
     x = u.detach(x)
-    q = u.linear(x, f"{INDEXER}.q_proj", h * width)
-    k = u.linear(x, f"{INDEXER}.k_proj", width)
+    q = u.linear(x, f"{INDEXER}.q_proj", h * width, cut=COLUMNS)
+    k = u.linear(x, f"{INDEXER}.k_proj", width, cut=COLUMNS)
     q = u.norm(q, f"{INDEXER}.q_norm", RMS, rows=q.rows * h, width=width)
     k = u.norm(k, f"{INDEXER}.k_norm", RMS)
     scores = u.like(q, columns=h * u.run.n_keys)

@@ -30,14 +30,30 @@ def is_symbolic(x: Dim) -> bool:
 
 
 def is_zero(x: Dim) -> bool:
-    """Tell whether `x` is the int 0, which says in a model's structure that it has none.
+    """Tell whether `x` is 0, which says in a model's structure that it has none.
 
     A symbol is never zero here, and neither is an array, whatever it holds.
 
     >>> is_zero(0), is_zero(1)
     (True, False)
     """
-    return isinstance(x, int) and x == 0
+    return (isinstance(x, int) or is_symbolic(x)) and bool(x == 0)
+
+
+def chunk(size: Dim, degree: Dim, index: Dim) -> Dim:
+    """Count the values of `size` that part `index` of `degree` has: ⌈size / degree⌉, then the rest.
+
+    max(0, min(c, size - index·c)) with c = ⌈size / degree⌉
+
+    Returns: a count; the last parts may have fewer, or none.
+    Source: `torch.chunk`, by which torch's DTensor and FSDP2 cut.
+
+    >>> [chunk(10, 4, index) for index in range(4)], [chunk(2, 4, index) for index in range(4)]
+    ([3, 3, 3, 1], [1, 1, 0, 0])
+    """
+    each = -(-size // degree)
+    mine = smaller(each, size - index * each)
+    return mine - smaller(mine, 0)
 
 
 def when(condition: bool, x: Dim) -> Dim:

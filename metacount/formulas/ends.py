@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.formulas import altup
 from metacount.formulas.dim import Dim
-from metacount.formulas.tape import INDEX, Store, Tape, Tensor, several
+from metacount.formulas.tape import COLUMNS, INDEX, Store, Tape, Tensor, several
 from metacount.formulas.terms import SEQUENCES, Product
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
@@ -56,7 +56,9 @@ def embed(
     x = t.tensor(width, word, grad=False)
     if tables is not None:
         ids = t.constant(n, width=INDEX)
-        x = t.look_up("embed_tokens", tables.vocab_size, width, ids, role="embedding", word=word)
+        name, size = "embed_tokens", tables.vocab_size
+        x = t.look_up(name, size, width, ids, role="embedding", word=word, cut=COLUMNS)
+        x = t.sum_over_ranks(x)
         if tables.n_token_types:
             types = t.constant(n, width=INDEX)
             made = t.look_up(
@@ -132,7 +134,7 @@ def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
             x = t.norm(x, "head_transform.norm", norms)
         logits = _head(t, x, tables.vocab_size, tied=head.tied)
         if head.bias:
-            logits.grad = t.weight(f"{HEAD}.bias", tables.vocab_size) or logits.grad
+            logits.grad = t.weight(f"{HEAD}.bias", tables.vocab_size, cut=COLUMNS) or logits.grad
         logits = t.scale(logits, head.scale)
         if head.softcap is not None:
             logits = t.from_result(logits, "tanh")
@@ -145,13 +147,17 @@ def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
 
 
 def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
+    tp = t.run.rank.tp
+    padded = x.rows * tp * -(-vocab_size // tp)
+    x = t.sum_gradients(x)
     if not tied:
-        return t.linear(x, HEAD, vocab_size)
+        y = t.linear(x, HEAD, vocab_size, cut=COLUMNS)
+        return t.gather_parts(y, padded, backward=False)
     trained = t.is_trained("embed_tokens.weight")
     width = vocab_size * x.columns
     t.products.append(Product(role="head", name="tied head", width=width, per=x.word))
     y = t.tensor(vocab_size, x.word, grad=x.grad or trained)
-    return t.record(
+    t.record(
         "tied head",
         y,
         [(x, trained)],
@@ -160,6 +166,7 @@ def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
         factors=(x.grad, trained),
         results=[y.store],
     )
+    return t.gather_parts(y, padded, backward=False)
 
 
 def loss(t: Tape, logits: Tensor) -> None:

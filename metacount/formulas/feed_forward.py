@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metacount.formulas.attention import adapted
-from metacount.formulas.dim import Dim
-from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
+from metacount.formulas.dim import Dim, chunk
+from metacount.formulas.tape import COLUMNS, FLAG, INDEX, ROWS, Store, Tape, Tensor
 from metacount.spec.ffn import FeedForward
 from metacount.spec.moe import Mixture
 
@@ -32,21 +32,22 @@ def feed_forward(
     their d_ff is our m.
     """
     t.role, d_model = role, x.columns
+    x = t.sum_gradients(x)
     if not part.gated:
-        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias)
+        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias, cut=COLUMNS)
         up = adapted(t, up, x, "up", adapter_rank)
         t.role = role
         hidden = t.activation(up, part.activation, part.swish_beta)
     else:
-        gate = t.linear(x, f"{name}.gate_proj", width, bias=part.bias)
-        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias)
+        gate = t.linear(x, f"{name}.gate_proj", width, bias=part.bias, cut=COLUMNS)
+        up = t.linear(x, f"{name}.up_proj", width, bias=part.bias, cut=COLUMNS)
         if adapter_rank is not None:
             both = t.record("cat", t.like(gate, columns=2 * width, grad=gate.grad or up.grad))
             both = adapted(t, both, x, "gate_up", adapter_rank)
             gate, up = t.part(both, width), t.part(both, width)
         hidden = gated(t, t.scale(gate, part.gate_scale), up, part)
-    y = t.linear(hidden, f"{name}.down_proj", d_model, bias=part.bias)
-    return t.scale(y, part.scale)
+    y = t.linear(hidden, f"{name}.down_proj", d_model, bias=part.bias, cut=ROWS)
+    return t.scale(t.sum_over_ranks(y), part.scale)
 
 
 def gated(t: Tape, gate: Tensor, up: Tensor, part: FeedForward) -> Tensor:
@@ -76,20 +77,32 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; LongCat-Flash, arXiv:2509.01322,
     eq. 1 (zero experts); the gate on shared experts is Qwen1.5-MoE's.
     """
-    t.role, n, d_model = "moe", x.rows, x.columns
+    t.role, n, d_model, rank = "moe", x.rows, x.columns, t.run.rank
     weights = route(t, part, x, name)
-    rows = n * part.top_k
+    apart = rank.ep != 1  # whole experts on ranks of their own
+    padded = rank.tp * -(-n // rank.tp) if apart else n
+    if apart:
+        t.gather_gradient(weights, padded * part.top_k, "choice")
+        t.gather_gradient(x, padded * d_model)
+    else:
+        t.sum_gradients(weights, n * part.top_k, "router")
+        t.sum_gradients(x)
+    rows = part.top_k * (chunk(n, rank.tp, rank.tp_index) if apart else n)
     token, order = t.constant(rows, width=INDEX), t.constant(rows, width=INDEX)
     weight = t.narrow(t.index(weights, order, Tensor(Store(rows, 1, t.run.wide), 1, x.word, False)))
     read = Tensor(Store(rows, d_model, t.run.value), d_model, x.word, False)
     read = t.index(x, token, read)
     if part.router_scales_input:
         read = t.mul(read, weight)
-    y = experts(t, part, like, read, name)
+    y = (experts_elsewhere if apart else experts)(t, part, like, read, name)
     if not part.router_scales_input:
         y = t.mul(y, weight)
     out = Tensor(Store(n, d_model, t.run.value), d_model, x.word, y.grad)
     out = t.record("index_add", out, [(token, y.grad), (y, y.grad)])
+    if apart:
+        out = t.gather_parts(out, padded * d_model, backward=False)
+    else:
+        out = t.sum_over_ranks(out)
     shared = part.shared
     if shared is None:
         return out
@@ -114,13 +127,14 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     k, rows = part.top_k, x.rows
     weights = Tensor(Store(rows, k, t.run.wide), k, x.word, logits.grad)
     if part.mixer_jitter is not None:
-        for _ in range(k):
-            far = t.constant(rows, part.n_scores, width=FLAG)
-            left = t.record("mask", t.like(logits), [(far, logits.grad)])
-            softmax = t.from_result(left, "softmax")
-            expert = t.constant(rows, width=INDEX)
-            one = Tensor(Store(rows, 1, t.run.wide), 1, x.word, logits.grad)
-            t.gather(softmax, expert, one)
+        # the k choices one after another, each as large: here they are one
+        every = rows * k
+        far = t.constant(every, part.n_scores, width=FLAG)
+        scores = Tensor(Store(every, part.n_scores, t.run.wide), part.n_scores, x.word, logits.grad)
+        left = t.record("mask", scores, [(far, logits.grad)])
+        softmax = t.from_result(left, "softmax")
+        expert = t.constant(every, width=INDEX)
+        t.gather(softmax, expert, Tensor(Store(every, 1, t.run.wide), 1, x.word, logits.grad))
         return t.record("cat", weights)
     chosen = t.constant(rows, k, width=INDEX)
     if part.router == "topk_softmax":
@@ -150,11 +164,36 @@ def experts(t: Tape, part: Mixture, like: FeedForward, x: Tensor, name: str) -> 
     return _of_experts(t, part, hidden, down, x.columns, part.n_experts, expert)
 
 
+def experts_elsewhere(t: Tape, part: Mixture, like: FeedForward, x: Tensor, name: str) -> Tensor:
+    """Send each row to the rank that has its expert, and back.
+
+    A rank runs its own experts over the rows that come, as many as went, with weights of one.
+
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, sec. 3.1; Singh et al. 2023, arXiv:2303.06318,
+    sec. 4 (tokens that several ranks have are sent once).
+    """
+    t.send_counts(x, part.n_experts)
+    came = t.exchange_rows(x)
+    order = t.constant(x.rows, width=INDEX)
+    ones = Tensor(t.constant(x.rows, width=t.run.value), 1, x.word, False)
+    read = t.index(came, order, t.like(came))
+    if part.router_scales_input:
+        read = t.mul(read, ones)
+    y = experts(t, part, like, read, name)
+    if not part.router_scales_input:
+        y = t.mul(y, ones)
+    y = t.record("index_add", t.like(y), [(order, y.grad), (y, y.grad)])
+    return t.exchange_rows(y)
+
+
 def _of_experts(
     t: Tape, part: Mixture, x: Tensor, name: str, out: Dim, n: Dim, expert: Store
 ) -> Tensor:
     k = part.top_k
-    trained = t.weight(name, out, x.columns, rows=x.word, times=n, used=k)
+    cut, halves = (ROWS, 1) if name.endswith("down_proj") else (COLUMNS, 1 + ("gate_up" in name))
+    trained = t.weight(
+        name, out, x.columns, rows=x.word, times=n, used=k, cut=cut, halves=halves
+    )
     y = Tensor(Store(x.rows, out, t.run.value), out, x.word, x.grad or trained)
     t.record(
         name,
@@ -167,7 +206,7 @@ def _of_experts(
     )
     if not part.bias:
         return y
-    biased = t.weight(f"{name}_bias", out, times=n, used=k)
+    biased = t.weight(f"{name}_bias", out, times=n, used=k, cut=COLUMNS)
     return t.record("add", t.like(y, grad=y.grad or biased), [(expert, biased)])
 
 

@@ -91,25 +91,26 @@ def is_inner(path: str) -> bool:
     return path.split(".")[1] in (LAYERS, SHARED)
 
 
-def tensors_by_path(spec: ModelSpec) -> dict[str, Weight]:
+def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict[str, Weight]:
     """List every tensor of a model, by its path in the reference module; a tied one once.
 
-    Experts are one tensor [E, out, in].
+    Experts are one tensor [E, out, in]. `structure` is the same spec with numbers for sizes, where
+    `spec` has letters.
 
     >>> from metacount.catalog import entry
     >>> tensors = tensors_by_path(entry("llama-7b").spec())
     >>> sum(weight.size for weight in tensors.values())
     6738415616
     """
-    return {path: weight for path, (weight, _) in _recorded(spec).items()}
+    return {path: weight for path, (weight, _) in _recorded(spec, structure or spec).items()}
 
 
 def unseen_paths(spec: ModelSpec) -> set[str]:
     """Name the tensors that the loss has no gradient of: a pooler's, and an indexer's choice."""
-    return {path for path, (_, unseen) in _recorded(spec).items() if unseen}
+    return {path for path, (_, unseen) in _recorded(spec, spec).items() if unseen}
 
 
-def _recorded(spec: ModelSpec) -> dict[str, tuple[Weight, bool]]:
+def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
     """List every tensor by path, and whether the loss does not see it."""
     found: dict[str, tuple[Weight, bool]] = {}
 
@@ -124,10 +125,10 @@ def _recorded(spec: ModelSpec) -> dict[str, tuple[Weight, bool]]:
                 path = name
             else:
                 path = f"{lead}.{name}"
-            for each in _listed(path, weight):
+            for each in _listed(path, structure):
                 found.setdefault(each, (_stored(weight), unseen))
 
-    for stack in spec.stacks:
+    for stack, numbered in zip(spec.stacks, structure.stacks, strict=True):
         of_encoder = spec.has_encoder and stack is not spec.decoder
         name, word = stack_name(spec, stack), SOURCE if of_encoder else TOKENS
         run = run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2), of_encoder=of_encoder)
@@ -139,12 +140,12 @@ def _recorded(spec: ModelSpec) -> dict[str, tuple[Weight, bool]]:
         add(tape, name)
         memory = Tensor(Store(1, spec.d_model, 2), spec.d_model, SOURCE, True)
         known: dict[Layer, Tape] = {}
-        for index in range(stack.n_layers):
-            layer = layer_of(spec, stack, index)
+        for index in range(numbered.n_layers):
+            layer = layer_of(structure, numbered, index)
             if layer not in known:
                 known[layer] = tape = Tape(run)
                 run_block(tape, spec, layer, stream(tape, spec, word), Given(memory=memory))
-            number = stack.shared_of(index)
+            number = numbered.shared_of(index)
             add(known[layer], f"{name}.{LAYERS}.{index}", f"{name}.{SHARED}.{number}")
     return found
 
@@ -157,12 +158,13 @@ def stack_name(spec: ModelSpec, stack: Stack) -> str:
     return "decoder" if stack is spec.decoder else "encoder"
 
 
-def _listed(path: str, weight: Weight) -> list[str]:
+def _listed(path: str, structure: ModelSpec) -> list[str]:
     """List a tensor's path, or the paths of several that stand in a list."""
-    if ".copies." not in path:
+    altup = structure.last_stack.altup
+    if altup is None or ".copies." not in path:
         return [path]
     name, _, kind = path.rpartition(".")
-    return [f"{name}.{number}.{kind}" for number in range(weight.times)]
+    return [f"{name}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
 
 
 def _stored(weight: Weight) -> Weight:

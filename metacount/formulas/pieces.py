@@ -18,11 +18,12 @@ from metacount.formulas.block import (
     is_parallel,
     run_branch,
     run_parallel,
+    run_shared,
 )
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.layers import Kind, feed_forward_kinds, mixer_kinds, shared_uses
 from metacount.formulas.mixers import mixer_counts
-from metacount.formulas.run import EAGER, Run
+from metacount.formulas.run import ALONE, EAGER, Rank, Run
 from metacount.formulas.tape import Store, Tape, Tensor
 from metacount.formulas.terms import (
     CACHED,
@@ -41,6 +42,7 @@ from metacount.formulas.terms import (
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
+from metacount.spec.stack import SHARING
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Piece:
 
     `place` is where it stands: in a `block`, `before` the blocks of a stack or `after` them.
     `of_encoder`: it is of the encoder beside a decoder. `memory`: the storage of what the encoder
-    gave, which all blocks of a decoder read.
+    gave, which all blocks of a decoder read. `layer` says of which blocks a branch is.
     """
 
     times: Dim
@@ -70,6 +72,7 @@ class Piece:
     place: str
     of_encoder: bool = False
     memory: Store | None = None
+    layer: Layer = Layer()
 
 
 @frozen
@@ -83,6 +86,7 @@ class Sizes:
     attention: str = EAGER
     ring: bool = False
     decode: bool = False
+    rank: Rank = ALONE
 
 
 def counts_of(spec: ModelSpec, sizes: Sizes) -> dict[str, Dim]:
@@ -139,6 +143,7 @@ def run_of(spec: ModelSpec, sizes: Sizes, *, of_encoder: bool = False) -> Run:
         attention=sizes.attention,
         ring=sizes.ring,
         decode=sizes.decode,
+        rank=sizes.rank,
     )
 
 
@@ -183,7 +188,7 @@ def block_pieces(
     of_encoder, memory = word == SOURCE, given.memory
     found: list[Piece] = []
 
-    def add(times: Dim, branch: Callable[[Tape, Tensor], object]) -> None:
+    def add(times: Dim, layer: Layer, branch: Callable[[Tape, Tensor], object]) -> None:
         if is_zero(times):
             return
         tape = Tape(run)
@@ -195,27 +200,35 @@ def block_pieces(
                 place=BLOCK,
                 of_encoder=of_encoder,
                 memory=None if memory is None else memory.store,
+                layer=layer,
             )
         )
 
     mixers, feeds = mixer_kinds(spec, stack), feed_forward_kinds(spec, stack)
     if is_parallel(spec):
         for kind in _side_by_side(mixers, feeds):
-            add(kind.times, lambda t, x, layer=kind.layer: run_parallel(t, spec, layer, x, given))
+            layer = kind.layer
+            add(kind.times, layer, lambda t, x, layer=layer: run_parallel(t, spec, layer, x, given))
         return found
-    for kind in mixers:
-        add(kind.times, lambda t, x, layer=kind.layer: run_branch(t, spec, layer, MIXER, x, given))
-    if stack.shared is not None:
-        from metacount.formulas.block import run_shared
 
-        add(shared_uses(spec, stack), lambda t, x: run_shared(t, spec, x, given))
+    def add_branches(kinds: list[Kind], branch: str) -> None:
+        for kind in kinds:
+            layer = kind.layer
+            add(
+                kind.times,
+                layer,
+                lambda t, x, layer=layer: run_branch(t, spec, layer, branch, x, given),
+            )
+
+    add_branches(mixers, MIXER)
+    if stack.shared is not None:
+        sharing = Layer(mixer=SHARING)
+        add(shared_uses(spec, stack), sharing, lambda t, x: run_shared(t, spec, x, given))
     if spec.has_encoder and not of_encoder:
-        layer = Layer(cross=True)
-        add(stack.n_layers, lambda t, x: run_branch(t, spec, layer, CROSS, x, given))
-    for kind in feeds:
-        add(kind.times, lambda t, x, layer=kind.layer: run_branch(t, spec, layer, FFN, x, given))
+        add_branches([Kind(times=stack.n_layers, layer=Layer(cross=True))], CROSS)
+    add_branches(feeds, FFN)
     if stack.altup is not None or stack.layer_inputs is not None:
-        add(stack.n_layers, lambda t, x: around(t, spec, x))
+        add(stack.n_layers, Layer(), lambda t, x: around(t, spec, x))
     return found
 
 
@@ -237,8 +250,8 @@ def _side_by_side(mixers: list[Kind], feeds: list[Kind]) -> list[Kind]:
     return found
 
 
-def merged(terms: Iterable[tuple[Dim, Term]]) -> list[Term]:
-    """Repeat terms, those together that are the same: their numbers add up."""
+def merged(terms: Iterable[tuple[Dim, Term]]) -> list[tuple[Dim, Term]]:
+    """Put those terms together that are the same: their numbers add up."""
     times: dict[object, Dim] = {}
     first: dict[object, Term] = {}
     for number, term in terms:
@@ -251,7 +264,7 @@ def merged(terms: Iterable[tuple[Dim, Term]]) -> list[Term]:
             times[key] = times[key] + number
         else:
             first[key], times[key] = term, number
-    return [first[key].repeated(number) for key, number in times.items() if not is_zero(number)]
+    return [(number, first[key]) for key, number in times.items() if not is_zero(number)]
 
 
 _recorded: dict[str, tuple[ModelSpec, object]] = {}
@@ -272,8 +285,11 @@ def nominal_pieces(spec: ModelSpec, *, decode: bool = False) -> list[Piece]:
     return remembered(spec, f"pieces {decode}", lambda: pieces_of(spec, sizes))
 
 
-def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
-    """List the tensors of some pieces; those of blocks that many layers share apart."""
+def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Weight]]:
+    """List the tensors of some pieces with how many blocks have each.
+
+    Those of blocks that many layers share stand last, once, with their own numbers.
+    """
     found: list[tuple[Dim, Weight]] = []
     shared: list[Weight] = []
     known: set[str] = set()
@@ -291,11 +307,16 @@ def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
                 known.add(weight.name)
                 if weight.rows == SOURCE:
                     weight = altered(weight, rows=TOKENS)
-            found.append((piece.times, _generic(weight) if piece.place == BLOCK else weight))
-    return [*merged(found), *shared]
+            found.append((piece.times, generic(weight) if piece.place == BLOCK else weight))
+    return [*merged(found), *((1, one) for one in shared)]
 
 
-def _generic(weight: Weight) -> Weight:
+def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
+    """List the tensors of some pieces, each with the number of its copies."""
+    return [one.repeated(number) for number, one in counted_weights(spec, pieces)]
+
+
+def generic(weight: Weight) -> Weight:
     """Name a norm of the residual stream by what it is: all of them are alike."""
     name, _, kind = weight.name.rpartition(".")
     if weight.role == "norm" and "." not in name and name.endswith(NORM):
@@ -305,4 +326,5 @@ def _generic(weight: Weight) -> Weight:
 
 def products_of_pieces(pieces: list[Piece]) -> list[Product]:
     """List the products of activations of some pieces."""
-    return merged((piece.times, product) for piece in pieces for product in piece.tape.products)
+    found = merged((piece.times, product) for piece in pieces for product in piece.tape.products)
+    return [product.repeated(number) for number, product in found]

@@ -55,6 +55,29 @@ class Pass:
 
 
 @frozen
+class Rank:
+    """The degrees that matter to one rank of a mesh, and its indices in them.
+
+    `tp` ranks hold parts of each matrix, `ep` whole experts each; with `ep` 1, experts are cut by
+    `tp` like everything else. `cp` ranks hold parts of the same sequences and exchange keys and
+    values. `shard` ranks hold the same part of a dense tensor, `copies` the same experts: ZeRO
+    spreads each over these.
+    """
+
+    tp: Dim = 1
+    ep: Dim = 1
+    cp: Dim = 1
+    shard: Dim = 1
+    copies: Dim = 1
+    tp_index: Dim = 0
+    shard_index: Dim = 0
+    copy_index: Dim = 0
+
+
+ALONE = Rank()
+
+
+@frozen
 class Run:
     """The forward of one stack: `n_queries` positions of each sequence, which see `n_keys`.
 
@@ -64,7 +87,8 @@ class Run:
     `value` is the bytes of an activation. `attention` is `eager`, written out, or one fused kernel:
     `flash` of CUDA, `sdpa` of torch's CPU, which is written out where that has none. In a `ring`,
     ranks that have parts of the same sequences exchange keys and values. In a `decode` step one
-    token is new: latent attention is absorbed, mixers with a state go one step.
+    token is new: latent attention is absorbed, mixers with a state go one step. On a `rank` of a
+    mesh, heads and hidden widths are the rank's own.
     """
 
     counts: Mapping[str, Dim]
@@ -76,6 +100,7 @@ class Run:
     attention: str = EAGER
     ring: bool = False
     decode: bool = False
+    rank: Rank = ALONE
 
     @property
     def wide(self) -> int:

@@ -31,7 +31,10 @@ INDEX = 8  # bytes of a token id, a position or any other index
 FLAG = 1  # bytes of a bool
 FLOAT32, FLOAT64 = 4, 8
 
-COLUMNS, ROWS = 0, 1  # the axis of a weight that tensor parallelism cuts
+# The axis of a matrix that tensor parallelism cuts: of what comes out, with its bias, or of what
+# goes in, whose bias is added once, after the sum.
+COLUMNS, ROWS = 0, 1
+FORWARD, BACKWARD = "forward", "backward"
 BASE, LOW, HIGH = "base", "lora_a", "lora_b"  # a frozen linear layer, and its adapter B·A
 
 # What the derivative of an activation needs: its argument or its result.
@@ -86,17 +89,47 @@ class Tensor:
         return self.rows * self.columns
 
 
+class Move:
+    """One collective: when, what it does, among whom, and the values of the whole tensor.
+
+    `kept`: they are not of the type that is computed with: "counts" are whole numbers; a "choice"'s
+    weights are in float32 or wider, "router" too where what is gathered is cast to another type;
+    "sums" are in float32.
+    """
+
+    __slots__ = ("group", "kept", "kind", "phase", "values")
+
+    def __init__(self, phase: str, kind: str, group: str, values: Dim, kept: str = "") -> None:
+        self.phase, self.kind, self.group, self.values = phase, kind, group, values
+        self.kept = kept
+
+    def width(self, computed: int, *, cast: bool) -> int:
+        """Return the bytes of one value; `computed` is those of the type that is computed with.
+
+        Where what is gathered is cast, so is what experts read, weights of the choice too.
+        """
+        if self.kept == "counts":
+            return INDEX
+        if self.kept == "sums":
+            return FLOAT32
+        if self.kept == "router" or (self.kept == "choice" and not cast):
+            return max(computed, FLOAT32)
+        return computed
+
+
 class Op:
     """One operation: its FLOPs, those of its backward, the storages that its backward needs.
 
     `rows` x `width` multiply-adds; the backward computes as many for each of its `factors` that
     has a gradient, unless `backward` says how many. `results` of a product are what selective
-    checkpointing keeps. `needs`: its backward needs a tensor or a parameter.
+    checkpointing keeps. `needs`: its backward needs a tensor or a parameter. `moves` are what ranks
+    of a mesh send each other in it, and in its backward.
     """
 
     __slots__ = (
         "backward_adds",
         "factors",
+        "moves",
         "name",
         "needs",
         "out",
@@ -120,8 +153,10 @@ class Op:
         backward: Dim | None = None,
         results: list[Store] | None = None,
         needs: bool = False,
+        moves: tuple[Move, ...] = (),
     ) -> None:
         self.role, self.name, self.out, self.saves = role, name, out, saves
+        self.moves = moves
         self.rows, self.width, self.factors, self.backward_adds = rows, width, factors, backward
         self.results, self.needs = results or [], needs
 
@@ -218,6 +253,8 @@ class Tape:
         used: Dim | None = None,
         split: tuple[tuple[str, Dim], ...] = (),
         uses: Dim | None = None,
+        cut: int | None = None,
+        halves: int = 1,
     ) -> bool:
         """Declare a stored tensor; say whether it is trained."""
         name = self.prefix + name
@@ -233,6 +270,8 @@ class Tape:
                 used=used,
                 split=split,
                 uses=uses,
+                cut=cut,
+                halves=halves,
             )
         )
         return self.is_trained(name)
@@ -266,6 +305,7 @@ class Tape:
         factors: tuple[bool, ...] = (),
         backward: Dim | None = None,
         results: list[Store] | None = None,
+        moves: tuple[Move, ...] = (),
     ) -> Tensor:
         """Record an operation that gives `out`; of `saves` what its backward needs, and whether."""
         saved = [x.store if isinstance(x, Tensor) else x for x, needed in saves if needed]
@@ -281,6 +321,7 @@ class Tape:
                 backward=backward,
                 results=results,
                 needs=bool(saved) or any(factors),
+                moves=moves,
             )
         )
         return out
@@ -296,6 +337,7 @@ class Tape:
         counted: bool = True,
         times: Dim = 1,
         uses: Dim | None = None,
+        cut: int | None = None,
     ) -> Tensor:
         """Compute x·Wᵀ (+ b): weight [out, columns of x], bias [out].
 
@@ -314,8 +356,10 @@ class Tape:
             split=split,
             times=times,
             uses=uses,
+            cut=cut,
         )
-        biased = self.weight(f"{base}.bias", out) if bias else False
+        of_bias = COLUMNS if cut == COLUMNS else None
+        biased = self.weight(f"{base}.bias", out, cut=of_bias) if bias else False
         y = self.tensor(out, x.word, grad=x.grad or trained or biased, rows=x.rows)
         self.record(
             base,
@@ -480,13 +524,69 @@ class Tape:
         return self.record(name, out, [(x, x.grad), (index, x.grad)])
 
     def look_up(
-        self, name: str, rows: Dim, width: Dim, index: Store, *, role: str, word: str
+        self,
+        name: str,
+        rows: Dim,
+        width: Dim,
+        index: Store,
+        *,
+        role: str,
+        word: str,
+        cut: int | None = None,
     ) -> Tensor:
         """Read rows of a learned table [rows, width] by their index, which is saved."""
         self.role = role
-        trained = self.weight(f"{name}.weight", rows, width)
+        trained = self.weight(f"{name}.weight", rows, width, cut=cut)
         y = self.tensor(width, word, grad=trained, rows=index.rows)
         return self.record(name, y, [(index, trained)])
+
+    # --- what ranks of a mesh send each other ------------------------------------------------
+
+    def sum_over_ranks(self, y: Tensor) -> Tensor:
+        """Add up what each rank has a part of the sum of."""
+        return self._sent(y, Move(FORWARD, "all-reduce", "tp", y.values))
+
+    def sum_gradients(self, x: Tensor, values: Dim | None = None, kept: str = "") -> Tensor:
+        """Read x, which is whole on every rank; in the backward the ranks' gradients are added."""
+        moved = x.values if values is None else values
+        return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
+
+    def gather_parts(self, x: Tensor, values: Dim, *, backward: bool) -> Tensor:
+        """Put together what each rank of a `tp` group has a part of, in the backward its gradient."""
+        moves = [Move(phase, "all-gather", "tp", values) for phase in (FORWARD, BACKWARD)]
+        return self._sent(x, *moves[: 1 + backward])
+
+    def gather_gradient(self, x: Tensor, values: Dim, kept: str = "") -> Tensor:
+        """Take this rank's rows of x; in the backward the ranks' gradients are put together."""
+        return self._sent(x, Move(BACKWARD, "all-gather", "tp", values, kept))
+
+    def exchange_rows(self, x: Tensor) -> Tensor:
+        """Send each row to the rank of its expert, or back; so go the gradients."""
+        moves = [Move(phase, "all-to-all", "ep", x.values) for phase in (FORWARD, BACKWARD)]
+        return self._sent(self.like(x), *moves)
+
+    def exchange_keys(self, k: Tensor, values: Dim) -> None:
+        """Gather the keys and values of ranks that have parts of the same sequences.
+
+        They are gathered again for the backward, in which their gradients go around in a ring.
+
+        Source: Liu et al. 2023, arXiv:2310.01889, sec. 3; torch's context parallelism, whose default
+        gathers where the paper passes on, and sums gradients in float32.
+        """
+        n = self.run.rank.cp
+        gathers = [Move(phase, "all-gather", "cp", n * values) for phase in (FORWARD, BACKWARD)]
+        steps = [Move(BACKWARD, "permute", "cp", values, "sums")] * n
+        self._sent(k, *gathers, *steps)
+
+    def send_counts(self, x: Tensor, values: Dim) -> None:
+        """Tell the other ranks how many rows go to each of their experts."""
+        self._sent(x, Move(FORWARD, "all-to-all", "ep", values, "counts"))
+
+    def _sent(self, x: Tensor, *moves: Move) -> Tensor:
+        rank = self.run.rank
+        if getattr(rank, moves[0].group) == 1:
+            return x
+        return self.record("send", x, moves=moves)
 
 
 def several(*counts: Dim) -> Dim:

@@ -37,7 +37,8 @@ class Weight:
     `times` of them are stored, of which one token uses `used` (None: all). `rows` says what it is
     multiplied with: "" where it is added, looked up or multiplied element by element. `split` says
     what its values are for, where a matrix is several in one: they sum to its size. `uses`: how
-    often one token is multiplied with one of them (None: once with each that it uses).
+    often one token is multiplied with one of them (None: once with each that it uses). `cut` is the
+    axis that tensor parallelism cuts (None: whole on every rank), in `halves` one after another.
     """
 
     role: str
@@ -48,6 +49,8 @@ class Weight:
     rows: str = ""
     split: tuple[tuple[str, Dim], ...] = ()
     uses: Dim | None = None
+    cut: int | None = None
+    halves: int = 1
 
     @property
     def size(self) -> Dim:
@@ -65,6 +68,8 @@ class Weight:
             rows=(rows or {}).get(self.rows, self.rows),
             split=self.split,
             uses=None if self.uses is None else times * self.uses,
+            cut=self.cut,
+            halves=self.halves,
         )
 
     def shared(self, times: Dim, uses: Dim) -> Weight:

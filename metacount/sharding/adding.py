@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.formulas.model import ROLES
 from metacount.frozen import frozen
 from metacount.sharding.links import group_layout, span
 from metacount.sharding.mesh import Mesh
@@ -87,7 +88,7 @@ def kind_from(
         layers=sum(piece.copies for piece in pieces if piece.layer),
         params=params,
         active_params=active,
-        by_role=by_role,
+        by_role={role: by_role[role] for role in ROLES if role in by_role},
         param_bytes=params * stored,
         gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
         gradients=gradients,

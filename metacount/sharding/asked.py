@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.frozen import frozen
-from metacount.sharding.formula.kinds import STATES
+from metacount.sharding.by_formula import STATES
 from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.mesh import Mesh, divisors
 from metacount.sharding.plan import check_fits

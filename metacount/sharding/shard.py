@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.sharding.asked import SCHEDULES, Asked, job_of
-from metacount.sharding.formula.kinds import without_formula
+from metacount.sharding.by_formula import without_formula
 from metacount.sharding.mesh import Mesh, parse_mesh
 from metacount.sharding.plan import Plan, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
@@ -97,7 +97,7 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
                 f"{', '.join(DTYPES)}, or --formula"
             )
         return measured_kinds(spec, job, plan)
-    from metacount.sharding.formula.kinds import counted_kinds
+    from metacount.sharding.by_formula import counted_kinds
 
     if plan.source != "ours":
         raise InputError("--formula counts our own plan; leave out --plan or --formula")

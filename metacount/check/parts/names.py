@@ -100,6 +100,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"(?:mlp|moe).shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
 )
 # Of a mixer with a state, by what a tensor is: no name is better known than its own.
+OF_A_MIXER = r"^(mamba|linear_attn|conv)\.(forget_gate\.)?"
 OF_MIXERS = ((r".*norm\w*\.(weight|bias)", NORMS), (r".*bias", BIASES), (r".*", RECURRENT))
 
 
@@ -127,4 +128,5 @@ def called(weight: Weight, word: str) -> Called:
                 "" if cross else word, found.expand(text), group, "gate_up_proj" in weight.name
             )
     group = next(group for pattern, group in OF_MIXERS if re.fullmatch(pattern, weight.name))
-    return Called(word, weight.name.removesuffix(".weight"), group, False)
+    own = re.sub(OF_A_MIXER, "", weight.name)
+    return Called(word, own.removesuffix(".weight"), group, False)

@@ -21,7 +21,9 @@ from metacount.check.parts.names import (
     Called,
     called,
 )
-from metacount.formulas import ends, stack
+from metacount.formulas import layers
+from metacount.formulas.ends import OF_MODEL
+from metacount.formulas.pieces import counted_weights, nominal_pieces
 from metacount.frozen import frozen
 from metacount.spec.field import altered
 
@@ -72,16 +74,12 @@ class Letters:
         self.batch, self.seq = LETTERS["batch_size"], LETTERS["seq_len"]
         self.kv_len, self.source = LETTERS["kv_len"], LETTERS["source_len"]
         self.prefix = LETTERS["prefix_len"] if workload.prefix_len else 0
-        # of each stack: a word for its parts, its layers, its MoE layers, cross-attention or not
-        self.stacks = []
-        for n_layers, cross in stack.stacks(self.of):
-            word = ("decoder: " if cross else "encoder: ") if spec.has_encoder else ""
-            self.stacks.append((word, n_layers, stack.moe_layers(self.of, n_layers), cross))
+        self.pieces = nominal_pieces(self.of)
 
     @property
     def windowed_and_full(self) -> tuple[sympy.Expr, sympy.Expr]:
         """Layers that see a window only, layers that see everything."""
-        windowed, full = stack.attention_layers(self.of)
+        windowed, full = layers.attention_layers(self.of)
         return sympy.sympify(windowed), sympy.sympify(full)
 
     def weights(
@@ -91,17 +89,20 @@ class Letters:
 
         `multiplied`: how many blocks multiply with it, where stored blocks are shared.
         """
-        for word, n_layers, _, cross in self.stacks:
-            for weight in ends.stack_end_weights(self.of):
-                yield called(weight, word), weight, 1, 1
-            for weight in stack.shared_weights(self.of, n_layers):
-                n = weight.uses if multiplied else weight.times
-                yield called(weight, word), altered(weight, times=1), n, n_layers
-            for n, weights in stack.in_blocks(self.of, n_layers, cross=cross):
-                for weight in weights:
-                    yield called(weight, word), weight, n, n_layers
-        for weight in ends.end_weights(self.of):
-            yield called(weight, ""), weight, 1, 1
+        known: set[str] = set()
+        for each in self.of.stacks:
+            of_encoder = self.of.has_encoder and each is not self.of.decoder
+            word = ("encoder: " if of_encoder else "decoder: ") if self.of.has_encoder else ""
+            pieces = [piece for piece in self.pieces if piece.of_encoder == of_encoder]
+            for n, weight in counted_weights(self.of, pieces):
+                of_model = weight.name.startswith(OF_MODEL)
+                if of_model and weight.name in known:  # the encoder has it too
+                    continue
+                known.add(weight.name)
+                if weight.uses is not None:
+                    n = weight.uses if multiplied else weight.times
+                    weight = altered(weight, times=1)
+                yield called(weight, "" if of_model else word), weight, n, each.n_layers
 
 
 def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:

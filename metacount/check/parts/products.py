@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from metacount.check.parts.names import PAIRS as BETWEEN_POSITIONS
 from metacount.check.parts.params import Letters, Part, matrices, merged
-from metacount.formulas import attention, ends, model
+from metacount.formulas import masks, model
 from metacount.formulas.terms import (
     CROSS_PAIRS,
     OF_PAIRS,
@@ -54,8 +54,8 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
             found.append(_between(letters, quantity, product, run))
         elif product.role != "head":
             found.append(Part(name=product.name, expr=product.flops(run)))
-    around: tuple[Weight | Product, ...] = (*ends.end_weights(o), *ends.end_products(o))
-    for term in around:
+    terms: tuple[Weight | Product, ...] = (*model.weights(o), *model.products(o, decode=decode))
+    for term in terms:
         name = _ENDS.get(term.name)
         if name is not None:
             found.append(Part(name=name, expr=term.flops(run)))
@@ -111,7 +111,7 @@ def _other_pairs(
     o, s = letters.of, letters.seq
     if per in (CROSS_PAIRS, SOURCE_PAIRS):
         return
-    half = attention.causal_pairs(s)
+    half = masks.causal_pairs(s)
     if quantity == "decode_matmul_flops":
         if per == WINDOWED_PAIRS:
             yield "the window is ignored", letters.kv_len

@@ -1,0 +1,386 @@
+"""Counts a whole mesh by formulas alone: every kind of rank, without a model and without torch."""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.formulas import ends, folds
+from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
+from metacount.formulas.covered import check_saved
+from metacount.formulas.masks import cached_positions
+from metacount.formulas.optimizer import (
+    adagrad_state,
+    adam8bit_state,
+    adamw_state,
+    momentum_state,
+    sgd_state,
+)
+from metacount.formulas.pieces import (
+    Sizes,
+    counted_weights,
+    nominal_pieces,
+    run_of,
+    stream,
+)
+from metacount.formulas.ranks import (
+    Cut,
+    active_values,
+    cut_shape,
+    cuts_of,
+    is_expert,
+    rank_spec,
+    shard_values,
+    spread_moves,
+)
+from metacount.formulas.run import EAGER, FLASH, FULL, NONE, SDPA, SELECTIVE, Pass, Rank
+from metacount.formulas.tape import BACKWARD, FORWARD, Move, Op, Tape
+from metacount.formulas.terms import TOKENS, Weight
+from metacount.frozen import frozen
+from metacount.sharding.adding import Piece, between_stages, kind_from
+from metacount.sharding.mesh import breaks, kinds, ranges
+from metacount.sharding.plan import Plan, layers_of_stages
+from metacount.sharding.result import Held, Job, Kind
+from metacount.spec import DTYPE_BYTES, ModelSpec
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from metacount.formulas.dim import Dim
+
+# What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
+STATES: dict[str, Callable[[Weight, int], Dim]] = {
+    "adamw": adamw_state,
+    "adagrad": adagrad_state,
+    "sgd": sgd_state,
+    "sgd-momentum": momentum_state,
+    "adam8bit": adam8bit_state,
+}
+
+
+@frozen
+class Unit:
+    """A part of the model: the layers that are alike, and its tensors, those gathered at once.
+
+    `layer` says what they do; of an end of the model it is None. `window`: what they see at most.
+    """
+
+    cuts: tuple[tuple[Cut, ...], ...]
+    layers: tuple[int, ...] = ()
+    layer: Layer | None = None
+    window: int | None = None
+    first: bool = False
+    last: bool = False
+
+    def copies(self, own: range, *, first: bool, last: bool) -> int:
+        """Count how many of the part a stage has, whose layers are `own`."""
+        if self.layer is not None:
+            return sum(i in own for i in self.layers)
+        return int((first or not self.first) and (last or not self.last))
+
+
+def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
+    """Split a model into its parts, those layers together that are alike."""
+    stack = spec.last_stack
+    alike: dict[Layer, list[int]] = {}
+    for i in range(stack.n_layers):
+        alike.setdefault(layer_of(spec, stack, i), []).append(i)
+    window = stack.attention.window
+    found = []
+    for layer, layers in alike.items():
+        tape = _forward(spec, layer, Sizes(batch_size=2, seq_len=2))
+        weights = (one for one in tape.weights if not one.name.startswith(STORED))
+        found.append(
+            Unit(
+                cuts=(tuple(cuts_of(weights, tape.unseen)),),
+                layers=tuple(layers),
+                layer=layer,
+                window=window.size if layer.windowed and window is not None else None,
+            )
+        )
+    table, *others = cuts_of(_end(spec, Sizes(batch_size=2, seq_len=2), last=False).weights)
+    head = cuts_of(_end(spec, Sizes(batch_size=2, seq_len=2), last=True).weights)
+    # blocks that layers share are gathered with what else the model has outside its layers
+    counted = counted_weights(spec, nominal_pieces(spec))
+    others += cuts_of(one for _, one in counted if one.uses is not None)
+    tied = spec.head is not None and spec.head.tied
+    if tied and pp == 1:
+        return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
+    if tied:  # a last stage has a table of its own
+        head.append(Cut(role="head", shape=table.shape, axis=table.axis))
+    # a pooler is gathered apart from the head and its norms
+    groups = (
+        tuple(cut for cut in head if cut.role != "other"),
+        tuple(cut for cut in head if cut.role == "other"),
+    )
+    return [Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=groups, last=True)]
+
+
+def _forward(spec: ModelSpec, layer: Layer, sizes: Sizes) -> Tape:
+    """Record the forward of one block."""
+    run = run_of(spec, sizes)
+    _, bias, queries = ends.embed(Tape(run), spec, spec.last_stack, TOKENS)
+    tape = Tape(run)
+    given = Given(bias=bias, queries=queries)
+    run_block(tape, spec, layer, stream(tape, spec, TOKENS), given)
+    return tape
+
+
+def _end(spec: ModelSpec, sizes: Sizes, *, last: bool) -> Tape:
+    """Record what stands before the first block, or after the last one."""
+    tape = Tape(run_of(spec, sizes))
+    if not last:
+        ends.embed(tape, spec, spec.last_stack, TOKENS)
+        return tape
+    x = ends.final_norm(tape, spec.last_stack, stream(tape, spec, TOKENS))
+    logits = ends.unembed(tape, spec, x)
+    if logits is not None:
+        ends.loss(tape, logits)
+    return tape
+
+
+def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
+    """Count every kind of rank of a mesh, by formula; the plan is ours.
+
+    >>> from metacount.catalog import entry
+    >>> from metacount.ranks_of.mesh import Mesh
+    >>> from metacount.ranks_of.plan import default_plan
+    >>> spec = entry("llama-7b").spec()
+    >>> job = Job(mesh=Mesh(dp=4, tp=2), train=True, zero=3, optimizer="adamw", batch_size=4,
+    ...           seq_len=2048, micro_batches=1, dtype="bf16")
+    >>> [(kind.count, kind.params) for kind in counted_kinds(spec, job, default_plan(spec))]
+    [(8, 842335232)]
+    """
+    mesh, units = job.mesh, units_of(spec, job.mesh.pp)
+    layers = layers_of_stages(spec, mesh, plan)
+    found, start = [], 0
+    stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
+    for stage, n in enumerate(layers):
+        own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
+        copies = tuple(unit.copies(own, first=first, last=last) for unit in units)
+        stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
+        start += n
+    groups, per_stage = _groups(units, job), mesh.stage_ranks
+    for (copies, first, last, _), alike in stages.items():
+        between = between_stages(job, spec.d_model, first=first, last=last)
+        for ranks in groups:
+            rank = rank_at(job, ranks[0])
+            pieces = [
+                _piece(spec, job, unit, n, rank) for unit, n in zip(units, copies, strict=True) if n
+            ]
+            all_ranks = [stage * per_stage + r for stage in alike for r in ranks]
+            found.append(
+                kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces, between)
+            )
+    return found
+
+
+def rank_at(job: Job, number: int) -> Rank:
+    """Return the degrees and indices of a rank; without ZeRO, nothing is spread."""
+    mesh, at = job.mesh, job.mesh.place(number)
+    spread = job.train and job.zero > 0
+    return Rank(
+        tp=mesh.tp,
+        ep=mesh.ep,
+        cp=mesh.cp if job.ring else 1,
+        tp_index=at.tensor,
+        shard=mesh.shard if spread else 1,
+        shard_index=at.shard if spread else 0,
+        copies=mesh.expert_shard if spread else 1,
+        copy_index=at.copy if spread else 0,
+    )
+
+
+def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
+    """Group the ranks of a stage that hold equal parts."""
+    mesh = job.mesh
+    cuts = [cut for unit in units for group in unit.cuts for cut in group]
+    sizes = [
+        cut.shape[cut.axis] // cut.parts
+        for cut in cuts
+        if cut.axis is not None and not is_expert(cut, Rank(ep=mesh.ep))
+    ]
+    tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
+    shard, copy = {0}, {0}
+    if job.train and job.zero:
+        for index in tensor:
+            rank = Rank(tp=mesh.tp, ep=mesh.ep, tp_index=index)
+            for cut in cuts:
+                rows, *rest = cut_shape(cut, rank)
+                if not is_expert(cut, rank):
+                    shard.update(breaks([rows], mesh.shard))
+                elif rows >= mesh.expert_shard or rest[0] % mesh.expert_shard:
+                    copy.update(breaks([rows], mesh.expert_shard))
+    return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
+
+
+def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Piece:
+    """Count what a rank holds and sends of one part."""
+    cuts = [cut for group in unit.cuts for cut in group]
+    held = tuple(
+        Held(
+            name="",
+            role=cut.role,
+            whole=cut.shape,
+            cut=cut_shape(cut, rank),
+            active=active_values(cut, rank),
+            shard=shard_values(cut, rank),
+            expert=is_expert(cut, rank),
+            trained=cut.trained,
+        )
+        for cut in cuts
+    )
+    ops, tape = _ops_of(spec, job, unit, rank)
+    moves: dict[tuple[str, str, str, int], int] = {}
+    width = DTYPE_BYTES[job.dtype]
+    for phase, move in _moves(job, unit, rank, ops):
+        key = (phase, move.kind, move.group, move.values * move.width(width, cast=job.master))
+        moves[key] = moves.get(key, 0) + 1
+    kept, again = _kept(spec, job, unit, ops)
+    cache, state = _served(job, unit, tape)
+    return Piece(
+        copies=copies,
+        layer=unit.layer is not None,
+        held=held,
+        collectives=moves,
+        activation_bytes=kept,
+        recomputed_bytes=again,
+        optimizer_bytes=_stepped(job, held),
+        kv_cache_bytes=cache,
+        state_bytes=state,
+    )
+
+
+def _ops_of(
+    spec: ModelSpec, job: Job, unit: Unit, rank: Rank
+) -> tuple[dict[str, list[Op]], Tape]:
+    """Record each pass of a part on a rank; return the operations by pass, and the last tape."""
+    found: dict[str, list[Op]] = {}
+    tape = Tape(run_of(spec, Sizes(batch_size=1, seq_len=1)))
+    for name, length in job.passes.items():
+        sizes = Sizes(
+            batch_size=job.rows,
+            seq_len=length,
+            value=DTYPE_BYTES[job.dtype],
+            attention=job.attention if job.train else EAGER,
+            ring=job.ring,
+            rank=rank,
+        )
+        if unit.layer is not None:
+            tape = _forward(rank_spec(spec, rank), unit.layer, sizes)
+            found[name] = tape.ops
+            continue
+        both = [_end(spec, sizes, last=last) for last in (False, True) if _has(unit, last)]
+        found[name] = [op for tape in both for op in tape.ops]
+    return found, tape
+
+
+def _has(unit: Unit, last: bool) -> bool:
+    return unit.last if last else unit.first
+
+
+def _stepped(job: Job, held: Sequence[Held]) -> int:
+    """Count the bytes that the optimizer keeps of a rank's shares."""
+    if not job.train:
+        return 0
+    state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
+    trained = (each for each in held if each.trained)
+    shares = (Weight(role=each.role, name=each.name, shape=(each.shard,)) for each in trained)
+    return sum(int(state(share, width)) for share in shares)
+
+
+def _kept(
+    spec: ModelSpec, job: Job, unit: Unit, ops: dict[str, list[Op]]
+) -> tuple[int | None, int]:
+    """Count the bytes that a part saves for its backward, and that it recomputes;
+    None without a formula.
+    """
+    if not job.train:
+        return 0, 0
+    if without_formula(spec, job):
+        return None, 0
+    (of_step,) = ops.values()
+    whole = int(sum(n_bytes for _, n_bytes in folds.saved_bytes(of_step)))
+    if unit.layer is None or job.checkpointing == NONE:
+        return whole, 0
+    return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], whole
+
+
+def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
+    """Count the bytes of keys and values, and of states, of the sequences that a rank serves."""
+    if job.train or unit.layer is None or not job.decodes:
+        return 0, 0
+    width = DTYPE_BYTES[job.dtype]
+    kept = cached_positions(job.length, unit.window)
+    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached) * width
+    state = job.rows * sum(
+        one.size * (width if one.bytes_per_value is None else one.bytes_per_value)
+        for one in tape.states
+    )
+    return int(cache), int(state)
+
+
+def pass_of(job: Job) -> Pass:
+    """Describe a forward of one micro-batch on a rank;
+    raise `SpecError` for a way that no formula covers.
+    """
+    return Pass(
+        batch_size=job.rows,
+        seq_len=job.length,
+        bytes_per_value=DTYPE_BYTES[job.dtype],
+        attention=job.attention,
+        checkpointing=job.checkpointing,
+        ring=job.ring,
+    )
+
+
+def without_formula(spec: ModelSpec, job: Job) -> str:
+    """Say why no formula counts what the backward keeps; empty where one does."""
+    if spec.head is None:
+        return "without logits there is no loss"
+    try:
+        _check_covered(spec, pass_of(job))
+    except SpecError as error:
+        return str(error)
+    return ""
+
+
+def _check_covered(spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` where what a rank saves has no formula."""
+    if run.attention == SDPA:
+        raise SpecError("attention", "has no formula", SDPA, f"choose {EAGER} or {FLASH}")
+    if run.checkpointing == SELECTIVE:
+        rule = "has no formula of what a rank keeps"
+        raise SpecError("checkpointing", rule, SELECTIVE, f"choose {NONE} or {FULL}")
+    check_saved(spec, run)
+
+
+def _moves(
+    job: Job, unit: Unit, rank: Rank, ops: dict[str, list[Op]]
+) -> Iterator[tuple[str, Move]]:
+    """Yield what a rank sends for a part: in each pass, and by ZeRO."""
+    for name, of_pass in ops.items():
+        for op in of_pass:
+            for move in op.moves:
+                if job.train:
+                    yield move.phase, move
+                elif move.phase == FORWARD:
+                    yield name, move
+        if unit.layer is not None and job.train and job.checkpointing != NONE:
+            # where the results of products are saved, nobody's keys and values are gathered again
+            saved = ("cp",) if job.checkpointing == SELECTIVE else ()
+            for op in folds.repeated_ops(of_pass):
+                for move in op.moves:
+                    if move.phase == FORWARD and move.group not in saved:
+                        yield BACKWARD, move
+    if job.train:
+        # without ZeRO the groups are there, and sum gradients
+        whole = Rank(
+            tp=rank.tp,
+            ep=rank.ep,
+            tp_index=rank.tp_index,
+            shard=job.mesh.shard,
+            copies=job.mesh.expert_shard,
+        )
+        for group in unit.cuts:
+            for move in spread_moves(group, whole, zero=job.zero):
+                yield move.phase, move
