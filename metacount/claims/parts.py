@@ -91,7 +91,9 @@ def _active_experts(spec: ModelSpec) -> Dim:
 
 
 def _expert(spec: ModelSpec) -> Dim:
-    return sublayers.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
+    return sublayers.ffn_params(
+        spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias
+    )
 
 
 def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
@@ -108,8 +110,10 @@ def _positions(spec: ModelSpec) -> Dim:
 
 
 def _embeddings(spec: ModelSpec) -> Dim:
-    return sublayers.end_params(spec)["embedding"] + _positions(spec) + sublayers.norm_params(
-        table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine
+    return (
+        sublayers.end_params(spec)["embedding"]
+        + _positions(spec)
+        + sublayers.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
     )
 
 
@@ -157,7 +161,9 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "ffn": sublayers.dense_ffn_params,
     "ffn_matrices": _ffn_matrices,
     "plain_ffn_of_4d": lambda spec: sublayers.plain_params(spec.d_model, 4 * spec.d_model),
-    "ffn_flops": lambda spec: sublayers.ffn_matmul_flops(1, spec.d_model, spec.d_ff, gated=spec.gated),
+    "ffn_flops": lambda spec: sublayers.ffn_matmul_flops(
+        1, spec.d_model, spec.d_ff, gated=spec.gated
+    ),
     "plain_ffn_of_4d_flops": lambda spec: sublayers.ffn_matmul_flops(
         1, spec.d_model, 4 * spec.d_model, gated=False
     ),

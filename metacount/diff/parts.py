@@ -105,8 +105,10 @@ class _Parts:
         if plain.has_encoder and name == "decoder":
             add("cross-attention", "heads", heads, "decoder.attention", self._cross_cache())
         index = getattr(mixer, "indexer", None)
-        if (name, "indexer") in self.sums:
-            said = f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
+        if index is not None and (name, "indexer") in self.sums:
+            said = (
+                f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
+            )
             add("indexer", "blocks", said, "decoder.attention.indexer", self._index_cache())
         if shared is not None:
             own = "" if shared.adapter_rank is None else f", adapters of rank {shared.adapter_rank}"
@@ -203,7 +205,8 @@ def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
     known: set[str] = set()
     for piece in nominal_pieces(spec):
         stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
-        for term in (*piece.tape.weights, *piece.tape.products):
+        both: list[Weight | Product] = [*piece.tape.weights, *piece.tape.products]
+        for term in both:
             if piece.place != BLOCK and term.name.startswith(ends.OF_MODEL):
                 if term.name in known:  # the encoder has it too
                     continue
@@ -218,9 +221,7 @@ def _generic(piece: Piece, term: Weight | Product) -> Weight | Product:
     return generic(term) if piece.place == BLOCK and isinstance(term, Weight) else term
 
 
-def _sum(
-    spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]
-) -> Sum:
+def _sum(spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]) -> Sum:
     """Sum the terms of one part, which as many blocks have."""
     shared = spec.last_stack.shared
     weights = [

@@ -60,6 +60,9 @@ class Sees:
     learned: bool = False
 
 
+EVERY_PAIR = Sees()
+
+
 def attention_core(
     t: Tape,
     q: Tensor,
@@ -99,6 +102,7 @@ def attention_core(
     if wide:
         if learned:
             hidden = t.constant(run.n_queries, run.n_keys, width=FLAG)
+            assert bias is not None
             bias = t.record("hide", t.like(bias), [(hidden, True)])
         q, k, v = t.widen(q), t.widen(k), t.widen(v)
         if not same(heads, groups) or learned:
@@ -171,7 +175,7 @@ def _kernel(
     numbers = [t.constant(rows, heads, width=run.wide)]  # the logarithm of each row's sum
     if run.attention == FLASH:
         numbers = [t.constant(rows, heads, width=FLOAT32), t.constant(RANDOM_STATE, width=INDEX)]
-    masks = []
+    masks: list[Store] = []
     if run.attention == SDPA and (sees.per_head or sees.mask):
         heads_of_mask = heads if sees.per_head else 1
         masks = [t.constant(run.n_queries * heads_of_mask, run.n_keys, width=run.value)]
@@ -179,7 +183,7 @@ def _kernel(
     t.record(
         "attention kernel",
         y,
-        [(x, grad) for x in (q, k, v, y, *numbers, *masks)],
+        [*((x, grad) for x in (q, k, v, y)), *((store, grad) for store in (*numbers, *masks))],
         rows=run.counts[sees.pairs],
         width=2 * columns,
         factors=(grad,),
@@ -220,7 +224,7 @@ def grouped_attention(
     part: Attention,
     x: Tensor,
     d_model: Dim,
-    sees: Sees = Sees(),
+    sees: Sees = EVERY_PAIR,
     *,
     norms: Norms = RMS,
     rotary_dim: Dim | None = None,
@@ -273,11 +277,8 @@ def grouped_attention(
             if part.v_norm:
                 v = t.norm(v, "", RMS, rows=v.rows * g, affine=False)
     if rotary_dim is not None:
-        q = rotate(t, q, run.n_queries, rotary_dim)
-        k = k if borrows else rotate(t, k, run.n_keys, rotary_dim)
-        if part.qk_norm == "l2":
-            q = t.norm(q, "", RMS, rows=q.rows * h, affine=False)
-            k = k if borrows else t.norm(k, "", RMS, rows=k.rows * g, affine=False)
+        q = _rotated(t, part, q, run.n_queries, h, rotary_dim)
+        k = k if borrows else _rotated(t, part, k, run.n_keys, g, rotary_dim)
     if own and not borrows:
         t.cached += [State(name="keys", shape=(g, w)), State(name="values", shape=(g, w))]
     if grown:
@@ -332,6 +333,14 @@ def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tenso
     y = t.add(y, up)
     t.prefix = prefix
     return y
+
+
+def _rotated(t: Tape, part: Attention, x: Tensor, n: Dim, heads: Dim, rotary_dim: Dim) -> Tensor:
+    """Rotate queries or keys, and norm what is rotated where the model does (Llama 4)."""
+    x = rotate(t, x, n, rotary_dim)
+    if part.qk_norm != "l2":
+        return x
+    return t.norm(x, "", RMS, rows=x.rows * heads, affine=False)
 
 
 def _head_norm(t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms: Norms) -> Tensor:
@@ -391,7 +400,7 @@ def latent_attention(
     part: LatentAttention,
     x: Tensor,
     d_model: Dim,
-    sees: Sees = Sees(),
+    sees: Sees = EVERY_PAIR,
     *,
     rotated: bool = True,
 ) -> Tensor:
@@ -481,7 +490,7 @@ def latent_attention(
 
 
 def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees) -> None:
-    """DeepSeek-V3.2's indexer: Σ_j w_j·relu(q_j·k) over h_i small heads, of which the best are read.
+    """DeepSeek-V3.2's indexer: Σ_j w_j·relu(q_j·k) over h_i small heads; the best are read.
 
     q [h_i·d_i, r_q], k [d_i, d], weights [h_i, d], and a LayerNorm with bias over keys; h_i·d_i
     multiply-adds a pair for the heads' products with the key, h_i for their weighted sum. No

@@ -105,7 +105,7 @@ def _refuse(spec: ModelSpec, rows: Iterable[tuple[bool, tuple[str, str, str]]]) 
 
 
 def check_around(spec: ModelSpec) -> None:
-    """Raise `SpecError` for what Gemma 3n has, whose saved bytes and repeated FLOPs are measured."""
+    """Raise `SpecError` for what Gemma 3n has: what it saves and repeats is measured."""
     name = beyond_branches(spec)
     if name:
         rule = "has no formula for what training keeps"
@@ -162,7 +162,7 @@ def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None
             known["index_block_len"] = part.indexer.block_len  # a mask, which no kernel takes
     else:
         if wide and isinstance(part.v_head_dim, int):
-            # wider than the keys it is no such kernel's; of one value torch need not copy the result
+            # wider than the keys it is no such kernel's; of one value torch copies no result
             keys = part.qk_nope_head_dim + part.qk_rope_head_dim
             known["v_head_dim"] = (
                 part.v_head_dim if part.v_head_dim > keys or part.v_head_dim == 1 else None

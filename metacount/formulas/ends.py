@@ -95,7 +95,7 @@ def embed(
 
 
 def _queries(t: Tape, positions: Learned, d_model: Dim, word: str) -> Tensor:
-    """Read one row a position for all sequences, copied for each where there are several of both."""
+    """Read one row a position for all sequences, copied for each where both are several."""
     run = t.run
     index = t.constant(run.n_queries, width=INDEX)
     made = t.look_up(

@@ -1,4 +1,4 @@
-"""Feed-forward blocks, plain and gated; mixtures of experts with their routers and shared experts."""
+"""Feed-forward blocks, plain and gated; mixtures with their routers and shared experts."""
 
 from __future__ import annotations
 
@@ -191,9 +191,7 @@ def _of_experts(
 ) -> Tensor:
     k = part.top_k
     cut, halves = (ROWS, 1) if name.endswith("down_proj") else (COLUMNS, 1 + ("gate_up" in name))
-    trained = t.weight(
-        name, out, x.columns, rows=x.word, times=n, used=k, cut=cut, halves=halves
-    )
+    trained = t.weight(name, out, x.columns, rows=x.word, times=n, used=k, cut=cut, halves=halves)
     y = Tensor(Store(x.rows, out, t.run.value), out, x.word, x.grad or trained)
     t.record(
         name,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def saved_stores(ops: Iterable[Op]) -> dict[Store, str]:
-    """List the storages that backwards need, each once, with the role of the first that saves it."""
+    """List the storages that backwards need, each once, with the role of the first to save it."""
     found: dict[Store, str] = {}
     for op in ops:
         for store in op.saves:
@@ -23,7 +23,7 @@ def saved_bytes(ops: Iterable[Op], outside: Collection[Store] = ()) -> Iterator[
     """Yield role and bytes of every storage that is saved, but those that are `outside`.
 
     Where sizes are letters or arrays, a tensor that torch copies only if they are larger than 1
-    counts as its copy so far as it is one, and else as what it lies in, if that is not saved anyhow.
+    counts as its copy so far as it is one, else as what it lies in, if that is not saved anyhow.
     """
     stores = saved_stores(ops)
     known = {*stores, *outside}

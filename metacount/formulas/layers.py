@@ -1,8 +1,8 @@
 """The blocks of a stack: how many there are of each kind, in numbers, letters or arrays.
 
 Patterns repeat over the layers, a law says which have experts, the last ones may borrow keys and
-values. What distinguishes the mixers of blocks and what distinguishes their feed-forwards is counted
-apart, as every count is a sum over branches.
+values. What distinguishes the mixers of blocks and what distinguishes their feed-forwards is
+counted apart, as every count is a sum over branches.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def layers_by_law(
 
 
 def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """Count the MoE blocks in a stack of n_layers: by the mixture's law, or where a pattern says."""
+    """Count the MoE blocks in a stack of n_layers: by the mixture's law, or by a pattern."""
     mixture = spec.last_stack.mixture
     if mixture is None:
         return 0
@@ -113,7 +113,7 @@ def moe_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
 
 
 def dense_layers(spec: ModelSpec, n_layers: Dim) -> Dim:
-    """Count the blocks with a dense feed-forward in a stack of n_layers, alone or beside experts."""
+    """Count the blocks with a dense feed-forward in a stack, alone or beside experts."""
     pattern = spec.last_stack.ffn_pattern
     if set(pattern) == {"F"}:
         return n_layers - moe_layers(spec, n_layers)

@@ -146,7 +146,7 @@ def kv_cache_bytes(
 def cross_kv_cache_bytes(
     spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
 ) -> Dim:
-    """Count the part of `kv_cache_bytes` that cross-attention keeps; 0 without an encoder-decoder."""
+    """Count the part of `kv_cache_bytes` that cross-attention keeps; 0 where there is none."""
     if not spec.has_encoder:
         return 0
     values = spec.last_stack.n_layers * kv_cache_values(spec) * source_len

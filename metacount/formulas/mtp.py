@@ -22,6 +22,7 @@ are the model's: a module stores none, though some checkpoints hold copies.
 from __future__ import annotations
 
 from metacount.formulas import model
+from metacount.formulas.block import Given
 from metacount.formulas.dim import Dim
 from metacount.formulas.model import ROLES
 from metacount.formulas.pieces import (
@@ -33,7 +34,6 @@ from metacount.formulas.pieces import (
     stream,
     weights_of_pieces,
 )
-from metacount.formulas.block import Given
 from metacount.formulas.sublayers import end_products, end_weights
 from metacount.formulas.tape import Tape
 from metacount.formulas.terms import TOKENS, Product, Weight, by_role, params_of
@@ -82,16 +82,13 @@ def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, 
 
 
 def head_params(spec: ModelSpec) -> Dim:
-    """Count the values of the matrices between the last norm and the logits, tied or not.
-
-    """
+    """Count the values of the matrices between the last norm and the logits, tied or not."""
     rows = (one.size for one in end_weights(spec) if one.role == "head" and one.rows)
     return sum(rows) + sum(one.width for one in end_products(spec))
 
 
 def shared_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of embedding and head, which modules share with the model.
-    """
+    """Count the parameters of embedding and head, which modules share with the model."""
     return params_of(one for one in end_weights(spec) if one.role in ("embedding", "head"))
 
 

@@ -47,11 +47,11 @@ from metacount.spec.stack import SHARING
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from metacount.spec.stack import Stack
 
-    Term = TypeVar("Term", Weight, Product)
+    Term = TypeVar("Term", Weight, Product, Weight | Product)
     Made = TypeVar("Made")
 
 NORM = "layernorm"  # the last part of the name of every norm of the residual stream in a block
@@ -147,8 +147,10 @@ def run_of(spec: ModelSpec, sizes: Sizes, *, of_encoder: bool = False) -> Run:
     )
 
 
-def pieces_of(spec: ModelSpec, sizes: Sizes, *, loss: bool = False) -> list[Piece]:
-    """Record every piece of a model's forward; with `loss` the cross-entropy as well.
+def pieces_of(
+    spec: ModelSpec, sizes: Sizes, *, loss: bool = False, blocks: bool = True
+) -> list[Piece]:
+    """Record every piece of a model's forward, or its ends alone; with `loss` the loss as well.
 
     All is trained: each piece's input has a gradient.
     """
@@ -162,10 +164,12 @@ def pieces_of(spec: ModelSpec, sizes: Sizes, *, loss: bool = False) -> list[Piec
         x, bias, queries = ends.embed(tape, spec, stack, word)
         found.append(Piece(times=1, tape=tape, place=BEFORE, of_encoder=of_encoder))
         given = Given(bias=bias, memory=memory, queries=queries)
-        found += block_pieces(spec, stack, run, given, word)
+        if blocks:
+            found += block_pieces(spec, stack, run, given, word)
         tape = Tape(run)
         x = ends.final_norm(tape, stack, stream(tape, spec, word))
-        found.append(Piece(times=1, tape=tape, place=AFTER, of_encoder=of_encoder))
+        read = None if memory is None else memory.store
+        found.append(Piece(times=1, tape=tape, place=AFTER, of_encoder=of_encoder, memory=read))
         if of_encoder:
             memory = Tensor(Store(x.rows, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
     tape = Tape(run_of(spec, sizes))
@@ -188,11 +192,11 @@ def block_pieces(
     of_encoder, memory = word == SOURCE, given.memory
     found: list[Piece] = []
 
-    def add(times: Dim, layer: Layer, branch: Callable[[Tape, Tensor], object]) -> None:
+    def add(times: Dim, layer: Layer, branch: Callable[[Tape, Tensor, Layer], object]) -> None:
         if is_zero(times):
             return
         tape = Tape(run)
-        branch(tape, stream(tape, spec, word))
+        branch(tape, stream(tape, spec, word), layer)
         found.append(
             Piece(
                 times=times,
@@ -207,28 +211,20 @@ def block_pieces(
     mixers, feeds = mixer_kinds(spec, stack), feed_forward_kinds(spec, stack)
     if is_parallel(spec):
         for kind in _side_by_side(mixers, feeds):
-            layer = kind.layer
-            add(kind.times, layer, lambda t, x, layer=layer: run_parallel(t, spec, layer, x, given))
+            add(kind.times, kind.layer, lambda t, x, y: run_parallel(t, spec, y, x, given))
         return found
-
-    def add_branches(kinds: list[Kind], branch: str) -> None:
-        for kind in kinds:
-            layer = kind.layer
-            add(
-                kind.times,
-                layer,
-                lambda t, x, layer=layer: run_branch(t, spec, layer, branch, x, given),
-            )
-
-    add_branches(mixers, MIXER)
+    for kind in mixers:
+        add(kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, MIXER, x, given))
     if stack.shared is not None:
         sharing = Layer(mixer=SHARING)
-        add(shared_uses(spec, stack), sharing, lambda t, x: run_shared(t, spec, x, given))
+        add(shared_uses(spec, stack), sharing, lambda t, x, _: run_shared(t, spec, x, given))
     if spec.has_encoder and not of_encoder:
-        add_branches([Kind(times=stack.n_layers, layer=Layer(cross=True))], CROSS)
-    add_branches(feeds, FFN)
+        crossed = Layer(cross=True)
+        add(stack.n_layers, crossed, lambda t, x, y: run_branch(t, spec, y, CROSS, x, given))
+    for kind in feeds:
+        add(kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, FFN, x, given))
     if stack.altup is not None or stack.layer_inputs is not None:
-        add(stack.n_layers, Layer(), lambda t, x: around(t, spec, x))
+        add(stack.n_layers, Layer(), lambda t, x, _: around(t, spec, x))
     return found
 
 
@@ -267,15 +263,15 @@ def merged(terms: Iterable[tuple[Dim, Term]]) -> list[tuple[Dim, Term]]:
     return [(number, first[key]) for key, number in times.items() if not is_zero(number)]
 
 
-_recorded: dict[str, tuple[ModelSpec, object]] = {}
+_recorded: dict[str, tuple[ModelSpec, object, Any]] = {}
 
 
-def remembered(spec: ModelSpec, name: str, make: Callable[[], Made]) -> Made:
-    """Make something of a spec, or give what was made of it just before: it is asked for by many."""
+def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], of: object = None) -> Made:
+    """Make something of a spec and of a run, or give what was just made of the same: many ask."""
     known = _recorded.get(name)
-    if known is None or known[0] is not spec:
-        known = _recorded[name] = spec, make()
-    made: Made = known[1]  # type: ignore[assignment]
+    if known is None or known[0] is not spec or known[1] is not of:
+        known = _recorded[name] = spec, of, make()
+    made: Made = known[2]
     return made
 
 

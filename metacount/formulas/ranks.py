@@ -42,7 +42,7 @@ def cuts_of(weights: Iterable[Weight], unseen: Collection[str] = ()) -> list[Cut
 
     Returns: tensors; what is repeated comes so often, experts are stacked in one. Those of the
     names `unseen` have no gradient.
-    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; each operation says how its weight is cut.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; an operation says how its weight is cut.
     """
     found = []
     for weight in weights:
@@ -132,7 +132,7 @@ def gathered_values(cut: Cut, rank: Rank) -> Dim:
 
 
 def _spread(cut: Cut, rank: Rank) -> tuple[list[Dim], int, Dim, Dim]:
-    """Return the shape before ZeRO, the axis that it spreads, over how many, and this rank's index."""
+    """Return the shape before ZeRO, the axis that it spreads, how many ranks, and which is this."""
     sizes = list(cut_shape(cut, rank))
     if not is_expert(cut, rank):
         return sizes, 0, rank.shard, rank.shard_index

@@ -7,9 +7,8 @@
 >>> sum(activation_bytes_by_role(llama, run).values())
 39605280772
 
-Of a model whose sizes are numbers every block is gone through in order, as a gradient exists from
-the first trained tensor on; of letters and arrays all is trained, and each kind of branch counts as
-often as it stands there.
+Where all is trained, each kind of branch is recorded once and counts as often as it stands there.
+Of a part every block is gone through in order, as a gradient exists from the first trained tensor.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from metacount.spec.position import Alibi, RelativeBuckets
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from metacount.spec.stack import Stack
 
@@ -82,7 +81,7 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
             None,
             "measure it instead",
         )
-    return whole_step(spec, run).backward_matmul_flops
+    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
 
 
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -99,7 +98,7 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     if run.checkpointing != FULL:
         return dict.fromkeys(ROLES, 0)
     check_around(spec)
-    return whole_step(spec, run).recompute_matmul_flops
+    return folds.by_role(_repeated(spec, run, _pieces(spec, run)), ROLES)
 
 
 def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -111,31 +110,21 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: bytes, exact for the reference modules.
     """
     check_saved(spec, run)
-    return whole_step(spec, run).activation_bytes
+    return folds.by_role(_saved(spec, run), ROLES)
 
 
 def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies."""
-    return whole_step(spec, run).matmul_flops
+    return folds.by_role(_of(_pieces(spec, run), folds.flops), ROLES)
 
 
-def whole_step(spec: ModelSpec, run: Pass) -> Step:
-    """Count a step that trains the whole model."""
-    sizes = (*spec.to_dict().values(), run.batch_size, run.seq_len, run.source)
-    numbers = all(not _is_size(x) or isinstance(x, int) for x in sizes)
-    count = _Walk(spec, run, None).step if numbers else lambda: _sum_of_pieces(spec, run)
-    known = remembered(spec, "step", lambda: (run, count()))
-    if known[0] == run if numbers else known[0] is run:
-        return known[1]
-    return count()
-
-
-def _is_size(x: object) -> bool:
-    return hasattr(x, "free_symbols") or hasattr(x, "dtype")
+def _pieces(spec: ModelSpec, run: Pass) -> list[Piece]:
+    """Record a whole step's forward with its loss; several figures of one run share it."""
+    return remembered(spec, "step", lambda: pieces_of(spec, sizes_of(run), loss=True), run)
 
 
 def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
-    """Count a step that trains a part of a model: the rest is frozen, or adapters alone are trained.
+    """Count a step that trains a part of a model: the rest is frozen, or only adapters train.
 
     forward: as ever, and of each adapter 2·n·r·(in + out)
     backward: of each product 1 × for each factor that has a gradient
@@ -150,14 +139,13 @@ def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
 class _Walk:
     """Goes through a model block by block, each kind of block recorded once."""
 
-    def __init__(self, spec: ModelSpec, run: Pass, tensors: Tensors | None) -> None:
+    def __init__(self, spec: ModelSpec, run: Pass, tensors: Tensors) -> None:
         self.spec, self.run, self.tensors = spec, run, tensors
         self._known: dict[object, tuple[Tape, Tensor]] = {}
         self._local: dict[str, list[str]] = {}
-        if tensors is not None:
-            for path in tensors.stored:
-                owner, name = _owner(path)
-                self._local.setdefault(owner, []).append(name)
+        for path in tensors.stored:
+            owner, name = _owner(path)
+            self._local.setdefault(owner, []).append(name)
 
     def step(self) -> Step:
         """Walk the whole forward and sum."""
@@ -177,8 +165,6 @@ class _Walk:
 
     def _tape(self, run: Run, owners: tuple[tuple[str, str], ...]) -> Tape:
         """Make a tape that knows what is trained of the tensors of some owners."""
-        if self.tensors is None:
-            return Tape(run)
         trained: set[str] = set()
         adapters: dict[str, Dim] = {}
         for owner, prefix in owners:
@@ -197,7 +183,7 @@ class _Walk:
         memory: Tensor | None,
         amounts: dict[str, list[tuple[Dim, str, Dim]]],
     ) -> Tensor:
-        spec, checkpointing = self.spec, self.run.checkpointing
+        spec = self.spec
         of_encoder = spec.has_encoder and stack is not spec.decoder
         run = run_of(spec, sizes_of(self.run), of_encoder=of_encoder)
         word, name = (
@@ -235,7 +221,6 @@ class _Walk:
             if logits is not None:
                 ends.loss(tape, logits)
         self._add(amounts, 1, tape.ops, tape.ops)
-        assert checkpointing is not None
         return Tensor(Store(x.rows, spec.d_model, run.value), spec.d_model, SOURCE, x.grad)
 
     def _blocks(
@@ -321,25 +306,18 @@ def _owner(path: str) -> tuple[str, str]:
     return "", path
 
 
-def _sum_of_pieces(spec: ModelSpec, run: Pass) -> Step:
-    """Sum a whole step over the pieces of a model, whose sizes may be letters or arrays."""
-    pieces = pieces_of(spec, sizes_of(run), loss=True)
-    return Step(
-        matmul_flops=folds.by_role(_of(pieces, folds.flops), ROLES),
-        backward_matmul_flops=folds.by_role(_of(pieces, folds.backward_flops), ROLES),
-        recompute_matmul_flops=folds.by_role(_repeated(spec, run, pieces), ROLES),
-        activation_bytes=folds.by_role(_saved(spec, run, pieces), ROLES),
-    )
-
-
-def _of(pieces: list[Piece], fold: object) -> Amounts:
+def _of(pieces: list[Piece], fold: Callable[[Iterable[Op]], Iterator[tuple[str, Dim]]]) -> Amounts:
     for piece in pieces:
-        for role, amount in fold(piece.tape.ops):  # type: ignore[operator]
+        for role, amount in fold(piece.tape.ops):
             yield piece.times, role, amount
 
 
-def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
+def _saved(spec: ModelSpec, run: Pass) -> Amounts:
     memory = None
+    if run.checkpointing == FULL:  # what is in the blocks does not matter
+        pieces = pieces_of(spec, sizes_of(run), loss=True, blocks=False)
+    else:
+        pieces = _pieces(spec, run)
     for piece in pieces:
         outside = () if piece.memory is None else (piece.memory,)
         if piece.place != BLOCK or run.checkpointing == NONE:
@@ -391,7 +369,7 @@ def _run_last(tape: Tape, spec: ModelSpec, layer: Layer, word: str) -> None:
 
 
 def saved_in_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Dim:
-    """Count the bytes that one block saves, all trained; without what an encoder gave all blocks."""
+    """Count the bytes that one block saves, all trained; without the output of an encoder."""
     of_encoder = spec.has_encoder and stack is not spec.decoder
     sizes = run_of(spec, sizes_of(run), of_encoder=of_encoder)
     word = SOURCE if of_encoder else TOKENS

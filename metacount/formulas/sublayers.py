@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from metacount.formulas import altup, ends
 from metacount.formulas.attention import (
-    Sees,
+    EVERY_PAIR,
     block_index,
     cross_attention,
     grouped_attention,
@@ -220,12 +220,12 @@ def self_attention_params(spec: ModelSpec) -> Dim:
 
 
 def dense_ffn_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of a dense block's feed-forward; 0 where every block is MoE (no d_ff)."""
+    """Count the parameters of a dense block's feed-forward; 0 where every block is MoE."""
     return params_of(dense_tape(spec).weights)
 
 
 def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
-    """Count the parameters of the feed-forward of one MoE block, all or those that one token uses."""
+    """Count the parameters of the mixture of one block, all or those that one token uses."""
     weights = mixture_tape(spec).weights
     return active_params_of(weights) if active else params_of(weights)
 
@@ -253,7 +253,8 @@ def self_attention_flops(
         POSITIONS: n_keys,
     }
     tape = attention_tape(spec, decode=absorbed)
-    terms = (one for one in (*tape.weights, *tape.products) if one.role != "norm")
+    both: list[Weight | Product] = [*tape.weights, *tape.products]
+    terms = (one for one in both if one.role != "norm")
     return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
 
 
@@ -304,12 +305,12 @@ def end_flops(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
     Returns: FLOPs of the forward, exact; a tied head multiplies like any other.
     Not counted: the look-up, the transform's activation and norm, biases.
     """
-    terms = (*_ends(spec).weights, *end_products(spec))
+    terms: list[Weight | Product] = [*_ends(spec).weights, *end_products(spec)]
     return by_role(terms, lambda term: term.flops(run), ("embedding", "head", "other"))
 
 
 def token_table_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the token table, [V, e] with e = `table_width`; 0 for a body alone."""
+    """Count the parameters of the token table, [V, e], e = `table_width`; 0 for a body alone."""
     return 0 if spec.embedding is None else spec.embedding.vocab_size * ends.table_width(spec)
 
 
@@ -576,7 +577,9 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
 
 def _relative(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Tape:
     part = altered(HEADS, n_heads=n_heads, n_kv_heads=n_heads, head_dim=head_dim)
-    return _recorded(n_heads * head_dim, lambda t, x: relative_scores(t, part, x, d_model, Sees()))
+    return _recorded(
+        n_heads * head_dim, lambda t, x: relative_scores(t, part, x, d_model, EVERY_PAIR)
+    )
 
 
 def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
@@ -1014,7 +1017,7 @@ def index_flops(
     part = altered(POSITION_INDEX, n_heads=n_index_heads, head_dim=index_head_dim)
 
     def forward(t: Tape, x: Tensor) -> None:
-        position_index(t, part, x, t.tensor(q_lora_rank, TOKENS, grad=True), Sees())
+        position_index(t, part, x, t.tensor(q_lora_rank, TOKENS, grad=True), EVERY_PAIR)
 
     tape = _recorded(d_model, forward)
     return flops_of((*tape.weights, *tape.products), {TOKENS: n_tokens, PAIRS: n_pairs})

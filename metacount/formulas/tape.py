@@ -552,7 +552,7 @@ class Tape:
         return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
 
     def gather_parts(self, x: Tensor, values: Dim, *, backward: bool) -> Tensor:
-        """Put together what each rank of a `tp` group has a part of, in the backward its gradient."""
+        """Put together what each rank of a `tp` group has a part of; `backward`: gradients too."""
         moves = [Move(phase, "all-gather", "tp", values) for phase in (FORWARD, BACKWARD)]
         return self._sent(x, *moves[: 1 + backward])
 
@@ -570,8 +570,8 @@ class Tape:
 
         They are gathered again for the backward, in which their gradients go around in a ring.
 
-        Source: Liu et al. 2023, arXiv:2310.01889, sec. 3; torch's context parallelism, whose default
-        gathers where the paper passes on, and sums gradients in float32.
+        Source: Liu et al. 2023, arXiv:2310.01889, sec. 3; torch's context parallelism, whose
+        default gathers where the paper passes on, and sums gradients in float32.
         """
         n = self.run.rank.cp
         gathers = [Move(phase, "all-gather", "cp", n * values) for phase in (FORWARD, BACKWARD)]

@@ -55,7 +55,11 @@ def trained_tensors(spec: ModelSpec) -> Trained:
             elif not (weight.name.startswith(ends.OF_MODEL) and weight.name in known):
                 known.add(weight.name)
                 outer.append((1, stored))
-    return Trained(inner=merged(inner), ends=merged(outer))
+    return Trained(inner=_repeated(inner), ends=_repeated(outer))
+
+
+def _repeated(found: list[tuple[Dim, Weight]]) -> list[Weight]:
+    return [weight.repeated(number) for number, weight in merged(found)]
 
 
 def as_stored(weight: Weight) -> Weight:

@@ -88,7 +88,9 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
     bare = vectors_left_out(spec)
     moe = has_experts(spec)
     counted = sublayers.self_attention_params(bare)
-    counted += sublayers.moe_layer_params(bare, active=False) if moe else sublayers.dense_ffn_params(bare)
+    counted += (
+        sublayers.moe_layer_params(bare, active=False) if moe else sublayers.dense_ffn_params(bare)
+    )
     if sum(matrix.params for matrix in found) != counted:
         raise AssertionError(f"the matrices of a block are not the {counted} that formulas count")
     return found

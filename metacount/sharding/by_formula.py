@@ -250,9 +250,7 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     )
 
 
-def _ops_of(
-    spec: ModelSpec, job: Job, unit: Unit, rank: Rank
-) -> tuple[dict[str, list[Op]], Tape]:
+def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str, list[Op]], Tape]:
     """Record each pass of a part on a rank; return the operations by pass, and the last tape."""
     found: dict[str, list[Op]] = {}
     tape = Tape(run_of(spec, Sizes(batch_size=1, seq_len=1)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.sharding.asked import Asked, job_of
-from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.by_formula import counted_kinds
+from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind

@@ -12,8 +12,8 @@ from metacount.formulas import layers, model, mtp
 from metacount.formulas.dim import Dim, is_zero
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
-from metacount.spec.legend import Term
 from metacount.spec.attention import Attention
+from metacount.spec.legend import Term
 from metacount.spec.stack import (
     WITH_ATTENTION,
     WITH_DENSE,

@@ -1,7 +1,7 @@
 """The formula of every row of a model's tree, by the row's path in the model.
 
-A row is a tensor or a module; its formula is the sum of the tensors below its path. Every form is of
-one copy: of one block, not of all. Sizes are ints or symbols.
+A row is a tensor or a module; its formula is the sum of the tensors below its path. Every form is
+of one copy: of one block, not of all. Sizes are ints or symbols.
 
 >>> from metacount.catalog import entry
 >>> rows = Rows(entry("mixtral-8x7b").spec())

@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from metacount.formulas.tape import Tape, Tensor
 
 
+FILES = {
+    "mamba": "state_space",
+    "mamba2": "state_space",
+    "gated_delta": "delta",
+    "kimi_delta": "delta",
+    "lightning": "lightning",
+    "rg_lru": "gates",
+    "short_conv": "gates",
+}
+
+
 def run_mixer(t: Tape, part: Any, x: Tensor) -> Tensor:
     """Run the forward of a mixer on a tape: [n, d] -> [n, d]."""
     y: Tensor = getattr(_file_of(part), part.word)(t, part, x)
@@ -35,13 +46,6 @@ def mixer_counts(
 
 def _file_of(part: Any) -> Any:
     """Load the file of a mixer."""
-    word = part.word
-    if word in ("mamba", "mamba2"):
-        from metacount.formulas.mixers import state_space as file
-    elif word in ("gated_delta", "kimi_delta"):
-        from metacount.formulas.mixers import delta as file
-    elif word == "lightning":
-        from metacount.formulas.mixers import lightning as file
-    else:
-        from metacount.formulas.mixers import gates as file
-    return file
+    from importlib import import_module
+
+    return import_module(f"metacount.formulas.mixers.{FILES[part.word]}")

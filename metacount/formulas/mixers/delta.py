@@ -68,7 +68,7 @@ def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
     key, value = part.n_k_heads * width, heads * value_dim
     q, k, v = (
         t.linear(x, f"linear_attn.{name}_proj", size)
-        for name, size in zip("qkv", (key, key, value))
+        for name, size in (("q", key), ("k", key), ("v", value))
     )
     mixed = t.record("cat", t.like(q, columns=2 * key + value, grad=q.grad or k.grad or v.grad))
     made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)

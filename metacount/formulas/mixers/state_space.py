@@ -81,7 +81,7 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
 
 
 def _doubled(t: Tape, decay: Tensor, added: Tensor, seq_len: Dim) -> Tensor:
-    """Run the rounds: each saves the states so far and the decays so far, but the last no decays."""
+    """Run the rounds: each saves the states and the decays so far, but the last no decays."""
     n_rounds = rounds(seq_len)
     grad = added.grad or decay.grad
     states = t.constant(n_rounds * added.rows, added.columns)

@@ -151,9 +151,7 @@ VALUES: Values = {
         vectors(here.spec) or (here.spec.kv_lora_rank is None and not here.spec.is_moe)
     ),
     "vectors": lambda here: vectors(here.spec),
-    "without_biases": lambda here: sum(
-        block_params(without_biases(here.spec), moe=False).values()
-    ),
+    "without_biases": lambda here: sum(block_params(without_biases(here.spec), moe=False).values()),
     "with_biases": with_biases,
     "bias_share": lambda here: Fraction(
         with_biases(here) - sum(block_params(without_biases(here.spec), moe=False).values()),

@@ -133,7 +133,9 @@ VALUES: Values = {
     "label": lambda here: _label(here),
     "published": lambda here: _label(here) is not None,
     "blocks": lambda here: int(model.params(here.spec)) - at_the_ends(here.spec),
-    "head_flops": lambda here: sublayers.end_flops(here.spec, {"tokens": 1, "sequences": 0})["head"],
+    "head_flops": lambda here: sublayers.end_flops(here.spec, {"tokens": 1, "sequences": 0})[
+        "head"
+    ],
     "family": lambda here: family(),
     "answer": answer,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.formulas import feed_forward, sublayers
+from metacount.formulas import sublayers
+from metacount.formulas.feed_forward import gated_d_ff
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import feed_forward
 from metacount.lessons.here import matrix, rows, shown
@@ -58,7 +59,7 @@ def widths(here: Here) -> Rows:
     """
     d, spec = here.spec.d_model, here.spec
     exact = Fraction(2 * WIDER * d, 3)
-    rounded = feed_forward.gated_d_ff(d, multiple_of=MULTIPLE_OF)
+    rounded = gated_d_ff(d, multiple_of=MULTIPLE_OF)
     base = plain_4d(spec)
     found = [
         (f"{WIDER}·d", "GELU", WIDER * d, base, sublayers.plain_matmul_flops(1, d, WIDER * d)),
@@ -149,7 +150,9 @@ VALUES: Values = {
     "small_m": lambda here: len(feed_forward.GATE),
     "factor": lambda here: feed_forward.FACTOR,
     "widths": widths,
-    "two_thirds": lambda here: str(Fraction(sublayers.plain_params(1, 1), sublayers.glu_params(1, 1))),
+    "two_thirds": lambda here: str(
+        Fraction(sublayers.plain_params(1, 1), sublayers.glu_params(1, 1))
+    ),
     "plain_matrices": lambda here: sublayers.plain_params(1, 1),
     "gated_matrices": lambda here: sublayers.glu_params(1, 1),
     "rule": lambda here: f"{Fraction(2 * WIDER, 3)}·d",

@@ -34,7 +34,9 @@ def fits(spec: ModelSpec) -> bool:
 def expert(spec: ModelSpec) -> int:
     """Count the parameters of one routed expert."""
     return int(
-        sublayers.ffn_params(spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias)
+        sublayers.ffn_params(
+            spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias
+        )
     )
 
 
@@ -182,11 +184,15 @@ VALUES: Values = {
     "twins": lambda here: here.spec.n_experts * int(model.params(dense_twin(here.spec))),
     "bytes": lambda here: _bytes(int(model.params(here.spec))),
     "active_bytes": lambda here: _bytes(int(model.active_params(here.spec))),
-    "router_flops": lambda here: 2 * sublayers.router_params(here.spec.d_model, here.spec.n_experts),
+    "router_flops": lambda here: (
+        2 * sublayers.router_params(here.spec.d_model, here.spec.n_experts)
+    ),
     "flops_to_expert": lambda here: Fraction(
         flops(here.spec),
         int(
-            sublayers.ffn_matmul_flops(1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated)
+            sublayers.ffn_matmul_flops(
+                1, here.spec.d_model, here.spec.d_ff_expert, gated=here.spec.gated
+            )
         ),
     ),
     "shared": lambda here: here.spec.n_shared_experts > 0,

@@ -185,7 +185,9 @@ VALUES: Values = {
     "placement": lambda here: here.spec.norm_placement,
     "per_block": lambda here: sublayers.norms_per_block(here.spec.norm_placement),
     "one_norm": lambda here: sublayers.width_norm_params(here.spec),
-    "qk_norm": lambda here: sublayers.params_of_role(sublayers.attention_tape(here.spec), "norm") > 0,
+    "qk_norm": lambda here: (
+        sublayers.params_of_role(sublayers.attention_tape(here.spec), "norm") > 0
+    ),
     "qk_params": lambda here: sublayers.params_of_role(sublayers.attention_tape(here.spec), "norm"),
     "final_norm": lambda here: here.spec.final_norm,
     "norm_params": lambda here: all_norms(here.spec),

@@ -193,7 +193,9 @@ VALUES: Values = {
         int(model.active_params(here.spec))
         - here.spec.n_layers * here.spec.d_model * (here.spec.n_experts - here.spec.top_k)
     ),
-    "n_qk": lambda here: sublayers.qk_norm_params("head", here.spec.n_heads, here.spec.n_kv_heads, 1),
+    "n_qk": lambda here: sublayers.qk_norm_params(
+        "head", here.spec.n_heads, here.spec.n_kv_heads, 1
+    ),
     "slip": slip,
     "slipped": lambda here: _total(here) + slip(here),
     "layernorm": lambda here: sublayers.norm_params(here.spec.d_model, bias=True),
