@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.dim import Dim
+from metacount.formulas.dim import Dim, is_symbolic
 from metacount.formulas.run import EAGER, FLASH, SDPA, Pass
 from metacount.spec import ModelSpec
 from metacount.spec.altup_rules import AROUND, beyond_branches
@@ -72,6 +72,10 @@ def check_saved(spec: ModelSpec, run: Pass) -> None:
     check_reached(spec)
     last, part = spec.last_stack, spec.last_stack.recurrent
     window = last.attention.window
+    width = run.bytes_per_value
+    if width not in (2, 4, 8):
+        rule = "has no formula for what a backward keeps"
+        raise SpecError("dtype", rule, width, "choose bf16, fp16, fp32 or fp64")
     rows = (
         (
             window is not None
@@ -90,6 +94,21 @@ def check_saved(spec: ModelSpec, run: Pass) -> None:
         ),
     )
     _refuse(spec, rows)
+
+
+def check_written(amounts: Iterable[Dim]) -> None:
+    """Raise `SpecError` for a logarithm: closed forms are of sums, products, floors and least ones.
+
+    A scan that doubles its reach needs log2(seq_len) rounds, and saves something in each.
+    """
+    for amount in amounts:
+        if is_symbolic(amount) and "log(" in str(amount):
+            raise SpecError(
+                "seq_len",
+                "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds",
+                None,
+                "count with numbers, or choose full checkpointing",
+            )
 
 
 def _may_be_one(x: Dim) -> bool:

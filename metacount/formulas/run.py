@@ -40,13 +40,6 @@ class Pass:
         ):
             if value not in known:
                 raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
-        if self.bytes_per_value not in (2, 4, 8):
-            raise SpecError(
-                "dtype",
-                "has no formula for what a backward keeps",
-                self.bytes_per_value,
-                "choose bf16, fp16, fp32 or fp64",
-            )
 
     @property
     def source(self) -> Dim:

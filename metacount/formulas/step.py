@@ -28,7 +28,13 @@ from metacount.formulas.block import (
     run_branch,
     run_parallel,
 )
-from metacount.formulas.covered import check_around, check_reached, check_run, check_saved
+from metacount.formulas.covered import (
+    check_around,
+    check_reached,
+    check_run,
+    check_saved,
+    check_written,
+)
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.layers import layers_with
 from metacount.formulas.model import ROLES
@@ -110,7 +116,9 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: bytes, exact for the reference modules.
     """
     check_saved(spec, run)
-    return folds.by_role(_saved(spec, run), ROLES)
+    found = folds.by_role(_saved(spec, run), ROLES)
+    check_written(found.values())
+    return found
 
 
 def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -267,13 +275,16 @@ class _Walk:
         amounts["saved"] += ((times, *one) for one in folds.saved_bytes(saving, outside))
 
 
+ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
+
+
 def sizes_of(run: Pass) -> Sizes:
     """Return the sizes of the forward of a step."""
     return Sizes(
         batch_size=run.batch_size,
         seq_len=run.seq_len,
         source_len=run.source,
-        value=run.bytes_per_value,
+        value=run.bytes_per_value if isinstance(run.bytes_per_value, int) else ANY_WIDTH,
         attention=run.attention,
         ring=run.ring,
     )
@@ -345,13 +356,15 @@ def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
     last = spec.last_stack
     for stack in spec.stacks:
         of_encoder = spec.has_encoder and stack is not spec.decoder
-        for mixer in sorted({*last.mixer_pattern}):
-            for ffn in "FEBN":
-                times = layers_with(spec, stack.n_layers, mixers=mixer, ffns=ffn)
+        apart = last.norms.placement == "hybrid"  # norms depend on the mixer
+        every = sorted({*last.mixer_pattern})
+        for ffn in "FEBN":
+            for mixers in every if apart or ffn == "N" else ["".join(every)]:
+                times = layers_with(spec, stack.n_layers, mixers=mixers, ffns=ffn)
                 if is_zero(times):
                     continue
                 tape = Tape(run_of(spec, sizes_of(run), of_encoder=of_encoder))
-                layer = Layer(mixer=mixer, ffn=ffn, of_encoder=of_encoder)
+                layer = Layer(mixer=mixers[0], ffn=ffn, of_encoder=of_encoder)
                 _run_last(tape, spec, layer, SOURCE if of_encoder else TOKENS)
                 n = len(folds.repeated_ops(tape.ops))
                 for role, amount in folds.flops(tape.ops[n:]):

@@ -142,8 +142,8 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """Count every kind of rank of a mesh, by formula; the plan is ours.
 
     >>> from metacount.catalog import entry
-    >>> from metacount.ranks_of.mesh import Mesh
-    >>> from metacount.ranks_of.plan import default_plan
+    >>> from metacount.sharding.mesh import Mesh
+    >>> from metacount.sharding.plan import default_plan
     >>> spec = entry("llama-7b").spec()
     >>> job = Job(mesh=Mesh(dp=4, tp=2), train=True, zero=3, optimizer="adamw", batch_size=4,
     ...           seq_len=2048, micro_batches=1, dtype="bf16")

@@ -189,7 +189,9 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     )
     numbers = {letters[name].name: size for name, size in {**sizes, **run_present}.items()}
     named = named_layers(spec, letters["n_layers"])
-    parts = {part: readable(sympy.sympify(in_letters[part]).subs(named)) for part in values}
+    parts = {
+        part: readable(with_layers_named(sympy.sympify(in_letters[part]), named)) for part in values
+    }
     numbers |= {letter.name: layers_of(spec)[letter.name] for letter in named.values()}
     used = {letter.name for part in parts.values() for letter in part.free_symbols}
     form = ClosedForm(
@@ -264,6 +266,33 @@ def named_layers(spec: ModelSpec, n_layers: Dim) -> dict[sympy.Expr, sympy.Symbo
     for letter, form in layers_of(spec.substituted(**symbols)).items():
         found.setdefault(form, by_letter[letter])
     return found
+
+
+def with_layers_named(expr: sympy.Expr, named: dict[sympy.Expr, sympy.Symbol]) -> sympy.Expr:
+    """Put letters for numbers of blocks, also where a factor was multiplied into their floors."""
+    import sympy
+
+    expr = expr.subs(named)
+    known: dict[sympy.Expr, sympy.Expr] = {}
+    for whole, letter in named.items():
+        form = whole.subs(known)  # N - N_a, where N_a has its letter
+        for floor in form.atoms(sympy.floor):
+            # form = rest ± floor, so floor = ±(letter - rest)
+            sign = form.coeff(floor)
+            known[floor] = sign * (letter - (form - sign * floor))
+            other = expr.subs(floor, known[floor])
+            if sympy.count_ops(other) < sympy.count_ops(expr):
+                expr = other
+            break
+        else:
+            multiples = {
+                add: content * letter
+                for add in expr.atoms(sympy.Add)
+                for content, one in [add.as_content_primitive()]
+                if one == form
+            }
+            expr = expr.xreplace(multiples)
+    return expr
 
 
 def readable(expr: sympy.Expr) -> sympy.Expr:

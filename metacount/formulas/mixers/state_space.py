@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
 from metacount.formulas.mixers.convolution import (
     CONVOLVED,
@@ -96,20 +95,15 @@ def _doubled(t: Tape, decay: Tensor, added: Tensor, seq_len: Dim) -> Tensor:
 def rounds(seq_len: Dim) -> Dim:
     """Count the rounds in which spans that double reach over `seq_len` positions: ⌈log2 S⌉.
 
-    Closed forms have no logarithm, so that a symbol is refused.
-
     Source: Hillis and Steele 1986, doi:10.1145/7902.7903.
 
     >>> [rounds(n) for n in (1, 2, 3, 4, 2048, 2049)]
     [0, 1, 2, 2, 11, 12]
     """
     if is_symbolic(seq_len):
-        raise SpecError(
-            "seq_len",
-            "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds",
-            None,
-            "count with numbers, or choose full checkpointing",
-        )
+        import sympy
+
+        return sympy.ceiling(sympy.log(seq_len, 2))
     if isinstance(seq_len, int):
         return (seq_len - 1).bit_length()
     # an array: one round more for each power of two that is reached beyond
