@@ -5,7 +5,7 @@ other parts of the package, runs the tests of the part on each, and prints the m
 noticed; exit 1 if there are any beside those that nobody could notice. Parts or files can be named:
 
     python tests/teeth.py --sample 60 --seed 1 measure judge
-    python tests/teeth.py metacount/formulas/moe.py > survivors
+    python tests/teeth.py metacount/formulas/masks.py > survivors
     python tests/teeth.py --again survivors    # after tests were written for them
 
 Own code, because neither of the two kept libraries does this job. mutmut 3, tried here, is fast but

@@ -42,7 +42,7 @@ def test_each_formula_is_in_one_part() -> None:
         path for name, part in PARTS.items() if name.startswith(FORMULAS) for path in part.sources
     ]
     assert len(formulas) == len(set(formulas))
-    assert {path.parent for path in formulas} == {ROOT / FORMULAS}
+    assert {path.parent for path in formulas} == {ROOT / FORMULAS, ROOT / FORMULAS / "mixers"}
 
 
 def test_the_tests_of_each_part_are_there() -> None:

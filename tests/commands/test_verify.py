@@ -35,10 +35,10 @@ def test_tree_and_verify_of_a_small_model(capsys: pytest.CaptureFixture[str], ti
 def test_verify_exits_1_when_witnesses_differ(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tiny: str
 ) -> None:
-    from metacount.formulas import ffn
+    from metacount.formulas import block
 
-    right = ffn.ffn_weights
-    monkeypatch.setattr(ffn, "ffn_weights", lambda *a, **k: right(*a, **k)[:-1])
+    # the formulas forget every feed-forward
+    monkeypatch.setattr(block, "feed_forward", lambda t, part, x, width: x)
     assert main(["verify", tiny, "--seq", "7", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert data["agree"] is False

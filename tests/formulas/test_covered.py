@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from helpers.miniatures import TINY, miniature
 
 from metacount import SpecError
-from metacount.catalog import entry
+from metacount.catalog import entries, entry
 from metacount.formulas import covered
-from metacount.formulas.backward import (
+from metacount.formulas.run import Pass, Run
+from metacount.formulas.step import (
+    activation_bytes_by_role,
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
-from metacount.formulas.forward import Attending, Pass, Widths, dense_of
-from metacount.formulas.kept import activation_kept, bytes_of
-from metacount.formulas.kept_attention import attention_kept, core_kept
-from metacount.formulas.kept_masks import attention_way
-from metacount.formulas.kept_model import kept_terms
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.ffn import FeedForward
-from metacount.spec.mla import LatentAttention
 
 PLAIN = ModelSpec.from_dict(TINY)
-LATENT = miniature(entry("deepseek-v2").spec())  # queries and keys of 7 + 4 values a head
+EAGER, FLASH, SDPA = (
+    Pass(batch_size=1, seq_len=8, attention=attention) for attention in ("eager", "flash", "sdpa")
+)
+FULL = Pass(batch_size=1, seq_len=8, checkpointing="full")
 
 
 def small(name: str, **changed: Any) -> ModelSpec:
     return miniature(entry(name).spec()).replace(**changed)
 
 
-GEMMA: dict[str, Any] = {"d_per_layer": None, "vocab_size_per_layer": None, "laurel_rank": None}
-GEMMA |= {"n_altup_inputs": None, "altup_active": 0, "n_kv_shared_layers": 0, "v_norm": False}
-GEMMA |= {"activation_sparsity": None, "sparsity_pattern": "T"}
+def message(call: Callable[..., object], *args: object) -> str:
+    """What is said where a call is refused."""
+    with pytest.raises(SpecError) as refused:
+        call(*args)
+    return str(refused.value)
+
+
+LATENT = small("deepseek-v2")  # queries and keys of 7 + 4 values a head
+GEMMA = small("gemma-3n-e2b-text")
+NO_EMBEDDINGS: dict[str, Any] = {"d_per_layer": None, "vocab_size_per_layer": None}
+ONE_STREAM = {"n_altup_inputs": 1, "altup_active": 0}
+LAUREL_ALONE = {**NO_EMBEDDINGS, "n_altup_inputs": None, "altup_active": 0, "v_norm": False}
+LAUREL_ALONE |= {"n_kv_shared_layers": 0, "activation_sparsity": None, "sparsity_pattern": "T"}
+
 # of each field a model that has no other of them before it
 UNLIKE: dict[str, ModelSpec] = {
     "recurrent": small("mamba-2.8b"),
@@ -50,8 +60,8 @@ UNLIKE: dict[str, ModelSpec] = {
     "gate_scale": PLAIN.replace(gate_scale=10.0),
     "ffn_scale": PLAIN.replace(ffn_scale=0.1),
     "residual_weight": PLAIN.replace(residual_weight=0.5),
-    "n_altup_inputs": small("gemma-3n-e2b-text"),
-    "laurel_rank": small("gemma-3n-e2b-text", **{**GEMMA, "laurel_rank": 3}),
+    "n_altup_inputs": GEMMA,
+    "laurel_rank": GEMMA.replace(**LAUREL_ALONE),
     "norm_placement": PLAIN.replace(norm_placement="stream"),
 }
 
@@ -59,13 +69,9 @@ UNLIKE: dict[str, ModelSpec] = {
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_structure_that_is_refused(name: str) -> None:
     spec = UNLIKE[name]
-    value = getattr(spec, name)
-    with pytest.raises(SpecError) as refused:
-        covered.check_alike(spec)
-    rule = f"{name} has no formula for training: got {value!r}; measure it instead"
-    assert str(refused.value) == rule
-    with pytest.raises(SpecError, match="has no formula here"):
-        covered.check_alike(spec, "here")
+    said = f"got {getattr(spec, name)!r}; measure it instead"
+    assert message(covered.check_alike, spec) == f"{name} has no formula for training: {said}"
+    assert message(covered.check_alike, spec, "here") == f"{name} has no formula here: {said}"
     if name in covered.ALIKE:
         covered.check_alike(spec, but=tuple(covered.ALIKE))
 
@@ -77,43 +83,106 @@ def test_structures_that_are_alike() -> None:
     covered.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
 
 
-def test_one_stream_hides_what_each_layer_embeds() -> None:
-    spec = small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0)
-    assert spec.d_per_layer is not None
-    with pytest.raises(SpecError) as refused:
-        covered.check_reached(spec)
-    assert str(refused.value) == (
-        "n_altup_inputs has no formula for training: of one copy, d_per_layer is added to none: "
-        "got 1; measure it instead, or choose 2 or more"
-    )
-    for count in (backward_matmul_flops_by_role, lambda spec, _: trained_tensors(spec)):
-        with pytest.raises(SpecError, match="of one copy, d_per_layer is added to none"):
-            count(spec, run("eager"))
-    covered.check_reached(small("gemma-3n-e2b-text"))
-    without = {"d_per_layer": None, "vocab_size_per_layer": None}
-    covered.check_reached(small("gemma-3n-e2b-text", n_altup_inputs=1, altup_active=0, **without))
+NOWHERE = (
+    "n_altup_inputs has no formula for training: of one copy, d_per_layer is added to none: "
+    "got 1; measure it instead, or choose 2 or more"
+)
+AROUND = "n_altup_inputs has no formula for what training keeps: got 3; measure it instead"
+NO_LOSS = "has no formula for training: without logits there is no loss: got"
+NO_BIAS = "window_pattern has no formula for training with a bias of positions: got"
+LEAVE_OUT = "leave the window out"
+T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
+
+
+def asked(**how: Any) -> dict[str, Any]:
+    """Bytes that a plain model keeps in some way."""
+    return activation_bytes_by_role(PLAIN, Pass(batch_size=1, seq_len=8, **how))
+
+
+def windowed(pattern: str, biased: dict[str, Any]) -> dict[str, Any]:
+    spec = PLAIN.replace(window=4, window_pattern=pattern, **biased)
+    return activation_bytes_by_role(spec, EAGER)
+
+
+BIASED: tuple[dict[str, Any], ...] = (T5, {"position": "alibi"})
+HEADLESS, BODY = PLAIN.replace(has_head=False), PLAIN.replace(has_head=False, vocab_size=None)
+ONE_COPY = GEMMA.replace(**ONE_STREAM)
+OF_DTYPE = "dtype has no formula for what a backward keeps: got"
+REFUSED: list[tuple[Callable[..., object], Any, str]] = [
+    (covered.check_reached, ONE_COPY, NOWHERE),
+    (trained_tensors, ONE_COPY, NOWHERE),
+    (lambda spec: backward_matmul_flops_by_role(spec, EAGER), ONE_COPY, NOWHERE),
+    (covered.check_around, GEMMA, AROUND),
+    (lambda spec: recompute_matmul_flops_by_role(spec, FULL), GEMMA, AROUND),
+    *(
+        (
+            lambda spec: activation_bytes_by_role(spec, EAGER),
+            spec,
+            f"{said}; choose a model with an output head",
+        )
+        for spec, said in (
+            (HEADLESS, f"has_head {NO_LOSS} False"),
+            (BODY, f"vocab_size {NO_LOSS} None"),
+        )
+    ),
+    *(
+        (lambda given: windowed(*given), (pattern, biased), f"{NO_BIAS} {pattern!r}; {LEAVE_OUT}")
+        for pattern in ("LG", "GLL")
+        for biased in BIASED
+    ),
+    (
+        lambda word: asked(attention=word),
+        "fused",
+        "attention has no formula: got 'fused'; choose eager or flash or sdpa",
+    ),
+    (
+        lambda word: asked(checkpointing=word),
+        "some",
+        "checkpointing has no formula: got 'some'; choose none or full or selective",
+    ),
+    *(
+        (
+            lambda width: asked(bytes_per_value=width),
+            width,
+            f"{OF_DTYPE} {width}; choose bf16, fp16, fp32 or fp64",
+        )
+        for width in (1, 9, 16)
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "said"), REFUSED)
+def test_what_is_refused(call: Callable[..., object], given: Any, said: str) -> None:
+    assert message(call, given) == said
+
+
+def test_what_is_not_refused() -> None:
+    covered.check_reached(GEMMA)
+    covered.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
     covered.check_reached(PLAIN)
     several = np.array([1, 2])  # nothing is said of many sizes at once
-    covered.check_reached(small("gemma-3n-e2b-text").substituted(n_altup_inputs=several))
-
-
-def test_what_is_around_branches() -> None:
-    with pytest.raises(SpecError) as refused:
-        covered.check_around(small("gemma-3n-e2b-text"))
-    assert str(refused.value) == (
-        "n_altup_inputs has no formula for what training keeps: got 3; measure it instead"
-    )
-    step = Pass(batch_size=1, seq_len=8, checkpointing="full")
-    with pytest.raises(SpecError, match="has no formula for what training keeps"):
-        recompute_matmul_flops_by_role(small("gemma-3n-e2b-text"), step)
+    covered.check_reached(GEMMA.substituted(n_altup_inputs=several))
     covered.check_around(PLAIN)
+    assert sum(windowed("LG", {}).values()) > 0
+    for pattern in ("L", "LL"):
+        assert all(sum(windowed(pattern, biased).values()) > 0 for biased in BIASED)
 
 
-def run(attention: str) -> Pass:
-    return Pass(batch_size=1, seq_len=8, attention=attention)
+def test_every_model_with_logits_is_covered() -> None:
+    refused = {}
+    for one in entries():
+        if one.sizes is None:
+            continue
+        try:
+            assert sum(activation_bytes_by_role(one.spec(), EAGER).values()) > 0
+        except SpecError as error:
+            refused[one.id] = str(error)
+    gemma = {"gemma-3n-e2b-text", "gemma-3n-e4b-text"}
+    assert refused.keys() == {"bert-base", "gshard-600b", "textbook-block", *gemma}
+    for name, said in refused.items():
+        assert (AROUND.partition(":")[0] if name in gemma else NO_LOSS.partition(":")[2]) in said
 
 
-WIDE = LATENT.replace(v_head_dim=12)  # wider than the keys
 # model, field, with flash, with sdpa
 KERNELS: list[tuple[ModelSpec, str, bool, bool]] = [
     (PLAIN, "", False, False),
@@ -123,7 +192,7 @@ KERNELS: list[tuple[ModelSpec, str, bool, bool]] = [
     (small("minimax-m3-text"), "index_block_len", True, True),
     (LATENT, "", False, False),
     (LATENT.replace(v_head_dim=11), "", False, False),
-    (WIDE, "v_head_dim", True, False),
+    (LATENT.replace(v_head_dim=12), "v_head_dim", True, False),  # wider than the keys
     (LATENT.replace(v_head_dim=1), "v_head_dim", True, False),
     (PLAIN.replace(window=4), "", False, False),
     (PLAIN.replace(window=4, window_kind="chunked"), "window_kind", True, False),
@@ -135,33 +204,55 @@ KERNELS: list[tuple[ModelSpec, str, bool, bool]] = [
 ]
 WHY = dict.fromkeys(("window_kind", "kind"), ": it needs a mask")
 WHY["position"] = ": it adds to scores"
+COUNTS = (
+    activation_bytes_by_role,
+    backward_matmul_flops_by_role,
+    recompute_matmul_flops_by_role,
+)
 
 
 @pytest.mark.parametrize(("spec", "name", "flash", "sdpa"), KERNELS)
 def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa: bool) -> None:
-    covered.check_fused_run(spec, run("eager"))
-    for attention, refused in (("flash", flash), ("sdpa", sdpa)):
+    covered.check_run(spec, EAGER)
+    for run, refused in ((FLASH, flash), (SDPA, sdpa)):
         if not refused:
-            covered.check_fused_run(spec, run(attention))
+            covered.check_run(spec, run)
             continue
-        with pytest.raises(SpecError) as error:
-            covered.check_fused_run(spec, run(attention))
-        assert str(error.value) == (
-            f"{name} has no formula with fused attention{WHY.get(name, '')}: "
-            f"got {getattr(spec, name)!r}; choose attention eager"
-        )
+        for count in (covered.check_run, *COUNTS):
+            assert message(count, spec, run) == (
+                f"{name} has no formula with fused attention{WHY.get(name, '')}: "
+                f"got {getattr(spec, name)!r}; choose attention eager"
+            )
 
 
-def test_what_a_kernel_does_not_compute_keeps_nothing() -> None:
-    how = Attending(batch_size=1, n_queries=8, n_keys=8, widths=Widths(value=2), attention="flash")
-    part = PLAIN.replace(attention_softcap=30.0).last_stack.attention
-    assert isinstance(part, Attention)
-    with pytest.raises(SpecError, match="attention_softcap has no formula with fused attention"):
-        core_kept(how, part, sinks=False)
-    latent = WIDE.last_stack.attention
-    assert isinstance(latent, LatentAttention)
-    with pytest.raises(SpecError, match="v_head_dim has no formula with fused attention: got 12"):
-        core_kept(how, latent, sinks=False)
+@pytest.mark.parametrize("name", ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
+@pytest.mark.parametrize("size", [sympy.Symbol("x"), np.array([4, 6], dtype=object)])
+def test_the_kernel_of_latent_attention_needs_numbers(name: str, size: Any) -> None:
+    swept = LATENT.substituted(**{name: size})
+    assert message(activation_bytes_by_role, swept, SDPA) == (
+        "attention has no formula in letters for latent attention: its kernel depends on widths: "
+        "got 'sdpa'; choose eager or flash, or give numbers"
+    )
+    assert activation_bytes_by_role(swept, EAGER)
+    if name == "v_head_dim" and isinstance(size, sympy.Symbol):
+        assert activation_bytes_by_role(swept, FLASH)
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2"])
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> None:
+    """Where a step copies what several heads give, it is asked of each size."""
+    heads, lengths = np.array([1, 1, 2, 6], dtype=object), np.array([1, 5, 1, 5], dtype=object)
+    spec = small(name)
+    if spec.n_kv_heads is not None:
+        spec = spec.replace(n_kv_heads=1)
+
+    def kept(n_heads: Any, seq_len: Any) -> Any:
+        run = Pass(batch_size=2, seq_len=seq_len, attention=attention)
+        return sum(activation_bytes_by_role(spec.substituted(n_heads=n_heads), run).values())
+
+    swept = kept(heads, lengths)
+    assert swept.tolist() == [kept(*sizes) for sizes in zip(heads, lengths, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -179,136 +270,12 @@ def test_what_a_kernel_does_not_compute_keeps_nothing() -> None:
     ],
 )
 def test_the_last_matrix_is_repeated_if_a_norm_is_after_it(placement: str, is_after: bool) -> None:
-    step = Pass(batch_size=1, seq_len=8, checkpointing="full")
-    repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), step)
+    repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), FULL)
     last = 0 if is_after else 2 * 8 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers
     assert repeated["ffn"] == 2 * 8 * 3 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers - last
 
 
-def test_a_ring_gives_the_result_twice() -> None:
-    """Queries that are not rotated have one result, unless a ring is said to make it."""
-    part, norms = PLAIN.last_stack.attention, PLAIN.last_stack.norms
-    assert isinstance(part, Attention)
-    sizes: dict[str, Any] = {"batch_size": 1, "n_queries": 8, "n_keys": 8}
-    alone = Attending(**sizes, widths=Widths(value=2), attention="flash")
-    ring = Attending(**sizes, widths=Widths(value=2), attention="flash", ring=True)
-    kept = [bytes_of(attention_kept(run, part, norms)) for run in (alone, ring)]
-    assert kept[1] - kept[0] == 2 * 8 * part.n_heads * part.head_dim
-
-
-def test_words_that_are_unknown() -> None:
-    with pytest.raises(SpecError) as refused:
-        run("fused")
-    assert str(refused.value) == (
-        "attention has no formula: got 'fused'; choose eager or flash or sdpa"
-    )
-    with pytest.raises(SpecError) as refused:
-        Pass(batch_size=1, seq_len=8, checkpointing="some")
-    assert str(refused.value) == (
-        "checkpointing has no formula: got 'some'; choose none or full or selective"
-    )
-    with pytest.raises(SpecError) as refused:
-        activation_kept(FeedForward(activation="identity", gated=True))
-    assert str(refused.value) == (
-        "activation has no formula for what a backward keeps: got 'identity'; choose one of relu, "
-        "gelu, gelu_tanh, silu, relu2, sigmoid"
-    )
-    with pytest.raises(SpecError) as refused:
-        dense_of(small("mamba-2.8b"))
-    assert str(refused.value) == (
-        "activation has no formula: no layer has a feed-forward: got None; set activation"
-    )
-
-
 def test_bytes_of_what_is_computed_wider() -> None:
-    for value, wide, copies in ((2, 4, True), (4, 4, False), (8, 8, False)):
-        widths = Widths(value=value)
-        assert (widths.wide, widths.copies) == (wide, copies)
-    for value in (1, 9, 16):
-        with pytest.raises(SpecError, match="choose bf16, fp16, fp32 or fp64"):
-            Widths(value=value)
-
-
-@pytest.mark.parametrize(
-    ("changed", "name"),
-    [({"has_head": False}, "has_head"), ({"has_head": False, "vocab_size": None}, "vocab_size")],
-)
-def test_a_step_without_a_loss(changed: dict[str, Any], name: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        kept_terms(PLAIN.replace(**changed), run("eager"))
-    assert str(refused.value) == (
-        f"{name} has no formula for training: without logits there is no loss: "
-        f"got {changed[name]}; choose a model with an output head"
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mamba-2.8b",
-        "zamba2-7b",
-        "jamba-1.5-mini",
-        "deepseek-v3.2",
-        "minimax-m3-text",
-        "chinchilla-70b",
-    ],
-)
-def test_products_that_selective_checkpointing_does_not_name(name: str) -> None:
-    step = Pass(batch_size=1, seq_len=8, checkpointing="selective")
-    with pytest.raises(SpecError) as refused:
-        kept_terms(small(name), step)
-    assert str(refused.value) == (
-        "checkpointing has no formula for this model's mixer: got 'selective'; "
-        "choose none or full, or measure it"
-    )
-
-
-T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
-
-
-@pytest.mark.parametrize("biased", [T5, {"position": "alibi"}])
-def test_windows_of_some_layers_beside_a_bias(biased: dict[str, Any]) -> None:
-    spec = PLAIN.replace(window=4, **biased)
-    for pattern in ("LG", "GLL"):
-        with pytest.raises(SpecError) as refused:
-            kept_terms(spec.replace(window_pattern=pattern), run("eager"))
-        assert str(refused.value) == (
-            "window_pattern has no formula for training with a bias of positions: "
-            f"got {pattern!r}; leave the window out"
-        )
-    for pattern in ("L", "LL"):
-        assert kept_terms(spec.replace(window_pattern=pattern), run("eager"))
-    assert kept_terms(PLAIN.replace(window=4, window_pattern="LG"), run("eager"))
-
-
-@pytest.mark.parametrize("name", ["qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
-def test_the_kernel_of_latent_attention_needs_numbers(name: str) -> None:
-    swept = LATENT.substituted(**{name: np.array([4, 6], dtype=object)})
-    with pytest.raises(SpecError) as refused:
-        attention_way(swept, run("sdpa"))
-    assert str(refused.value) == (
-        "attention has no formula in letters for latent attention: its kernel depends on widths: "
-        "got 'sdpa'; choose eager or flash, or give numbers"
-    )
-    for attention in ("eager", "flash"):
-        assert attention_way(swept, run(attention)) == attention
-    assert attention_way(LATENT.replace(v_head_dim=11), run("sdpa")) == "sdpa"
-
-
-@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2"])
-@pytest.mark.parametrize("attention", ["eager", "flash"])
-def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> None:
-    """Where a step copies what several heads give, it is asked of each size."""
-    heads, lengths = np.array([1, 1, 2, 6], dtype=object), np.array([1, 5, 1, 5], dtype=object)
-    spec = small(name)
-    if spec.n_kv_heads is not None:
-        spec = spec.replace(n_kv_heads=1)
-    swept = bytes_of(
-        kept_terms(
-            spec.substituted(n_heads=heads),
-            Pass(batch_size=2, seq_len=lengths, attention=attention),
-        )
-    )
-    for n_heads, seq_len, found in zip(heads, lengths, swept, strict=True):
-        alone = Pass(batch_size=2, seq_len=seq_len, attention=attention)
-        assert found == bytes_of(kept_terms(spec.replace(n_heads=n_heads), alone))
+    sizes: dict[str, Any] = {"counts": {}, "batch_size": 1, "n_queries": 1, "n_keys": 1}
+    for value, wide in ((2, 4), (4, 4), (8, 8)):
+        assert Run(**sizes, value=value).wide == wide

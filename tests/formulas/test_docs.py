@@ -1,78 +1,100 @@
-"""Every number in a docstring of the formulas is executed, and every formula has one."""
+"""Every formula says its source and has an example, and the README the files behind one model.
+
+The examples are run with the package's other doctests.
+"""
 
 from __future__ import annotations
 
-import doctest
 import importlib
 import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
-TOPICS = (
-    "dim",
-    "terms",
-    "norm",
-    "ffn",
-    "attention",
-    "masks",
-    "mla",
-    "moe",
-    "shared_experts",
-    "position",
-    "convolution",
-    "short_conv",
-    "rg_lru",
-    "indexer",
-)
-SUMS = (
-    "selection",
-    "sublayers",
-    "block",
-    "caches",
-    "runs",
-    "ends",
-    "stack",
-    "model",
-    "forward",
-    "kept",
-    "kept_moe",
-    "kept_position",
-    "kept_attention",
-    "kept_ends",
-    "kept_model",
-    "kept_selected",
-    "backward",
-    "trained",
-    "optimizer",
-    "training",
-)
+from metacount import formulas
+from metacount.catalog import entry
+from metacount.formulas import pieces
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.count import count
+
+FOLDER = Path(formulas.__path__[0])
+README = FOLDER.parents[1] / "README.md"
+
+# files, and which of their functions are formulas of sizes
+OF_SIZES = {
+    "masks": r"\w+",
+    "sublayers": r"\w+",
+    "layers": "lettered_layers|windowed_layers|layers_by_law",
+    "feed_forward": "gated_d_ff",
+    "mixers.convolution": "convolved_positions",
+    **{
+        f"mixers.{name}": r"\w+_scan_flops"
+        for name in ("delta", "gates", "lightning", "state_space")
+    },
+}
 
 
-@pytest.mark.parametrize("name", TOPICS + SUMS)
-def test_examples_hold(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"metacount.formulas.{name}"))
-    assert result.attempted > 0
-    assert result.failed == 0
+def functions(file: str, pattern: str = r"\w+") -> Iterator[Callable[..., Any]]:
+    """The public functions of a file that take neither a model nor a tape."""
+    module = importlib.import_module(f"metacount.formulas.{file}")
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        own = function.__module__ == module.__name__ and not name.startswith("_")
+        taken = {str(kind).partition(" ")[0] for kind in function.__annotations__.values()}
+        if own and re.fullmatch(pattern, name) and not taken & {"ModelSpec", "Tape"}:
+            yield function
 
 
-@pytest.mark.parametrize("name", TOPICS)
-def test_every_formula_has_an_example(name: str) -> None:
-    module = importlib.import_module(f"metacount.formulas.{name}")
-    own = [
-        f
-        for _, f in inspect.getmembers(module, inspect.isfunction)
-        if f.__module__ == module.__name__
-    ]
+@pytest.mark.parametrize("file", OF_SIZES)
+def test_every_formula_has_an_example_and_a_source(file: str) -> None:
+    own = [*functions(file, OF_SIZES[file])]
     assert own
-    assert [f.__name__ for f in own if ">>>" not in (f.__doc__ or "")] == []
-    if name not in ("dim", "terms"):
-        wanting = [
-            f.__name__ for f in own if "Returns:" not in f.__doc__ or "Source:" not in f.__doc__
-        ]
-        assert wanting == []
-        silent = [
-            f.__name__
-            for f in own
-            if f.__name__.endswith("_flops") and "Not counted:" not in f.__doc__
-        ]
-        assert silent == []
+    for function in own:
+        wanted = [">>>", "Returns:", "Source:"]
+        wanted += ["Not counted:"] if function.__name__.endswith("_flops") else []
+        text = function.__doc__ or ""
+        assert [word for word in wanted if word not in text] == [], function.__name__
+
+
+@pytest.mark.parametrize("file", ["dim", "terms"])
+def test_what_formulas_are_made_of_has_examples(file: str) -> None:
+    own = [*functions(file)]
+    assert own and [f.__name__ for f in own if ">>>" not in (f.__doc__ or "")] == []
+
+
+def answering(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], set[str]]:
+    """The files of formulas that answer with anything for a model, and those that say: none."""
+    monkeypatch.setattr(pieces, "_recorded", {})  # what another test asked is asked anew
+    spec: ModelSpec = entry(name).spec()
+    files: dict[bool, set[str]] = {True: set(), False: set()}
+
+    def note(frame: FrameType, event: str, value: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "return" and FOLDER in file.parents:
+            some = any(value.values()) if isinstance(value, dict) else bool(value)
+            files[some].add(file.relative_to(FOLDER).with_suffix("").as_posix())
+
+    sys.setprofile(note)
+    try:
+        count(spec, Workload())
+    finally:
+        sys.setprofile(None)
+    return files[True], files[False] - files[True]
+
+
+def test_the_readme_names_the_files_behind_llama(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, none = answering("llama-7b", monkeypatch)
+    said = re.search(
+        r"`count llama-7b` come from twelve files of `formulas/` \(([^)]*)\)", README.read_text()
+    )
+    assert said and set(re.findall(r"`(\w+)`", said[1])) == found
+    assert len(found) == 12 and none >= {"mtp", "selection", "mixers/__init__"}
+
+
+def test_another_structure_has_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answering("deepseek-v3", monkeypatch)[0] >= {"attention", "feed_forward", "mtp"}
+    assert answering("mamba-2.8b", monkeypatch)[0] >= {"mixers/state_space"}

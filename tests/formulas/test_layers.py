@@ -1,7 +1,11 @@
-"""Blocks of some kinds of mixer and feed-forward, counted one by one."""
+"""Pairs that a mask keeps and blocks of a kind: counted one by one, in arrays, in letters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import sympy
 from helpers.random_specs import specs
@@ -10,8 +14,126 @@ from hypothesis import strategies as st
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
-from metacount.formulas.layers import ANY_FFN, ANY_MIXER, layers_with
+from metacount.formulas.layers import (
+    ANY_FFN,
+    ANY_MIXER,
+    layers_by_law,
+    layers_with,
+    lettered_layers,
+    windowed_layers,
+)
+from metacount.formulas.masks import (
+    attended_positions,
+    banded_pairs,
+    cached_positions,
+    causal_pairs,
+    chunked_pairs,
+    prefix_pairs,
+    self_attention_pairs,
+)
 from metacount.spec import ModelSpec
+
+LENGTHS = st.integers(1, 24)
+Sees = Callable[[int, int], bool]
+
+
+def kept(kind: str, seq_len: int, window: int | None = None, **mask: Any) -> int:
+    """`self_attention_pairs` where nothing special is said about the mask."""
+    special = {"chunked": False, "prefix_len": 0, **mask}
+    return self_attention_pairs(kind, seq_len, window=window, **special)
+
+
+@given(LENGTHS, LENGTHS, st.integers(0, 24))
+def test_pairs_against_the_cells_of_the_mask(s: int, w: int, p: int) -> None:
+    p = min(p, s)
+    # a mask, its count, and what a kind of model with such a mask counts
+    masks: list[tuple[Sees, int, int]] = [
+        (lambda t, u: u <= t, causal_pairs(s), kept("encoder-decoder", s)),
+        (lambda t, u: u <= t, causal_pairs(s), kept("prefix-decoder", s)),
+        (lambda t, u: u <= t, causal_pairs(s), kept("decoder", s, chunked=True)),
+        (lambda t, u: u <= t and t - u < w, causal_pairs(s, w), kept("decoder", s, w)),
+        (
+            lambda t, u: u <= t and t // w == u // w,
+            chunked_pairs(s, w),
+            kept("decoder", s, w, chunked=True),
+        ),
+        (
+            lambda t, u: u <= t or u < p,
+            prefix_pairs(s, p),
+            kept("prefix-decoder", s, prefix_len=p),
+        ),
+        (lambda t, u: abs(t - u) <= w // 2, banded_pairs(s, w), kept("encoder", s, w)),
+        (lambda t, u: True, s * s, kept("encoder", s)),
+    ]
+    for sees, count, of_kind in masks:
+        cells = sum(sees(t, u) for t in range(s) for u in range(s))
+        assert count == of_kind == cells
+    # the last row of the mask, and what the next token reads of what is there
+    assert attended_positions(s) == cached_positions(s) == s
+    assert attended_positions(s, w) == sum(s - 1 - u < w for u in range(s))
+    assert cached_positions(s, w) == sum(s - u < w for u in range(s))
+
+
+COUNTS: list[Callable[..., Any]] = [
+    lambda s, w: causal_pairs(s),
+    causal_pairs,
+    chunked_pairs,
+    prefix_pairs,
+    banded_pairs,
+    attended_positions,
+    cached_positions,
+    lambda s, w: windowed_layers(s, "LLG"),
+    lambda s, w: layers_by_law(s, moe_every=3, moe_offset=1),
+]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_arrays_and_symbols_give_what_ints_give(count: Callable[..., Any]) -> None:
+    sizes = [(s, w) for s in (1, 2, 5, 12) for w in (1, 2, 3, 7, 12, 13)]
+    ints = [count(s, w) for s, w in sizes]
+    assert all(type(n) is int for n in ints)
+    assert count(*np.array(sizes, dtype=np.int64).T).tolist() == ints
+    s, w = sympy.symbols("S w")
+    closed = sympy.sympify(count(s, w))
+    assert [closed.subs({s: a, w: b}) for a, b in sizes] == ints
+
+
+def test_arrays_of_layers_with_fewer_than_are_dense() -> None:
+    deep = np.array([2, 3, 4, 12])
+    # layers 5, 8 and 11 of those from 3 on
+    assert layers_by_law(deep, n_dense_layers=3, moe_every=3).tolist() == [0, 0, 0, 3]
+
+
+def test_closed_forms_read_well() -> None:
+    n, dense, every = sympy.symbols("N N_0 e")
+    half, eighths = sympy.Rational(1, 2), sympy.Rational(3, 8)
+    for found, expected in (
+        (sympy.expand(causal_pairs(n)), n**2 / 2 + n / 2),
+        (windowed_layers(n, "L"), n),
+        (windowed_layers(n, "LL"), n),
+        (windowed_layers(n, "G"), 0),
+        (windowed_layers(n, "LG"), sympy.floor(n / 2 + half)),
+        # the fewer letters are counted; of as many, those asked for
+        (lettered_layers(n, "RRRRARRR", "A"), sympy.floor(n / 8 + eighths)),
+        (lettered_layers(n, "RRRRARRR", "R"), n - sympy.floor(n / 8 + eighths)),
+        (lettered_layers(n, "RA", "R"), sympy.floor(n / 2 + half)),
+        (layers_by_law(n), n),
+        (layers_by_law(n, n_dense_layers=3), n - 3),
+        (layers_by_law(n, n_dense_layers=dense), n - dense),
+        (layers_by_law(61, n_dense_layers=dense), 61 - dense),
+    ):
+        assert found == expected
+    closed = layers_by_law(n, n_dense_layers=3, moe_every=every)
+    assert closed.subs({n: 12, every: 2}) == 5  # layers 3, 5, 7, 9, 11
+
+
+@given(st.integers(0, 40), st.text("ARM", min_size=1, max_size=7), st.sets(st.sampled_from("ARM")))
+def test_lettered_layers_are_the_letters(n: int, pattern: str, letters: set[str]) -> None:
+    asked = sum((pattern * n)[:n].count(letter) for letter in letters)
+    assert lettered_layers(n, pattern, "".join(letters)) == asked
+
+
+# --- blocks of some kinds of mixer and feed-forward -------------------------------------------
 
 MIXERS = st.sets(st.sampled_from(ANY_MIXER), min_size=1)
 FFNS = st.sets(st.sampled_from(ANY_FFN), min_size=1)
@@ -24,12 +146,12 @@ def one_by_one(spec: ModelSpec, mixers: set[str], ffns: set[str]) -> int:
 
 
 @given(specs(), MIXERS, FFNS)
-def test_any_model(spec: ModelSpec, mixers: set[str], ffns: set[str]) -> None:
+def test_kinds_of_any_model(spec: ModelSpec, mixers: set[str], ffns: set[str]) -> None:
     found = layers_with(spec, spec.n_layers, mixers="".join(mixers), ffns="".join(ffns))
     assert found == one_by_one(spec, mixers, ffns)
 
 
-def test_models_of_the_catalog() -> None:
+def test_kinds_of_models_of_the_catalog() -> None:
     """Each letter of feed-forwards, with any mixer and with each; every letter is met."""
     met = set()
     for one in entries():
@@ -37,9 +159,8 @@ def test_models_of_the_catalog() -> None:
             continue
         spec = one.spec()
         for ffn in ANY_FFN:
-            assert layers_with(spec, spec.n_layers, ffns=ffn) == one_by_one(
-                spec, set(ANY_MIXER), {ffn}
-            )
+            every = layers_with(spec, spec.n_layers, ffns=ffn)
+            assert every == one_by_one(spec, {*ANY_MIXER}, {ffn})
             for mixer in ANY_MIXER:
                 n = layers_with(spec, spec.n_layers, mixers=mixer, ffns=ffn)
                 assert n == one_by_one(spec, {mixer}, {ffn}), (one.id, mixer, ffn)
@@ -47,19 +168,16 @@ def test_models_of_the_catalog() -> None:
     assert met == {*ANY_MIXER, *ANY_FFN}
 
 
-def test_letters_where_every_mixer_is_asked_for() -> None:
+def test_kinds_in_letters() -> None:
     n = sympy.Symbol("N", integer=True, positive=True)
-    spec = entry("deepseek-v3").spec()
-    assert layers_with(spec, n, mixers="A", ffns="E") == n - 3
-    assert layers_with(spec, n, mixers="A", ffns="F") == 3
-    assert layers_with(spec, n, mixers="R", ffns="E") == 0
-
-
-def test_letters_by_pattern_and_not_by_a_law_of_the_mixture() -> None:
-    n = sympy.Symbol("N", integer=True, positive=True)
-    plain, lettered = entry("olmo-hybrid-7b").spec(), entry("jamba-1.5-large").spec()
-    assert layers_with(plain, n, mixers="A", ffns="F") == sympy.floor(n / 4)
-    third = sympy.floor(n / 8 + sympy.Rational(3, 8))
-    assert layers_with(lettered, n, mixers="A", ffns="F") == third
+    eighth = sympy.floor(n / 8 + sympy.Rational(3, 8))
+    for name, mixers, ffns, expected in (
+        ("deepseek-v3", "A", "E", n - 3),
+        ("deepseek-v3", "A", "F", 3),
+        ("deepseek-v3", "R", "E", 0),
+        ("olmo-hybrid-7b", "A", "F", sympy.floor(n / 4)),
+        ("jamba-1.5-large", "A", "F", eighth),
+    ):
+        assert layers_with(entry(name).spec(), n, mixers=mixers, ffns=ffns) == expected
     with pytest.raises(SpecError, match="beside a law of the mixture"):
         layers_with(entry("qwen3-next-80b-a3b").spec(), n, mixers="A", ffns="E")

@@ -9,10 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
+from helpers.small_specs import MLA as SMALL_MLA
 
+from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.formulas import block, model, stack
-from metacount.spec import ModelSpec
+from metacount.formulas import layers, model, sublayers
+from metacount.formulas.selection import attention_by_selection
+from metacount.formulas.terms import TOKENS, by_role, flops_of, params_of
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.closed_form import closed_form
+
+PARAMS, ACTIVE = model.params_by_role, model.active_params_by_role
+FORWARD, CAUSAL = model.matmul_flops_by_role, model.causal_matmul_flops_by_role
+STEP = model.decode_matmul_flops_by_role
+CACHE, PER_TOKEN = model.kv_cache_bytes, model.kv_cache_bytes_per_token
 
 # d=13, N=3, V=101, h=6, h_kv=2, head_dim=5, d_ff=17
 TINY = ModelSpec(
@@ -29,12 +40,12 @@ TINY = ModelSpec(
     norm="rmsnorm",
     position="none",
 )
+EXPERTS: dict[str, Any] = {"n_experts": 11, "top_k": 3, "d_ff_expert": 5}
+ROUTED = TINY.replace(**EXPERTS, d_ff=None)
 # layers 0 and 1 dense, then every second (3 and 5) MoE; windows of 4 on layers 0, 1, 3, 4, 6
 WINDOWED_MOE = TINY.replace(
+    **EXPERTS,
     n_layers=7,
-    n_experts=11,
-    top_k=3,
-    d_ff_expert=5,
     n_dense_layers=2,
     moe_every=2,
     n_shared_experts=2,
@@ -42,244 +53,474 @@ WINDOWED_MOE = TINY.replace(
     window=4,
     window_pattern="LLG",
 )
+LATENT = {"q_lora_rank": 11, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 2}
 MLA = TINY.replace(
-    attention="mla",
-    n_kv_heads=None,
-    head_dim=None,
-    position="rope",
-    q_lora_rank=11,
-    kv_lora_rank=7,
-    qk_nope_head_dim=5,
-    qk_rope_head_dim=2,
-    v_head_dim=3,
+    **LATENT, v_head_dim=3, attention="mla", n_kv_heads=None, head_dim=None, position="rope"
 )
 SEQ2SEQ = TINY.replace(
     kind="encoder-decoder", n_encoder_layers=2, position="t5", n_buckets=8, max_distance=19
 )
+SEQ2SEQ_MOE = SEQ2SEQ.replace(**EXPERTS, moe_every=2, selection_bias=True)
 XL = TINY.replace(position="transformer_xl", tie_embeddings=True)
 ENCODER = TINY.replace(kind="encoder", pooler=True, window=4)
 PREFIX = TINY.replace(kind="prefix-decoder")
+NARROW_TABLES = ENCODER.replace(
+    **dict.fromkeys(("embedding_norm", "head_transform", "head_transform_bias", "head_bias"), True),
+    **{"d_embedding": 5, "n_token_types": 2, "position": "learned", "n_positions": 19},
+    first_norm=False,
+)
+# a feed-forward in each layer, experts beside it in two of six
+BESIDE = ModelSpec.from_dict(
+    {**SMALL_MLA, "n_experts": 7, "top_k": 3, "d_ff_expert": 17, "n_zero_experts": 5}
+    | {"n_layers": 6, "ffn_pattern": "BFF"}
+)
+SHARED_EXPERTS = ROUTED.replace(
+    **{"n_experts": 7, "d_ff_expert": 29, "n_shared_experts": 2, "d_ff_shared": 31},
+    **{"ffn_bias": True, "shared_expert_gate": True, "n_layers": 1},
+)
+BERT, GEMMA_3N = entry("bert-base").spec(), entry("gemma-3n-e2b-text").spec()
+
+
+def run(batch_size: int, seq_len: int, **more: int) -> dict[str, int]:
+    return {"batch_size": batch_size, "seq_len": seq_len, **more}
+
+
+def step(batch_size: int, kv_len: int) -> dict[str, int]:
+    return {"batch_size": batch_size, "kv_len": kv_len}
 
 
 def roles(**counts: int) -> dict[str, int]:
     return {**dict.fromkeys(model.ROLES, 0), **counts}
 
 
-def test_roles_are_nine_in_order() -> None:
-    assert model.ROLES == (
-        "embedding",
-        "position",
-        "attention",
-        "recurrent",
-        "ffn",
-        "moe",
-        "norm",
-        "head",
-        "other",
-    )
-
-
-def test_params_by_hand() -> None:
+# spec, a count, its sizes, and what it gives: of roles those named here
+BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
     # token table 101·13; per block q 13·30 + k 13·10 + v 13·10 + o 30·13 = 1040,
     # ffn 3·13·17 = 663, norms 2·13 = 26; final norm 13; head 101·13
-    expected = roles(embedding=1313, attention=3120, ffn=1989, norm=91, head=1313)
-    assert model.params_by_role(TINY) == expected
-    assert model.params(TINY) == 7826
-
-
-def test_flops_by_hand() -> None:
+    (TINY, PARAMS, {}, roles(embedding=1313, attention=3120, ffn=1989, norm=91, head=1313)),
+    (TINY, model.params, {}, 7826),
+    (TINY, model.param_bytes, {"bytes_per_value": Fraction(1, 2)}, 3913),
     # 2 sequences of 4 tokens: 8 tokens × 1040 + 2·16 pairs × 6 heads × (5 + 5) = 10240,
     # ffn 8 × 663 = 5304 multiply-adds, three times; head 8 × 1313 = 10504
-    expected = roles(attention=61440, ffn=31824, head=21008)
-    assert model.matmul_flops_by_role(TINY, batch_size=2, seq_len=4) == expected
+    (TINY, FORWARD, run(2, 4), roles(attention=61440, ffn=31824, head=21008)),
     # causal: 2·10 pairs × 60 = 1200, 9520 multiply-adds per block
-    expected = roles(attention=57120, ffn=31824, head=21008)
-    assert model.causal_matmul_flops_by_role(TINY, batch_size=2, seq_len=4) == expected
+    (TINY, CAUSAL, run(2, 4), roles(attention=57120, ffn=31824, head=21008)),
     # 2 tokens × 1040 + 2·7 pairs × 60 = 2920; ffn 2 × 663; head 2 × 1313
-    expected = roles(attention=17520, ffn=7956, head=5252)
-    assert model.decode_matmul_flops_by_role(TINY, batch_size=2, kv_len=7) == expected
-
-
-def test_windowed_moe_by_hand() -> None:
-    # layers 3 and 5 are MoE: router 13·11 = 143, experts 11·(3·13·5) = 2145, shared 3·13·10 = 390
-    by_role = model.params_by_role(WINDOWED_MOE)
-    assert (by_role["ffn"], by_role["moe"]) == (5 * 663, 2 * 2678)
-    # 143 + 3·195 + 390
-    assert model.active_params_by_role(WINDOWED_MOE)["moe"] == 2 * 1118
-    assert model.buffers(WINDOWED_MOE) == {"selection_bias": 22}
+    (TINY, STEP, step(2, 7), roles(attention=17520, ffn=7956, head=5252)),
+    # 6 tokens × 1040 and per pair 60, in three layers: 1 + 2 + 3 + 4 + 4 + 4 pairs; 10 + 3
+    (TINY.replace(window=4), CAUSAL, run(1, 6), {"attention": 6 * (6240 + 18 * 60)}),
+    (
+        TINY.replace(window=4, window_kind="chunked"),
+        CAUSAL,
+        run(1, 6),
+        {"attention": 6 * (6240 + 13 * 60)},
+    ),
+    (TINY, layers.attention_layers, {}, (0, 3)),
+    (WINDOWED_MOE, layers.attention_layers, {}, (5, 2)),
+    # layers 3 and 5 are MoE: router 13·11 = 143, experts 11·(3·13·5) = 2145, shared 3·13·10 = 390;
+    # of a token 143 + 3·195 + 390
+    (WINDOWED_MOE, PARAMS, {}, {"ffn": 5 * 663, "moe": 2 * 2678}),
+    (WINDOWED_MOE, ACTIVE, {}, {"moe": 2 * 1118}),
+    (WINDOWED_MOE, model.buffers, {}, {"selection_bias": 22}),
     # 5 layers of 4 positions, 2 of 9, each 1040 + positions × 60
-    by_role = model.decode_matmul_flops_by_role(WINDOWED_MOE, batch_size=1, kv_len=9)
-    assert by_role["attention"] == 2 * (7 * 1040 + (5 * 4 + 2 * 9) * 60)
+    (WINDOWED_MOE, STEP, step(1, 9), {"attention": 2 * (7 * 1040 + (5 * 4 + 2 * 9) * 60)}),
     # 5 layers keep 3 positions, 2 keep 9, of 2·2·5 values in 2 bytes, 3 sequences
-    cache = model.kv_cache_bytes(WINDOWED_MOE, batch_size=3, seq_len=9, bytes_per_value=2)
-    assert cache == 3 * 33 * 20 * 2
-
-
-def test_seq2seq_by_hand() -> None:
-    # self-attention 3 + 2 blocks, cross-attention 3; norms 3·3 + 2·2, and a final one each
-    by_role = model.params_by_role(SEQ2SEQ)
-    assert by_role["attention"] == 8 * 1040
-    assert by_role["ffn"] == 5 * 663
-    assert by_role["norm"] == 15 * 13
-    # a table of 8 buckets × 6 heads in each stack
-    assert by_role["position"] == 96
+    (WINDOWED_MOE, CACHE, run(3, 9, bytes_per_value=2), 3 * 33 * 20 * 2),
+    # self-attention 3 + 2 blocks, cross-attention 3; norms 3·3 + 2·2, and a final one each; a table
+    # of 8 buckets × 6 heads in each stack
+    (
+        SEQ2SEQ,
+        PARAMS,
+        {},
+        {"attention": 8 * 1040, "ffn": 5 * 663, "norm": 15 * 13, "position": 96},
+    ),
     # the cache of 5 written and 7 read positions, 3 layers × 20 values
-    size = {"batch_size": 1, "bytes_per_value": 1}
-    assert model.kv_cache_bytes(SEQ2SEQ, **size, seq_len=5, source_len=7) == 60 * (5 + 7)
-    assert model.kv_cache_bytes(SEQ2SEQ, **size, seq_len=5) == 60 * (5 + 5)
-    assert model.cross_kv_cache_bytes(SEQ2SEQ, **size, source_len=7) == 420
-    assert model.kv_cache_bytes_per_token(SEQ2SEQ, bytes_per_value=1) == 60
-
-
-def test_seq2seq_moe_by_hand() -> None:
-    spec = SEQ2SEQ.replace(n_experts=11, top_k=3, d_ff_expert=5, moe_every=2)
-    by_role = model.params_by_role(spec)
-    # layer 1 of either stack is MoE
-    assert by_role["moe"] == 2 * 2288
-    assert by_role["ffn"] == 3 * 663
-    assert by_role["attention"] == 8 * 1040
-    assert by_role["norm"] == 15 * 13
-    assert model.buffers(spec.replace(selection_bias=True)) == {"selection_bias": 22}
-
-
-def test_a_block_without_d_ff_has_no_dense_feed_forward() -> None:
-    spec = TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5)
-    assert block.block_params(spec, moe=False)["ffn"] == 0
-    assert block.feed_forward_flops(spec, n_tokens=3, moe=False) == {"ffn": 0}
-
-
-def test_chunks_and_windows_keep_their_pairs() -> None:
-    # 6 tokens × 1040 multiply-adds and per pair 60, in three layers of one kind
-    for window_kind, pairs in (("sliding", 1 + 2 + 3 + 4 + 4 + 4), ("chunked", 10 + 3)):
-        spec = TINY.replace(window=4, window_kind=window_kind)
-        flops = model.causal_matmul_flops_by_role(spec, batch_size=1, seq_len=6)
-        assert flops["attention"] == 6 * (6240 + pairs * 60)
-
-
-def test_transformer_xl_projects_its_positions_once_per_forward() -> None:
+    (SEQ2SEQ, CACHE, run(1, 5, source_len=7, bytes_per_value=1), 60 * (5 + 7)),
+    (SEQ2SEQ, CACHE, run(1, 5, bytes_per_value=1), 60 * (5 + 5)),
+    (
+        SEQ2SEQ,
+        model.cross_kv_cache_bytes,
+        {"batch_size": 1, "source_len": 7, "bytes_per_value": 1},
+        420,
+    ),
+    (SEQ2SEQ, PER_TOKEN, {"bytes_per_value": 1}, 60),
+    # layer 1 of either stack is MoE: 143 + 2145
+    (
+        SEQ2SEQ_MOE,
+        PARAMS,
+        {},
+        {"moe": 2 * 2288, "ffn": 3 * 663, "attention": 8 * 1040, "norm": 15 * 13},
+    ),
+    (SEQ2SEQ_MOE, model.buffers, {}, {"selection_bias": 22}),
     # (13 + 2)·30 = 450 per block
-    assert model.params_by_role(XL)["position"] == 1350
-    # 5 positions × 13·30 = 1950, and 2·25 pairs × 30 = 1500 multiply-adds, three blocks
-    flops = model.matmul_flops_by_role(XL, batch_size=2, seq_len=5)
-    assert flops["position"] == 6 * 3450
+    (XL, PARAMS, {}, {"position": 1350}),
+    # 5 positions × 13·30 = 1950 once per forward, and 2·25 pairs × 30 = 1500, three blocks
+    (XL, FORWARD, run(2, 5), {"position": 6 * 3450}),
     # 5 positions projected again, 2·5 pairs × 30 = 300
-    flops = model.decode_matmul_flops_by_role(XL, batch_size=2, kv_len=5)
-    assert flops["position"] == 6 * 2250
-
-
-def test_narrow_tables_by_hand() -> None:
-    # e=5: table 101·5, types 2·5, projection 5·13 + 13; positions 19·5; transform 13·5 + 5,
-    # head 101·5 and its bias 101; norms: embedding 5, transform 5, 3·2 blocks less the first, final
-    spec = ENCODER.replace(
-        d_embedding=5,
-        n_token_types=2,
-        position="learned",
-        n_positions=19,
-        embedding_norm=True,
-        head_transform=True,
-        head_transform_bias=True,
-        head_bias=True,
-        first_norm=False,
-    )
-    by_role = model.params_by_role(spec)
-    assert by_role["embedding"] == 505 + 10 + 78
-    assert by_role["position"] == 95
-    assert by_role["head"] == 505 + 101 + 70
-    assert by_role["norm"] == 5 + 5 + 5 * 13 + 13
-    assert model.active_params(spec) - model.active_params_no_embed(spec) == 505
+    (XL, STEP, step(2, 5), {"position": 6 * 2250}),
+    # table 101·5, types 2·5, projection 5·13 + 13; positions 19·5; transform 13·5 + 5, head 101·5
+    # and its bias 101; norms: embedding 5, transform 5, 3·2 blocks less the first, final
+    (
+        NARROW_TABLES,
+        PARAMS,
+        {},
+        {"embedding": 505 + 10 + 78, "position": 95, "head": 505 + 101 + 70, "norm": 10 + 6 * 13},
+    ),
+    (NARROW_TABLES, lambda spec: tables_left_out(spec), {}, 505),
     # 3 tokens × 65 to project, × 65 to transform, × 505 for the logits
-    flops = model.matmul_flops_by_role(spec, batch_size=1, seq_len=3)
-    assert (flops["embedding"], flops["head"]) == (390, 390 + 3030)
+    (NARROW_TABLES, FORWARD, run(1, 3), {"embedding": 390, "head": 390 + 3030}),
+    # a pooler reads one token of each of 3 sequences: 169 multiply-adds
+    (ENCODER, PARAMS, {}, {"other": 13 * 13 + 13}),
+    (ENCODER, FORWARD, run(3, 5), {"other": 1014}),
+    (ENCODER, CACHE, run(1, 5, bytes_per_value=2), 0),
+    (ENCODER, PER_TOKEN, {"bytes_per_value": 2}, 0),
+    # q_a 13·11 + q_b 11·42 + kv_a 13·9 + kv_b 7·48 + o 18·13 = 1292; biases 11, 7 + 2, 13
+    (MLA, PARAMS, {}, {"attention": 3 * 1292}),
+    (MLA.replace(mla_bias=True), PARAMS, {}, {"attention": 3 * (1292 + 33)}),
+    # expanded: 2 tokens × 1292, 2·2 pairs × 6 heads × (5 + 2 + 3)
+    (MLA, FORWARD, run(1, 2), {"attention": 6 * (2584 + 240)}),
+    # absorbed: 1292, 4 pairs × 6 heads × (7 + 2 + 7)
+    (MLA, STEP, step(1, 4), {"attention": 6 * (1292 + 384)}),
+    (MLA, PER_TOKEN, {"bytes_per_value": 1}, 27),
+    # 6 feed-forwards of 3·13·17, 2 mixtures of 12·13 + 7·663, 2 norms in each layer, the last one
+    (BESIDE, PARAMS, {}, {"ffn": 6 * 663, "moe": 2 * 4797, "norm": 13 * 13 + 6 * (11 + 5)}),
+    (BESIDE, ACTIVE, {}, {"moe": 2 * 2145}),
+    (BESIDE, FORWARD, run(1, 2), {"ffn": 2 * 2 * 6 * 663, "moe": 2 * 2 * 2 * 2145}),
+    (BESIDE, PER_TOKEN, {"bytes_per_value": 1}, 6 * (5 + 4)),
+    # router 7·13, three experts 3·13·29, a shared FFN of width 62 with biases, its gate
+    (SHARED_EXPERTS, ACTIVE, {}, {"moe": 91 + 3 * 1131 + 3 * 13 * 62 + 62 + 62 + 13 + 13}),
+    # tokens and token types; each layer's own embeddings; none
+    (BERT, model.looked_up_params, {}, 30522 * 768 + 2 * 768),
+    (GEMMA_3N, model.looked_up_params, {}, 262400 * 2048 + 262144 * 30 * 256),
+    (entry("textbook-block").spec(), model.looked_up_params, {}, 0),
+]
 
 
-def test_pooler_reads_one_token() -> None:
-    assert model.params_by_role(ENCODER)["other"] == 13 * 13 + 13
-    # 3 sequences × 169 multiply-adds
-    assert model.matmul_flops_by_role(ENCODER, batch_size=3, seq_len=5)["other"] == 1014
+def tables_left_out(spec: ModelSpec) -> int:
+    """What a token looks up, and multiplies nothing with."""
+    left_out: int = model.active_params(spec) - model.active_params_no_embed(spec)
+    return left_out
 
 
-def test_mla_prefill_is_expanded_and_decode_absorbed() -> None:
-    # q_a 13·11 + q_b 11·42 + kv_a 13·9 + kv_b 7·48 + o 18·13 = 1292
-    assert model.params_by_role(MLA)["attention"] == 3 * 1292
-    # 2 tokens × 1292, 2·2 pairs × 6 heads × (5 + 2 + 3)
-    flops = model.matmul_flops_by_role(MLA, batch_size=1, seq_len=2)
-    assert flops["attention"] == 6 * (2584 + 240)
-    # 1292, 4 pairs × 6 heads × (7 + 2 + 7)
-    flops = model.decode_matmul_flops_by_role(MLA, batch_size=1, kv_len=4)
-    assert flops["attention"] == 6 * (1292 + 384)
-    assert model.kv_cache_bytes_per_token(MLA, bytes_per_value=1) == 27
+@pytest.mark.parametrize(("spec", "count", "sizes", "expected"), BY_HAND)
+def test_a_model_by_hand(
+    spec: ModelSpec, count: Callable[..., Any], sizes: dict[str, Any], expected: Any
+) -> None:
+    found = count(spec, **sizes)
+    if isinstance(expected, dict):
+        assert {role: found[role] for role in expected} == expected
+    else:
+        assert found == expected
 
 
-def test_biases_of_mla() -> None:
-    # q_a 11, kv_a 7 + 2, o 13
-    attention = model.params_by_role(MLA.replace(mla_bias=True))["attention"]
-    assert attention == 3 * (1292 + 33)
+def test_roles_are_nine_in_order() -> None:
+    order = "embedding position attention recurrent ffn moe norm head other"
+    assert [*model.ROLES] == [*PARAMS(TINY)] == order.split()
 
 
-def test_expanding_a_cache_multiplies_every_cached_token() -> None:
+@pytest.mark.parametrize(
+    ("model_type", "class_name", "numel"),
+    [
+        ("bert", "BertForMaskedLM", 109_514_298),
+        ("electra", "ElectraForMaskedLM", 13_546_682),  # arXiv:2003.10555 table 6, small
+        ("modernbert", "ModernBertForMaskedLM", 149_655_232),  # arXiv:2412.13663, base
+    ],
+)
+def test_encoders_that_the_catalog_has_not(model_type: str, class_name: str, numel: int) -> None:
+    """Against the modules of transformers; models of the catalog: `tests/catalog`."""
+    config = {"model_type": model_type, "architectures": [class_name]}
+    assert model.params(spec_from_config(config).spec) == numel
+
+
+# --- sublayers of a model -----------------------------------------------------------------------
+
+OF_ONE: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
+OF_FIVE: dict[str, Any] = {"batch_size": 2, "n_queries": 5, "n_keys": 5, "n_pairs": 25}
+CROSS: dict[str, Any] = {"batch_size": 2, "n_queries": 3, "source_len": 7}
+ENDS = {"run": {"tokens": 5, "sequences": 3}}
+SELF, CROSSED = sublayers.self_attention_flops, sublayers.cross_attention_flops
+FEED, OF_ENDS = sublayers.feed_forward_flops, sublayers.end_flops
+# spec, a count, its sizes, and the multiply-adds of each role that has some
+SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, int]]] = [
     # 2 sequences of 1 token and 5 positions: kv_b 7·48 = 336 over 10 cached tokens, the other
-    # 956 over 2 tokens, 10 pairs × 60 = 600
-    step: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
-    flops = block.self_attention_flops(MLA, **step, absorbed=False)
-    assert flops == {"position": 0, "attention": 2 * (3360 + 1912 + 600)}
+    # 956 over 2 tokens, 10 pairs × 60
+    (MLA, SELF, {**OF_ONE, "absorbed": False}, {"attention": 3360 + 1912 + 600}),
     # absorbed: kv_b over the 2 new tokens too, 10 pairs × 6 heads × (7 + 2 + 7)
-    flops = block.self_attention_flops(MLA, **step, absorbed=True)
-    assert flops == {"position": 0, "attention": 2 * (2 * 1292 + 960)}
-
-
-def test_one_block_of_each_kind_by_hand() -> None:
-    step: dict[str, Any] = {"batch_size": 2, "n_queries": 5, "n_keys": 5, "n_pairs": 25}
-    flops = block.self_attention_flops(XL, **step, absorbed=False)
-    # 5 positions × 13·30, 50 pairs × 30; 10 tokens × (390 + 130 + 130 + 390), 50 pairs × 60
-    assert flops == {"position": 2 * (1950 + 1500), "attention": 2 * (10400 + 3000)}
-    reads: dict[str, Any] = {"batch_size": 2, "n_queries": 3, "source_len": 7}
+    (MLA, SELF, {**OF_ONE, "absorbed": True}, {"attention": 2 * 1292 + 960}),
+    # 5 positions × 13·30, 50 pairs × 30; 10 tokens × 1040, 50 pairs × 60
+    (
+        XL,
+        SELF,
+        {**OF_FIVE, "absorbed": False},
+        {"position": 1950 + 1500, "attention": 10400 + 3000},
+    ),
     # of 6 tokens q and o, 390 each; of 14 k and v, 130 each; 42 pairs × 60
-    flops = block.cross_attention_flops(SEQ2SEQ, **reads, cached=False)
-    assert flops == {"attention": 2 * (6 * 780 + 14 * 260 + 42 * 60)}
-    flops = block.cross_attention_flops(SEQ2SEQ, **reads, cached=True)
-    assert flops == {"attention": 2 * (6 * 780 + 42 * 60)}
-    # 3·13·17; a router of 11 rows, and 3 experts of 3·13·5
-    assert block.feed_forward_flops(TINY, n_tokens=3, moe=False) == {"ffn": 2 * 3 * 663}
-    mixture = TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5)
-    flops = block.feed_forward_flops(mixture, n_tokens=3, moe=True)
-    assert flops == {"moe": 2 * 3 * (143 + 585)}
+    (SEQ2SEQ, CROSSED, {**CROSS, "cached": False}, {"attention": 6 * 780 + 14 * 260 + 42 * 60}),
+    (SEQ2SEQ, CROSSED, {**CROSS, "cached": True}, {"attention": 6 * 780 + 42 * 60}),
+    # 3·13·17; a router of 11 rows, and 3 experts of 3·13·5; without d_ff nothing is dense
+    (TINY, FEED, {"n_tokens": 3, "moe": False}, {"ffn": 3 * 663}),
+    (ROUTED, FEED, {"n_tokens": 3, "moe": True}, {"moe": 3 * (143 + 585)}),
+    (ROUTED, FEED, {"n_tokens": 3, "moe": False}, {}),
+    # a pooler; copies of the stream, three made and three come back, and the projected table
+    (BERT.replace(pooler=True), OF_ENDS, ENDS, {"other": 3 * 768 * 768}),
+    (
+        GEMMA_3N,
+        OF_ENDS,
+        ENDS,
+        {"head": 5 * 262400 * 2048, "other": 5 * (6 * 2048 * 2048 + 2048 * 30 * 256)},
+    ),
+    (entry("textbook-block").spec(), OF_ENDS, ENDS, {}),
+]
 
 
-def test_an_encoder_does_not_decode() -> None:
-    message = r"^kind has no decode step: got 'encoder'; choose a decoder$"
-    with pytest.raises(SpecError, match=message):
-        model.decode_matmul_flops(ENCODER, batch_size=1, kv_len=5)
-    assert model.kv_cache_bytes(ENCODER, batch_size=1, seq_len=5, bytes_per_value=2) == 0
-    assert model.kv_cache_bytes_per_token(ENCODER, bytes_per_value=2) == 0
+@pytest.mark.parametrize(("spec", "count", "sizes", "expected"), SUBLAYERS)
+def test_a_sublayer_by_hand(
+    spec: ModelSpec, count: Callable[..., Any], sizes: dict[str, Any], expected: dict[str, int]
+) -> None:
+    found = {role: flops for role, flops in count(spec, **sizes).items() if flops}
+    assert found == {role: 2 * multiply_adds for role, multiply_adds in expected.items()}
 
 
-def test_a_prefix_needs_a_prefix_decoder_and_fits_its_tokens() -> None:
-    size = {"batch_size": 1, "seq_len": 5}
-    with pytest.raises(
-        SpecError, match=r"^prefix_len belongs to a prefix-decoder: got 2; leave it out$"
+@pytest.mark.parametrize(("n_zero", "given_back"), [(0, 0), (2, 2), (3, 3), (9, 3)])
+def test_the_least_that_a_token_uses(n_zero: int, given_back: int) -> None:
+    """Of 3 choices as many fall on zero experts as there are; 2 of 6 layers have experts."""
+    spec = BESIDE.replace(n_zero_experts=n_zero)
+    for rows in (False, True)[: 1 + bool(n_zero)]:
+        one = spec.replace(zero_expert_rows=rows)
+        assert model.active_params(one) - model.least_active_params(one) == 2 * given_back * 663
+
+
+# --- a block that many layers share, and what Gemma 3n has around its blocks ----------------------
+
+# d=5, m=7, h=3, h_kv=1, h_d=4; layers 1, 2, 4 and 5 of seven use one of two blocks
+STATE_SPACE: dict[str, Any] = {"recurrent": "mamba2", "conv_kernel": 3, "n_ssm_heads": 2}
+STATE_SPACE |= {"ssm_head_dim": 3, "n_ssm_groups": 1, "ssm_chunk_size": 4, "ssm_state_dim": 5}
+USING = TINY.replace(
+    **STATE_SPACE,
+    **{"d_model": 5, "n_heads": 3, "n_kv_heads": 1, "head_dim": 4, "d_ff": 7, "n_layers": 7},
+    **{"mixer_pattern": "RSS", "ffn_pattern": "N", "n_shared_blocks": 2, "adapter_rank": 2},
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        # q [12, 10], k and v [4, 10], o [5, 12]; gate and up [7, 5], down [5, 7]; norms of 10 and 5
+        ({}, {"norm": 15, "attention": 120 + 2 * 40 + 60, "ffn": 105}),
+        ({"gated": False}, {"norm": 15, "attention": 260, "ffn": 70}),
+        # biases of q 12, v 4, o 5; of gate, up 7 each and down 5
+        (
+            dict.fromkeys(("q_bias", "v_bias", "o_bias", "ffn_bias"), True),
+            {"norm": 15, "attention": 260 + 21, "ffn": 105 + 19},
+        ),
+        ({"norm": "layernorm", "norm_bias": True}, {"norm": 30, "attention": 260, "ffn": 105}),
+        ({"norm_affine": False}, {"attention": 260, "ffn": 105}),
+    ],
+)
+def test_a_stored_block_by_hand(changed: dict[str, Any], expected: dict[str, int]) -> None:
+    stored, _, _ = sublayers.shared_tapes(USING.replace(**changed))
+    assert by_role(stored, lambda one: one.params) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"adapter_rank": None}, {"other": 25}),
+        # down [2, 5], up [14, 2]; of a plain feed-forward up [7, 2]
+        ({}, {"other": 25, "ffn": 10 + 28}),
+        ({"gated": False}, {"other": 25, "ffn": 10 + 14}),
+        # q [2, 10] and [12, 2], k and v [2, 10] and [4, 2]
+        ({"attention_adapters": True}, {"other": 25, "ffn": 38, "attention": 44 + 2 * 28}),
+    ],
+)
+def test_what_a_use_has_of_its_own_by_hand(
+    changed: dict[str, Any], expected: dict[str, int]
+) -> None:
+    _, own, _ = sublayers.shared_tapes(USING.replace(**changed))
+    assert by_role(own, lambda one: one.params) == expected
+    assert flops_of(own, {TOKENS: 11}) == 2 * 11 * sum(expected.values())  # all are matrices
+
+
+def test_parameters_once_and_products_at_each_use() -> None:
+    two, three = USING, USING.replace(n_shared_blocks=3)
+    for count in (model.params, model.active_params):
+        assert count(three) - count(two) == 380  # of one block
+    for spec in (two, three):  # four uses, however many are stored
+        assert PER_TOKEN(spec, bytes_per_value=1) == 4 * 2 * 1 * 4
+        assert FORWARD(spec, **run(1, 6)) == FORWARD(two, **run(1, 6))
+    # a fifth use: the block is there already
+    five, use = two.replace(mixer_pattern="RSSRSSS"), 25 + 38
+    assert model.params(five) - model.params(two) == use
+    # the matrices of the block and of the use for each token, h·h_d twice for each pair
+    more = 2 * 6 * (365 + use) + 2 * 2 * 3 * 4 * 36
+    assert model.matmul_flops(five, **run(1, 6)) - model.matmul_flops(two, **run(1, 6)) == more
+    shared = [one for one in model.weights(two) if one.uses is not None]
+    assert params_of(shared) == 2 * 380
+    for one in shared:
+        assert (one.times, one.uses, one.active) == (2, 4, one.params)
+        again = one.repeated(3)
+        assert (again.times, again.uses) == (6, 12)
+        assert one.flops({TOKENS: 10}) == (2 * 10 * 4 * one.size if one.rows else 0)
+
+
+def test_shared_blocks_in_letters() -> None:
+    spec = entry("zamba2-2.7b").spec()
+    form = closed_form(spec, Workload(seq_len=64), "params")
+    assert str(form.parts["attention"]) == "N_s*d*h_d*(3*h + 4*h_kv)"
+    assert str(form.parts["other"]) == "N_a*d**2"
+    assert (form.numbers["N_s"], form.numbers["N_a"]) == (2, 9)
+    assert "N_s" not in str(closed_form(spec, Workload(seq_len=64), "matmul_flops").parts)
+
+
+AROUND = TINY.replace(
+    **{"n_layers": 7, "head_dim": 10, "qk_norm": "head", "v_norm": True, "position": "rope"},
+    **{"activation": "gelu_tanh", "norm_placement": "sandwich"},
+)
+COPIES: dict[str, Any] = {"n_altup_inputs": 3, "altup_active": 1}
+PER_LAYER: dict[str, Any] = {"d_per_layer": 11, "vocab_size_per_layer": 97}
+
+
+@pytest.mark.parametrize(
+    ("changed", "more_params", "multiply_adds"),
+    [
+        # of 3 copies: each layer a router 3·13, coefficients 3³ and 3², a norm; outside two
+        # matrices a copy but one. The router twice a layer, every copy predicted from all: 13·3²
+        (COPIES, 7 * (39 + 27 + 9 + 13) + 4 * 169, 7 * (78 + 27 + 9 + 117) + 4 * 169),
+        # two matrices of rank 5, a norm
+        ({"laurel_rank": 5}, 7 * (2 * 5 * 13 + 13), 7 * 2 * 5 * 13),
+        # table 97·7·11, projection 7·11·13, norm 11; each layer gate and projection, a norm
+        (PER_LAYER, 97 * 77 + 77 * 13 + 11 + 7 * (2 * 11 * 13 + 13), 77 * 13 + 7 * 2 * 11 * 13),
+        # beside copies the corrected one is scaled before the gate reads it
+        ({**COPIES, **PER_LAYER}, 1292 + 10574 + 7 * 13, 2293 + 3003),
+        # of 3 layers neither k nor v, and no norm of keys; pairs are what they were
+        ({"n_kv_shared_layers": 3}, -3 * (2 * 13 * 20 + 10), -3 * 2 * 13 * 20),
+        # layers 1 and 4 of 7 are 2 wider
+        ({"d_ff_second": 19, "d_ff_pattern": "MWM"}, 2 * 3 * 13 * 2, 2 * 3 * 13 * 2),
+        ({"activation_sparsity": 0.9}, 0, 0),
+    ],
+)
+def test_what_is_added_by_hand(
+    changed: dict[str, Any], more_params: int, multiply_adds: int
+) -> None:
+    spec = AROUND.replace(**changed)
+    assert model.params(spec) - model.params(AROUND) == more_params
+    plain, found = (model.matmul_flops(one, **run(2, 29)) for one in (AROUND, spec))
+    assert found - plain == 2 * 58 * multiply_adds
+
+
+def test_borrowed_keys_and_values_are_kept_by_nobody() -> None:
+    spec = AROUND.replace(n_kv_shared_layers=3, window=5, window_pattern="LLG")
+    # LLGLLGL: of the four that make some three see the window; at most 5 - 1 positions are kept
+    assert layers.caching_layers(spec) == (3, 1)
+    assert PER_TOKEN(spec, bytes_per_value=2) == 4 * 2 * 2 * 10 * 2
+    kept = (3 * 4 + 1 * 29) * 2 * 2 * 10
+    assert CACHE(spec, **run(2, 29), bytes_per_value=2) == 2 * kept * 2
+
+
+def test_tables_that_tokens_look_up_are_left_out_of_what_a_token_multiplies_with() -> None:
+    spec = AROUND.replace(**PER_LAYER)
+    assert tables_left_out(spec) == 101 * 13 + 97 * 77
+    assert tables_left_out(spec.replace(tie_embeddings=True)) == 97 * 77
+
+
+# --- an index, and what it leaves -----------------------------------------------------------------
+
+NO_INDEX: dict[str, Any] = {"index_pattern": "I", "n_index_heads": None, "index_head_dim": None}
+NO_INDEX |= dict.fromkeys(f"index_{name}" for name in ("top_k", "block_len", "top_blocks"))
+NO_INDEX["index_local_blocks"] = None
+DEEPSEEK = entry("deepseek-v3.2").spec().replace(n_layers=4)
+MINIMAX = entry("minimax-m3-text").spec().replace(n_layers=4)  # three without, one with
+# 4 layers × 2 FLOPs × 128 heads × a pair's width, expanded and absorbed; 2 × 64 heads × (128 + 128)
+EXPANDED, ABSORBED, BLOCKS = 8 * 128 * 320, 8 * 128 * (512 + 64 + 512), 2 * 64 * 256
+PAIRS = 5000 * 5001 // 2
+# up to 2048 tokens all are chosen, then 2048 for each
+CHOSEN = 2048 * 2049 // 2 + 2048 * 2048
+# 16 blocks of 128: of token t the t % 128 + 1 of its block and 15 whole ones, or all
+READ = sum(min(t, 15 * 128 + t % 128) + 1 for t in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes", "dense", "selected"),
+    [
+        (DEEPSEEK, run(2, 4096), EXPANDED * 2 * (4096 * 4097 // 2), EXPANDED * 2 * CHOSEN),
+        (DEEPSEEK, step(3, 5000), ABSORBED * 3 * 5000, ABSORBED * 3 * 2048),
+        (MINIMAX, run(2, 5000), BLOCKS * 2 * 4 * PAIRS, BLOCKS * 2 * (3 * PAIRS + READ)),
+        # 4999 = 39·128 + 7: the last token is the eighth of its block
+        (
+            MINIMAX,
+            step(2, 5000),
+            BLOCKS * 2 * 4 * 5000,
+            BLOCKS * 2 * (3 * 5000 + 15 * 128 + 8),
+        ),
+    ],
+)
+def test_attention_by_selection(
+    spec: ModelSpec, sizes: dict[str, int], dense: int, selected: int
+) -> None:
+    """The index is what the model multiplies more than without one."""
+    decode, plain = "kv_len" in sizes, spec.replace(**NO_INDEX)
+    with_index, without = (
+        sum((STEP if decode else CAUSAL)(one, **sizes).values()) for one in (spec, plain)
+    )
+    batch_size, seq_len = sizes.values()
+    assert attention_by_selection(spec, **run(batch_size, seq_len), decode=decode) == {
+        "dense_attention_flops": dense,
+        "selected_attention_flops": selected,
+        "index_flops": with_index - without,
+    }
+    assert attention_by_selection(plain, **run(batch_size, seq_len)) == {}
+
+
+def test_the_cache_keeps_keys_of_the_index_too() -> None:
+    spec = entry("minimax-m3-text").spec()
+    with_index, without = (
+        CACHE(one, **run(3, 100), bytes_per_value=2) for one in (spec, spec.replace(**NO_INDEX))
+    )
+    # 57 layers of 60 have one, of 128 values
+    assert with_index - without == 3 * 100 * 2 * 57 * 128
+    assert PER_TOKEN(spec, bytes_per_value=1) == 60 * 2 * 4 * 128 + 57 * 128
+
+
+# --- what must hold, and what must not be asked ---------------------------------------------------
+
+
+def test_what_must_not_be_asked() -> None:
+    for spec, count, sizes, message in (
+        (ENCODER, STEP, step(1, 5), "kind has no decode step: got 'encoder'; choose a decoder"),
+        (
+            TINY,
+            CAUSAL,
+            run(1, 5, prefix_len=2),
+            "prefix_len belongs to a prefix-decoder: got 2; leave it out",
+        ),
+        (
+            PREFIX,
+            CAUSAL,
+            run(1, 5, prefix_len=6),
+            "prefix_len must be at most seq_len: got 6; choose 0 to 5",
+        ),
     ):
-        model.causal_matmul_flops(TINY, **size, prefix_len=2)
-    message = r"^prefix_len must be at most seq_len: got 6; choose 0 to 5$"
-    with pytest.raises(SpecError, match=message):
-        model.causal_matmul_flops(PREFIX, **size, prefix_len=6)
-    # a prefix of all tokens sees everything
-    everything = model.causal_matmul_flops(PREFIX, **size, prefix_len=5)
-    assert everything == model.matmul_flops(PREFIX, **size)
-    n_tokens, prefix = sympy.symbols("S P")
-    closed = model.causal_matmul_flops(PREFIX, batch_size=1, seq_len=5, prefix_len=prefix)
-    assert closed.subs(prefix, 5) == everything
-    closed = model.causal_matmul_flops(PREFIX, batch_size=1, seq_len=n_tokens, prefix_len=5)
-    assert closed.subs(n_tokens, 5) == everything
+        with pytest.raises(SpecError, match=f"^{message}$"):
+            count(spec, **sizes)
+
+
+def test_a_prefix_of_all_tokens_sees_everything() -> None:
+    everything = model.matmul_flops(PREFIX, **run(1, 5))
+    s, p = sympy.symbols("S P")
+    for seq_len, prefix_len in ((5, 5), (5, p), (s, 5)):
+        closed = model.causal_matmul_flops(PREFIX, **run(1, seq_len), prefix_len=prefix_len)
+        assert sympy.sympify(closed).subs({s: 5, p: 5}) == everything
 
 
 @pytest.mark.parametrize("spec", [TINY, WINDOWED_MOE, MLA, SEQ2SEQ, PREFIX])
 def test_flops_and_cache_are_linear_in_the_batch(spec: ModelSpec) -> None:
-    for count in (model.matmul_flops, model.causal_matmul_flops):
-        assert count(spec, batch_size=6, seq_len=5) == 6 * count(spec, batch_size=1, seq_len=5)
-    one = model.decode_matmul_flops(spec, batch_size=1, kv_len=5)
-    assert model.decode_matmul_flops(spec, batch_size=6, kv_len=5) == 6 * one
-    one = model.kv_cache_bytes(spec, batch_size=1, seq_len=5, bytes_per_value=2)
-    assert model.kv_cache_bytes(spec, batch_size=6, seq_len=5, bytes_per_value=2) == 6 * one
+    for count, sizes in (
+        (model.matmul_flops, {"seq_len": 5}),
+        (model.causal_matmul_flops, {"seq_len": 5}),
+        (model.decode_matmul_flops, {"kv_len": 5}),
+        (CACHE, {"seq_len": 5, "bytes_per_value": 2}),
+    ):
+        assert count(spec, batch_size=6, **sizes) == 6 * count(spec, batch_size=1, **sizes) > 0
 
 
 @pytest.mark.parametrize("spec", [TINY, MLA, XL, PREFIX])
@@ -287,8 +528,7 @@ def test_twice_the_layers_are_twice_the_blocks(spec: ModelSpec) -> None:
     n = spec.n_layers
     three, six, nine = (model.params(spec.replace(n_layers=k * n)) for k in (1, 2, 3))
     assert nine - six == six - three > 0
-    parts = block.block_params(spec, moe=False)
-    assert six - three == n * sum(parts.values())
+    assert six - three == n * sum(sublayers.block_params(spec, moe=False).values())
 
 
 COUNTS: list[Callable[..., Any]] = [
@@ -299,42 +539,31 @@ COUNTS: list[Callable[..., Any]] = [
     lambda spec, s: model.matmul_flops(spec, batch_size=2, seq_len=s),
     lambda spec, s: model.causal_matmul_flops(spec, batch_size=2, seq_len=s),
     lambda spec, s: model.decode_matmul_flops(spec, batch_size=2, kv_len=s),
-    lambda spec, s: model.kv_cache_bytes(spec, batch_size=2, seq_len=s, bytes_per_value=2),
-    lambda spec, s: model.kv_cache_bytes_per_token(spec, bytes_per_value=2),
+    lambda spec, s: CACHE(spec, batch_size=2, seq_len=s, bytes_per_value=2),
+    lambda spec, s: PER_TOKEN(spec, bytes_per_value=2),
 ]
 BIASES = {f"{name}_bias": True for name in ("q", "k", "v", "o", "ffn", "head")}
+TRANSFORM = {"head_transform": True, "head_transform_bias": True}
+OPTIONS = {"router_bias": True, "expert_bias": True, "shared_expert_gate": True}
+# a spec, and three values of some sizes; a window, a prefix and a stack may be longer than the rest
 SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
     (TINY, {"d_model": (13, 5, 7), "d_ff": (17, 3, 2), "n_layers": (3, 1, 8)}),
     (
         TINY.replace(**BIASES, attention_sinks=True, n_token_types=2),
-        {
-            "d_model": (13, 5, 7),
-            "n_heads": (6, 2, 4),
-            "vocab_size": (101, 3, 9),
-            "n_token_types": (2, 3, 5),
-        },
+        {"d_model": (13, 5, 7), "n_heads": (6, 2, 4), "vocab_size": (101, 3, 9)}
+        | {"n_token_types": (2, 3, 5)},
     ),
     (WINDOWED_MOE, {"window": (4, 2, 11), "n_layers": (7, 8, 9), "n_dense_layers": (2, 0, 3)}),
     (
-        WINDOWED_MOE.replace(
-            window_kind="chunked", router_bias=True, expert_bias=True, shared_expert_gate=True
-        ),
-        {
-            "window": (4, 2, 11),
-            "n_experts": (11, 5, 3),
-            "top_k": (3, 1, 2),
-            "n_shared_experts": (2, 1, 4),
-            "d_ff_expert": (5, 7, 2),
-        },
+        WINDOWED_MOE.replace(**OPTIONS, window_kind="chunked"),
+        {"window": (4, 2, 11), "n_experts": (11, 5, 3), "top_k": (3, 1, 2)}
+        | {"n_shared_experts": (2, 1, 4), "d_ff_expert": (5, 7, 2)},
     ),
-    (TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5), {"n_layers": (3, 1, 8)}),
+    (ROUTED, {"n_layers": (3, 1, 8)}),
     (MLA.replace(mla_bias=True), {"q_lora_rank": (11, 2, 3), "kv_lora_rank": (7, 5, 3)}),
     (SEQ2SEQ, {"n_encoder_layers": (2, 5, 1), "n_layers": (3, 1, 8), "n_buckets": (8, 12, 16)}),
     (XL.replace(norm="layernorm", norm_bias=True), {"d_model": (13, 5, 7), "head_dim": (5, 2, 3)}),
-    (
-        PREFIX.replace(head_transform=True, head_transform_bias=True),
-        {"vocab_size": (101, 3, 9), "d_model": (13, 5, 7)},
-    ),
+    (PREFIX.replace(**TRANSFORM), {"vocab_size": (101, 3, 9), "d_model": (13, 5, 7)}),
     (PREFIX, {"n_kv_heads": (2, 1, 3), "head_dim": (5, 2, 3)}),
 ]
 SEQ_LENS = (9, 3, 4)
@@ -366,47 +595,20 @@ def test_closed_forms_read_well() -> None:
     spec = TINY.substituted(d_model=d, n_layers=n, vocab_size=v)
     # 80·d attention, 51·d ffn, 2·d norms
     assert sympy.expand(model.params(spec)) == 133 * d * n + 2 * d * v + d
-    moe = TINY.replace(d_ff=None, n_experts=11, top_k=3, d_ff_expert=5).substituted(n_layers=n)
     # (143 + 11·195)·N
-    assert model.params_by_role(moe)["moe"] == 2288 * n
-    assert model.params_by_role(moe)["ffn"] == 0
+    routed = PARAMS(ROUTED.substituted(n_layers=n))
+    assert (routed["moe"], routed["ffn"]) == (2288 * n, 0)
     # 2·(1040·S + 60·S·(S + 1)/2)·3 + 2·663·3·S + 2·1313·S
-    closed = model.causal_matmul_flops(TINY, batch_size=1, seq_len=s)
+    closed = model.causal_matmul_flops(TINY, **run(1, s))
     assert sympy.expand(closed) == 180 * s**2 + 13024 * s
 
 
-def test_stacks_of_each_kind() -> None:
-    assert stack.stacks(TINY) == [(3, False)]
-    assert stack.stacks(SEQ2SEQ) == [(2, False), (3, True)]
-    assert stack.attention_layers(WINDOWED_MOE) == (5, 2)
-    assert stack.attention_layers(TINY) == (0, 3)
-
-
-def test_a_byte_may_be_a_fraction_of_a_value() -> None:
-    assert model.param_bytes(TINY, bytes_per_value=Fraction(1, 2)) == 3913
-
-
-def test_active_parameters_of_a_layer_with_shared_experts_of_their_own_width() -> None:
-    spec = ModelSpec(
-        kind="decoder",
-        d_model=13,
-        n_layers=1,
-        vocab_size=None,
-        n_heads=6,
-        n_kv_heads=2,
-        head_dim=10,
-        activation="silu",
-        gated=True,
-        ffn_bias=True,
-        n_experts=7,
-        top_k=3,
-        d_ff_expert=29,
-        n_shared_experts=2,
-        d_ff_shared=31,
-        shared_expert_gate=True,
-        norm="rmsnorm",
-        position="rope",
-    )
-    # router 7·13, three experts 3·13·29, a shared FFN of width 62 with biases, its gate
-    active = 7 * 13 + 3 * (3 * 13 * 29) + 3 * 13 * 62 + 62 + 62 + 13 + 13
-    assert model.active_params_by_role(spec)["moe"] == active == 6052
+def test_a_stack_of_fewer_layers_than_are_dense() -> None:
+    spec = SEQ2SEQ_MOE.replace(n_layers=4, n_encoder_layers=1, n_dense_layers=2, moe_every=1)
+    # layers 2 and 3 of the decoder have experts; three more are dense
+    by_role = PARAMS(spec)
+    assert (by_role["moe"], by_role["ffn"]) == (2 * 2288, 3 * 663)
+    form = closed_form(spec, Workload(seq_len=4), "params")
+    fewer = sympy.Min(*sympy.symbols("N_0 N_e", integer=True, positive=True))
+    assert fewer in form.parts["moe"].atoms(sympy.Min)
+    assert form.total == model.params(spec)

@@ -1,9 +1,15 @@
-"""Training's formulas against torch: what autograd keeps, and the products of a backward."""
+"""Training's formulas against torch: what autograd keeps, and the products of a backward.
+
+And by formulas alone: ints, symbols, arrays; the quantities of `formula` and `check`.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.autograd import Step
@@ -13,29 +19,30 @@ from helpers.release import one_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metacount import InputError
 from metacount.catalog import NotExpressible, entries, entry
+from metacount.check import check
+from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.formulas import kept, kept_attention, kept_model, kept_moe
-from metacount.formulas.backward import backward_matmul_flops_by_role
+from metacount.formulas import attention as attention_forwards
+from metacount.formulas import block, ends, feed_forward, folds, pieces, tape
 from metacount.formulas.covered import check_alike
-from metacount.formulas.forward import Pass, Widths
-from metacount.formulas.optimizer import (
-    OPTIMIZERS,
-    master_bytes,
-    optimizer_bytes_by_role,
+from metacount.formulas.optimizer import OPTIMIZERS, master_bytes, optimizer_bytes_by_role
+from metacount.formulas.part import Part
+from metacount.formulas.run import Pass, Rank, Run
+from metacount.formulas.step import (
+    activation_bytes_by_role,
+    backward_matmul_flops_by_role,
+    recompute_matmul_flops_by_role,
 )
-from metacount.formulas.part import Part, chosen_tensors
-from metacount.formulas.terms import params_of
+from metacount.formulas.terms import TOKENS, params_of
 from metacount.formulas.trained import trained_tensors
-from metacount.formulas.training import (
-    activation_bytes,
-    backward_matmul_flops,
-    recompute_matmul_flops,
-)
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.ffn import FeedForward
 from metacount.spec.moe import Mixture
+from metacount.textbook.closed_form import COUNTS, PREDICTION, QUANTITIES, closed_form, run_sizes
+from metacount.textbook.training import TRAINING, training_count
 
 Way = tuple[str, str, str]  # attention, checkpointing, dtype
 PLAIN: Way = ("eager", "none", "bf16")
@@ -54,32 +61,34 @@ def few_layers(spec: ModelSpec) -> ModelSpec:
     """As few layers as hold one of each kind: dense, routed, without rotation."""
     n = max(2, spec.n_dense_layers + spec.moe_every, spec.nope_every or 0)
     dense = min(spec.n_dense_layers, 1)
-    changes: dict[str, Any] = {"n_layers": n - spec.n_dense_layers + dense}
-    changes["n_dense_layers"] = dense
+    changes = {"n_layers": n - spec.n_dense_layers + dense, "n_dense_layers": dense}
     if spec.has_encoder:
         changes["n_encoder_layers"] = changes["n_layers"] + 1
     return spec.replace(**changes)
 
 
-def built_specs() -> dict[str, ModelSpec]:
+def alike_specs() -> dict[str, ModelSpec]:
+    """The models whose layers are alike; others: tests/training/test_formulas_of_mixers.py."""
     found = {}
     for one in entries():
         try:
             spec = one.spec()
-        except NotExpressible:
-            continue
-        try:
             check_alike(spec)
-        except SpecError:
-            continue  # of layers that differ: tests/training/test_formulas_of_mixers.py
+        except (NotExpressible, SpecError):
+            continue
         if spec.head is not None and spec.embedding is not None:
             found[one.id] = spec
     return found
 
 
-SPECS = built_specs()
+SPECS = alike_specs()
 # one model of each structure: sisters have the same miniature
 STRUCTURES = {few_layers(miniature(spec)): name for name, spec in SPECS.items()}
+
+
+def of(name: str) -> ModelSpec:
+    """A miniature of few layers."""
+    return few_layers(miniature(SPECS[name]))
 
 
 def run_of(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> Workload:
@@ -92,8 +101,12 @@ def run_of(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> Worklo
     )
 
 
-def both(spec: ModelSpec, run: Workload, way: Way) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Bytes kept and FLOPs of the backward: by the formulas, and measured."""
+def kept(spec: ModelSpec, run: Pass) -> Any:
+    return sum(activation_bytes_by_role(spec, run).values())
+
+
+def by_formula(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
+    """Bytes kept, and FLOPs of the backward with those that are repeated."""
     attention, checkpointing, _ = way
     sizes = Pass(
         batch_size=run.batch_size,
@@ -103,69 +116,26 @@ def both(spec: ModelSpec, run: Workload, way: Way) -> tuple[tuple[int, int], tup
         attention=attention,
         checkpointing=checkpointing,
     )
-    flops = backward_matmul_flops(spec, sizes) + recompute_matmul_flops(spec, sizes)
-    ours = activation_bytes(spec, sizes), flops
-    step = Step(spec, run, attention=attention, checkpointing=checkpointing)
-    return ours, (step.activation_bytes, step.backward_flops)
-
-
-def test_every_model_with_logits_is_covered() -> None:
-    """Those whose layers differ are compared in tests/training/test_formulas_of_mixers.py."""
-    run, refused = Pass(batch_size=1, seq_len=8), set()
-    for one in entries():
-        if one.sizes is None:
-            continue
-        try:
-            assert activation_bytes(one.spec(), run) > 0
-        except SpecError as error:
-            without = "without logits there is no loss"
-            measured = "n_altup_inputs has no formula for what training keeps"
-            assert (measured if one.family == "Gemma 3n" else without) in str(error)
-            refused.add(one.id)
-    gemma = {"gemma-3n-e2b-text", "gemma-3n-e4b-text"}
-    assert refused == {"bert-base", "gshard-600b", "textbook-block", *gemma}
-
-
-@pytest.mark.parametrize(
-    ("activation", "scale", "apart", "fused"),
-    [
-        # what the activation keeps, its result, the other half, and their product
-        ("gelu", 1.0, 4, 4),
-        ("gelu", 0.5, 4, 5),  # fused, the half that was multiplied lies beside the other
-        ("relu", 1.0, 3, 4),
-        ("relu", 0.5, 3, 4),
-        ("identity", 1.0, 3, 3),
-        ("identity", 0.5, 3, 4),
-    ],
-)
-def test_tensors_of_hidden_width(activation: str, scale: float, apart: int, fused: int) -> None:
-    part = FeedForward(activation=activation, gated=True, gate_scale=scale)
-    assert [kept.hidden_tensors(part, fused=each) for each in (False, True)] == [apart, fused]
-
-
-@pytest.mark.parametrize("n_heads", [1, 4])
-def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
-    """On meta no ring is run: its result is as that of rotated queries, which tests measure."""
-    spec = miniature(entry("gpt2").spec()).replace(n_heads=n_heads, n_kv_heads=n_heads)
-    run, ring = (
-        Pass(batch_size=3, seq_len=8, attention="flash", ring=ring) for ring in (False, True)
+    flops = (
+        backward_matmul_flops_by_role(spec, sizes),
+        recompute_matmul_flops_by_role(spec, sizes),
     )
-    one, other = (
-        kept.bytes_of(kept_model.attention_terms(spec, each, 8, rotated=False))
-        for each in (run, ring)
-    )
-    assert spec.head_dim is not None
-    assert other - one == (n_heads > 1) * 2 * 3 * 8 * n_heads * spec.head_dim
+    return kept(spec, sizes), sum(sum(by_role.values()) for by_role in flops)
+
+
+def measured(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
+    step = Step(spec, run, attention=way[0], checkpointing=way[1])
+    return step.activation_bytes, step.backward_flops
 
 
 @pytest.mark.parametrize("spec", one_in(11, STRUCTURES), ids=[*STRUCTURES.values()])
 def test_formula_is_what_torch_keeps_and_multiplies(spec: ModelSpec) -> None:
     full = few_layers(SPECS[STRUCTURES[spec]])
-    n = min(full.longest or 2048, 2048)
-    ours, measured = both(full, run_of(full, 1, n, "bf16"), PLAIN)
-    assert ours == measured
-    ours, measured = both(spec, run_of(spec, 3, 11, "bf16"), PLAIN)
-    assert ours == measured
+    for one, run in (
+        (full, run_of(full, 1, min(full.longest or 2048, 2048), "bf16")),
+        (spec, run_of(spec, 3, 11, "bf16")),
+    ):
+        assert by_formula(one, run, PLAIN) == measured(one, run, PLAIN)
 
 
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
@@ -184,21 +154,21 @@ def test_random_structures(spec: ModelSpec, way: Way, batch_size: int, seq_len: 
         prefix_len=1 if spec.kind == "prefix-decoder" else 0,
     )
     try:
-        ours, measured = both(spec, run, way)
+        ours = by_formula(spec, run, way)
     except SpecError as error:
         assert "has no formula" in str(error)
     else:
-        assert ours == measured
+        assert ours == measured(spec, run, way)
 
 
-def test_experts_keep_the_same_on_a_real_device() -> None:
-    for name in ("mixtral-8x7b", "deepseek-v3", "llama4-scout-text", "gpt-oss-20b"):
-        spec = few_layers(miniature(SPECS[name]))
-        run = run_of(spec, 2, 11, "fp32")
-        real = Step(spec, run, device="cpu", patched=False)
-        sizes = Pass(batch_size=2, seq_len=11, bytes_per_value=4)
-        assert activation_bytes(spec, sizes) == real.activation_bytes
-        assert all(torch.isfinite(g).all() for g in real.gradients.values())
+@pytest.mark.parametrize(
+    "name", ["mixtral-8x7b", "deepseek-v3", "llama4-scout-text", "gpt-oss-20b"]
+)
+def test_experts_keep_the_same_on_a_real_device(name: str) -> None:
+    spec = of(name)
+    real = Step(spec, run_of(spec, 2, 11, "fp32"), device="cpu", patched=False)
+    assert kept(spec, Pass(batch_size=2, seq_len=11, bytes_per_value=4)) == real.activation_bytes
+    assert all(torch.isfinite(g).all() for g in real.gradients.values())
 
 
 def test_one_layer_by_hand() -> None:
@@ -223,50 +193,85 @@ def test_one_layer_by_hand() -> None:
     scores = 4 * pairs + 2 * pairs + 5 * 5  # softmax, probabilities, mask
     hidden = 4 * 2 * tokens * 17  # gate, silu(gate), up, product
     ends = 8 * tokens + 4 * tokens * 101 + 8 * tokens + 4  # ids, log-softmax, targets, their number
-    assert activation_bytes(spec, Pass(batch_size=2, seq_len=5)) == (
-        norms + inputs + heads + scores + hidden + ends
+    total = norms + inputs + heads + scores + hidden + ends
+    assert kept(spec, Pass(batch_size=2, seq_len=5)) == total
+
+
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
+    """On meta no ring is run: its result is as that of rotated queries, which tests measure."""
+    spec = miniature(entry("gpt2").spec()).replace(n_heads=n_heads, n_kv_heads=n_heads)
+    alone, ring = (
+        kept(spec, Pass(batch_size=3, seq_len=8, attention="flash", ring=ring))
+        for ring in (False, True)
     )
+    assert spec.head_dim is not None
+    assert ring - alone == spec.n_layers * (n_heads > 1) * 2 * 3 * 8 * n_heads * spec.head_dim
+
+
+def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
+    """Ten rows of 8 values in experts of width 3; two bytes a value, eight an index."""
+    part = Mixture(n_experts=8, top_k=2, d_ff=3, router="topk_softmax")
+    silu = FeedForward(activation="silu", gated=True)
+
+    def saved(rank: Rank) -> int:
+        sizes: dict[str, Any] = {"batch_size": 1, "n_queries": 5, "n_keys": 5, "rank": rank}
+        t = tape.Tape(Run(counts={TOKENS: 5}, **sizes))
+        feed_forward.mixture(t, part, silu, t.tensor(8, TOKENS, grad=True))
+        return sum(n_bytes for _, n_bytes in folds.saved_bytes(t.ops))
+
+    # what the router reads, its 8 scores in float32, its choice of two, their softmax
+    router = 5 * 8 * 2 + 5 * 8 * 4 + 5 * 2 * 8 + 5 * 2 * 4
+    # rows, their order, input, hidden (up, gate before and after SiLU, product), weight, weighed
+    here = 10 * 8 + 10 * 8 + 10 * 8 * 2 + 4 * 10 * 3 * 2 + 10 * 2 + 10 * 8 * 2
+    summed = 10 * 8 * 2  # what index_add reads
+    assert saved(Rank()) == router + here + summed
+    # order, weight and weighed twice
+    assert saved(Rank(ep=2)) == router + here + summed + 10 * 8 + 10 * 2 + 10 * 8 * 2
+
+
+# --- planted errors -------------------------------------------------------------------------------
+
+
+def no_experts(t: tape.Tape, part: Any, like: Any, x: tape.Tensor, *, name: str) -> tape.Tensor:
+    return x
 
 
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [
-        (kept, "hidden_gradients", lambda part, **_: [()] * 3, "llama-7b"),
-        (kept_moe, "hidden_gradients", lambda part, **_: [()] * 3, "mixtral-8x7b"),
-        (kept_attention, "several", lambda *counts: 1, "gemma-2b"),
-        (kept_attention, "FLAG", 4, "gpt2"),
-        (kept_model, "moe_kept", lambda *given: [], "mixtral-8x7b"),
-        (kept_model, "relative_kept", lambda *given: [], "gopher-280b"),
+        (tape, "SAVES_RESULT", ("relu", "sigmoid", "silu"), "llama-7b"),
+        (tape.Tape, "scale_by", lambda t, x, table, name: x, "llama-7b"),
+        (attention_forwards, "several", lambda *counts: 1, "gemma-2b"),
+        (attention_forwards, "FLAG", 4, "gpt2"),
+        (attention_forwards, "INDEX", 4, "gopher-280b"),
+        (feed_forward, "INDEX", 4, "mixtral-8x7b"),
+        (block, "mixture", no_experts, "mixtral-8x7b"),
+        (ends, "loss", lambda t, logits: None, "gpt2"),
     ],
 )
 def test_a_planted_error_is_caught(
     module: Any, name: str, wrong: Any, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = few_layers(miniature(SPECS[model]))
+    spec = of(model)
     run = run_of(spec, 1, 11, "bf16")
-    ours, measured = both(spec, run, PLAIN)
-    assert ours == measured
+    found = measured(spec, run, PLAIN)
+    assert by_formula(spec, run, PLAIN) == found
+    monkeypatch.setattr(pieces, "_recorded", {})  # what was recorded without the error
     monkeypatch.setattr(module, name, wrong)
-    assert both(spec, run, PLAIN)[0][0] != measured[0]
+    assert by_formula(spec, run, PLAIN)[0] != found[0]
 
 
-def test_what_is_forgotten_of_a_backward_is_caught() -> None:
-    spec = few_layers(miniature(SPECS["gopher-280b"]))
-    _, (_, flops) = both(spec, run_of(spec, 3, 11, "bf16"), PLAIN)
-    sizes = Pass(batch_size=3, seq_len=11)
-    forward = Step(spec, run_of(spec, 3, 11, "bf16")).forward_flops
-    # the sinusoids' projection has one gradient, not two
-    assert flops < 2 * forward
-    assert sum(backward_matmul_flops_by_role(spec, sizes).values()) == flops
+def test_a_constant_has_no_gradient() -> None:
+    """The sinusoids' projection has one product in the backward, not two."""
+    spec = of("gopher-280b")
+    run = run_of(spec, 3, 11, "bf16")
+    step = Step(spec, run)
+    by_role = backward_matmul_flops_by_role(spec, Pass(batch_size=3, seq_len=11))
+    assert sum(by_role.values()) == step.backward_flops < 2 * step.forward_flops
 
 
-@pytest.mark.parametrize("spec", [*STRUCTURES], ids=[*STRUCTURES.values()])
-def test_adapters_stand_beside_every_linear_layer_but_the_head(spec: ModelSpec) -> None:
-    model = build(spec)
-    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    adapters = chosen_tensors(spec, Part(rank=2, targets=("all-linear",))).stored
-    n_adapters = sum(path.endswith((".lora_a", ".lora_b")) for path in adapters)
-    assert n_adapters == 2 * sum(name != "lm_head" for name in linear)
+# --- optimizers -----------------------------------------------------------------------------------
 
 
 def optimizers(
@@ -287,7 +292,7 @@ def optimizers(
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adam8bit"])
 @pytest.mark.parametrize("model", ["gpt2", "mixtral-8x7b", "deepseek-v3", "gopher-280b"])
 def test_optimizers_keep_what_the_formula_says(model: str, name: str, master: bool) -> None:
-    spec = few_layers(miniature(SPECS[model]))
+    spec = of(model)
     named = {
         n: torch.nn.Parameter(p.float() if master else p)
         for n, p in build(spec, device="cpu").named_parameters()
@@ -295,70 +300,157 @@ def test_optimizers_keep_what_the_formula_says(model: str, name: str, master: bo
     for p in named.values():
         p.grad = torch.zeros_like(p)
     inner = [p for n, p in named.items() if ".layers." in n and p.dim() == 2]
-    measured = 0
+    found = 0
     for one in optimizers(name, named, inner):
         one.step()
         for state in one.state.values():
             tensors = [t for t in state.values() if isinstance(t, torch.Tensor)]
-            measured += sum(t.untyped_storage().nbytes() for t in tensors)
+            found += sum(t.untyped_storage().nbytes() for t in tensors)
     by_role = optimizer_bytes_by_role(
         spec, optimizer=name, bytes_per_value=2, master_weights=master
     )
-    assert sum(by_role.values()) == measured
+    assert sum(by_role.values()) == found
     assert master_bytes(spec) == 4 * params_of(trained_tensors(spec).all)
 
 
-def test_what_no_formula_covers_is_said() -> None:
-    run = Pass(batch_size=1, seq_len=8)
-    flash = Pass(batch_size=1, seq_len=8, attention="flash")
-    with pytest.raises(SpecError, match="has_head has no formula for training"):
-        activation_bytes(entry("bert-base").spec(), run)
-    with pytest.raises(SpecError, match="attention_softcap has no formula with fused attention"):
-        activation_bytes(SPECS["gemma2-2b"], flash)
-    with pytest.raises(SpecError, match="position has no formula with fused attention"):
-        backward_matmul_flops(SPECS["bloom-176b"], flash)
-    with pytest.raises(SpecError, match="position has no formula with fused attention"):
-        recompute_matmul_flops(SPECS["bloom-176b"], flash)
-    with pytest.raises(SpecError, match="checkpointing has no formula: got 'some'"):
-        Pass(batch_size=1, seq_len=8, checkpointing="some")
+# --- by formulas alone ----------------------------------------------------------------------------
+
+LLAMA = entry("llama-7b").spec()
+LENGTHS = np.array([1, 2, 128, 4096], dtype=object)
+
+
+@pytest.mark.parametrize(
+    "name", one_in(2, ("llama-7b", "gpt2", "deepseek-v3", "gemma2-9b", "llama4-scout-text"))
+)
+def test_forms_are_those_of_other_sizes_too(name: str) -> None:
+    spec = entry(name).spec()
+    for quantity in TRAINING:
+        try:
+            form = closed_form(spec, Workload(batch_size=3, seq_len=64), quantity)
+        except SpecError as error:
+            words = ("with fused attention", "in letters for latent attention")
+            assert any(word in str(error) for word in words), quantity
+            continue
+        run = Workload(batch_size=1, seq_len=17)
+        numbers = {**form.numbers, "B": 1, "S": 17, "T": 17, "V": 1009, "d": 24}
+        other = spec.replace(vocab_size=1009, d_model=24)
+        value = sum(
+            expr.subs({letter: numbers[letter.name] for letter in expr.free_symbols})
+            for expr in form.parts.values()
+        )
+        assert value == sum(COUNTS[quantity](other, run_sizes(other, run)).values()), quantity
+
+
+@pytest.mark.parametrize("count", [activation_bytes_by_role, backward_matmul_flops_by_role])
+def test_arrays_sweep_lengths(count: Callable[..., dict[str, Any]]) -> None:
+    swept = sum(count(LLAMA, Pass(batch_size=2, seq_len=LENGTHS)).values())
+    assert swept.tolist() == [
+        sum(count(LLAMA, Pass(batch_size=2, seq_len=n)).values()) for n in LENGTHS
+    ]
+
+
+def test_quantities_of_a_forward_stay_apart() -> None:
+    assert not QUANTITIES.keys() & TRAINING.keys()
+    assert [*COUNTS] == [*QUANTITIES, *PREDICTION, *TRAINING]
+
+
+def test_a_step_in_numbers() -> None:
+    step = training_count(LLAMA, Workload(batch_size=1, seq_len=128), master_weights=True)
+    params = 6_738_415_616
+    assert step.trainable_params == step.params == params
+    assert step.gradient_bytes == 2 * params
+    assert step.master_weight_bytes == 4 * params
+    # two moments in float32, and a counter for each of 32·9 + 3 tensors
+    assert step.optimizer_bytes == 8 * params + 4 * (32 * 9 + 3)
+    assert step.backward_matmul_flops == 2 * step.matmul_flops
+    assert step.recompute_matmul_flops == 0 and step.uncovered == {}
+    assert json.loads(json.dumps(step.to_dict()))["source"] == "formula"
+
+
+SOFTCAP = {"attention": "flash"}
+ADAPTERS = {"part": Part(rank=8, targets=("q_proj", "v_proj"))}
+FROZEN = {"part": Part(freeze=("lm_head",))}
+OF_BLOCK = "of what one block keeps"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "figure", "said"),
+    [
+        ("llama-7b", ADAPTERS, "activation_bytes_of_block", OF_BLOCK),
+        ("mamba-2.8b", FROZEN, "activation_bytes_of_block", OF_BLOCK),
+        ("gemma2-9b", SOFTCAP, "activation_bytes", "attention_softcap has no formula"),
+    ],
+)
+def test_what_is_not_covered_is_none_with_a_reason(
+    name: str, options: dict[str, Any], figure: str, said: str
+) -> None:
+    step = training_count(entry(name).spec(), Workload(), **options)
+    assert getattr(step, figure) is None
+    assert said in step.uncovered[figure]
+
+
+def test_adapters_have_gradients_of_their_own() -> None:
+    # of 32 layers two adapters of rank 8 beside [4096, 4096]
+    assert training_count(LLAMA, Workload(), **ADAPTERS).gradient_bytes == 2 * 64 * 8 * 2 * 4096
+
+
+@pytest.mark.parametrize("name", ["adam", "lion"])
+def test_an_optimizer_that_is_unknown(name: str) -> None:
+    with pytest.raises(SpecError, match=f"optimizer has no formula: got '{name}'"):
+        training_count(LLAMA, Workload(), optimizer=name)
+
+
+# of Llama, key/value heads apart: (b) what its blocks, last norm and head keep in bf16
+KEPT = (
+    "16*B*S + 4*B*N*S*d + 4*B*S*(2*N + 1)*(2*d + 1) + 8*B*N*S*m + 4*B*S*V + 2*B*S*d + 4"
+    " + N*S*(6*B*S*h + 4*B*h*h_d + 4*B*h_d*(h_kv + (h - h_kv)*min(1, B*h_kv - 1)) + S + 8*h_d)"
+)
+FULL = "2*B*N*S*d + 4*B*S*(2*d + 1) + 4*B*S*V + 2*B*S*d + 16*B*S + 4"
+ALL = "(2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d)"
+PRODUCTS = "*B*S*(3*N*d*m + 2*N*h_d*(S*h + d*(h + h_kv)) + V*d)"
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity", "dtype", "verdict"),
+    [
+        (f"4{PRODUCTS}", "backward_matmul_flops", "bf16", "equal"),
+        (f"6{PRODUCTS}", "backward_matmul_flops", "bf16", "wrong"),
+        (KEPT, "activation_bytes", "bf16", "equal"),
+        (KEPT + " + 1", "activation_bytes", "bf16", "wrong"),
+        (KEPT, "activation_bytes", "fp32", "wrong"),
+        # keys and values of every head, also where one is shared by one sequence
+        (KEPT.replace("min(1, B*h_kv - 1)", "1"), "activation_bytes", "bf16", "equal_here"),
+        (FULL, "activation_bytes:full", "bf16", "equal"),
+        (f"2*c*{ALL} + 4*(9*N + 3)", "optimizer_bytes", "bf16", "equal"),
+        (f"c*{ALL}", "gradient_bytes", "bf16", "equal"),
+    ],
+)
+def test_a_formula_of_training_is_judged(
+    text: str, quantity: str, dtype: str, verdict: str
+) -> None:
+    found = check(text, "llama-7b", quantity=quantity, workload=Workload(dtype=dtype))
+    assert found.verdict == verdict
+    if verdict == "wrong":
+        assert not all(term.known for term in found.terms)
+
+
+def test_what_is_not_judged() -> None:
     with pytest.raises(SpecError, match="dtype has no formula for what a backward keeps: got 1"):
-        activation_bytes(SPECS["gpt2"], Pass(batch_size=1, seq_len=8, bytes_per_value=1))
-    with pytest.raises(SpecError, match="optimizer has no formula: got 'lion'"):
-        optimizer_bytes_by_role(SPECS["gpt2"], optimizer="lion", bytes_per_value=2)
-    with pytest.raises(SpecError, match="lora_targets names no linear layer: got 'q_prj'"):
-        chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=("q_prj",)))
-    # tables, norms and the head have weights too
-    for target in ("embed_tokens", "embed_positions", "norm", "lm_head"):
-        with pytest.raises(SpecError, match=f"lora_targets names no linear layer: got '{target}'"):
-            chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=(target,)))
-    with pytest.raises(SpecError, match="freeze names nothing of the model that has parameters"):
-        chosen_tensors(SPECS["gpt2"], Part(freeze=("lm_hed",)))
-    with pytest.raises(SpecError, match="freeze leaves nothing to train"):
-        chosen_tensors(SPECS["gpt2"], Part(freeze=("decoder", "lm_head")))
+        check(KEPT, "llama-7b", quantity="activation_bytes", workload=Workload(dtype="int8"))
+    with pytest.raises(InputError, match="quantity 'activation' is unknown"):
+        check(KEPT, "llama-7b", quantity="activation")
 
 
-def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
-    """Ten rows of 8 values in experts of width 3; two bytes a value, eight an index."""
-    mixture = Mixture(n_experts=8, top_k=2, d_ff=3, router="topk_softmax")
-    silu = FeedForward(activation="silu", gated=True)
-    found = {}
-    for sent in (False, True):
-        names: dict[str, Any] = {}
-        for one in kept_moe.rows_kept(10, 8, mixture, silu, Widths(value=2), sent=sent):
-            names[one.name] = names.get(one.name, 0) + one.values * one.width * one.times
-        found[sent] = {name: n for name, n in names.items() if n}
-    here = {
-        "experts: rows": 10 * 8,
-        "experts: order of the rows": 10 * 8,
-        "experts: input": 10 * 8 * 2,
-        "experts: hidden": 4 * 10 * 3 * 2,  # up, gate before and after SiLU, their product
-        "experts: weight": 10 * 2,
-        "experts: weighed": 10 * 8 * 2,
-        "experts: summed": 10 * 8 * 2,
-    }
-    twice = ("order of the rows", "weight", "weighed")
-    assert found[False] == here
-    assert found[True] == {
-        **here,
-        **{f"experts: {name}": 2 * here[f"experts: {name}"] for name in twice},
-    }
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formula", "llama-7b", "--quantity", "activation_bytes:full"]) == 0
+    text = capsys.readouterr().out
+    assert "2·B·N·S·d" in text and "full checkpointing" in text
+    assert main(["formula", "bert-base", "--quantity", "activation_bytes"]) == 2
+    said = capsys.readouterr().err
+    assert "without logits there is no loss" in said and len(said.splitlines()) == 1
+    assert main(["formula", "llama-7b", "--quantity", "optimizer_bytes:muon", "--python"]) == 0
+    scope: dict[str, object] = {}
+    exec(capsys.readouterr().out, scope)
+    function = scope["optimizer_bytes_muon"]
+    assert callable(function)
+    assert function() == training_count(LLAMA, Workload(), optimizer="muon").optimizer_bytes

@@ -85,7 +85,7 @@ def gqa_fields(draw: st.DrawFn, kind: str) -> dict[str, Any]:
         draw,
         Attention,
         n_kv_heads=n_kv_heads,
-        n_kv_shared_layers=0,  # drawn in tests/formulas/test_altup.py
+        n_kv_shared_layers=0,  # drawn in tests/formulas/test_modules.py
         head_dim=2 * draw(SMALL),
         n_heads=n_kv_heads * draw(st.integers(1, 3)),
     )

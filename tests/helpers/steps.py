@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from metacount import Setup, Workload
+from metacount.formulas.part import tensors_by_path
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
+from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.mla import LatentAttention
 from metacount.textbook.training import TrainingCount
 from metacount.textbook.training.chosen import COMPARED, count_step
 from metacount.training.result import Training
 from metacount.training.run import train_reference
 
-BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops", "activation_bytes")
 
 
 def workload(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str = "bf16") -> Workload:
@@ -33,10 +38,46 @@ def both(spec: ModelSpec, work: Workload, setup: Setup) -> tuple[TrainingCount, 
     return counted, train_reference(build(spec, dtype=work.dtype), ("", ""), work, setup)
 
 
-def assert_equal(counted: TrainingCount, found: Training) -> None:
-    for name in COMPARED:
-        assert getattr(counted, name) == getattr(found, name), name
-    for name in BY_ROLE:
-        assert getattr(counted, f"{name}_by_role") == getattr(found, f"{name}_by_role"), name
-    assert counted.params == found.params
-    assert counted.trainable_params == found.trainable_params
+def differing(counted: TrainingCount, found: Training) -> dict[str, tuple[Any, Any]]:
+    """The figures that differ: by formula, and measured."""
+    names = (*COMPARED, "params", "trainable_params", *(f"{name}_by_role" for name in BY_ROLE))
+    pairs = {name: (getattr(counted, name), getattr(found, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def compare(
+    spec: ModelSpec, sizes: tuple[int, int] = (2, 5), dtype: str = "bf16", **choices: Any
+) -> None:
+    """Count and measure a step of `sizes`, batch and tokens: all figures are equal."""
+    setup = Setup(**{"optimizer": "sgd", **choices})
+    assert differing(*both(spec, workload(spec, *sizes, dtype), setup)) == {}
+
+
+def all_but(spec: ModelSpec, *names: str) -> tuple[str, ...]:
+    """What is frozen where the tensors with one of `names` in their paths alone are trained.
+
+    A dot stands before and behind each path, so that a name may be a whole one.
+    """
+    paths = tensors_by_path(spec)
+    found = tuple(path for path in paths if not any(name in f".{path}." for name in names))
+    assert len(found) < len(paths), f"no tensor is called {names}"
+    return found
+
+
+def without_formula(spec: ModelSpec, attention: str) -> bool:
+    """Whether what such a step keeps has no formula: the kernel does not compute this attention."""
+    part = spec.last_stack.attention
+    if spec.last_stack.altup is not None:
+        return True
+    if attention == "eager" or isinstance(part, NoAttention):
+        return False
+    sinks = isinstance(part, Attention) and part.sinks
+    if part.softcap or sinks or part.indexer is not None:
+        return True
+    if attention == "sdpa":
+        return False
+    if isinstance(part, LatentAttention):  # values of one number, or wider than the keys
+        keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+        return part.v_head_dim == 1 or part.v_head_dim > keys
+    masked = spec.kind == "prefix-decoder" or spec.window_kind == "chunked"
+    return masked or spec.position in ("alibi", "t5", "transformer_xl")

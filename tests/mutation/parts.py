@@ -40,25 +40,9 @@ BOTH = ("torch", "transformers")
 # of a step of training and of a mesh, each with the tests that measure the same
 OF_TRAINING = tuple(
     f"{FORMULAS}/{name}.py"
-    for name in (
-        "backward*",
-        "covered",
-        "forward",
-        "kept",
-        "kept_[!s]*",
-        "kept_s[!h]*",
-        "kept_shared",
-        "layers",
-        "named",
-        "optimizer",
-        "part",
-        "partly",
-        "trained",
-        "training",
-        "wires*",
-    )
+    for name in ("covered", "folds", "optimizer", "part", "step", "tape", "trained")
 )
-OF_SHARDING = tuple(f"{FORMULAS}/{name}.py" for name in ("kept_sharding", "sharding", "traffic"))
+OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 
 PARTS = {
     FORMULAS: Part(
@@ -76,33 +60,16 @@ PARTS = {
         OF_TRAINING,
         (
             "tests/formulas/test_covered.py",
-            "tests/formulas/test_kept_labels.py",
-            "tests/formulas/test_layers.py",
-            "tests/formulas/test_named.py",
-            "tests/formulas/test_part.py",
+            "tests/formulas/test_tape.py",
+            "tests/formulas/test_modules.py",
             "tests/formulas/test_training.py",
-            "tests/formulas/test_training_count.py",
-            "tests/training/test_adam8bit.py",
-            "tests/training/test_by_formula.py",
-            "tests/training/test_each_choice.py",
-            "tests/training/test_each_structure.py",
-            "tests/training/test_formulas_of_mixers.py",
-            "tests/training/test_kept_of_blocks.py",
-            "tests/training/test_kept_of_mixers.py",
-            "tests/training/test_partly.py",
-            "tests/training/test_sdpa.py",
-            "tests/training/test_selective.py",
+            "tests/training",
         ),
         TORCH,
     ),
     f"{FORMULAS}, of sharding": Part(
         OF_SHARDING,
-        (
-            "tests/formulas/test_sharding.py",
-            "tests/sharding/test_formula.py",
-            "tests/sharding/test_encoders.py",
-            "tests/sharding/test_hybrids.py",
-        ),
+        ("tests/formulas/test_sharding.py", "tests/sharding"),
         TORCH,
     ),
     "metacount/modules": Part(
@@ -203,7 +170,7 @@ PARTS = {
     ),
     "metacount/training": Part(
         ("metacount/training", "metacount/textbook/training"),
-        ("tests/formulas/test_training_count.py", "tests/training"),
+        ("tests/formulas/test_training.py", "tests/training"),
         BOTH,
     ),
     "metacount/sharding": Part(

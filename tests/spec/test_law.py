@@ -10,8 +10,7 @@ import sympy  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount.formulas.attention import windowed_layers
-from metacount.formulas.moe import moe_layers
+from metacount.formulas.layers import layers_by_law, windowed_layers
 from metacount.spec.law import Law
 
 N = sympy.Symbol("N", integer=True, positive=True)
@@ -38,7 +37,7 @@ def by_letters(draw: st.DrawFn) -> Law:
 def formula(law: Law, n_layers: int) -> Any:
     """The formulas' count of the same layers: algebra that shares no code with the law."""
     if law.letters is None:
-        found = moe_layers(
+        found = layers_by_law(
             n_layers, n_dense_layers=law.after, moe_every=law.every, moe_offset=law.offset
         )
     else:

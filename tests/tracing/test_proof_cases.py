@@ -11,10 +11,12 @@ from helpers.release import ONLY
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
-from metacount.formulas import attention, moe
+from metacount.formulas import block, pieces
+from metacount.formulas import model as formulas
 from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
+from metacount.spec.field import altered
 from metacount.textbook.domain import holds
 from metacount.textbook.proof_record import structure
 from metacount.tracing.run.source import As
@@ -125,64 +127,56 @@ def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
     }
 
 
-Breach = Callable[[Any], Any]
+def kv_heads(count: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An attention with as many heads of keys and values as somebody counts."""
+    return lambda part: altered(part, n_kv_heads=count(part))
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, where: str, name: str, wrong: Breach) -> None:
-    """Let one argument of a formula be another expression of it."""
-    module = {"attention": attention, "moe": moe}[where.split(".")[0]]
-    right = getattr(module, where.split(".")[1])
-    order = right.__code__.co_varnames
-
-    def breached(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(order, args, strict=False)), **kwargs}
-        return right(**{**given, name: wrong(given)})
-
-    monkeypatch.setattr(module, where.split(".")[1], breached)
+def wider_shared(part: Any) -> Any:
+    width = part.d_ff if part.shared.d_ff is None else part.shared.d_ff
+    wrong = altered(part.shared, d_ff=width * part.shared.n_experts)
+    return altered(part, shared=wrong)
 
 
-BREACHES = {
-    "a power": (
-        "gemma-2b",
-        "attention.attention_weights",
-        "n_kv_heads",
-        lambda at: at["n_kv_heads"] ** 2,
-    ),
-    "a product of two sizes, one of them 1": (
-        "deepseek-v3",
-        "moe.shared_weights",
-        "d_ff_shared",
-        lambda at: at["d_ff_shared"] * at["n_shared_experts"],
-    ),
+def larger(a: Any, b: Any) -> Any:
+    if all(isinstance(x, int) for x in (a, b)):
+        return max(a, b)
+    return sympy.Max(a, b)
+
+
+# a model, the forward that is wrong, and the part that it runs instead of the right one
+BREACHES: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "a power": ("gemma-2b", "grouped_attention", kv_heads(lambda part: part.n_kv_heads**2)),
+    "a product of two sizes, one of them 1": ("deepseek-v3", "mixture", wider_shared),
     "the larger of two": (
         "gemma-2b",
-        "attention.attention_weights",
-        "n_kv_heads",
-        lambda at: _larger(at["n_kv_heads"], at["head_dim"] - 255),
+        "grouped_attention",
+        kv_heads(lambda part: larger(part.n_kv_heads, part.head_dim - 255)),
     ),
 }
 
 
-def _larger(a: Any, b: Any) -> Any:
-    if all(isinstance(x, int) for x in (a, b)):
-        return max(a, b)
-    return sympy.Max(a, b)
+def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[[Any], Any]) -> None:
+    """Let a forward run another part than it is given; what was recorded is forgotten."""
+    right = getattr(block, name)
+    monkeypatch.setattr(
+        block, name, lambda t, part, *given, **k: right(t, wrong(part), *given, **k)
+    )
+    monkeypatch.setattr(pieces, "_recorded", {})
 
 
 @pytest.mark.parametrize("kind", BREACHES)
 def test_a_planted_error_that_a_1_would_hide_is_refuted(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, where, argument, wrong = BREACHES[kind]
+    name, where, wrong = BREACHES[kind]
     spec = entry(name).spec()
     generic = next(iter(cases(spec)))
     (before,) = prove(generic.model, generic.workload, generic.run_as, ("params",))
     assert before.proven
     # at the model's own sizes the error is not seen: that is why it has to be planted so
-    from metacount.formulas import model as formulas
-
     right = formulas.params(spec)
-    planted(monkeypatch, where, argument, wrong)
+    planted(monkeypatch, where, wrong)
     assert formulas.params(spec) == right
     (after,) = prove(generic.model, generic.workload, generic.run_as, ("params",))
     assert not after.proven

@@ -13,6 +13,8 @@ from helpers.small_configs import SMALL
 from metacount.algebra.named_sizes import Named
 from metacount.catalog import entry
 from metacount.errors import SpecError
+from metacount.formulas import block
+from metacount.formulas.tape import Tape, Tensor
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
@@ -181,12 +183,13 @@ def test_chunks_are_counted_for_any_length() -> None:
 
 
 def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    from metacount.formulas import moe
-    from metacount.formulas.terms import Weight
+    right = block.mixture
 
-    right = moe.moe_weights
-    one = Weight(role="moe", name="mlp.one_more", shape=(1,))
-    monkeypatch.setattr(moe, "moe_weights", lambda *args, **kw: (*right(*args, **kw), one))
+    def with_one_more(t: Tape, *given: Any, **named: Any) -> Tensor:
+        t.weight("mlp.one_more", 1, role="moe")
+        return right(t, *given, **named)
+
+    monkeypatch.setattr(block, "mixture", with_one_more)
     three = ("params", "active_params", "kv_cache_bytes")
     mixtral = {"model_type": "mixtral", "num_hidden_layers": 2}
     proofs = {p.quantity: p for p in prove(mixtral, RUN, quantities=three)}

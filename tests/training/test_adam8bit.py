@@ -24,9 +24,13 @@ from torch import nn
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
 from metacount.check import check
-from metacount.formulas.optimizer import adam8bit_state, adamw_state, in_blocks
+from metacount.formulas.optimizer import (
+    adam8bit_state,
+    adamw_state,
+    in_blocks,
+    optimizer_bytes_by_role,
+)
 from metacount.formulas.terms import Weight
-from metacount.formulas.training import optimizer_bytes
 from metacount.measure.adam8bit import inner_tensors, is_wrapper
 from metacount.measure.others.quiet import silent
 from metacount.modules.build import build
@@ -48,6 +52,17 @@ def small(name: str) -> ModelSpec:
     return spec if spec.d_ff is None else spec.replace(d_ff=96)
 
 
+def weight(*shape: Any) -> Weight:
+    return Weight(role="ffn", name="w", shape=shape)
+
+
+def optimizer_bytes(spec: ModelSpec, width: int = 2, *, master: bool = False) -> int:
+    counts = optimizer_bytes_by_role(
+        spec, optimizer=ADAM8BIT, bytes_per_value=width, master_weights=master
+    )
+    return sum(counts.values())
+
+
 def parameters(device: str, dtype: torch.dtype) -> dict[str, nn.Parameter]:
     return {
         str(i): nn.Parameter(torch.empty(shape, device=device, dtype=dtype).fill_(1))
@@ -55,9 +70,9 @@ def parameters(device: str, dtype: torch.dtype) -> dict[str, nn.Parameter]:
     }
 
 
-def state_of(named: dict[str, nn.Parameter]) -> int:
+def state_of(named: dict[str, nn.Parameter], **choices: bool) -> int:
     """Bytes of the state that a first step makes."""
-    updates = Updates(Setup(optimizer=ADAM8BIT), named, set())
+    updates = Updates(Setup(optimizer=ADAM8BIT, **choices), named, set())
     updates.prepare()
     return sum(tensor.untyped_storage().nbytes() for _, tensor in updates.state())
 
@@ -68,65 +83,44 @@ def llama() -> Training:
 
 
 def test_a_state_by_hand() -> None:
-    def kept(*shape: int) -> int:
-        return int(adam8bit_state(Weight(role="ffn", name="w", shape=shape), 2))
-
     # a code for each value, a float32 for each 256, and 256 float32 that the codes stand for
-    assert kept(64, 128) == 2 * (8192 + 4 * 32 + 4 * 256) + 4
+    assert adam8bit_state(weight(64, 128), 2) == 2 * (8192 + 4 * 32 + 4 * 256) + 4
     # 15 blocks are too few, and 5,000 values are no whole number of them
-    assert kept(15, 256) == 2 * 2 * 15 * 256 + 4
-    assert kept(5000) == 2 * 2 * 5000 + 4
+    assert adam8bit_state(weight(15, 256), 2) == 2 * 2 * 15 * 256 + 4
+    assert adam8bit_state(weight(5000), 2) == 2 * 2 * 5000 + 4
 
 
 def test_ints_letters_and_arrays_agree() -> None:
     n = sympy.Symbol("n", integer=True, positive=True)
     sizes = [1, 255, 256, 4095, 4096, 4097, 4352, 5000, 11008 * 4096]
-    form = adam8bit_state(Weight(role="ffn", name="w", shape=(n,)), 2)
+    form = adam8bit_state(weight(n), 2)
     coded = sympy.Function("coded")  # what says whether it is in blocks may round; a size does not
     assert not form.subs(in_blocks(n), coded(n)).has(sympy.floor)
-    of_array = adam8bit_state(Weight(role="ffn", name="w", shape=(np.array(sizes),)), 2)
-    for size, swept in zip(sizes, of_array, strict=True):
-        weight = Weight(role="ffn", name="w", shape=(size,))
-        counted = adam8bit_state(weight, 2)
+    for size, swept in zip(sizes, adam8bit_state(weight(np.array(sizes)), 2), strict=True):
+        counted = adam8bit_state(weight(size), 2)
         assert form.subs({n: size}) == swept == counted
         whole = size >= 4096 and size % 256 == 0
         assert in_blocks(size) == whole
-        assert (counted < adamw_state(weight, 2)) == whole
+        assert (counted < adamw_state(weight(size), 2)) == whole
 
 
 @needs_torchao
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_real_step_keeps_the_same(dtype: torch.dtype) -> None:
     real, meta = (state_of(parameters(device, dtype)) for device in ("cpu", "meta"))
-    weights = [Weight(role="ffn", name="w", shape=shape) for shape in SHAPES]
-    assert real == meta == sum(adam8bit_state(weight, dtype.itemsize) for weight in weights)
+    assert real == meta == sum(adam8bit_state(weight(*s), dtype.itemsize) for s in SHAPES)
 
 
 @needs_torchao
-@pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "gpt2"])
+@pytest.mark.parametrize("name", ["llama-7b", "mixtral-8x7b", "gpt2", "published gpt2"])
 def test_a_step_keeps_what_the_formula_says(name: str) -> None:
-    spec = small(name)
-    named = dict(build(spec, dtype="bf16").named_parameters())
-    sizes = {in_blocks(p.numel()) for p in named.values()}
-    assert sizes == {0, 1}
-    for dtype, master in (("bf16", False), ("bf16", True), ("fp32", False)):
-        setup = Setup(optimizer=ADAM8BIT, master_weights=master)
-        updates = Updates(setup, dict(build(spec, dtype=dtype).named_parameters()), set())
-        updates.prepare()
-        counted = optimizer_bytes(
-            spec,
-            optimizer=ADAM8BIT,
-            bytes_per_value=4 if dtype == "fp32" else 2,
-            master_weights=master,
-        )
-        assert sum(t.untyped_storage().nbytes() for _, t in updates.state()) == counted
-
-
-@needs_torchao
-def test_a_published_model() -> None:
-    spec = catalog.entry("gpt2").spec()
-    named = dict(build(spec, dtype="bf16").named_parameters())
-    assert state_of(named) == optimizer_bytes(spec, optimizer=ADAM8BIT, bytes_per_value=2)
+    published = catalog.entry("gpt2").spec()
+    spec = published if name == "published gpt2" else small(name)
+    for dtype, width, master in (("bf16", 2, False), ("bf16", 2, True), ("fp32", 4, False)):
+        named = dict(build(spec, dtype=dtype).named_parameters())
+        assert {in_blocks(p.numel()) for p in named.values()} == {0, 1} or spec is published
+        counted = optimizer_bytes(spec, width, master=master)
+        assert state_of(named, master_weights=master) == counted
 
 
 @needs_torchao
@@ -135,16 +129,14 @@ def test_a_measured_step(llama: Training) -> None:
     assert {*llama.optimizer_state} == {"step", "exp_avg", "exp_avg_sq", *kinds}
     assert llama.optimizer_bytes == sum(llama.optimizer_state.values())
     assert llama.versions["torchao"]
-    counted = optimizer_bytes(small("llama-7b"), optimizer=ADAM8BIT, bytes_per_value=2)
-    assert llama.optimizer_bytes == counted
+    assert llama.optimizer_bytes == optimizer_bytes(small("llama-7b"))
     # what the step found is there at its end; each storage of the state once
     assert llama.timeline[0].start_bytes == llama.timeline[-1].end_bytes
     there = llama.param_bytes + llama.buffer_bytes + llama.optimizer_bytes
     assert llama.timeline[0].start_bytes - there == 2 * 5 * 8  # tokens and targets
     before = max(s.peak_bytes for s in llama.timeline if s.phase != "optimizer")
-    assert f"compiled, which may need other temporaries: the peak before it is {before:,}" in str(
-        " ".join(llama.notes)
-    )
+    said = f"compiled, which may need other temporaries: the peak before it is {before:,}"
+    assert said in " ".join(llama.notes)
 
 
 @needs_torchao
@@ -206,8 +198,7 @@ def test_without_torchao_it_is_refused(
 
 def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
     quantity = "optimizer_bytes:adam8bit"
-    spec = catalog.entry("llama-7b").spec()
-    counted = optimizer_bytes(spec, optimizer=ADAM8BIT, bytes_per_value=2)
+    counted = optimizer_bytes(catalog.entry("llama-7b").spec())
     scope: dict[str, Any] = {}
     exec(run(capsys, "formula", "llama-7b", "--quantity", quantity, "--python"), scope)
     assert scope["optimizer_bytes_adam8bit"]() == counted

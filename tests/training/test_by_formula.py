@@ -14,8 +14,9 @@ from torch import nn
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
-from metacount.formulas import backward, optimizer
-from metacount.formulas.forward import Pass
+from metacount.formulas import optimizer
+from metacount.formulas.run import Pass
+from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook.training.chosen import COMPARED, OVER_TIME
@@ -66,23 +67,15 @@ def test_formulas_stand_beside_what_was_measured(
             assert counted == getattr(found, figure), figure
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base"])
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base", "chinchilla-70b"])
 def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
+    """An indexer's and a pooler's; Transformer-XL's projection of positions is seen."""
     setup = Setup(lora_rank=3, lora_targets=("all-linear",))
     found = metacount.train(small(name), RUN, setup)
     counted = metacount.count_training(small(name), RUN, setup)
-    assert counted.params == found.params
-    assert counted.param_bytes == found.formula["param_bytes"] == found.param_bytes
-    assert counted.trainable_params == found.trainable_params
-
-
-def test_adapters_beside_the_projection_of_positions() -> None:
-    setup = Setup(lora_rank=3, lora_targets=("all-linear",))
-    found = metacount.train(small("chinchilla-70b"), RUN, setup)
-    assert "position has no formula where a part" in found.uncovered["activation_bytes"]
-    counted = {name: n for name, n in found.formula.items() if n is not None}
-    assert {"param_bytes", "gradient_bytes", "optimizer_bytes"} <= counted.keys()
-    assert counted == {name: getattr(found, name) for name in counted}
+    for figure in ("params", "param_bytes", "trainable_params", "gradient_bytes"):
+        assert getattr(counted, figure) == getattr(found, figure), figure
+    assert found.formula["param_bytes"] == found.param_bytes
 
 
 def test_vectors_that_are_given_have_no_gradient() -> None:
@@ -92,7 +85,7 @@ def test_vectors_that_are_given_have_no_gradient() -> None:
     assert found.formula["backward_matmul_flops"] is None
     assert 2 * found.matmul_flops > found.backward_matmul_flops
     with pytest.raises(SpecError, match="is given instead of tokens"):
-        backward.backward_matmul_flops_by_role(spec, Pass(batch_size=2, seq_len=7))
+        backward_matmul_flops_by_role(spec, Pass(batch_size=2, seq_len=7))
     assert "is given instead of tokens" in found.uncovered["backward_matmul_flops"]
 
 
@@ -119,24 +112,24 @@ def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[st
     ours = run_json(capsys, *line, "--reference")
     assert ours["formula"]["activation_bytes"] == ours["activation_bytes"]
     # a reference module in hand has its spec
-    assert (
-        metacount.train(build(SPEC, dtype="bf16"), RUN).formula
-        == metacount.train(SPEC, RUN).formula
-    )
+    of_module = metacount.train(build(SPEC, dtype="bf16"), RUN)
+    assert of_module.formula == metacount.train(SPEC, RUN).formula
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        (),
-        ("--attention", "flash", "--checkpointing", "full", "--optimizer", "muon"),
-        ("--master-weights", "--grad-dtype", "fp32", "--loss", "chunked", "--foreach"),
+        "",
+        "--attention flash --checkpointing full --optimizer muon",
+        "--master-weights --grad-dtype fp32 --loss chunked --foreach",
+        "--lora-rank 4",
+        "--freeze embed_tokens,decoder.layers.0.mlp",
     ],
 )
 def test_the_command_counts_what_it_measures(
-    capsys: pytest.CaptureFixture[str], eighty_columns: None, more: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str], eighty_columns: None, more: str
 ) -> None:
-    line = (*SMALL, *more)
+    line = (*SMALL, *more.split())
     measured, counted = run_json(capsys, *line), run_json(capsys, *line, "--formula")
     text = run(capsys, *line, "--formula")
     assert counted["source"] == "formula"
@@ -144,25 +137,25 @@ def test_the_command_counts_what_it_measures(
     assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
     for key in ("model", "name", "workload", "setup", "trainable_params", "params"):
         assert counted[key] == measured[key], key
-    for key in (*COMPARED, *(key for key in counted if key.endswith("_flops_by_role"))):
-        if counted[key] is not None:
-            assert counted[key] == measured[key], key
-        else:
+    for key in (*COMPARED, *(key for key in counted if key.endswith("_by_role"))):
+        if counted[key] is None:
             assert key.removesuffix("_by_role") in counted["uncovered"]
+            continue
+        assert counted[key] == measured[key], key
         if counted[key] and isinstance(counted[key], int):
             assert f"{key} " in text
             assert f" {counted[key]:,} " in text
-    kept = counted["activation_bytes_by_role"]
-    assert (kept is None) == ("chunked" in more) == ("by role," not in " ".join(counted["notes"]))
-    assert kept is None or sum(kept.values()) == measured["activation_bytes"]
     # what is not counted is told, and is no zero
-    assert {*OVER_TIME} <= counted["uncovered"].keys()
+    part, uncovered = "lora" in more or "freeze" in more, counted["uncovered"]
+    assert {*OVER_TIME} <= uncovered.keys()
     assert not {*OVER_TIME} & counted.keys()
+    assert ("activation_bytes" in uncovered) == ("chunked" in more)
+    assert ("optimizer_matmul_flops" in uncovered) == ("muon" in more)
+    assert ("activation_bytes_of_block" in uncovered) == part
     told = " ".join(text.partition("\nno formula")[2].split())
-    for name, why in counted["uncovered"].items():
-        assert name in told
-        assert why in told
-    assert ("optimizer_matmul_flops" in counted["uncovered"]) == ("muon" in more)
+    assert all(name in told and why in told for name, why in uncovered.items())
+    equal = "formula  equal: param_bytes, gradient_bytes, optimizer_bytes, activation_bytes,"
+    assert (equal in run(capsys, *line)) == (more == "" or part)
 
 
 def test_blocks_of_each_kind_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,12 +196,9 @@ def test_what_has_no_formula_is_one_line(
 
 
 def test_the_api_refuses_alike() -> None:
-    counted = metacount.count_training(SPEC, RUN, Setup(attention="flash"))
-    assert (
-        counted.activation_bytes
-        == metacount.train(SPEC, RUN, Setup(attention="flash")).activation_bytes
-    )
-    wide = Workload(seq_len=5, dtype="fp32")
+    flash, wide = Setup(attention="flash"), Workload(seq_len=5, dtype="fp32")
+    counted = metacount.count_training(SPEC, RUN, flash)
+    assert counted.activation_bytes == metacount.train(SPEC, RUN, flash).activation_bytes
     with pytest.raises(SpecError, match="master_weights is for 16-bit"):
         metacount.count_training(SPEC, wide, Setup(master_weights=True))
     module = build(SPEC, dtype="bf16")
@@ -217,5 +207,5 @@ def test_the_api_refuses_alike() -> None:
     with pytest.raises(InputError, match="it was changed after it was built"):
         metacount.count_training(module, RUN)
     # no such kernel exists: nothing is said of what it would keep
-    said = metacount.count_training(SPEC, wide, Setup(attention="flash")).uncovered
+    said = metacount.count_training(SPEC, wide, flash).uncovered
     assert "is of a kernel for 16-bit types" in said["activation_bytes"]

@@ -7,6 +7,7 @@ tensors lie as a product wants them and no copy is made, and whole chunks are am
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,18 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.formulas import kept_delta, kept_gates, kept_mixing, kept_scans
-from metacount.formulas.forward import Pass
-from metacount.formulas.kept import bytes_of
-from metacount.formulas.kept_recurrent import KEPT, recurrent_terms
-from metacount.formulas.training import activation_bytes
+from metacount.formulas import folds
+from metacount.formulas.mixers import convolution, delta, gates, lightning, run_mixer, state_space
+from metacount.formulas.pieces import Sizes, run_of
+from metacount.formulas.run import Pass
+from metacount.formulas.step import activation_bytes_by_role
+from metacount.formulas.tape import Tape
+from metacount.formulas.terms import TOKENS
 from metacount.modules.recurrent import make_recurrent
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.short_conv import ShortConv
 from metacount.tensors import DTYPES
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.training import block_bytes, training_count
+from metacount.textbook.training import training_count
 
 SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
 # of each mixer a model, and sizes that make another case of it
@@ -71,9 +73,10 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 EVERY = [(name, changes) for name, cases in CASES.items() for changes in cases]
+RUNS = ((2, 11, "bf16"), (1, 8, "fp32"), (3, 4, "fp64"), (1, 1, "fp32"), (1, 4, "bf16"))
 
 
-def spec_of(name: str, changes: dict[str, Any]) -> ModelSpec:
+def spec_of(name: str, **changes: Any) -> ModelSpec:
     return miniature(entry(name).spec()).replace(**changes)
 
 
@@ -84,8 +87,20 @@ class Held:
         self.tensor = tensor
 
 
-def measured(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> int:
-    """Bytes of distinct storages that a mixer keeps, its parameters and its input apart."""
+def make(spec: ModelSpec) -> Any:
+    """The module of a mixer."""
+    stack = spec.last_stack
+    with torch.device("meta"):
+        return make_recurrent(stack.recurrent, spec.d_model, stack.norms, n_layers=2)
+
+
+def measured(
+    spec: ModelSpec, run: tuple[int, int, str], trained: Collection[str] | None = None
+) -> int:
+    """Bytes of distinct storages that a mixer keeps, its parameters and its input apart.
+
+    All is trained and the input has a gradient; or the parameters of some names alone have one.
+    """
     alive: weakref.WeakSet[Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> Held:
@@ -93,10 +108,13 @@ def measured(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> int:
         alive.add(held)
         return held
 
-    stack, kind = spec.last_stack, DTYPES[dtype]
+    batch_size, seq_len, dtype = run
+    module = make(spec).to(DTYPES[dtype])
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(trained is None or name in trained)
     with torch.device("meta"):
-        module = make_recurrent(stack.recurrent, spec.d_model, stack.norms, n_layers=2).to(kind)
-        x = torch.zeros(batch_size, seq_len, spec.d_model, dtype=kind, requires_grad=True) * 1
+        x = torch.zeros(batch_size, seq_len, spec.d_model, dtype=DTYPES[dtype])
+        x = x.requires_grad_(trained is None) * 1
         with saved_tensors_hooks(pack, lambda held: held.tensor):
             y = module(x)
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), x)}
@@ -105,116 +123,119 @@ def measured(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> int:
     return sum({s._cdata: s.nbytes() for s in stores if s._cdata not in own}.values())
 
 
-def formula(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> int:
-    run = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=DTYPE_BYTES[dtype])
-    return int(bytes_of(recurrent_terms(spec, run, seq_len)))
+def formula(
+    spec: ModelSpec, run: tuple[Any, Any, str], trained: Collection[str] | None = None
+) -> Any:
+    batch_size, seq_len, dtype = run
+    sizes = Sizes(batch_size=batch_size, seq_len=seq_len, value=DTYPE_BYTES[dtype])
+    tape = Tape(run_of(spec, sizes))
+    if trained is not None:  # on the tape a name begins with that of the mixer
+        tape.is_trained = lambda name: name.partition(".")[2] in trained  # type: ignore[method-assign]
+    x = tape.tensor(spec.d_model, TOKENS, grad=trained is None)
+    run_mixer(tape, spec.last_stack.recurrent, x)
+    return sum(n_bytes for _, n_bytes in folds.saved_bytes(tape.ops, (x.store,)))
 
 
 @pytest.mark.parametrize(("name", "changes"), EVERY)
 def test_every_case(name: str, changes: dict[str, Any]) -> None:
-    spec = spec_of(name, changes)
-    for run in ((2, 11, "bf16"), (1, 8, "fp32"), (3, 4, "fp64"), (1, 1, "fp32"), (1, 4, "bf16")):
-        assert formula(spec, *run) == measured(spec, *run), run
+    spec = spec_of(name, **changes)
+    for run in RUNS:
+        assert formula(spec, run) == measured(spec, run), run
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+@pytest.mark.parametrize(("name", "changes"), EVERY)
+def test_every_parameter_alone(name: str, changes: dict[str, Any]) -> None:
+    spec = spec_of(name, **changes)
+    for number, (parameter, _) in enumerate(make(spec).named_parameters()):
+        run = RUNS[number % len(RUNS)]
+        assert formula(spec, run, {parameter}) == measured(spec, run, {parameter}), parameter
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     st.sampled_from(EVERY),
-    st.integers(1, 3),
-    st.integers(1, 13),
-    st.sampled_from(["bf16", "fp32", "fp64"]),
+    st.tuples(st.integers(1, 3), st.integers(1, 13), st.sampled_from(["bf16", "fp32", "fp64"])),
+    st.none() | st.randoms(use_true_random=False),
 )
 def test_random_runs(
-    case: tuple[str, dict[str, Any]], batch_size: int, seq_len: int, dtype: str
+    case: tuple[str, dict[str, Any]], run: tuple[int, int, str], chance: Any
 ) -> None:
-    spec = spec_of(*case)
-    assert formula(spec, batch_size, seq_len, dtype) == measured(spec, batch_size, seq_len, dtype)
+    """Of all of a mixer, or of some parameters."""
+    spec, some = spec_of(case[0], **case[1]), None
+    if chance is not None:
+        names = [name for name, _ in make(spec).named_parameters()]
+        some = chance.sample(names, chance.randint(1, len(names)))
+    assert formula(spec, run, some) == measured(spec, run, some)
 
 
 def test_by_hand() -> None:
     # 2 sequences of 5, d 13, filters of 4: B, C and x; what is convolved, made; what goes out
     short = 2 * (10 * 3 * 13 + 2 * 13 * 5 + 2 * 13 * (5 + 3) + 10 * 13)
-    assert formula(spec_of("lfm2-1.2b", {}), 2, 5, "bf16") == short
+    assert formula(spec_of("lfm2-1.2b"), (2, 5, "bf16")) == short
     # 1 sequence of 4 in a chunk of 4, d 13, 3 heads of 7: one chunk, whose state nobody reads.
     # before the activation and behind it; scores and decays; of queries and keys; the zeros
-    lightning = 2 * (2 * 4 * 63 + 2 * 3 * 16 + 3 * 4 + 3 * 7 * 7)
-    lightning += 4 * (2 * 4 * 21 + 4) + 2 * 3 * 4 * 21  # the norm; gate, normed, product
-    assert formula(spec_of("minimax-text-01", {}), 1, 4, "bf16") == lightning
+    chunk = 2 * (2 * 4 * 63 + 2 * 3 * 16 + 3 * 4 + 3 * 7 * 7)
+    chunk += 4 * (2 * 4 * 21 + 4) + 2 * 3 * 4 * 21  # the norm; gate, normed, product
+    assert formula(spec_of("minimax-text-01"), (1, 4, "bf16")) == chunk
 
 
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [
-        (kept_gates, "convolution_kept", lambda run, channels, kernel: [], "lfm2-1.2b"),
-        (kept_gates, "rounds", lambda n: n.bit_length(), "recurrentgemma-2b"),
-        (kept_gates, "several", lambda *counts: 0, "recurrentgemma-2b"),
-        (kept_scans, "rounds", lambda n: n.bit_length() + 1, "mamba-2.8b"),
-        (kept_scans, "_read", lambda *given: [], "jamba-1.5-mini"),
-        (kept_scans, "several", lambda *counts: 0, "mamba2-130m"),
-        (kept_scans, "FLAG", 4, "mamba2-130m"),
-        (kept_scans, "several", lambda *counts: 0, "minimax-text-01"),
-        (kept_delta, "floor_div", lambda one, other: one // other - 1, "qwen3-next-80b-a3b"),
-        (kept_delta, "handed_on", lambda *given: [], "qwen3-next-80b-a3b"),
-        (kept_delta, "exact_div", lambda one, other: one, "kimi-linear-48b-a3b"),
-        (kept_mixing, "smaller", lambda one, other: one, "kimi-linear-48b-a3b"),
+        (convolution, "longest", lambda n, kernel: kernel, "lfm2-1.2b"),
+        (gates, "causal_convolution", lambda t, x, kernel, name, **_: x, "lfm2-1.2b"),
+        (gates, "rounds", lambda n: n.bit_length(), "recurrentgemma-2b"),
+        (gates, "several", lambda *counts: 0, "recurrentgemma-2b"),
+        (state_space, "rounds", lambda n: n.bit_length() + 1, "mamba-2.8b"),
+        (state_space, "_doubled", lambda t, decay, added, n: added, "jamba-1.5-mini"),
+        (state_space, "several", lambda *counts: 0, "mamba2-130m"),
+        (state_space, "FLAG", 4, "mamba2-130m"),
+        (lightning, "several", lambda *counts: 0, "minimax-text-01"),
+        (delta, "floor_div", lambda one, other: one // other - 1, "qwen3-next-80b-a3b"),
+        (delta, "handing_grad", lambda handing, grad: False, "qwen3-next-80b-a3b"),
+        (delta, "exact_div", lambda one, other: one, "kimi-linear-48b-a3b"),
+        (delta, "smaller", lambda one, other: one, "kimi-linear-48b-a3b"),
     ],
 )
 def test_a_planted_error_is_caught(
     module: Any, name: str, wrong: Any, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, run = spec_of(model, {}), (2, 8, "bf16")
-    found = measured(spec, *run)
-    assert formula(spec, *run) == found
+    spec, run = spec_of(model), (2, 8, "bf16")
+    found = measured(spec, run)
+    assert formula(spec, run) == found
     monkeypatch.setattr(module, name, wrong)
-    assert formula(spec, *run) != found
+    assert formula(spec, run) != found
 
 
-def test_blocks_and_ends_are_the_whole() -> None:
-    """What `training_count` says of one block of each kind, as often as it stands there."""
-    spec = miniature(entry("jamba-1.5-mini").spec())
-    spec = spec.replace(n_layers=4, mixer_pattern="RA", ffn_pattern="FE")
-    more = spec.replace(n_layers=6)
-    blocks = block_bytes(spec, Pass(batch_size=2, seq_len=5))
-    assert [*blocks] == ["recurrent, dense", "attention, experts"]
-    run = Pass(batch_size=2, seq_len=5)
-    assert activation_bytes(more, run) - activation_bytes(spec, run) == sum(blocks.values())
-
-
-def test_lengths_may_be_an_array() -> None:
+def test_sizes_may_be_an_array() -> None:
     lengths = np.array([1, 2, 7, 8, 9], dtype=object)
+
+    def kept(spec: ModelSpec, seq_len: Any) -> Any:
+        return sum(activation_bytes_by_role(spec, Pass(batch_size=2, seq_len=seq_len)).values())
+
     for name in CASES:
-        spec = spec_of(name, {})
-        swept = activation_bytes(spec, Pass(batch_size=2, seq_len=lengths))
-        for n, kept in zip(lengths, swept, strict=True):
-            assert activation_bytes(spec, Pass(batch_size=2, seq_len=int(n))) == kept
+        swept = kept(spec_of(name), lengths)
+        assert [*swept] == [kept(spec_of(name), int(n)) for n in lengths]
+    spec, heads = spec_of("mamba2-130m"), np.array([2, 3, 6], dtype=object)
+    swept = formula(spec.substituted(n_ssm_heads=heads), (2, 8, "bf16"))
+    each = (spec.replace(n_ssm_heads=int(n)) for n in heads)
+    assert [*swept] == [formula(one, (2, 8, "bf16")) for one in each]
 
 
-def test_what_has_no_formula_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_of("mamba2-130m", {"n_ssm_heads": 1})
-    with pytest.raises(SpecError, match="n_ssm_heads has no formula for training: got 1"):
-        activation_bytes(spec, Pass(batch_size=1, seq_len=8))
+def test_what_has_no_formula_is_said() -> None:
+    """Of one head torch takes a tensor for an image, whose channels it lays last."""
+    spec = spec_of("mamba2-130m", n_ssm_heads=1)
     step = training_count(spec, Workload(batch_size=1, seq_len=8))
     assert step.activation_bytes is None and step.backward_matmul_flops is not None
-    assert "n_ssm_heads has no formula" in step.uncovered["activation_bytes"]
+    assert "n_ssm_heads has no formula for training: got 1" in step.uncovered["activation_bytes"]
     some = spec.substituted(n_ssm_heads=np.array([2, 1], dtype=object))
     with pytest.raises(SpecError, match="n_ssm_heads has no formula for training"):
-        recurrent_terms(some, Pass(batch_size=2, seq_len=8), 8)
-    heads = np.array([2, 3, 6], dtype=object)
-    run = Pass(batch_size=2, seq_len=8)
-    swept = bytes_of(recurrent_terms(spec.substituted(n_ssm_heads=heads), run, 8))
-    each = [spec.replace(n_ssm_heads=int(n)) for n in heads]
-    assert [*swept] == [bytes_of(recurrent_terms(one, run, 8)) for one in each]
-    monkeypatch.delitem(KEPT, ShortConv)
-    with pytest.raises(SpecError) as refused:
-        formula(spec_of("lfm2-1.2b", {}), 2, 5, "bf16")
-    assert str(refused.value) == (
-        "recurrent has no formula for training: got 'short_conv'; measure it instead"
-    )
+        activation_bytes_by_role(some, Pass(batch_size=2, seq_len=8))
     with pytest.raises(SpecError, match="seq_len has no form in letters where a scan doubles"):
-        closed_form(spec_of("mamba-2.8b", {}), Workload(), "activation_bytes")
+        closed_form(spec_of("mamba-2.8b"), Workload(), "activation_bytes")
 
 
 def test_a_scan_in_letters() -> None:
-    spec, work = spec_of("mamba2-130m", {}), Workload(batch_size=2, seq_len=8)
+    spec, work = spec_of("mamba2-130m"), Workload(batch_size=2, seq_len=8)
     form = closed_form(spec, work, "activation_bytes")
     assert form.total == training_count(spec, work).activation_bytes

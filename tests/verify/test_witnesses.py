@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from metacount import catalog
 from metacount.errors import SpecError
-from metacount.formulas import attention, block, moe, mtp
+from metacount.formulas import block, model, mtp
+from metacount.formulas.tape import Tape, Tensor
 from metacount.spec import Workload
 from metacount.verify import compare as witnesses
 
@@ -132,21 +134,45 @@ def test_any_model_that_the_spec_allows(data: st.DataObject) -> None:
     assert witnesses.verify("random", spec, workload).differences == ()
 
 
-WRONG = [
+Forward = Callable[..., Tensor]
+
+
+def with_one_more(good: Forward) -> Forward:
+    def forward(t: Tape, *given: Any, **named: Any) -> Tensor:
+        t.weight("one_more", 1, role="attention")
+        return good(t, *given, **named)
+
+    return forward
+
+
+def without_the_first(good: Forward) -> Forward:
+    def forward(t: Tape, *given: Any, **named: Any) -> Tensor:
+        n = len(t.weights)
+        y = good(t, *given, **named)
+        del t.weights[n]
+        return y
+
+    return forward
+
+
+WRONG: list[tuple[object, str, Callable[[Any], Any], str]] = [
     # a formula that forgets or doubles something, and the quantity that must show it
-    (attention, "attention_weights", lambda good: (*good, good[0]), "by_role.attention"),
-    (moe, "moe_weights", lambda good: good[1:], "active_by_role.moe"),
-    (block, "kv_cache_values", lambda good: 2 * good, "kv_cache_bytes"),
-    (mtp, "module_weights", lambda good: good[1:], "mtp_by_role.norm"),
+    (block, "grouped_attention", with_one_more, "by_role.attention"),
+    (block, "mixture", without_the_first, "active_by_role.moe"),
+    (model, "kv_cache_values", lambda good: lambda spec: 2 * good(spec), "kv_cache_bytes"),
+    (mtp, "module_weights", lambda good: lambda spec: good(spec)[1:], "mtp_by_role.norm"),
 ]
 
 
 @pytest.mark.parametrize(("module", "name", "wrong", "shown"), WRONG)
 def test_a_wrong_formula_is_caught(
-    monkeypatch: pytest.MonkeyPatch, module: object, name: str, wrong: object, shown: str
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    wrong: Callable[[Any], Any],
+    shown: str,
 ) -> None:
-    good = getattr(module, name)
-    monkeypatch.setattr(module, name, lambda *a, **k: wrong(good(*a, **k)))  # type: ignore[operator]
+    monkeypatch.setattr(module, name, wrong(getattr(module, name)))
     spec = miniature(catalog.entry("mixtral-8x7b").spec()).replace(n_mtp_layers=1)
     result = witnesses.verify("mini", spec, WORKLOAD)
     assert not result.agree

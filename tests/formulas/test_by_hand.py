@@ -1,0 +1,650 @@
+"""Sublayers counted by hand: every literal with its arithmetic above it.
+
+Sizes are distinct and mostly prime: d=13, m=17, h=6, h_kv=2, h_d=5, E=7, k=3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metacount.catalog import entry
+from metacount.formulas import folds, model
+from metacount.formulas import sublayers as sub
+from metacount.formulas.feed_forward import gated_d_ff
+from metacount.formulas.mixers import mixer_counts, run_mixer
+from metacount.formulas.mixers.convolution import convolved_positions
+from metacount.formulas.mixers.delta import gated_delta_scan_flops, kimi_delta_scan_flops
+from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_flops
+from metacount.formulas.mixers.lightning import lightning_scan_flops
+from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
+from metacount.formulas.run import Run
+from metacount.formulas.tape import Tape
+from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
+from metacount.spec import ModelSpec
+from metacount.spec.field import altered
+from metacount.spec.gated_delta import GatedDelta
+from metacount.spec.kimi_delta import KimiDelta
+from metacount.spec.lightning import Lightning
+from metacount.spec.mamba import Mamba
+from metacount.spec.mamba2 import Mamba2
+from metacount.spec.rg_lru import RgLru
+from metacount.spec.short_conv import ShortConv
+
+SMALL = st.integers(1, 30)
+
+# --- formulas of sizes ------------------------------------------------------------------------
+
+
+def case(
+    expected: object, formula: Callable[..., object], *sizes: object, **options: object
+) -> Any:
+    said = [*map(str, sizes), *(f"{name}={value}" for name, value in options.items())]
+    name = f"{formula.__name__}({', '.join(said)})"
+    return pytest.param(partial(formula, *sizes, **options), expected, id=name)
+
+
+GQA = (13, 6, 2, 5)
+ATTENTION = [
+    # q 13·30 + k 13·10 + v 13·10 + o 30·13; biases 30, 10, 10, 13; a sink for each of 6 heads
+    case(1040, sub.attention_params, *GQA),
+    case(1040 + 30, sub.attention_params, *GQA, q_bias=True),
+    case(1040 + 10, sub.attention_params, *GQA, k_bias=True),
+    case(1040 + 10, sub.attention_params, *GQA, v_bias=True),
+    case(1040 + 13, sub.attention_params, *GQA, o_bias=True),
+    case(1040 + 6, sub.attention_params, *GQA, sinks=True),
+    # a gate as wide as the queries: 13·30 more
+    case(1040 + 390, sub.attention_params, *GQA, output_gate=True),
+    # 3 tokens × 1040 multiply-adds
+    case(2 * 3120, sub.attention_projection_flops, 3, *GQA),
+    # q and o: 3 tokens × 780; k and v: 7 tokens × 260, or nothing where they are cached
+    case(2 * (2340 + 1820), sub.attention_projection_flops, 3, *GQA, n_kv_tokens=7),
+    case(2 * 2340, sub.attention_projection_flops, 3, *GQA, n_kv_tokens=0),
+    # 7 pairs × 6 heads × (5 for the score + 5 for the sum)
+    case(2 * 420, sub.attention_pair_flops, 7, 6, 5),
+    # a key and a value of 2 heads × 5
+    case(20, sub.kv_cache_values, 2, 5),
+]
+NORMS = [
+    # weight 13, bias 13
+    case(13, sub.norm_params, 13),
+    case(26, sub.norm_params, 13, bias=True),
+    case(0, sub.norm_params, 13, affine=False),
+    case(0, sub.norm_params, 13, bias=True, affine=False),
+    # q [5] + k [5]; q [6·5] + k [2·5]; weight and bias of each
+    case(10, sub.qk_norm_params, "head", 6, 2, 5),
+    case(40, sub.qk_norm_params, "full", 6, 2, 5),
+    case(20, sub.qk_norm_params, "layernorm", 6, 2, 5),
+    case(0, sub.qk_norm_params, "l2", 6, 2, 5),
+    case(0, sub.qk_norm_params, "none", 6, 2, 5),
+    # key-value latent 7, query latent 11
+    case(7, sub.latent_norm_params, None, 7),
+    case(18, sub.latent_norm_params, 11, 7),
+    # one norm a sublayer, before and after it, or one for both
+    *(
+        case(2 + cross, sub.norms_per_block, placement, cross=cross)
+        for placement in ("pre", "post", "deep", "post_branch")
+        for cross in (False, True)
+    ),
+    case(4, sub.norms_per_block, "sandwich"),
+    case(6, sub.norms_per_block, "sandwich", cross=True),
+    case(1, sub.norms_per_block, "parallel"),
+    case(2, sub.norms_per_block, "parallel_two"),
+]
+POSITIONS = [
+    case(1313, sub.learned_table_params, 101, 13),
+    case(96, sub.t5_bias_params, 32, 3),
+    # projection 13·(3·5), vectors u and v 2·(3·5)
+    case(195 + 30, sub.transformer_xl_params, 13, 3, 5),
+    # 7 positions × 13·15; 11 pairs × 3 heads × 5
+    case(2 * 1365, sub.transformer_xl_projection_flops, 7, 13, 3, 5),
+    case(2 * 165, sub.transformer_xl_score_flops, 11, 3, 5),
+]
+
+# d=13, h=3, r_q=11, d_c=7, d_n=5, d_r=2, d_v=17
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 11,
+    "kv_lora_rank": 7,
+    "qk_nope_head_dim": 5,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 17,
+}
+DIRECT = {**LATENT, "q_lora_rank": None}
+# q_a 13·11 = 143, q_b 11·3·(5+2) = 231, kv_a 13·(7+2) = 117, kv_b 7·3·(5+17) = 462,
+# o 3·17·13 = 663: 1616; q without compression 13·3·(5+2) = 273: 1515
+MLA = [
+    case(1616, sub.mla_params, 13, 3, **LATENT),
+    case(1515, sub.mla_params, 13, 3, **DIRECT),
+    # q_a 11, kv_a 7 + 2, o 13
+    case(1616 + 33, sub.mla_params, 13, 3, **LATENT, bias=True),
+    case(1515 + 22, sub.mla_params, 13, 3, **DIRECT, bias=True),
+    # 4 tokens × 1616, 10 pairs × 3 heads × (5 + 2 + 17)
+    case(2 * (6464 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False),
+    case(2 * (6060 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=False),
+    # kv_b over 19 cached tokens: 4 × (1616 - 462) + 19 × 462 + 720
+    case(2 * 14114, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False, n_kv_tokens=19),
+    # 4 × 1616, 10 pairs × 3 heads × (7 + 2 + 7); what is cached is not expanded
+    case(2 * (6464 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True),
+    case(2 * 6944, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True, n_kv_tokens=19),
+    case(2 * (6060 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=True),
+    case(9, sub.mla_kv_cache_values, 7, 2),
+]
+
+FEED_FORWARD = [
+    # up 17·13 + down 13·17; biases 17 + 13
+    case(442, sub.plain_params, 13, 17),
+    case(442 + 30, sub.plain_params, 13, 17, bias=True),
+    # gate, up, down: 3·13·17; biases 17 + 17 + 13
+    case(663, sub.glu_params, 13, 17),
+    case(663 + 47, sub.glu_params, 13, 17, bias=True),
+    case(472, sub.ffn_params, 13, 17, gated=False, bias=True),
+    case(710, sub.ffn_params, 13, 17, gated=True, bias=True),
+    # 3 tokens × 442, × 663
+    case(2 * 1326, sub.plain_matmul_flops, 3, 13, 17),
+    case(2 * 1989, sub.glu_matmul_flops, 3, 13, 17),
+    case(2 * 1326, sub.ffn_matmul_flops, 3, 13, 17, gated=False),
+    case(2 * 1989, sub.ffn_matmul_flops, 3, 13, 17, gated=True),
+    # Llama 3 8B: ffn_dim_multiplier 1.3, multiple_of 1024; LLaMA 13B: multiple_of 256
+    case(14336, gated_d_ff, 4096, multiplier=Fraction("1.3"), multiple_of=1024),
+    case(13824, gated_d_ff, 5120, multiple_of=256),
+    # 2·4·13 / 3 = 34.67 -> 34; multiples of 1: 34; of 5: 35; of 17: already one
+    case(34, gated_d_ff, 13, multiple_of=1),
+    case(35, gated_d_ff, 13, multiple_of=5),
+    case(34, gated_d_ff, 13, multiple_of=17),
+    # cut before the multiplier: 34·3/2 = 51, not 34.67·3/2 = 52; and after it: 34·7/5 = 47.6
+    case(51, gated_d_ff, 13, multiplier=Fraction(3, 2), multiple_of=1),
+    case(47, gated_d_ff, 13, multiplier=Fraction(7, 5), multiple_of=1),
+]
+
+PLAIN: dict[str, Any] = {"gated": False}
+GATED: dict[str, Any] = {"gated": True}
+SHARED: dict[str, Any] = {"gated": False, "n_shared_experts": 2}
+NARROW: dict[str, Any] = {**SHARED, "d_ff_shared": 5}
+ZERO: dict[str, Any] = {"gated": True, "n_zero_experts": 5}
+ROWS: dict[str, Any] = {"gated": False, "n_zero_experts": 5, "zero_expert_rows": True}
+# a plain expert 2·13·17 = 442, a gated one 3·13·17 = 663, router 7·13 = 91
+MIXTURE = [
+    case(91, sub.router_params, 13, 7),
+    case(91 + 7, sub.router_params, 13, 7, bias=True),
+    # two shared experts of width 5 are one feed-forward of width 10; a gate 13 -> 1
+    case(260, sub.shared_params, 13, 5, 2, **PLAIN),
+    case(390, sub.shared_params, 13, 5, 2, **GATED),
+    case(260 + 10 + 13, sub.shared_params, 13, 5, 2, **PLAIN, bias=True),
+    case(390 + 10 + 10 + 13, sub.shared_params, 13, 5, 2, **GATED, bias=True),
+    case(260 + 13, sub.shared_params, 13, 5, 2, **PLAIN, gate=True),
+    case(0, sub.shared_params, 13, 5, 0, **PLAIN, bias=True, gate=True),
+    case(2 * 3 * 260, sub.shared_matmul_flops, 3, 13, 5, 2, **PLAIN),
+    case(2 * 3 * 390, sub.shared_matmul_flops, 3, 13, 5, 2, **GATED),
+    case(2 * 3 * 273, sub.shared_matmul_flops, 3, 13, 5, 2, **PLAIN, gate=True),
+    case(0, sub.shared_matmul_flops, 3, 13, 5, 0, **PLAIN, gate=True),
+    case(91 + 7 * 442, sub.moe_params, 13, 17, 7, **PLAIN),
+    case(91 + 7 * 663, sub.moe_params, 13, 17, 7, **GATED),
+    case(3185 + 7, sub.moe_params, 13, 17, 7, **PLAIN, router_bias=True),
+    case(3185 + 7 * (17 + 13), sub.moe_params, 13, 17, 7, **PLAIN, expert_bias=True),
+    # shared experts of the experts' width: 2·13·(2·17)
+    case(3185 + 884, sub.moe_params, 13, 17, 7, **SHARED),
+    case(3185 + 260, sub.moe_params, 13, 17, 7, **NARROW),
+    case(3445 + 10 + 13, sub.moe_params, 13, 17, 7, **NARROW, shared_bias=True),
+    case(3445 + 13, sub.moe_params, 13, 17, 7, **NARROW, shared_gate=True),
+    # 5 rows of the router more; with rows of experts a gate and an up each, 2·13·17, or an up
+    case(4732 + 65, sub.moe_params, 13, 17, 7, **ZERO),
+    case(4732 + 65 + 12, sub.moe_params, 13, 17, 7, **ZERO, router_bias=True),
+    case(4732 + 65 + 2210, sub.moe_params, 13, 17, 7, **ZERO, zero_expert_rows=True),
+    case(3185 + 65 + 1105, sub.moe_params, 13, 17, 7, **ROWS),
+    # their biases too: 5·17
+    case(3395 + 65 + 1105 + 85, sub.moe_params, 13, 17, 7, **ROWS, expert_bias=True),
+    # of one token: three experts
+    case(91 + 3 * 442, sub.moe_active_params, 13, 17, 7, 3, **PLAIN),
+    case(91 + 3 * 663, sub.moe_active_params, 13, 17, 7, 3, **GATED),
+    case(1417 + 7, sub.moe_active_params, 13, 17, 7, 3, **PLAIN, router_bias=True),
+    case(1417 + 3 * (17 + 13), sub.moe_active_params, 13, 17, 7, 3, **PLAIN, expert_bias=True),
+    case(1417 + 884, sub.moe_active_params, 13, 17, 7, 3, **SHARED),
+    case(1417 + 260, sub.moe_active_params, 13, 17, 7, 3, **NARROW),
+    case(1677 + 10 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_bias=True),
+    case(1677 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_gate=True),
+    case(2080 + 65, sub.moe_active_params, 13, 17, 7, 3, **ZERO),
+    # 2 tokens
+    case(2 * 2 * 1417, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **PLAIN),
+    case(2 * 2 * 2080, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **GATED),
+    case(2 * 2 * (1417 + 884), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **SHARED),
+    case(2 * 2 * (1417 + 260), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW),
+    case(2 * 2 * (1677 + 13), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW, shared_gate=True),
+    case(2 * 2 * (2080 + 65), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **ZERO),
+]
+
+HEADS: dict[str, Any] = {"n_index_heads": 3, "index_head_dim": 6}
+INDEX = [
+    # q 18·11 = 198, k 6·13 = 78, weights 3·13 = 39: 4 tokens × 315, 10 pairs × (18 + 3)
+    case(2 * (4 * 315 + 10 * 21), sub.index_flops, 4, 10, 13, q_lora_rank=11, **HEADS),
+    # q 18·13 = 234, k 78: 4 tokens × 312, 10 pairs × 18
+    case(2 * (4 * 312 + 10 * 18), sub.block_index_flops, 4, 10, 13, **HEADS),
+]
+
+DELTA_RULE: dict[str, Any] = {
+    "n_linear_v_heads": 6,
+    "linear_k_head_dim": 5,
+    "linear_v_head_dim": 7,
+    "linear_chunk_size": 11,
+}
+LINEAR: dict[str, Any] = {"n_linear_heads": 3, "linear_head_dim": 5, "linear_chunk_size": 11}
+CHUNKED: dict[str, Any] = {
+    "n_ssm_heads": 6,
+    "ssm_head_dim": 5,
+    "ssm_state_dim": 7,
+    "ssm_chunk_size": 3,
+}
+SCANS = [
+    # 3 chunks of 11 hold 25 tokens; a chunk of all heads: see DELTA below
+    case(2 * 3 * 23232, gated_delta_scan_flops, 25, **DELTA_RULE),
+    case(6 * 25 * 210, gated_delta_scan_flops, 25, **DELTA_RULE, recurrent=True),
+    # of a chunk and head 2640 in products, 2·121·5 = 1210 compared, 11·10·9/6 = 165 inverted
+    case(2 * 3 * 3 * 4015, kimi_delta_scan_flops, 25, **LINEAR),
+    case(6 * 25 * 75, kimi_delta_scan_flops, 25, **LINEAR, recurrent=True),
+    # 251 pairs × 2·5, 25 tokens × 2·25, of 3 heads
+    case(2 * 3 * (2510 + 1250), lightning_scan_flops, 25, **LINEAR),
+    case(2 * 3 * 1250, lightning_scan_flops, 25, **LINEAR, recurrent=True),
+    # 7 tokens × 17 channels × 5 values × 2 multiply-adds, of which reading is one
+    case(2 * 2 * 595, mamba_scan_flops, 7, 17, 5),
+    # 7 tokens × 6·35 values × 2 multiply-adds; three chunks: see MAMBA2 below
+    case(2 * 2940, mamba2_scan_flops, 7, **CHUNKED, recurrent=True),
+    case(2 * (5724 + 3360), mamba2_scan_flops, 7, **CHUNKED),
+    # 14 tokens × 13 channels × (5 multiply-adds + 2 gates); × 15 channels
+    case(14 * 13 * (2 * 5 + 2), short_conv_scan_flops, 14, 13, conv_kernel=5),
+    case(2 * 14 * 15, rg_lru_scan_flops, 14, 15),
+    # 7 + 4 - 1; a short one is filled up to 4; continued, 4 positions are kept
+    case(10, convolved_positions, 1, 7, 4),
+    case(20, convolved_positions, 2, 7, 4),
+    case(7, convolved_positions, 1, 4, 4),
+    case(7, convolved_positions, 1, 2, 4),
+    case(2, convolved_positions, 1, 1, 4, decode=True),
+    case(6, convolved_positions, 3, 1, 4, decode=True),
+    case(4, convolved_positions, 1, 3, 4, decode=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [*ATTENTION, *NORMS, *POSITIONS, *MLA, *FEED_FORWARD, *MIXTURE, *INDEX, *SCANS],
+)
+def test_a_formula_by_hand(counted: Callable[[], object], expected: int) -> None:
+    assert counted() == expected
+
+
+def test_a_gated_width_is_exact() -> None:
+    with pytest.raises(TypeError, match=r"^multiplier must be exact: got 1\.3; give a Fraction$"):
+        gated_d_ff(8192, multiplier=1.3, multiple_of=4096)  # type: ignore[arg-type]
+
+
+# --- mixers with a state ----------------------------------------------------------------------
+
+
+def recorded(part: Any, d_model: Any, batch_size: int, seq_len: Any, decode: bool = False) -> Tape:
+    counts = {TOKENS: batch_size * seq_len}
+    counts |= mixer_counts(part, batch_size, seq_len, decode=decode)
+    tape = Tape(
+        Run(
+            counts=counts,
+            batch_size=batch_size,
+            n_queries=seq_len,
+            n_keys=seq_len,
+            decode=decode,
+        )
+    )
+    run_mixer(tape, part, tape.tensor(d_model, TOKENS, grad=True))
+    return tape
+
+
+# in 2·17·13 = 442, conv 17·4 = 68 and 17, x (3 + 2·5)·17 = 221, dt 17·3 = 51 and 17, A 17·5 = 85,
+# D 17, out 13·17 = 221: 1139
+MAMBA = Mamba(d_ssm=17, state_dim=5, dt_rank=3, conv_kernel=4)
+# 30 = 6·5 channels, 58 = 30 + 2·2·7 convolved: in (30 + 58 + 6)·13 = 1222, conv 58·4 = 232 and 58,
+# dt_bias, A, D 18, out 30·13 = 390, norm 30: 1950
+MAMBA2 = Mamba2(n_heads=6, head_dim=5, state_dim=7, n_groups=2, conv_kernel=4, chunk_size=3)
+# q, k, v (10 + 10 + 42)·13 = 806, gate 42·13 = 546, rate and decay 2·6·13 = 156, out 546: 2054;
+# convolution 62·3 = 186; dt_bias and A_log 12; norm 7
+DELTA = GatedDelta(
+    n_k_heads=2, n_v_heads=6, k_head_dim=5, v_head_dim=7, conv_kernel=3, chunk_size=11
+)
+# q, k, v, out 4·15·13 = 780; decay and gate 2·(5·13 + 15·5) = 280; rate 3·13 = 39: 1099;
+# convolution 45·4 = 180; dt_bias 15, A_log 3; norm 5
+KIMI = KimiDelta(n_heads=3, head_dim=5, conv_kernel=4, chunk_size=11)
+# 5·13·15 = 975 and a norm of 15
+LIGHTNING = Lightning(n_heads=3, head_dim=5, chunk_size=11)
+# in 3·13·13 = 507, conv 13·5 = 65, out 13·13 = 169
+SHORT = ShortConv(conv_kernel=5)
+# d=11: x, y, out 3·165; conv 60; gates 2·3·25; decays 15; biases 15 + 15 + 11 + 15 + 15 + 15
+RG_LRU = RgLru(lru_width=15, n_lru_blocks=3, conv_kernel=4, activation="gelu")
+
+
+@pytest.mark.parametrize(
+    ("part", "d_model", "params", "norm"),
+    [
+        (MAMBA, 13, 1139, 0),
+        (altered(MAMBA, conv_bias=False), 13, 1139 - 17, 0),
+        (altered(MAMBA, in_bias=True), 13, 1139 + 34, 0),
+        (altered(MAMBA, out_bias=True), 13, 1139 + 13, 0),
+        (altered(MAMBA, norms="affine"), 13, 1139, 3 + 5 + 5),
+        (MAMBA2, 13, 1920, 30),
+        (altered(MAMBA2, conv_bias=False), 13, 1920 - 58, 30),
+        (altered(MAMBA2, in_bias=True), 13, 1920 + 94, 30),
+        (altered(MAMBA2, out_bias=True), 13, 1920 + 13, 30),
+        (altered(MAMBA2, norm="none"), 13, 1920, 0),
+        # a group less: 2·7 channels, of each a row of in_proj, a filter and its bias
+        (altered(MAMBA2, n_groups=1), 13, 1920 - 14 * (13 + 4 + 1), 30),
+        (DELTA, 13, 2054 + 186 + 12, 7),
+        (KIMI, 13, 1099 + 180 + 18, 5),
+        (LIGHTNING, 13, 975, 15),
+        (SHORT, 13, 741, 0),
+        (altered(SHORT, conv_bias=True), 13, 741 + 39 + 13 + 13, 0),
+        (RG_LRU, 11, 495 + 60 + 150 + 15 + 86, 0),
+    ],
+)
+def test_parameters_of_a_mixer(part: Any, d_model: int, params: int, norm: int) -> None:
+    found = by_role(recorded(part, d_model, 1, 2).weights, lambda one: one.params, ("norm",))
+    assert found == {"recurrent": params, "norm": norm}
+
+
+# a mixer, its input's width, sequences, tokens of each, whether a cache is continued, multiply-adds
+PREFILL, STEP = False, True
+MIXERS: list[tuple[Any, int, int, int, bool, int]] = [
+    # 7 tokens × (442 + 221 + 51 + 221 + 17·5), 10 positions × 68
+    (MAMBA, 13, 1, 7, PREFILL, 7 * 1020 + 10 * 68),
+    (MAMBA, 13, 1, 1, STEP, 1020 + 2 * 68),
+    # 7 tokens × (1222 + 390); 10 positions × 232; 3 chunks × 6 heads × (9·7 + 9·5 + 2·3·5·7);
+    # 16 pairs of chunk states × 6·35
+    (MAMBA2, 13, 1, 7, PREFILL, 11284 + 2320 + 5724 + 3360),
+    # of two sequences positions max(S, 4) + 3; chunks, the last one filled up; (chunks + 1)² pairs
+    (MAMBA2, 13, 2, 1, PREFILL, 2 * (1612 + 7 * 232 + 1908 + 4 * 210)),
+    (MAMBA2, 13, 2, 3, PREFILL, 2 * (3 * 1612 + 7 * 232 + 1908 + 4 * 210)),
+    (MAMBA2, 13, 2, 4, PREFILL, 2 * (4 * 1612 + 7 * 232 + 2 * 1908 + 9 * 210)),
+    (MAMBA2, 13, 2, 6, PREFILL, 2 * (6 * 1612 + 9 * 232 + 2 * 1908 + 9 * 210)),
+    # the recurrence: 6·35
+    (MAMBA2, 13, 1, 1, STEP, 1612 + 2 * 232 + 210),
+    # a chunk of a head: k·kᵀ, q·kᵀ 2·121·5 = 1210; triangle 55·(5 + 7) = 660; state
+    # 3·11·5·7 = 1155; scores·v 121·7 = 847: 3872, of 6 heads 23232
+    (DELTA, 13, 1, 3, PREFILL, 3 * 2054 + 5 * 186 + 23232),
+    (DELTA, 13, 5, 1, PREFILL, 5 * (2054 + 5 * 186 + 23232)),
+    (DELTA, 13, 5, 11, PREFILL, 5 * (11 * 2054 + 13 * 186 + 23232)),
+    (DELTA, 13, 5, 12, PREFILL, 5 * (12 * 2054 + 14 * 186 + 2 * 23232)),
+    (DELTA, 13, 5, 33, PREFILL, 5 * (33 * 2054 + 35 * 186 + 3 * 23232)),
+    (DELTA, 13, 5, 1, STEP, 5 * (2054 + 2 * 186)),
+    # a chunk and head: 3·121·5 + 3·11·25 = 2640
+    (KIMI, 13, 1, 7, PREFILL, 7 * 1099 + 10 * 180 + 3 * 2640),
+    (KIMI, 13, 2, 12, PREFILL, 2 * (12 * 1099 + 15 * 180 + 2 * 3 * 2640)),
+    (KIMI, 13, 2, 1, STEP, 2 * (1099 + 2 * 180)),
+    # 25 tokens in chunks of 11: 121 + 121 + 9 pairs; of a head 2·5 a pair, 2·25 a token
+    (LIGHTNING, 13, 2, 25, PREFILL, 2 * (25 * 975 + 3 * (251 * 10 + 25 * 50))),
+    (LIGHTNING, 13, 2, 1, STEP, 2 * (975 + 3 * 50)),
+    # 676 a token; 3 tokens are filled up to 5, then 4 positions more
+    (SHORT, 13, 2, 7, PREFILL, 2 * (7 * 676 + 11 * 65)),
+    (SHORT, 13, 2, 3, PREFILL, 2 * (3 * 676 + 9 * 65)),
+    (SHORT, 13, 2, 5, PREFILL, 2 * (5 * 676 + 9 * 65)),
+    (SHORT, 13, 2, 1, STEP, 2 * (676 + 2 * 65)),
+    # 495 + 150 a token; a step's filter is no product
+    (RG_LRU, 11, 2, 7, PREFILL, 2 * (7 * 645 + 10 * 60)),
+    (RG_LRU, 11, 2, 1, STEP, 2 * 645),
+]
+
+
+@pytest.mark.parametrize(("part", "d_model", "batch", "length", "step", "multiply_adds"), MIXERS)
+def test_flops_of_a_mixer(
+    part: Any, d_model: int, batch: int, length: int, step: bool, multiply_adds: int
+) -> None:
+    tape = recorded(part, d_model, batch, length, decode=step)
+    assert flops_of((*tape.weights, *tape.products), tape.run.counts) == 2 * multiply_adds
+    assert sum(flops for _, flops in folds.flops(tape.ops)) == 2 * multiply_adds
+
+
+@pytest.mark.parametrize(
+    ("part", "states"),
+    [
+        (MAMBA, [("conv", (17, 4), None), ("recurrent", (17, 5), 4)]),
+        (MAMBA2, [("conv", (58, 4), None), ("recurrent", (6, 5, 7), 4)]),
+        (DELTA, [("conv", (62, 3), None), ("recurrent", (6, 5, 7), 4)]),
+        (KIMI, [("conv", (45, 4), None), ("recurrent", (3, 5, 5), 4)]),
+        (LIGHTNING, [("recurrent", (3, 5, 5), None)]),
+        (SHORT, [("conv", (13, 5), None)]),
+        (RG_LRU, [("conv", (15, 3), None), ("recurrent", (15,), 4)]),
+    ],
+)
+def test_states_of_a_mixer(part: Any, states: list[Any]) -> None:
+    found = recorded(part, 13, 1, 2).states
+    assert [(one.name, one.shape, one.bytes_per_value) for one in found] == states
+
+
+# --- what must hold for all sizes -------------------------------------------------------------
+
+
+@given(SMALL, SMALL, SMALL)
+def test_as_many_kv_heads_as_heads_is_mha(d: int, h: int, head_dim: int) -> None:
+    # four matrices of the same shape
+    assert sub.attention_params(d, h, h, head_dim) == 4 * (d * h * head_dim)
+
+
+@given(SMALL, SMALL, SMALL, SMALL, SMALL)
+def test_without_rope_mla_is_mha_with_factored_keys_and_values(
+    d: int, h: int, r: int, e: int, n: int
+) -> None:
+    sizes: dict[str, Any] = {
+        "q_lora_rank": None,
+        "kv_lora_rank": r,
+        "qk_nope_head_dim": e,
+        "qk_rope_head_dim": 0,
+        "v_head_dim": e,
+    }
+    # k [h·e, d] and v [h·e, d] become one [r, d] and one [2·h·e, r]
+    factored = sub.attention_params(d, h, h, e) - 2 * d * h * e + r * d + 2 * h * e * r
+    assert sub.mla_params(d, h, **sizes) == factored
+    pairs = sub.mla_matmul_flops(0, n, d, h, **sizes, absorbed=False)
+    assert pairs == sub.attention_pair_flops(n, h, e)
+
+
+@given(SMALL, SMALL, SMALL, SMALL, st.booleans(), st.booleans())
+def test_one_expert_is_dense_with_a_router(
+    d: int, m: int, n: int, e: int, gated: bool, bias: bool
+) -> None:
+    dense = sub.ffn_params(d, m, gated=gated, bias=bias)
+    assert sub.moe_params(d, m, 1, gated=gated, expert_bias=bias) == dense + d
+    assert sub.moe_active_params(d, m, 1, 1, gated=gated, expert_bias=bias) == dense + d
+    flops = sub.ffn_matmul_flops(n, d, m, gated=gated)
+    assert flops == 2 * n * sub.ffn_params(d, m, gated=gated)
+    assert sub.moe_matmul_flops(n, d, m, 1, 1, gated=gated) == flops + 2 * n * d
+    # all experts chosen makes all active
+    assert sub.moe_active_params(d, m, e, e, gated=gated) == sub.moe_params(d, m, e, gated=gated)
+
+
+@given(SMALL, SMALL, SMALL, st.integers(2, 40))
+def test_the_inverse_of_a_triangle_takes_as_many_multiply_adds_as_its_rows(
+    n: int, h: int, d: int, c: int
+) -> None:
+    inverted = sum(i - j - 1 for i in range(c) for j in range(i))
+    # M·v, M·k, scores·v, k·kᵀ, q·kᵀ: 5·c²·d; from and to the state 3·c·d²
+    of_chunk = 5 * c * c * d + 3 * c * d * d + inverted
+    sizes = {"n_linear_heads": h, "linear_head_dim": d, "linear_chunk_size": c}
+    assert kimi_delta_scan_flops(n, **sizes) == 2 * -(-n // c) * h * of_chunk
+
+
+@given(SMALL, SMALL, SMALL, SMALL)
+def test_chunks_of_one_are_the_recurrence(n: int, h: int, k: int, v: int) -> None:
+    one = {"linear_chunk_size": 1}
+    delta = {"n_linear_v_heads": h, "linear_k_head_dim": k, "linear_v_head_dim": v, **one}
+    heads = {"n_linear_heads": h, "linear_head_dim": k, **one}
+    # what is left beside the recurrence is a position compared with itself
+    apart = gated_delta_scan_flops(n, **delta) - gated_delta_scan_flops(n, **delta, recurrent=True)
+    assert apart == 2 * n * h * (2 * k + v)
+    apart = lightning_scan_flops(n, **heads) - lightning_scan_flops(n, **heads, recurrent=True)
+    assert apart == 4 * n * h * k
+
+
+# --- what an indexer leaves -------------------------------------------------------------------
+
+
+def read(t: int, size: int, top: int) -> int:
+    """Positions that token t, from 0, reads: those of its block up to it, and whole ones before."""
+    blocks = [range(at, min(at + size, t + 1)) for at in range(0, t + 1, size)]
+    return sum(len(block) for block in [*blocks[:-1][: top - 1], blocks[-1]])
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize("top", [1, 2, 5])
+def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
+    """Below a block, a whole one, k blocks, one more position, and beyond."""
+    for seq_len in {1, size, size + 1, size * top, size * top + 1, 5 * size * top + 2}:
+        each = [read(t, size, top) for t in range(seq_len)]
+        assert sub.selected_block_pairs(seq_len, size, top) == sum(each)
+        assert sub.selected_block_positions(seq_len, size, top) == each[-1]
+        if size == 1:  # blocks of one position are positions
+            assert sub.selected_pairs(seq_len, top) == sum(each)
+            assert sub.selected_positions(seq_len, top) == each[-1]
+
+
+def test_the_index_grows_with_the_square_and_the_selection_does_not() -> None:
+    s = sympy.Symbol("S", positive=True, integer=True)
+    own = sympy.Poly(sub.index_flops(s, s * s, 13, q_lora_rank=11, **HEADS), s)
+    assert own.degree() == 2
+    assert own.coeff_monomial(s**2) == 2 * 21
+    assert sub.selected_pairs(4000, 5) - sub.selected_pairs(3999, 5) == 5
+
+
+def test_parameters_of_an_index() -> None:
+    sizes = {"n_index_heads": 3, "index_head_dim": 6}
+    deepseek = entry("deepseek-v3.2").spec().substituted(d_model=13, q_lora_rank=11, **sizes)
+    of_positions = [one for one in sub.attention_tape(deepseek).weights if ".indexer." in one.name]
+    # q 18·11, k 6·13, weights 3·13, a norm of keys with bias
+    assert params_of(of_positions) == 198 + 78 + 39 + 12
+    of_blocks = sub.index_tape(
+        entry("minimax-m3-text").spec().substituted(d_model=13, **sizes)
+    ).weights
+    # q 18·13, k 6·13, two norms of 6
+    assert params_of(of_blocks) == 234 + 78 + 12
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rank", "read", "name"), [(None, 13, "q_proj"), (11, 11, "q_b_proj")])
+def test_what_the_values_of_a_matrix_are_for(rank: int | None, read: int, name: str) -> None:
+    spec = entry("deepseek-v3").spec()
+    spec = spec.substituted(d_model=13, n_heads=3, **{**LATENT, "q_lora_rank": rank})
+    weights = sub.attention_tape(spec).weights
+    splits = {weight.name.split(".")[1]: weight.split for weight in weights if weight.split}
+    assert splits == {
+        name: (("not rotated", read * 3 * 5), ("rotated", read * 3 * 2)),
+        "kv_a_proj_with_mqa": (("latent", 13 * 7), ("rotated key", 13 * 2)),
+        "kv_b_proj": (("keys", 7 * 3 * 5), ("values", 7 * 3 * 17)),
+    }
+    for weight in weights:
+        assert not weight.split or sum(size for _, size in weight.split) == weight.size
+
+
+SCORES = ("scores", "sums of values")
+OF_LATENTS = ("scores", "scores of the rotated keys", "sums of values")
+DELTAS = ("k @ state", "q @ state", "scores @ v", "k @ v")
+NAMES: dict[str, tuple[str, ...]] = {
+    "llama-7b": SCORES,
+    "bloom-176b": (*SCORES, "tied head"),
+    "chinchilla-70b": (
+        "projection of the relative positions",
+        "scores of the relative positions",
+        *SCORES,
+        "tied head",
+    ),
+    "deepseek-v2": OF_LATENTS,
+    "deepseek-v3.2": ("index scores", "index weights", *OF_LATENTS),
+    "minimax-m3-text": (*SCORES, "index scores"),
+    "gemma-3n-e2b-text": (*SCORES, "predictions of copies", "tied head"),
+    "falcon-mamba-7b": ("state @ C",),
+    "mamba-codestral-7b": (
+        *("C @ B", "scores @ x", "B @ x", "chunk states", "C @ chunk state", "state @ C"),
+    ),
+    "minimax-text-01": (*SCORES, "q @ k", "scores @ v", "q @ state", "k @ v"),
+    "kimi-linear-48b-a3b": (*OF_LATENTS, "inverse @ v", "inverse @ k", *DELTAS),
+    "olmo-hybrid-7b": (
+        *SCORES,
+        *("k @ k", "q @ k", "triangle solved for v", "triangle solved for k", *DELTAS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_products(name: str) -> None:
+    """Of a forward and of one token decoded, in order; `check` names them where it explains."""
+    spec = entry(name).spec()
+    both = (*model.products(spec), *model.products(spec, decode=True))
+    assert tuple(dict.fromkeys(product.name for product in both)) == NAMES[name]
+
+
+NEAR = "pairs of positions in a window"
+# a model, changes; what multiplies its tensors; what its products are computed for, but the head's
+COUNTED: list[tuple[str, dict[str, Any], set[str], set[str]]] = [
+    (
+        "t5-base",
+        {},
+        {"tokens", "source tokens"},
+        {PAIRS, "pairs of a position and a source position", "pairs of source positions"},
+    ),
+    ("deepseek-v3", {}, {"tokens", "cached tokens"}, {PAIRS}),
+    ("chinchilla-70b", {}, {"tokens"}, {PAIRS, "positions"}),
+    ("chinchilla-70b", {"window": 8}, {"tokens"}, {NEAR, "positions in a window"}),
+    ("mistral-7b", {}, {"tokens"}, {NEAR}),
+    ("gpt-oss-20b", {}, {"tokens"}, {NEAR, PAIRS}),
+]
+
+
+@pytest.mark.parametrize(("name", "changed", "rows", "per"), COUNTED)
+def test_what_multiplies_is_named(
+    name: str, changed: dict[str, Any], rows: set[str], per: set[str]
+) -> None:
+    spec = entry(name).spec().replace(**changed)
+    # "" where a tensor is added or looked up
+    assert {weight.rows for weight in model.weights(spec)} == {"", *rows}
+    found = {one.per for one in model.products(spec) if one.role != "head"}
+    assert found == per
+    # those of two positions, and no others
+    assert {each for each in per if each in OF_PAIRS} == {each for each in per if "pair" in each}
+
+
+def test_names_of_what_a_token_leaves_in_the_cache() -> None:
+    def cached(name: str, **options: bool) -> list[tuple[str, tuple[int, ...]]]:
+        spec: ModelSpec = entry(name).spec()
+        return [(state.name, state.shape) for state in model.cached_tensors(spec, **options)]
+
+    assert cached("llama-7b") == [("keys", (32, 128)), ("values", (32, 128))]
+    assert cached("deepseek-v3.2") == [
+        ("latents", (512,)),
+        ("rotated keys", (64,)),
+        ("keys of the index", (128,)),
+    ]
+    keys_and_values = [("keys", (4, 128)), ("values", (4, 128))]
+    assert cached("minimax-m3-text") == keys_and_values
+    assert cached("minimax-m3-text", indexed=True) == [
+        *keys_and_values,
+        ("keys of the index", (128,)),
+    ]
+
+
+def test_symbols_give_closed_forms() -> None:
+    d, k, s, w, h = sympy.symbols("d k_c S w_l h_l", positive=True, integer=True)
+    short = recorded(altered(SHORT, conv_kernel=k), d, 1, 2)
+    assert sympy.expand(params_of(short.weights)) == 4 * d**2 + d * k
+    positions = convolved_positions(1, s, k)
+    assert [positions.subs({s: n, k: 5}) for n in (2, 9)] == [9, 13]
+    gates = recorded(altered(RG_LRU, lru_width=w, n_lru_blocks=h, conv_kernel=k), d, 1, 2)
+    form = params_of(gates.weights)
+    assert sympy.expand(form - (3 * d * w + k * w + 2 * w**2 / h + 6 * w + d)) == 0
+
+
+@pytest.mark.parametrize("n", [1, 10, 11, 12, 23])
+def test_chunks_in_letters_give_what_numbers_give(n: int) -> None:
+    seq_len, chunk = sympy.symbols("S c_l", integer=True, positive=True)
+    at = {seq_len: n, chunk: 11}
+    for formula, sizes in ((gated_delta_scan_flops, DELTA_RULE), (lightning_scan_flops, LINEAR)):
+        form = formula(seq_len, **{**sizes, "linear_chunk_size": chunk})
+        assert form.subs(at) == formula(n, **sizes)

@@ -1,0 +1,326 @@
+"""Tensors and figures of a model against the module that is built of it: by path, shape, role."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+from helpers.miniatures import TINY, miniature
+from helpers.random_specs import specs
+from helpers.same_tensors import unmatched
+from helpers.structures import OTHER_WAYS, first_of_each, with_logits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metacount.catalog import entry
+from metacount.diff.parts import parts
+from metacount.errors import SpecError
+from metacount.formulas import model, sublayers
+from metacount.formulas.part import Part, chosen_tensors, is_inner, tensors_by_path
+from metacount.formulas.run import Pass
+from metacount.formulas.step import backward_matmul_flops_by_role
+from metacount.formulas.trained import trained_tensors
+from metacount.measure.ours.forward import measure_forward
+from metacount.measure.ours.params import measure_params
+from metacount.modules.build import build
+from metacount.modules.norm import LayerNorm, RMSNorm
+from metacount.spec import ModelSpec, Workload
+from metacount.training.adapters import trainable
+from metacount.training.setup import Setup
+
+BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}
+LEARNED = {"position": "learned", "n_positions": 11}
+BIASES = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "head_bias"), True)
+NORMS: list[dict[str, Any]] = [
+    {"norm": "rmsnorm"},
+    {"norm": "rmsnorm", "norm_affine": False},
+    {"norm": "layernorm", "norm_bias": True},
+    {"norm": "layernorm"},
+]
+AROUND: dict[str, Any] = {"n_altup_inputs": 3, "altup_active": 1, "laurel_rank": 5}
+AROUND |= {"d_per_layer": 11, "vocab_size_per_layer": 97, "n_kv_shared_layers": 3}
+AROUND |= {"n_layers": 7, "window": 5, "window_pattern": "LLG", "norm_placement": "sandwich"}
+AROUND |= {"head_dim": 10, "qk_norm": "head", "v_norm": True, "activation": "gelu_tanh"}
+# beside the structures of the catalog: TINY with changes
+CHANGED: list[dict[str, Any]] = [
+    *(
+        {"norm_placement": placement, **kind}
+        for placement in ("pre", "post", "deep", "sandwich", "post_branch")
+        for kind in ({}, BOTH)
+    ),
+    *({"norm_placement": placement} for placement in ("parallel", "parallel_two", "stream")),
+    {"first_norm": False},
+    {"first_norm": False, **BOTH},
+    {"kind": "encoder", "d_embedding": 7, "embedding_norm": True, "has_head": False},
+    {"kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7},
+    {**LEARNED, "n_query_positions": 11, "tie_embeddings": True},
+    {**LEARNED, **BOTH},
+    {"d_ff_second": 29, "d_ff_pattern": "MMW", "n_layers": 5},
+    {"position": "t5", "n_buckets": 4, "max_distance": 8, **BOTH},
+    {"n_experts": 5, "top_k": 2, "d_ff_expert": 7, "d_ff": None},
+    *({**AROUND, **norms} for norms in NORMS),
+]
+SPECS: dict[str, ModelSpec] = {
+    **{name: miniature(entry(name).spec()) for name in first_of_each()},
+    **{
+        f"{name} {changed}": miniature(entry(name).spec()).replace(**changed)
+        for name, changed in OTHER_WAYS
+    },
+    **{f"TINY {changed}": ModelSpec.from_dict({**TINY, **changed}) for changed in CHANGED},
+    "two widths": miniature(entry("gemma-3n-e2b-text").spec()).replace(
+        d_ff_second=29, d_ff_pattern="MWMMW"
+    ),
+}
+
+
+def assert_same_tensors(spec: ModelSpec) -> None:
+    """By path and shape, by name and how often, by role."""
+    module = build(spec)
+    counted = tensors_by_path(spec)
+    stored = {path: tuple(tensor.shape) for path, tensor in module.named_parameters()}
+    assert {path: weight.shape for path, weight in counted.items()} == stored
+    for weight in counted.values():
+        assert (weight.size, weight.times) == (prod(weight.shape), 1)
+    assert unmatched(module, model.weights(spec)) == (set(), {})
+    found = measure_params(module)
+    for by_role, measured, total in (
+        (model.params_by_role(spec), found.by_role, model.params(spec)),
+        (model.active_params_by_role(spec), found.active_by_role, model.active_params(spec)),
+    ):
+        assert by_role == measured and list(by_role) == list(model.ROLES)
+        assert {type(n) for n in (total, *by_role.values())} == {int}
+        assert total == sum(measured.values())
+    assert model.active_params_no_embed(spec) == found.no_embed
+    assert model.buffers(spec)["selection_bias"] == found.buffers.get("selection_bias", 0)
+    assert model.param_bytes(spec, bytes_per_value=3) == 3 * found.params
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
+    assert_same_tensors(SPECS[name])
+
+
+@given(specs())
+def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
+    assert_same_tensors(spec)
+
+
+@st.composite
+def around_blocks(draw: st.DrawFn) -> ModelSpec:
+    """What Gemma 3n has around and in its blocks, each part or none."""
+    n_layers = draw(st.integers(2, 8))
+    fields: dict[str, Any] = {**TINY, "head_dim": 10, "v_norm": True, "n_layers": n_layers}
+    fields["tie_embeddings"] = draw(st.booleans())
+    fields["norm_placement"] = draw(st.sampled_from(["sandwich", "pre"]))
+    fields |= draw(st.sampled_from(NORMS))
+    fields["qk_norm"] = draw(st.sampled_from(["none", "head", "full", "layernorm"]))
+    if draw(st.booleans()):
+        n_inputs = draw(st.integers(1, 4))
+        fields |= {"n_altup_inputs": n_inputs, "altup_active": draw(st.integers(0, n_inputs - 1))}
+    if draw(st.booleans()):
+        fields["laurel_rank"] = draw(st.integers(1, 7))
+    if draw(st.booleans()):
+        fields |= {"d_per_layer": draw(st.integers(1, 7)), "vocab_size_per_layer": 97}
+    if draw(st.booleans()):
+        fields |= {"window": 5, "window_pattern": draw(st.sampled_from(["LLG", "GL", "L"]))}
+    fields["n_kv_shared_layers"] = draw(st.integers(0, n_layers - 1))
+    if draw(st.booleans()):
+        fields |= {"d_ff_second": 19, "d_ff_pattern": draw(st.sampled_from(["MW", "W", "WMM"]))}
+    if draw(st.booleans()):
+        fields |= {"activation_sparsity": 0.8, "sparsity_pattern": "TF"}
+    try:
+        return ModelSpec.from_dict(fields)
+    except SpecError as error:  # no layer before them sees as far
+        assert error.field == "n_kv_shared_layers"
+        return ModelSpec.from_dict({**fields, "n_kv_shared_layers": 0})
+
+
+@settings(max_examples=12)
+@given(spec=around_blocks())
+def test_any_structure_around_blocks_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:
+    assert_same_tensors(spec)
+    run, size = Workload(batch_size=2, seq_len=9), {"batch_size": 2, "seq_len": 9}
+    ran = measure_forward(build(spec), run)
+    assert ran.decode is not None and ran.cache is not None
+    cache = model.kv_cache_bytes(spec, **size, bytes_per_value=2)
+    step = model.decode_matmul_flops_by_role(spec, batch_size=2, kv_len=9)
+    assert model.matmul_flops_by_role(spec, **size) == ran.prefill.by_role
+    assert model.causal_matmul_flops_by_role(spec, **size) == ran.prefill.causal_by_role
+    assert step == ran.decode.by_role
+    assert cache == ran.cache.kv_bytes
+    assert model.kv_cache_bytes_per_token(spec, bytes_per_value=2) == ran.kv_bytes_per_token
+    compared = parts(spec, run)
+    for name, whole in (
+        ("params", model.params(spec)),
+        ("matmul_flops", model.matmul_flops(spec, **size)),
+        ("kv_cache_bytes", cache),
+    ):
+        assert sum(one.values[name] for one in compared) == whole, name
+
+
+def test_embeddings_that_go_nowhere_have_no_formula_for_training() -> None:
+    """Each layer's own are added to all copies of the stream but the first."""
+    one = ModelSpec.from_dict({**TINY, "d_per_layer": 11, "vocab_size_per_layer": 97})
+    one, run = one.replace(n_altup_inputs=1), Pass(batch_size=1, seq_len=9)
+    with pytest.raises(SpecError, match=r"^n_altup_inputs has no formula for training: of one cop"):
+        backward_matmul_flops_by_role(one, run)
+    two = one.replace(n_altup_inputs=2)
+    by_role = backward_matmul_flops_by_role(two, run)
+    assert sum(by_role.values()) == 2 * model.matmul_flops(two, batch_size=1, seq_len=9)
+
+
+# --- sublayers of a block -------------------------------------------------------------------------
+
+
+def numel(*modules: Any) -> int:
+    return sum(tensor.numel() for module in modules for tensor in module.parameters())
+
+
+SINKS = {"attention_sinks": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        *((name, {}) for name in ("qwen3-0.6b", "deepseek-v3", "gpt2", "t5-small")),
+        ("gpt-oss-20b", {}),  # sinks are of the attention to itself
+        ("t5-small", SINKS),
+    ],
+)
+def test_the_parts_of_an_attention(name: str, changed: dict[str, Any]) -> None:
+    spec = miniature(entry(name).spec()).replace(**changed)
+    layer = build(spec).decoder.layers[-1]
+    norms = [m for m in layer.self_attn.modules() if isinstance(m, RMSNorm | LayerNorm)]
+    assert bool(norms) == (name in ("qwen3-0.6b", "deepseek-v3"))
+    tape = sublayers.attention_tape(spec)
+    assert sublayers.params_of_role(tape, "norm") == numel(*norms)
+    attended = numel(layer.self_attn) - numel(*norms)
+    assert sublayers.self_attention_params(spec) == attended
+    crossing = numel(layer.cross_attn) if spec.has_encoder else 0
+    whole = sublayers.block_params(spec, moe=spec.is_moe, cross=spec.has_encoder)
+    assert whole["attention"] == attended + crossing
+    if changed:
+        assert sublayers.params_of_role(sublayers.cross_tape(spec), "attention") == crossing
+        assert attended == crossing + spec.n_heads
+
+
+def test_the_parts_of_a_feed_forward() -> None:
+    routed, plain = (miniature(entry(name).spec()) for name in ("mixtral-8x7b", "gpt2"))
+    router = routed.d_model * routed.n_experts
+    experts = numel(build(routed).decoder.layers[-1].mlp) - router
+    active = router + experts * routed.top_k // routed.n_experts
+    assert sublayers.moe_layer_params(routed, active=False) == router + experts
+    assert sublayers.moe_layer_params(routed, active=True) == active
+    assert sublayers.block_params(routed, moe=True, active=True)["moe"] == active
+    assert sublayers.dense_ffn_params(plain) == numel(build(plain).decoder.layers[-1].mlp)
+
+
+# --- what a step trains ---------------------------------------------------------------------------
+
+WITHOUT_GRADIENT = ("pooler.", ".indexer.")
+BIASED = ModelSpec.from_dict({**TINY, **BIASES, "tie_embeddings": True})
+TRAINED: dict[str, ModelSpec] = {
+    **with_logits(),
+    "ends": ModelSpec.from_dict(
+        {**TINY, "kind": "encoder", "n_token_types": 3, "head_transform": True, "d_embedding": 7}
+    ),
+    "pooler": miniature(entry("bert-base").spec()).replace(has_head=True),
+    "biases": BIASED,
+}
+ALL_LINEAR = {"lora_rank": 2, "lora_targets": ("all-linear",)}
+CHOICES = (
+    Setup(),
+    Setup(**ALL_LINEAR),
+    Setup(**ALL_LINEAR, freeze=("layers.0", "lora_b")),
+    Setup(freeze=("layers.0",)),
+    Setup(freeze=("embed_tokens",)),
+)
+Tensors = tuple[dict[str, tuple[int, ...]], set[str]]
+
+
+def of_module(spec: ModelSpec, setup: Setup) -> Tensors:
+    """Shapes by path with the adapters of a setup, and what of it the loss has a gradient of."""
+    module = build(spec)
+    with trainable(module, setup, getattr(module, "lm_head", None)):
+        found = dict(module.named_parameters())
+        required = {path for path, tensor in found.items() if tensor.requires_grad}
+        unseen = {path for path in found if any(name in path for name in WITHOUT_GRADIENT)}
+        return {path: tuple(tensor.shape) for path, tensor in found.items()}, required - unseen
+
+
+def of_formulas(spec: ModelSpec, setup: Setup) -> Tensors:
+    part = Part(rank=setup.lora_rank, targets=setup.lora_targets, freeze=setup.freeze)
+    found = chosen_tensors(spec, part)
+    assert all(w.size == prod(w.shape) for w in found.stored.values())
+    return {path: w.shape for path, w in found.stored.items()}, set(found.trained)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained(name: str) -> None:
+    spec = TRAINED[name]
+    for setup in CHOICES:
+        assert of_formulas(spec, setup) == of_module(spec, setup)
+    # an optimizer has those of blocks and those of ends apart, each as often as it stands there
+    shapes, seen = of_module(spec, Setup())
+    tensors = trained_tensors(spec)
+    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
+        counted = sorted(weight.shape for weight in weights for _ in range(weight.times))
+        assert counted == sorted(shapes[path] for path in seen if is_inner(path) == inner)
+
+
+def test_some_layers_have_adapters() -> None:
+    targets = ("q_proj", "down_proj")
+    setup = Setup(lora_rank=2, lora_targets=targets)
+    counted, trained = of_formulas(BIASED, setup)
+    assert (counted, trained) == of_module(BIASED, setup)
+    layers = {path.rpartition(".")[0] for path in trained}
+    assert {path.rpartition(".")[2] for path in layers} == set(targets)
+    assert len(layers) == 2 * BIASED.n_layers
+
+
+def test_a_tied_head_is_frozen_by_either_name() -> None:
+    for name in ("embed_tokens", "lm_head"):
+        setup = Setup(freeze=(name,))
+        assert of_formulas(BIASED, setup) == of_module(BIASED, setup)
+
+
+def test_targets_without_a_rank_are_no_adapters() -> None:
+    for targets in (("all-linear",), ("no such layer",)):
+        assert chosen_tensors(BIASED, Part(targets=targets)) == chosen_tensors(BIASED, Part())
+
+
+def test_blocks_that_blocks_share_are_inside() -> None:
+    inner = ("decoder.layers.0.mlp.up_proj.weight", "decoder.shared_blocks.1.self_attn.q_proj.w")
+    assert [is_inner(path) for path in (*inner, "decoder.norm.weight", "lm_head.weight")] == [
+        *(True, True, False, False)
+    ]
+
+
+NO_LINEAR = "lora_targets names no linear layer: got"
+NOTHING = "freeze names nothing of the model that has parameters: got"
+LINEAR = "choose down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+MEANT = "did you mean q_proj, v_proj, o_proj?"
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (Part(rank=2, targets=("q_porj",)), f"{NO_LINEAR} 'q_porj'; {MEANT}"),
+        # tables, norms and the head have weights too
+        *(
+            (Part(rank=2, targets=(name,)), f"{NO_LINEAR} {name!r}; {LINEAR}")
+            for name in ("embed_tokens", "norm", "lm_head")
+        ),
+        (Part(freeze=("q_porj",)), f"{NOTHING} 'q_porj'; {MEANT}"),
+        (Part(freeze=("xyz",)), f"{NOTHING} 'xyz'; `metacount tree` shows the names"),
+        (
+            Part(freeze=("embed_tokens", "decoder", "lm_head")),
+            "freeze leaves nothing to train: got 'embed_tokens,decoder,lm_head'; name less",
+        ),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(part: Part, said: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        chosen_tensors(ModelSpec.from_dict(TINY), part)
+    assert str(refused.value) == said
