@@ -58,12 +58,12 @@ class Changes:
             NAMES.get(letter.name) if letter.is_Symbol else None for letter in space.letters
         ]
         self.found: dict[Hint, Change | None] = {}
+        self.known = {written: self.found}
 
     def read(self, written: frozenset[int] | None) -> Changes:
         """Take the numbers of a formula that stand for no size as `written`."""
-        if written != self.written:
-            self.written = written
-            self.found.clear()
+        self.written = written
+        self.found = self.known.setdefault(written, {})
         return self
 
     def between(
