@@ -13,7 +13,9 @@ import pytest
 import torch
 import transformers
 
+import metacount
 from metacount.cli import main
+from metacount.errors import SpecError
 from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
@@ -83,6 +85,93 @@ def test_a_model_without_a_spec_is_measured(
     assert "there is nothing to compare it with" in capsys.readouterr().out
     assert main(["formula", str(folder)]) == 2
     assert "has no spec, so there is no formula" in capsys.readouterr().err
+
+
+BERT = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101,
+        "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "intermediate_size": 17}  # fmt: skip
+TEXT = {k: v for k, v in TINY.items() if k != "architectures"}
+LLAVA = {"model_type": "llava", "text_config": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({**BERT, "n_layer": 5}, "n_layer"),
+        ({**BERT, "n_embd": 24}, "n_embd"),
+        ({**BERT, "n_inner": 19}, "n_inner"),
+        ({**BERT, "num_key_value_heads": 2}, "num_key_value_heads"),
+        ({**BERT, "num_experts": 8}, "num_experts"),
+        ({**BERT, "padded_vocab_size": 103.0}, "padded_vocab_size"),
+        ({**LLAVA, "hidden_size": 24}, "hidden_size"),
+        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "n_layer": 5}, "n_layer"),
+        ({**LLAVA, "text_config": {**TEXT, "n_layer": 5}}, "text_config.n_layer"),
+        ({**LLAVA, "vision_config": {"n_head": 5}}, "vision_config.n_head"),
+        ({**LLAVA, "llm_config": {**TEXT, "hidden_size": 24}}, "llm_config.hidden_size"),
+        # those who have the sizes in place are told of no key to remove, if others are not read
+        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "odd": 3}, "architectures"),
+    ],
+)
+def test_a_size_that_the_class_does_not_read_is_no_count(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SpecError, match=" got ") as raised:
+        metacount.verify(config)
+    assert raised.value.field == field
+    assert "remove" not in raised.value.remedy
+    folder = folder_of(tmp_path / "wrong", config)
+    for command in ("count", "verify", "tree"):
+        assert main([command, str(folder)]) == 2
+        assert field in capsys.readouterr().err
+
+
+def test_what_the_class_does_not_read_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Sizes are what was built: nothing is to be said of those."""
+    sizes = {"n_layer": 3, "n_embd": 12, "num_key_value_heads": 6, "num_experts": 1}
+    beside = {"odd_key": 7, "head_dims": {"n_layer": 5}, "unset": None, "temperature": 0.5}
+    folder = folder_of(tmp_path / "odd", {**BERT, **sizes, **beside})
+    code, counted = answer(capsys, "count", str(folder))
+    # tables 101 and 2 (of types); per layer: 4·12², 3·12·17 and two norms; one after the embedding
+    assert counted["params"] == 103 * 12 + 3 * (4 * 12**2 + 3 * 12 * 17 + 4 * 12) + 2 * 12
+    assert (code, "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]) == (
+        0,
+        True,
+    )
+    assert "no field for odd_key, head_dims" in str(metacount.summary(folder).notes)
+    for name in (*sizes, "unset", "temperature"):
+        assert name not in counted["detail"]
+    saved = transformers.NomicBertConfig(**{k: v for k, v in BERT.items() if k != "model_type"})
+    code, counted = answer(capsys, "count", str(folder_of(tmp_path / "saved", saved.to_dict())))
+    assert (code, "has no field for" in counted["detail"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        ({**TINY, "an_odd_key": 3, "num_nextn_predict_layers": 2}, "detail"),
+        ({**BERT, "num_mtp_modules": 2}, "detail"),
+        ({**LLAVA, "text_config": {**TEXT, "mtp_num_hidden_layers": 2}}, "detail"),
+        ({"model_type": "minimax_m2", "num_mtp_modules": 2}, "notes"),
+        ({"model_type": "nemotron_h", "num_nextn_predict_layers": 2}, "notes"),
+    ],
+)
+def test_prediction_modules_that_are_not_counted_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], place: str
+) -> None:
+    folder = folder_of(tmp_path / "model", config)
+    (key,) = {name for part in (config, config.get("text_config", {})) for name in part
+              if name.startswith(("num_nextn", "num_mtp", "mtp_"))}  # fmt: skip
+    counted = answer(capsys, "count", str(folder))[1]
+    assert key in str(counted[place])
+    assert main(["count", str(folder)]) == 0
+    assert key in capsys.readouterr().out
+    without = {k: v for k, v in config.items() if k != key}
+    without |= {"text_config": TEXT} if "text_config" in config else {}
+    said = answer(capsys, "count", str(folder_of(tmp_path / "without", without)))[1]
+    assert said["params"] == counted["params"]
+    assert "prediction" not in str(said[place])
 
 
 def test_several_models_of_both_sorts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
