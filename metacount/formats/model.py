@@ -144,6 +144,10 @@ def from_hugging_face(
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
     from metacount.spec.flat import FIELDS
 
+    by_mlx = data.get("quantization")  # its name of quantization_config; often both are there
+    if isinstance(by_mlx, dict) and data.get("quantization_config", by_mlx) == by_mlx:
+        rest = {key: value for key, value in data.items() if key != "quantization"}
+        data = {**rest, "quantization_config": by_mlx}
     source = Source(config=data, **source_of)
     try:
         mapped = spec_from_config(data)

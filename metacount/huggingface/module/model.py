@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -154,16 +154,16 @@ def _unread_keys(config: PreTrainedConfig, data: Json, path: str = "") -> list[s
     text = {path: config} | {p: part for p, part in parts.items() if part is text_config(config)}
     for key, value in data.items():
         part, name = _value(config, key), path + shown_name(key)
-        if isinstance(value, dict) and dataclasses.is_dataclass(part):
+        if isinstance(value, dict) and _is_config(part):
             unread += _unread_keys(part, value, f"{name}.")
         elif (
             value is None
             or _is_field(config, key)
             or key not in vars(config)  # its class has read and dropped it
-            or (key in _own_attributes(type(config)) and same(value, part))
             or key in HARMLESS
             or key in PREDICTION_COUNTS
             or any(same(value, neutral) for neutral in NEUTRAL.get(key, ()))
+            or (same(value, part) and key in _own_attributes(type(config)))
         ):
             continue
         elif isinstance(value, dict):
@@ -180,12 +180,15 @@ def _parts(config: PreTrainedConfig, path: str) -> dict[str, PreTrainedConfig]:
     """Find a config and those inside it, by the path before their keys."""
     parts = {path: config}
     for name, part in vars(config).items():
-        if dataclasses.is_dataclass(part):
+        if _is_config(part):
             parts |= _parts(part, f"{path}{name}.")
     return parts
 
 
-@cache
+def _is_config(part: object) -> TypeGuard[PreTrainedConfig]:
+    return dataclasses.is_dataclass(part) and hasattr(part, "attribute_map")
+
+
 def _own_attributes(kind: type[PreTrainedConfig]) -> frozenset[str]:
     """Find what a config class sets beside its fields: it is in each file that was saved by it."""
     try:
@@ -253,7 +256,7 @@ def _sizes(parts: dict[str, PreTrainedConfig], kind: str) -> dict[int, str]:
 
 def _prediction_modules(config: PreTrainedConfig) -> str:
     """Say which prediction modules a config declares: no class has them among its layers."""
-    for part in (text_config(config), config):
+    for part in reversed(_parts(config, "").values()):
         for name in PREDICTION_COUNTS:
             count = _value(part, name)
             if isinstance(count, int) and count > 0:

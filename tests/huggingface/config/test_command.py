@@ -206,6 +206,76 @@ def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_
     assert any("model.layers.3.mlp.up_proj.weight" in line for line in verified["differences"])
 
 
+QUANT = {  # 24 = 3 groups of 8 inputs
+    "compressed": {"quant_method": "compressed-tensors", "config_groups": {
+        f"group_{i}": {"weights": {"num_bits": 4, "group_size": 8}} for i in range(2)}},
+    "channel": {"config_groups": {"group_0": {"weights": {"num_bits": 8, "group_size": None}}}},
+    "mlx": {"group_size": 8, "bits": 4,
+            "model.layers.1.mlp.down_proj": {"group_size": 8, "bits": 8}},
+    "none": {},
+    "two": {"config_groups": {f"group_{b}": {"weights": {"num_bits": b}} for b in (4, 8)}},
+}  # fmt: skip
+PACKED: dict[str, Any] = {**TINY, "hidden_size": 24, "intermediate_size": 48, "head_dim": 8}
+PACKED_PARAMS = 2 * 101 * 24 + 3 * (2 * 24 * 48 + 2 * 24 * 16 + 3 * 24 * 48 + 2 * 24) + 24
+
+
+def packed_tensors(key: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A matrix as a quantised checkpoint has it, without its values."""
+    stem, (n_out, n_in) = name.removesuffix(".weight"), weight.shape
+    scales = torch.zeros(n_out, n_in // 8, dtype=torch.bfloat16)
+    if key == "mlx":
+        bits = 8 if stem == "model.layers.1.mlp.down_proj" else 4
+        words = torch.zeros(n_out, n_in * bits // 32, dtype=torch.uint32)
+        return {name: words, f"{stem}.scales": scales, f"{stem}.biases": scales.clone()}
+    words = torch.zeros(n_out, n_in // (4 if key == "channel" else 8), dtype=torch.int32)
+    return {
+        f"{stem}.weight_packed": words,
+        f"{stem}.weight_scale": scales[:, :1].clone() if key == "channel" else scales,
+        f"{stem}.weight_shape": torch.tensor([n_out, n_in]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [*((key, "quantization_config") for key in QUANT), ("mlx", "quantization")],
+)
+def test_packed_weights_are_counted_or_have_no_opinion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str, place: str
+) -> None:
+    from safetensors.torch import save_file
+
+    sizes = {k: v for k, v in PACKED.items() if k != "model_type"}
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    tensors: dict[str, torch.Tensor] = {}
+    for name, weight in module.state_dict().items():
+        is_packed = "_proj" in name or (key == "mlx" and "embed" in name)
+        tensors |= packed_tensors(key, name, weight) if is_packed else {name: weight.clone()}
+    folder = folder_of(tmp_path / "packed", {**PACKED, place: QUANT[key]})
+    save_file(tensors, folder / "model.safetensors")
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+    assert (code, verified["agree"], verified["differences"]) == (0, True, [])
+    *_, checkpoint = verified["witnesses"]
+    assert [w["name"] for w in verified["witnesses"]] == [
+        "formula", "reference", "transformers", "checkpoint"]  # fmt: skip
+    known = key in ("compressed", "channel", "mlx")
+    assert checkpoint["params"] == (PACKED_PARAMS if known else None)
+    assert ("not comparable" in checkpoint["detail"]) is not known
+    # a row too few is a difference still, in what can be compared
+    tensors["model.norm.weight"] = torch.zeros(23)
+    save_file(tensors, folder / "model.safetensors")
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+    assert code == 1 and any("model.norm.weight" in line for line in verified["differences"])
+    if known:
+        packed = next(name for name in tensors if "q_proj" in name)
+        tensors[packed] = tensors[packed][:-1].clone()
+        for beside in ("weight_scale", "scales", "biases"):
+            if (name := packed.rpartition(".")[0] + "." + beside) in tensors:
+                tensors[name] = tensors[name][:-1].clone()
+        save_file(tensors, folder / "model.safetensors")
+        code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+        assert code == 1 and any("q_proj.weight" in line for line in verified["differences"])
+
+
 def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
