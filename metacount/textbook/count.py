@@ -98,6 +98,7 @@ class Count:
     least_active_params: int | None
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
     prediction: dict[str, int]  # what prediction modules add, by name; empty without them
+    notes: tuple[str, ...] = ()  # how its config was read, and whether transformers refuses it
 
     @property
     def macs(self) -> int:
@@ -152,6 +153,7 @@ class Count:
             **self.prediction,
             "source": "formula",
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
         }
 
 
@@ -204,8 +206,8 @@ def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
     return f"seq_len {n}: {ALL_POSITIONS}" if n == spec.longest else ""
 
 
-def count(spec: ModelSpec, workload: Workload | Request) -> Count:
-    """Count `spec` running `workload`.
+def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ...] = ()) -> Count:
+    """Count `spec` running `workload`; `notes` are on the config that it was read from.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())
@@ -265,6 +267,7 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
         ),
         warnings=_warnings(spec, run),
+        notes=notes,
     )
 
 
@@ -286,7 +289,6 @@ def count_data(model: Model, result: Count) -> Json:
         "computed": list(model.computed),
         **figures,
         "inferred": inferred,
-        "notes": list(model.notes),
         "proof": None if proof is None else proof.to_dict(),
     }
 

@@ -186,7 +186,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     lines: list[str] = []
     for warning in result.warnings:
         lines += paragraph("warning  ", warning, width)
-    for note in model.notes:
+    for note in result.notes:
         lines += paragraph("config   ", note, width)
     entry = model.published
     if entry is not None:

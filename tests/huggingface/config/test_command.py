@@ -87,6 +87,21 @@ def test_a_model_without_a_spec_is_measured(
     assert "has no spec, so there is no formula" in capsys.readouterr().err
 
 
+def test_a_config_that_transformers_refuses_is_counted_with_the_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """rms_norm_eps is no number with a decimal point: from Python as on the command line."""
+    wrong = {**TINY, "rms_norm_eps": 1}
+    assert main(["count", str(folder_of(tmp_path / "wrong", wrong)), "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    result = metacount.count(wrong)
+    assert [*result.notes] == result.to_dict()["notes"] == notes
+    (reason,) = (note for note in notes if "refuses this config" in note)
+    assert "rms_norm_eps" in reason and reason in repr(result)
+    assert result.params == TINY_PARAMS
+    assert len(metacount.count(TINY).notes) == len(notes) - 1
+
+
 BERT = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101,
         "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
         "intermediate_size": 17}  # fmt: skip
