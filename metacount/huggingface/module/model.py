@@ -222,24 +222,28 @@ def _is_built(parts: dict[str, PreTrainedConfig], key: str, value: object, name:
     if not kinds or not is_number(value):
         return False
     built: dict[int, str] = {}
+    lacking = False
     for kind in kinds:
         sizes = _sizes(parts, kind)
+        lacking = lacking or not sizes
         if not sizes and kind == "n_kv_heads":
-            sizes = _sizes(parts, "n_heads")
+            sizes = _sizes(parts, "n_heads")  # as many as queries have
         if not sizes and kind == "n_experts":
-            sizes = {0: "", 1: ""}  # a feed-forward without experts
+            sizes = {0: "no experts", 1: ""}  # a feed-forward without experts
         if not sizes:
             return False  # what it may mean was not built by any key
         built |= sizes
     if value in built:
         return True
     fields = {field: size for size, field in built.items() if field}
-    sizes_built = ", ".join(f"{field} {size}" for field, size in fields.items()) or "none"
+    sizes_built = ", ".join(f"{field} {size}" if size else field for field, size in fields.items())
     raise SpecError(
         name,
         f"is not read by {type(next(iter(parts.values()))).__name__}, which builds {sizes_built}",
         value,
-        f"write it as {' or '.join(fields)}" if fields else "its class is not in transformers",
+        "transformers has no class of this type that reads it"
+        if lacking
+        else f"write it as {' or '.join(fields)}",
     )
 
 

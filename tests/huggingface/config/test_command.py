@@ -134,6 +134,10 @@ def test_a_size_that_the_class_does_not_read_is_no_count(
         metacount.verify(config)
     assert raised.value.field == field
     assert "remove" not in raised.value.remedy
+    # nor is one told to give as many heads as there are for keys
+    assert ("write it as" in raised.value.remedy) is (
+        field not in ("num_key_value_heads", "num_experts", "architectures")
+    )
     folder = folder_of(tmp_path / "wrong", config)
     for command in ("count", "verify", "tree"):
         assert main([command, str(folder)]) == 2
