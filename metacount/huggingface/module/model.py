@@ -127,9 +127,10 @@ def chosen_class(
     with _quiet():
         config_type = config_class(model_type)
         config = _made(config_type.__name__, lambda: config_type(**checked))
-        unread = ", ".join(_unread_keys(config, checked))
-        if unread:
-            unread = f"{config_type.__name__} has no field for {unread}"
+        keys = _unread_keys(config, checked)
+        more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+        unread = f"{config_type.__name__} has no field for {', '.join(keys[:8])}{more}"
+        unread = unread if keys else ""
         remote = bool(data.get("auto_map"))
         chosen, reason = choose_class(model_type, architectures, remote=remote, unread=unread)
         added = (unread, _prediction_modules(config))
