@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+from contextlib import suppress
 
 from metacount.errors import MAX_DIGITS, InputError, shown
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Json: TypeAlias = dict[str, Any]  # a JSON object
 
 CONFIG = "config.json"
+MODULES = "`metacount flow` and `metacount train` take FILE.py:NAME, with --input"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
 
 
@@ -158,7 +160,13 @@ def _read_bytes(path: str) -> bytes:
 def _missing(path: str) -> str:
     folder, name = os.path.split(path)
     if name == CONFIG and os.path.isdir(folder):
-        return f"{shown(folder)}: this folder holds no {CONFIG}; give a file or another folder"
+        where = shown(folder)
+        said = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
+        with suppress(OSError):
+            below = (os.path.join(folder, name, CONFIG) for name in os.listdir(folder))
+            if any(map(os.path.isfile, below)):
+                said += f"; `metacount count --folder {where}` counts every model below it"
+        return said
     return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
 
 

@@ -9,12 +9,11 @@ from metacount.commands.options import (
     add_json,
     add_settings,
     add_workload,
-    file_and_name,
     request_of,
     whole_number,
 )
 from metacount.errors import InputError
-from metacount.resolve import find_any, find_model
+from metacount.resolve import file_and_name, find_any, find_model
 from metacount.settings.values import dtype
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
 

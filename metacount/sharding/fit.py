@@ -11,6 +11,7 @@ from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import missing
+from metacount.spec.legend import by_name
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Fit:
     """What fits on one device: the mesh, what its largest rank holds, and how much more would fit.
 
     `mesh` None: nothing that was tried. `batch_size` and `seq_len` are the largest that fit, the
-    other staying as it was asked for; None where nothing that is counted grows with them.
+    other staying as it was asked for; None where nothing that is counted grows with them. No
+    length is longer than the `positions` of the model (None: not known), none than `MOST`.
     """
 
     device: Device
@@ -42,6 +44,7 @@ class Fit:
     batch_size: int | None = None
     seq_len: int | None = None
     command: str = ""
+    positions: int | None = None
 
     def to_dict(self) -> Json:
         """Return the fit as plain data."""
@@ -61,6 +64,7 @@ class Fit:
             "total_bytes": self.largest.total_bytes,
             "largest_batch_size": self.batch_size,
             "largest_seq_len": self.seq_len,
+            "positions": self.positions,
             "command": self.command,
         }
 
@@ -118,7 +122,7 @@ def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
         largest = largest_of(model.spec, job)
         if largest.total_bytes <= device.bytes:
             batch, length = (
-                _most(model.spec, mesh, train, how, device.bytes, name)
+                _most(model, mesh, train, how, device.bytes, name)
                 for name in ("batch_size", "seq_len")
             )
             return Fit(
@@ -129,6 +133,7 @@ def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
                 batch_size=batch,
                 seq_len=length,
                 command=command(model.id, job),
+                positions=positions_of(model),
             )
     return Fit(device=device, mesh=None)
 
@@ -176,21 +181,36 @@ def largest_of(spec: ModelSpec, job: Job) -> Kind:
     return max(found, key=lambda kind: kind.total_bytes)
 
 
-def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
-    """Find the largest batch or length that fits, by halving; None where any does."""
+def positions_of(model: Model) -> int | None:
+    """Return how many positions a model has: of its table, else by its config; None: not known."""
+    config = model.source.config if model.source is not None else {}
+    stated = [config.get(name) for name in ("n_positions", *by_name("n_positions").elsewhere)]
+    return model.spec.longest or next((n for n in stated if type(n) is int and n > 0), None)
+
+
+def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
+    """Find the largest batch or length that fits, by halving;
+    None where what is counted does not grow with it.
+    """
+    spec = model.spec
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
     one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
     low, high = getattr(job, name) // one, MOST
-    if name == "seq_len":
-        high = min(MOST, spec.longest or MOST)
+    positions = positions_of(model) if name == "seq_len" else None
+    if positions is not None:
+        high = max(low, min(MOST, positions // one))
+
+    def held(n: int) -> int | None:
+        tried = _job(spec, mesh, train, {**how, name: n * one})
+        return None if tried is None else largest_of(spec, tried).total_bytes
 
     def fits(n: int) -> bool:
-        tried = _job(spec, mesh, train, {**how, name: n * one})
-        return tried is not None and largest_of(spec, tried).total_bytes <= room
+        total = held(n)
+        return total is not None and total <= room
 
     if fits(high):
-        return None  # nothing that is counted here grows with it
+        return None if positions is None and held(high) == held(low) else high * one
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -15,7 +15,7 @@ from metacount.measure.flow.step import summed
 from metacount.measure.ours.params import measure_params
 from metacount.measure.ours.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel
-from metacount.resolve import Model, Source, TransformersOnly, any_of
+from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
 from metacount.summary.copied import copied_on_meta, named
 from metacount.summary.ran import Sizes, made_inputs, recorded
@@ -208,7 +208,9 @@ class ModelSummary(Summary):
     def tree(self) -> Node:
         """The module tree of our reference module, or of transformers' own for a config."""
         if self._model.source is not None:
-            return module_tree(_built(self._model.source))
+            from metacount.huggingface.module.model import build_transformers
+
+            return module_tree(build_transformers(self._model.source.config)[0])
         from metacount.modules.build import build
 
         return module_tree(build(self._model.spec))
@@ -224,12 +226,6 @@ class ModelSummary(Summary):
         return _shown(flows.flow(self._model, workload, decode=decode, reference=reference))
 
 
-def _built(source: Source) -> nn.Module:
-    from metacount.huggingface.module.model import build_transformers
-
-    return build_transformers(source.config)[0]
-
-
 def _shown(steps: Steps) -> Flow:
     return Flow(**vars(steps))
 
@@ -240,11 +236,14 @@ def summary(given: Given | nn.Module) -> Summary:
         return _of_module(given)
     found = any_of(given)
     if isinstance(found, TransformersOnly):
-        made = _of_module(_built(found.source))
+        from metacount.huggingface.module.model import build_transformers
+
+        module, choice = build_transformers(found.source.config)
+        made = _of_module(module)
         made.name, made.source = (
             found.name,
             "numel() of transformers' own module on the meta device",
         )
-        made.notes += (f"no formula: {found.problem}",)
+        made.notes += (f"no formula: {found.problem}", str(choice))
         return made
     return ModelSummary(found)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
+from metacount.textbook.count import FIGURES, PREDICTION
 from metacount.views.layout import bold, columns, paragraph, table
 from metacount.views.models import compared, said_besides
-from metacount.witness import PREDICTED
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def measured_text(
     rows += [(), ("total", units.exact(total), units.share(total, total), everything)]
     figures = [
         (name, DASH if data[name] is None else units.exact(data[name]))
-        for name in (*said.figures, "param_bytes")
-        if data[name] is not None or name not in PREDICTED
+        for name in FIGURES
+        if name in data and (data[name] is not None or name not in PREDICTION)
     ]
     run = f"batch {workload.batch_size}, seq {workload.seq_len}, {workload.dtype}"
     width = columns()

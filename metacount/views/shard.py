@@ -48,6 +48,8 @@ def shard_text(
     else:
         lines += [*_memory(chosen, heads, rank), ""]
         lines += [*_sent(chosen[0], chosen[0].first if rank is None else rank, job), ""]
+    if links := _between(found):
+        lines += [*links, ""]
     if fits is not None:
         lines += [*_fits(fits, width), ""]
     for note in found.missing:
@@ -152,19 +154,22 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
             ("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "", units.gib(n))
         )
     heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
-    return [*table(heads, rows, "<<<>>>"), *_legend(kind), *_between(kind, job)]
+    return [*table(heads, rows, "<<<>>>"), *_legend(kind)]
 
 
-def _between(kind: Kind, job: Job) -> list[str]:
-    """Say what leaves a machine, of the rank that sends most between machines."""
-    if job.mesh.world <= job.per_machine:
+def _between(found: Sharded) -> list[str]:
+    """Say what leaves a machine, of the rank that sends most between machines, of all kinds."""
+    if found.job.mesh.world <= found.job.per_machine:
         return []
-    found = {group: n for group, n in kind.sent_between_machines().items() if n}
-    said = ", ".join(f"{units.gib(n)} of {group}" for group, n in found.items()) or "nothing"
-    text = (
-        f"with {job.per_machine} ranks in each machine, the rank that sends most between "
-        f"machines sends there {said}"
-    )
+    most = max(found.kinds, key=lambda kind: sum(kind.sent_between_machines().values()))
+    groups = {group: n for group, n in most.sent_between_machines().items() if n}
+    text = f"with {found.job.per_machine} ranks in each machine, no rank sends between machines"
+    if groups:
+        sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
+        text = (
+            f"with {found.job.per_machine} ranks in each machine, the rank that sends most "
+            f"between machines, of {ranks_said(most)}, sends there at most {sent}"
+        )
     return paragraph("links", text, columns())
 
 

@@ -41,6 +41,13 @@ def test_the_list_fits_and_ends_with_the_counts(
         assert f"  {claim.id}" in lines
 
 
+def test_help_names_every_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["claims", "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert {*TOPICS} <= {*words}
+
+
 @pytest.mark.parametrize("width", ["80", "100"])
 def test_whole_computations_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
@@ -189,6 +191,80 @@ def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
                 other = run_json(capsys, *shlex.split(each["command"])[1:], "--formula", *changed)
                 held = max(kind["total_bytes"] for kind in other["kinds"])
                 assert (held <= each["bytes"]) is fits, changed
+
+
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 26,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 1,
+    "intermediate_size": 17,
+    "vocab_size": 101,
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "batch", "seq", "positions"),
+    [
+        # 1,024 rows of learned positions, 36,864 bytes of keys and values of a token
+        ("gpt2", "", True, 1024, 1024),
+        ("bert-base", "", False, 512, 512),
+        (SMALL | {"max_position_embeddings": 4099}, "", True, 4099, 4099),
+        # asked for, it is run; nothing longer is offered
+        (SMALL | {"max_position_embeddings": 1021}, "--seq 1031", True, 1031, 1021),
+        # 2^20 is as far as it looks; a state is as large at any length
+        (SMALL, "", True, 2**20, None),
+        ("mamba2-130m", "", True, None, None),
+    ],
+)
+def test_fit_offers_no_length_beyond_the_positions(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    model: str | dict[str, Any],
+    how: str,
+    batch: bool,
+    seq: int | None,
+    positions: int | None,
+) -> None:
+    if isinstance(model, dict):
+        (tmp_path / "config.json").write_text(json.dumps(model), encoding="utf-8")
+        model = str(tmp_path / "config.json")
+    asked = ("fit", model, "--gpu", "h200", *how.split())
+    (found,) = run_json(capsys, *asked)["answers"]
+    assert (found["largest_seq_len"], found["positions"]) == (seq, positions)
+    assert (found["largest_batch_size"] is not None) is batch
+    lines = run(capsys, *asked).splitlines()
+    row = next(line.split() for line in lines if line.startswith("h200 "))
+    assert row[-1] == ("-" if seq is None else f"{seq:,}")
+    # both columns are explained, and what "-" means where there is one
+    said = [line.partition("  ")[0] for line in lines]
+    assert {"largest batch", "longest seq"} <= {*said}
+    assert ("-" in said) == ("-" in row)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "how", "said"),
+    [
+        # hidden states of 2,048 tokens and of one, to the second stage: 8192·2·(2048 + 1) bytes
+        ("tp=8,pp=2", "", "0-7 32.02 MiB of pp"),
+        ("tp=8,pp=2", "--rank 8", "0-7 32.02 MiB of pp"),
+        ("tp=8,pp=2", "--ranks all", "0-7 32.02 MiB of pp"),
+        ("tp=8,dp=2", "", ""),  # serving, replicas send each other nothing
+        ("tp=8", "", None),
+    ],
+)
+def test_what_leaves_a_machine_is_of_the_kind_that_sends_most(
+    capsys: pytest.CaptureFixture[str], mesh: str, how: str, said: str | None
+) -> None:
+    asked = ("shard", "llama3-70b", "--mesh", mesh, "--formula", *how.split())
+    text = " ".join(run(capsys, *asked).split())
+    links = re.findall(r"links with 8 ranks .*?(?= note)", text)
+    assert len(links) == (said is not None)
+    if said is not None:
+        assert " ".join(re.findall(r"\d+-\d+|[\d.]+ \w+ of [a-z]+(?=$)", links[0])) == said
+    kinds = run_json(capsys, *asked[:5])["kinds"]
+    most = max(sum(kind["sent_between_machines_bytes"].values()) for kind in kinds)
+    assert most == (8192 * 2 * 2049 if said else 0)
 
 
 def test_fit_says_where_nothing_fits_and_which_device_is_unknown(

@@ -267,6 +267,7 @@ def test_on_what_transformers_is_silent() -> None:
     causal = {"causal_matmul_flops"}
     assert_full(transformers_witness(MIXTRAL, WORKLOAD), causal)
     bert = {**LLAMA, "model_type": "bert", "max_position_embeddings": 37}
+    del bert["num_key_value_heads"]
     caches = {"kv_cache_bytes_per_token", "kv_cache_bytes", "cross_kv_cache_bytes", "state_bytes"}
     decode = {"decode_matmul_flops"}
     assert_full(transformers_witness(bert, WORKLOAD), causal | caches | decode)
