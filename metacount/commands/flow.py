@@ -12,7 +12,7 @@ from metacount.commands.options import (
     request_of,
 )
 from metacount.errors import InputError
-from metacount.resolve import file_and_name, find_any
+from metacount.resolve import file_and_name, find_any, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a config, our reference module with its equations instead of transformers' own",
     )
+    parser.add_argument(
+        "--formula",
+        action="store_true",
+        help="by the formulas alone, without torch: FLOPs and saved bytes of each step in letters",
+    )
     add_json(parser)
 
 
@@ -54,12 +59,33 @@ def run(args: argparse.Namespace) -> Result:
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth must be at least 1: got {args.depth}; leave it out to see all")
     file = file_and_name(args.model)
+    if args.formula:
+        return _by_formula(args, is_file=file is not None), 0
     found = _of_file(args, *file) if file else _of_model(args)
     from metacount.views.flow import flow_text
 
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
     return (json_text(found.to_dict()) if args.json else flow_text(found)), 0
+
+
+def _by_formula(args: argparse.Namespace, *, is_file: bool) -> str:
+    """Write the forward as the formulas run it."""
+    given = (args.decode, args.reference, args.depth, args.only, args.input)
+    if is_file or any(value not in (None, False, []) for value in given):
+        raise InputError(
+            "--formula takes a model that has formulas, and none of --decode, --reference, "
+            "--depth, --only and --input; leave them out"
+        )
+    from metacount.textbook.count import fitted
+    from metacount.textbook.forward import forward_table
+    from metacount.views.forward import forward_text
+
+    model = find_model(args.model, args.settings)
+    table = forward_table(model.spec, fitted(model.spec, request_of(args)))
+    if args.json:
+        return json_text({"model": model.name, **table.to_dict()})
+    return forward_text(model.name, table)
 
 
 def _of_model(args: argparse.Namespace) -> Flow:

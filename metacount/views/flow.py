@@ -26,12 +26,12 @@ def flow_text(flow: Flow) -> str:
     used = _used(flow.steps)
     if used:
         terms = [
-            f"{one.letter} = {one.value}\xa0{one.name}"
+            f"{one.letter} = {one.value}\0{one.name}"
             for one in flow.letters
             if one.letter in used
         ]
-        text = ", ".join(term.replace(" = ", "\xa0=\xa0") for term in terms)
-        lines += [*(line.replace("\xa0", " ") for line in paragraph("letters", text, width)), ""]
+        text = ", ".join(term.replace(" = ", "\0=\0") for term in terms)
+        lines += [*(line.replace("\0", " ") for line in paragraph("letters", text, width)), ""]
     head = f"{'params':>{PARAMS}}  {'FLOPs':>{FLOPS}}"
     lines.append(bold(f"{'step':<{width - len(head)}}{head}"))
     lines += _lines(flow.steps, 0, width, flow.depth)

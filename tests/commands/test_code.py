@@ -30,10 +30,10 @@ def test_a_name_or_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["code", "RMSNorm", "glu_params"]) == 0
     out = capsys.readouterr().out
     assert "metacount/modules/norm.py, line" in out and "\nclass RMSNorm(nn.Module):\n" in out
-    assert "    return params_of(ffn_weights(d_model, d_ff, gated=True" in out
+    assert "    return ffn_params(d_model, d_ff, gated=True, bias=bias)" in out
     names = [code["name"] for code in run_json(capsys, "code", "ffn")]
     assert names[:5] == ["activate", "gate", "scaled", "FeedForward", "GatedFeedForward"]
-    assert {c.file for c in find_codes(["formulas.ffn"])} == {"formulas/ffn.py"}
+    assert {c.file for c in find_codes(["formulas.masks"])} == {"formulas/masks.py"}
     assert [c.file for c in find_codes(["modules.ffn.gated_d_ff"])] == ["modules/ffn.py"]
     assert len(find_codes(["norm", "RMSNorm"])) == len(find_codes(["norm"]))
 

@@ -13,7 +13,7 @@ from helpers.miniatures import TINY, miniature
 from metacount import SpecError
 from metacount.catalog import entries, entry
 from metacount.formulas import covered
-from metacount.formulas.run import Pass, Run
+from metacount.formulas.run import Pass
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
@@ -74,13 +74,6 @@ def test_a_structure_that_is_refused(name: str) -> None:
     assert message(covered.check_alike, spec, "here") == f"{name} has no formula here: {said}"
     if name in covered.ALIKE:
         covered.check_alike(spec, but=tuple(covered.ALIKE))
-
-
-def test_structures_that_are_alike() -> None:
-    for name in ("llama-7b", "mixtral-8x7b", "deepseek-v2", "gemma2-9b", "pythia-12b", "t5-base"):
-        covered.check_alike(small(name))
-    # a longer pattern of the same letter
-    covered.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
 
 
 NOWHERE = (
@@ -157,6 +150,10 @@ def test_what_is_refused(call: Callable[..., object], given: Any, said: str) -> 
 
 
 def test_what_is_not_refused() -> None:
+    for name in ("llama-7b", "mixtral-8x7b", "deepseek-v2", "gemma2-9b", "pythia-12b", "t5-base"):
+        covered.check_alike(small(name))
+    # a longer pattern of the same letter
+    covered.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
     covered.check_reached(GEMMA)
     covered.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
     covered.check_reached(PLAIN)
@@ -273,9 +270,3 @@ def test_the_last_matrix_is_repeated_if_a_norm_is_after_it(placement: str, is_af
     repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), FULL)
     last = 0 if is_after else 2 * 8 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers
     assert repeated["ffn"] == 2 * 8 * 3 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers - last
-
-
-def test_bytes_of_what_is_computed_wider() -> None:
-    sizes: dict[str, Any] = {"counts": {}, "batch_size": 1, "n_queries": 1, "n_keys": 1}
-    for value, wide in ((2, 4), (4, 4), (8, 8)):
-        assert Run(**sizes, value=value).wide == wide

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
+from helpers.random_models import workloads
 from helpers.random_specs import specs
 from helpers.same_tensors import unmatched
 from helpers.structures import OTHER_WAYS, first_of_each, with_logits
@@ -136,38 +137,58 @@ def around_blocks(draw: st.DrawFn) -> ModelSpec:
         return ModelSpec.from_dict({**fields, "n_kv_shared_layers": 0})
 
 
-@settings(max_examples=12)
-@given(spec=around_blocks())
-def test_any_structure_around_blocks_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:
-    assert_same_tensors(spec)
-    run, size = Workload(batch_size=2, seq_len=9), {"batch_size": 2, "seq_len": 9}
+def assert_same_figures(spec: ModelSpec, run: Workload) -> None:
+    """FLOPs by role, in full and over the pairs that the mask keeps, of a step, and the cache."""
     ran = measure_forward(build(spec), run)
+    batch_size, seq_len = run.batch_size, run.seq_len
+    size = {"batch_size": batch_size, "seq_len": seq_len, "source_len": run.source_len}
+    full = model.matmul_flops_by_role(spec, **size)
+    kept = model.causal_matmul_flops_by_role(spec, **size, prefix_len=run.prefix_len)
+    assert full == ran.prefill.by_role and list(full) == list(model.ROLES)
+    assert kept == ran.prefill.causal_by_role and list(kept) == list(model.ROLES)
+    assert model.matmul_flops(spec, **size) == sum(full.values())
+    assert {type(n) for n in (*full.values(), *kept.values())} == {int}
+    if spec.kind == "encoder":
+        return
     assert ran.decode is not None and ran.cache is not None
-    cache = model.kv_cache_bytes(spec, **size, bytes_per_value=2)
-    step = model.decode_matmul_flops_by_role(spec, batch_size=2, kv_len=9)
-    assert model.matmul_flops_by_role(spec, **size) == ran.prefill.by_role
-    assert model.causal_matmul_flops_by_role(spec, **size) == ran.prefill.causal_by_role
-    assert step == ran.decode.by_role
+    del size["seq_len"]
+    step = model.decode_matmul_flops_by_role(spec, **size, kv_len=seq_len)
+    cache = model.kv_cache_bytes(spec, **size, seq_len=seq_len, bytes_per_value=2)
+    assert step == ran.decode.by_role and list(step) == list(model.ROLES)
     assert cache == ran.cache.kv_bytes
     assert model.kv_cache_bytes_per_token(spec, bytes_per_value=2) == ran.kv_bytes_per_token
+    assert {type(n) for n in (*step.values(), cache)} == {int}
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_random_model_multiplies_and_keeps_what_the_module_does(data: st.DataObject) -> None:
+    spec = data.draw(specs())
+    assert_same_figures(spec, data.draw(workloads(spec, "bf16")))
+
+
+@settings(max_examples=12)
+@given(around_blocks())
+def test_any_structure_around_blocks_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:
+    run = Workload(batch_size=2, seq_len=9)
+    assert_same_tensors(spec)
+    assert_same_figures(spec, run)
     compared = parts(spec, run)
+    size = {"batch_size": 2, "seq_len": 9}
     for name, whole in (
         ("params", model.params(spec)),
         ("matmul_flops", model.matmul_flops(spec, **size)),
-        ("kv_cache_bytes", cache),
+        ("kv_cache_bytes", model.kv_cache_bytes(spec, **size, bytes_per_value=2)),
     ):
         assert sum(one.values[name] for one in compared) == whole, name
 
 
-def test_embeddings_that_go_nowhere_have_no_formula_for_training() -> None:
-    """Each layer's own are added to all copies of the stream but the first."""
-    one = ModelSpec.from_dict({**TINY, "d_per_layer": 11, "vocab_size_per_layer": 97})
-    one, run = one.replace(n_altup_inputs=1), Pass(batch_size=1, seq_len=9)
-    with pytest.raises(SpecError, match=r"^n_altup_inputs has no formula for training: of one cop"):
-        backward_matmul_flops_by_role(one, run)
-    two = one.replace(n_altup_inputs=2)
-    by_role = backward_matmul_flops_by_role(two, run)
-    assert sum(by_role.values()) == 2 * model.matmul_flops(two, batch_size=1, seq_len=9)
+def test_embeddings_of_layers_are_trained_where_there_are_copies() -> None:
+    """They are added to all copies of the stream but the first: `test_covered.py`."""
+    changes = {"d_per_layer": 11, "vocab_size_per_layer": 97, "n_altup_inputs": 2}
+    spec = ModelSpec.from_dict({**TINY, **changes})
+    by_role = backward_matmul_flops_by_role(spec, Pass(batch_size=1, seq_len=9))
+    assert sum(by_role.values()) == 2 * model.matmul_flops(spec, batch_size=1, seq_len=9)
 
 
 # --- sublayers of a block -------------------------------------------------------------------------
@@ -234,7 +255,7 @@ CHOICES = (
     Setup(**ALL_LINEAR),
     Setup(**ALL_LINEAR, freeze=("layers.0", "lora_b")),
     Setup(freeze=("layers.0",)),
-    Setup(freeze=("embed_tokens",)),
+    *(Setup(freeze=(name,)) for name in ("embed_tokens", "lm_head")),  # tied, either name
 )
 Tensors = tuple[dict[str, tuple[int, ...]], set[str]]
 
@@ -279,22 +300,9 @@ def test_some_layers_have_adapters() -> None:
     assert len(layers) == 2 * BIASED.n_layers
 
 
-def test_a_tied_head_is_frozen_by_either_name() -> None:
-    for name in ("embed_tokens", "lm_head"):
-        setup = Setup(freeze=(name,))
-        assert of_formulas(BIASED, setup) == of_module(BIASED, setup)
-
-
 def test_targets_without_a_rank_are_no_adapters() -> None:
     for targets in (("all-linear",), ("no such layer",)):
         assert chosen_tensors(BIASED, Part(targets=targets)) == chosen_tensors(BIASED, Part())
-
-
-def test_blocks_that_blocks_share_are_inside() -> None:
-    inner = ("decoder.layers.0.mlp.up_proj.weight", "decoder.shared_blocks.1.self_attn.q_proj.w")
-    assert [is_inner(path) for path in (*inner, "decoder.norm.weight", "lm_head.weight")] == [
-        *(True, True, False, False)
-    ]
 
 
 NO_LINEAR = "lora_targets names no linear layer: got"

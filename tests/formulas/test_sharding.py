@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.miniatures import miniature
+from helpers.miniatures import TINY, miniature
 
 from metacount.catalog import entry
 from metacount.formulas import ends
@@ -27,26 +27,13 @@ from metacount.formulas.run import Rank
 from metacount.formulas.sublayers import block_tape
 from metacount.formulas.tape import Move, Tape
 from metacount.formulas.terms import TOKENS, product
-from metacount.sharding.by_formula import counted_kinds, units_of, without_formula
+from metacount.sharding.by_formula import counted_kinds, without_formula
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.result import Job, Kind
 from metacount.spec import ModelSpec
 
-DENSE = ModelSpec(
-    kind="decoder",
-    d_model=13,
-    n_layers=3,
-    vocab_size=101,
-    n_heads=6,
-    n_kv_heads=2,
-    head_dim=5,
-    d_ff=17,
-    activation="silu",
-    gated=True,
-    norm="rmsnorm",
-    position="none",
-)
+DENSE = ModelSpec.from_dict({**TINY, "head_dim": 5, "position": "none"})
 MOE = DENSE.replace(d_ff=None, n_experts=8, top_k=3, d_ff_expert=7, n_shared_experts=1)
 MOE_BLOCK, EXPERTS = Layer(ffn="E"), Layer(mixer="N", ffn="E")
 ATTENTION = Layer(ffn="N")
@@ -63,8 +50,8 @@ def small(name: str, **changed: Any) -> ModelSpec:
 
 
 # whole: two norms; half: q and o 15·13, k and v 5·13; of 17 hidden the first of two ranks has 9,
-# three times, and the last 8. Of four copies the first and the last, rows of 13 in four: 4, 4, 4, 1;
-# 15: 4, 4, 4, 3; 5: 2, 2, 1, 0; 9: 3, 3, 3, 0; 8: 2, 2, 2, 2
+# three times, and the last 8. Of four copies the first and the last: rows of 13 in four: 4, 4, 4,
+# 1; 15: 4, 4, 4, 3; 5: 2, 2, 1, 0; 9: 3, 3, 3, 0; 8: 2, 2, 2, 2
 @pytest.mark.parametrize(
     ("index", "hidden", "norm", "attention", "ffn"),
     [
@@ -129,26 +116,6 @@ def test_few_experts_are_cut_inside() -> None:
         found = shard_values(cut, Rank(ep=2, copies=copies, copy_index=index))
         at = {n: 6, m: 5 if copies == 3 else 16, c: 3}
         assert sympy.sympify(found).subs(at) == expected
-
-
-def test_what_stands_before_and_behind_the_blocks() -> None:
-    first, *_, last = (unit.cuts for unit in ends_of(DENSE))
-    assert [(cut.shape, cut.axis) for cuts in first for cut in cuts] == [((101, 13), 0)]
-    assert sorted(cut.shape for cuts in last for cut in cuts) == [(13,), (101, 13)]
-    head = dict.fromkeys(("has_head", "head_bias", "head_transform", "head_transform_bias"), True)
-    first, last = (unit.cuts for unit in ends_of(entry("bert-base").spec().replace(**head)))
-    d, words = 768, 30522
-    # words, kinds of tokens, positions, and their norm
-    table, *others = [cut.shape for cuts in first for cut in cuts]
-    assert (table, sorted(others)) == ((words, d), [(2, d), (512, d), (d,), (d,)])
-    # the layer before the head, its bias and norm, the head and its; the pooler and its bias
-    shapes = [*4 * [(d,)], *2 * [(d, d)], (words,), (words, d)]
-    assert sorted(cut.shape for cuts in last for cut in cuts) == shapes
-
-
-def ends_of(spec: ModelSpec) -> Any:
-    """What is gathered before the blocks and behind them, a tied table apart."""
-    return [unit for unit in units_of(spec.replace(tie_embeddings=False), 1) if unit.layer is None]
 
 
 # --- what ranks send each other -------------------------------------------------------------------
@@ -268,23 +235,18 @@ def test_zero_moves_by_hand() -> None:
     assert spread_moves(cuts, Rank(ep=4), zero=3) == []
 
 
-@pytest.mark.parametrize(
-    ("kept", "computed", "plain", "cast"),
-    [  # of bytes that are computed with: as they are, and where what is gathered is cast
-        ("", 2, 2, 2),
-        ("", 8, 8, 8),
-        ("counts", 2, 8, 8),
-        ("sums", 2, 4, 4),
-        ("router", 2, 4, 4),
-        ("router", 8, 8, 8),
-        ("choice", 2, 4, 2),
-        ("choice", 8, 8, 8),
-    ],
-)
-def test_bytes_of_a_value_that_is_sent(kept: str, computed: int, plain: int, cast: int) -> None:
-    move = Move("forward", "all-gather", "tp", 1, kept)
-    assert (move.width(computed, cast=False), move.width(computed, cast=True)) == (plain, cast)
-    assert Move("forward", "all-gather", "tp", 1).kept == ""
+def test_bytes_of_a_value_that_is_sent() -> None:
+    """As it is, and where what is gathered is cast; of 2 bytes and 8 that are computed with."""
+    for kept, of_two, of_eight in (
+        ("", (2, 2), (8, 8)),
+        ("counts", (8, 8), (8, 8)),
+        ("sums", (4, 4), (4, 4)),
+        ("router", (4, 4), (8, 8)),
+        ("choice", (4, 2), (8, 8)),
+    ):
+        move = Move("forward", "all-gather", "tp", 1, kept)
+        for computed, expected in ((2, of_two), (8, of_eight)):
+            assert tuple(move.width(computed, cast=cast) for cast in (False, True)) == expected
 
 
 # --- a mesh ---------------------------------------------------------------------------------------

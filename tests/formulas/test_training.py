@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers.autograd import Step
-from helpers.miniatures import miniature
+from helpers.miniatures import TINY, miniature
 from helpers.random_specs import specs
 from helpers.release import one_in
 from hypothesis import HealthCheck, given, settings
@@ -67,28 +68,24 @@ def few_layers(spec: ModelSpec) -> ModelSpec:
     return spec.replace(**changes)
 
 
-def alike_specs() -> dict[str, ModelSpec]:
-    """The models whose layers are alike; others: tests/training/test_formulas_of_mixers.py."""
-    found = {}
-    for one in entries():
-        try:
-            spec = one.spec()
-            check_alike(spec)
-        except (NotExpressible, SpecError):
-            continue
-        if spec.head is not None and spec.embedding is not None:
-            found[one.id] = spec
-    return found
-
-
-SPECS = alike_specs()
-# one model of each structure: sisters have the same miniature
-STRUCTURES = {few_layers(miniature(spec)): name for name, spec in SPECS.items()}
-
-
 def of(name: str) -> ModelSpec:
     """A miniature of few layers."""
-    return few_layers(miniature(SPECS[name]))
+    return few_layers(miniature(entry(name).spec()))
+
+
+def alike() -> dict[ModelSpec, str]:
+    """Models with logits whose layers are alike, one of each miniature.
+
+    Others: tests/training/test_formulas_of_mixers.py.
+    """
+    found = {}
+    for one in entries():
+        with suppress(NotExpressible, SpecError):
+            spec = one.spec()
+            check_alike(spec)
+            if spec.head is not None and spec.embedding is not None:
+                found[of(one.id)] = one.id
+    return found
 
 
 def run_of(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> Workload:
@@ -128,14 +125,14 @@ def measured(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
     return step.activation_bytes, step.backward_flops
 
 
-@pytest.mark.parametrize("spec", one_in(11, STRUCTURES), ids=[*STRUCTURES.values()])
-def test_formula_is_what_torch_keeps_and_multiplies(spec: ModelSpec) -> None:
-    full = few_layers(SPECS[STRUCTURES[spec]])
-    for one, run in (
+@pytest.mark.parametrize("name", one_in(11, alike().values()))
+def test_formula_is_what_torch_keeps_and_multiplies(name: str) -> None:
+    full, small = few_layers(entry(name).spec()), of(name)
+    for spec, run in (
         (full, run_of(full, 1, min(full.longest or 2048, 2048), "bf16")),
-        (spec, run_of(spec, 3, 11, "bf16")),
+        (small, run_of(small, 3, 11, "bf16")),
     ):
-        assert by_formula(one, run, PLAIN) == measured(one, run, PLAIN)
+        assert by_formula(spec, run, PLAIN) == measured(spec, run, PLAIN)
 
 
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
@@ -172,20 +169,8 @@ def test_experts_keep_the_same_on_a_real_device(name: str) -> None:
 
 
 def test_one_layer_by_hand() -> None:
-    spec = ModelSpec(
-        kind="decoder",
-        d_model=13,
-        n_layers=1,
-        vocab_size=101,
-        n_heads=3,
-        n_kv_heads=1,
-        head_dim=4,
-        d_ff=17,
-        activation="silu",
-        gated=True,
-        norm="rmsnorm",
-        position="none",
-    )
+    sizes = {"n_layers": 1, "n_heads": 3, "n_kv_heads": 1, "position": "none"}
+    spec = ModelSpec.from_dict({**TINY, **sizes})  # d=13, h_d=4, m=17, V=101
     tokens, pairs = 2 * 5, 2 * 3 * 5 * 5
     norms = 3 * (4 * tokens * 13 + 4 * tokens + 4 * tokens * 13)  # x, 1/rms, normed; two and one
     inputs = 3 * 2 * tokens * 13  # of attention, feed-forward, head
@@ -195,18 +180,6 @@ def test_one_layer_by_hand() -> None:
     ends = 8 * tokens + 4 * tokens * 101 + 8 * tokens + 4  # ids, log-softmax, targets, their number
     total = norms + inputs + heads + scores + hidden + ends
     assert kept(spec, Pass(batch_size=2, seq_len=5)) == total
-
-
-@pytest.mark.parametrize("n_heads", [1, 4])
-def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
-    """On meta no ring is run: its result is as that of rotated queries, which tests measure."""
-    spec = miniature(entry("gpt2").spec()).replace(n_heads=n_heads, n_kv_heads=n_heads)
-    alone, ring = (
-        kept(spec, Pass(batch_size=3, seq_len=8, attention="flash", ring=ring))
-        for ring in (False, True)
-    )
-    assert spec.head_dim is not None
-    assert ring - alone == spec.n_layers * (n_heads > 1) * 2 * 3 * 8 * n_heads * spec.head_dim
 
 
 def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
@@ -364,10 +337,12 @@ def test_a_step_in_numbers() -> None:
     assert step.optimizer_bytes == 8 * params + 4 * (32 * 9 + 3)
     assert step.backward_matmul_flops == 2 * step.matmul_flops
     assert step.recompute_matmul_flops == 0 and step.uncovered == {}
+    # of 32 layers two adapters of rank 8 beside [4096, 4096]
+    assert training_count(LLAMA, Workload(), **ADAPTERS).gradient_bytes == 2 * 64 * 8 * 2 * 4096
     assert json.loads(json.dumps(step.to_dict()))["source"] == "formula"
 
 
-SOFTCAP = {"attention": "flash"}
+FLASH = {"attention": "flash"}
 ADAPTERS = {"part": Part(rank=8, targets=("q_proj", "v_proj"))}
 FROZEN = {"part": Part(freeze=("lm_head",))}
 OF_BLOCK = "of what one block keeps"
@@ -378,7 +353,7 @@ OF_BLOCK = "of what one block keeps"
     [
         ("llama-7b", ADAPTERS, "activation_bytes_of_block", OF_BLOCK),
         ("mamba-2.8b", FROZEN, "activation_bytes_of_block", OF_BLOCK),
-        ("gemma2-9b", SOFTCAP, "activation_bytes", "attention_softcap has no formula"),
+        ("gemma2-9b", FLASH, "activation_bytes", "attention_softcap has no formula"),
     ],
 )
 def test_what_is_not_covered_is_none_with_a_reason(
@@ -387,11 +362,6 @@ def test_what_is_not_covered_is_none_with_a_reason(
     step = training_count(entry(name).spec(), Workload(), **options)
     assert getattr(step, figure) is None
     assert said in step.uncovered[figure]
-
-
-def test_adapters_have_gradients_of_their_own() -> None:
-    # of 32 layers two adapters of rank 8 beside [4096, 4096]
-    assert training_count(LLAMA, Workload(), **ADAPTERS).gradient_bytes == 2 * 64 * 8 * 2 * 4096
 
 
 @pytest.mark.parametrize("name", ["adam", "lion"])

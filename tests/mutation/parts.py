@@ -230,7 +230,7 @@ PARTS = {
             "tests/commands/test_count.py",
             "tests/commands/test_json_shapes.py",
             "tests/commands/test_prediction.py",
-            "tests/formulas/test_layers.py",
+            "tests/formulas/test_sizes_and_layers.py",
             "tests/test_units.py",
             "tests/textbook",
             "tests/spec/test_legend.py",

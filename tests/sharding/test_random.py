@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import metacount
 from metacount.errors import InputError, SpecError
-from metacount.sharding.formula import kinds
+from metacount.sharding import by_formula
 from metacount.spec import ModelSpec
-from metacount.spec.field import altered
 
 # not compared where the formula says that it does not count what a backward keeps
 NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes"}
@@ -94,7 +93,8 @@ def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"train": True, "dtype": "bf16", "attention": "flash", "seq_len": 24}
     counted, measured = told(SPECS["gpt2"], "cp=2", **how)
     assert counted == measured
-    good = kinds.pass_of
-    monkeypatch.setattr(kinds, "pass_of", lambda job: altered(good(job), ring=False))
+    right = by_formula.Sizes
+    wrong = lambda **sizes: right(**{**sizes, "ring": False})  # noqa: E731
+    monkeypatch.setattr(by_formula, "Sizes", wrong)
     counted, measured = told(SPECS["gpt2"], "cp=2", **how)
     assert counted != measured

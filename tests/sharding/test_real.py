@@ -19,8 +19,8 @@ from helpers.processes import in_a_group
 from helpers.sharding_specs import ALL
 
 from metacount.sharding.by_engine import Measuring, measured_kinds
+from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine.world import fake_world
-from metacount.sharding.formula.kinds import counted_kinds
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
 from metacount.sharding.reference.run import place
@@ -172,62 +172,37 @@ def test_loss_and_gradients_are_those_of_the_whole_model(real: Found, number: in
 @pytest.mark.parametrize(
     "number", numbers(lambda it: it["dtype"] != "fp64" or it["attention"] == "eager")
 )
-def test_a_real_rank_holds_and_sends_what_the_formula_says(real: Found, number: int) -> None:
+def test_a_real_rank_holds_keeps_and_sends_what_the_formula_says(real: Found, number: int) -> None:
+    """To the byte; of what is kept in float64, without what the loss keeps, which differs there."""
     it, job = CASES[number], job_of(CASES[number])
-    spec = ALL[it["spec"]]
-    kinds = counted_kinds(spec, job, default_plan(spec))
-    for rank in range(job.mesh.world):
-        found = real(number)[rank]
-        kind = next(kind for kind in kinds if kind.holds(rank))
-        assert sum(shard for *_, shard in found["held"]) == kind.params
-        assert found["gradients"] == sum(shard for *_, shard in found["held"])
-        assert found["optimizer_bytes"] == kind.optimizer_bytes
-        assert sent(found["seen"], job, spec.d_model) == expected(kind)
-
-
-def alone(it: dict[str, Any]) -> bool:
-    """Whether a rank runs a whole step by itself: no stage in parts, no rows of other ranks."""
-    mesh = parse_mesh(it["mesh"])
-    return mesh.pp == mesh.ep == mesh.cp == 1 and it["dtype"] == "fp64"
-
-
-@pytest.mark.parametrize("number", numbers(alone))
-def test_a_real_rank_keeps_for_its_backward_what_the_formula_says(real: Found, number: int) -> None:
-    """To the byte, in float64, without what the loss keeps, which is another one there."""
-    job, spec = job_of(CASES[number]), ALL[CASES[number]["spec"]]
+    spec, mesh = ALL[it["spec"]], job.mesh
     kinds = counted_kinds(spec, job, default_plan(spec))
     tokens = job.rows * job.length
     loss = 8 * tokens * spec.vocab_size + 8 * tokens + 8
-    for rank in range(job.mesh.world):
+    for rank, found in enumerate(real(number)[: mesh.world]):
         kind = next(kind for kind in kinds if kind.holds(rank))
-        assert kind.activation_bytes is not None
-        assert set(real(number)[rank]["kept"]) == {kind.activation_bytes - loss}
+        assert sum(shard for *_, shard in found["held"]) == kind.params == found["gradients"]
+        assert found["optimizer_bytes"] == kind.optimizer_bytes
+        assert sent(found["seen"], job, spec.d_model) == expected(kind)
+        # a rank runs a whole step by itself: no stage in parts, no rows of other ranks
+        if mesh.pp == mesh.ep == mesh.cp == 1 and it["dtype"] == "fp64":
+            assert kind.activation_bytes is not None
+            assert set(found["kept"]) == {kind.activation_bytes - loss}
 
 
 def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
-    """What really ran. Rows go where the router sends them: of these, only how often is compared;
-    and stages first ask each other whether they are there, in tensors of other sizes."""
-    hidden = job.rows * job.length * d_model * 8
+    """What really ran, but for groups of one rank. Rows go where the router sends them: of these,
+    only how often is compared; and stages first ask each other whether they are there, in tensors
+    of other sizes.
+    """
+    mesh, hidden = job.mesh, job.rows * job.length * d_model * 8
+    sizes = {"tp": mesh.tp, "dp": mesh.shard, "ep": mesh.ep, "cp": mesh.cp}
+    sizes["copies"] = mesh.expert_shard
     found: Counter[Any] = Counter()
     for kind, group, n_bytes, times in seen:
-        if group == "pp" and n_bytes != hidden:
-            continue
-        if one_of(job, group):
-            continue
-        found[kind, group, None if kind == "all-to-all" else n_bytes] += times
+        if sizes.get(group) != 1 and (group != "pp" or n_bytes == hidden):
+            found[kind, group, None if kind == "all-to-all" else n_bytes] += times
     return found
-
-
-def one_of(job: Job, group: str) -> bool:
-    """Whether it is a group of one rank, which sends nothing."""
-    sizes = {
-        "tp": job.mesh.tp,
-        "dp": job.mesh.shard,
-        "ep": job.mesh.ep,
-        "copies": job.mesh.expert_shard,
-        "cp": job.mesh.cp,
-    }
-    return sizes.get(group) == 1
 
 
 def expected(kind: Kind) -> Counter[Any]:

@@ -237,11 +237,11 @@ def test_what_torch_asked_says_how_small_sizes_may_be() -> None:
 
 
 # A matrix of a feed-forward, and one with twice its rows.
-UP, UP_TWICE = b'"up_proj": (d_ff, d_model)', b'"up_proj": (2 * d_ff, d_model)'
+UP, UP_TWICE = b'f"{name}.up_proj", width', b'f"{name}.up_proj", 2 * width'
 
 
 def test_a_constant_is_told_and_a_comment_is_not() -> None:
-    file = "formulas/ffn.py"
+    file = "formulas/feed_forward.py"
     source = fingerprints.source_of(file)
     assert source is not None
     recorded = {file: fingerprints.fingerprint(file)}
@@ -249,17 +249,17 @@ def test_a_constant_is_told_and_a_comment_is_not() -> None:
         "as it is": source,
         "line ends": source.replace(b"\n", b"\r\n"),
         "comment": source + b"\n# one more\n",
-        "docstring": source.replace(b"The tensors of one feed-forward", b"What is in one", 1),
+        "docstring": source.replace(b"Map x through a hidden width", b"Widen x to", 1),
     }
     for read in reads.values():
         assert fingerprints.changed([file], recorded, lambda _, r=read: r) is None
-    for right, wrong in ((UP, UP_TWICE), (b"if gated", b"if not gated")):
+    for right, wrong in ((UP, UP_TWICE), (b"if not part.gated", b"if part.gated")):
         assert right in source
         planted = source.replace(right, wrong, 1)
         assert fingerprints.changed([file], recorded, lambda _, p=planted: p) == file
     assert fingerprints.changed([file], recorded, lambda _: None) == file  # no sources here
     assert fingerprints.changed([file], recorded, lambda _: b"def (") == file
-    assert fingerprints.changed(["formulas/moe.py"], recorded) == "formulas/moe.py"
+    assert fingerprints.changed(["formulas/tape.py"], recorded) == "formulas/tape.py"
 
 
 def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
         with zipfile.ZipFile(archive, "w") as made:
             for file in (*package.rglob("*.py"), package / "proofs.json"):
                 source = file.read_bytes()
-                if file.name == "ffn.py" and file.parent.name == "formulas":
+                if file.name == "feed_forward.py" and file.parent.name == "formulas":
                     assert right in source
                     source = source.replace(right, planted)
                 made.writestr(f"metacount/{file.relative_to(package).as_posix()}", source)

@@ -1,0 +1,239 @@
+"""The forward of a model in order, as the formulas run it: shapes, FLOPs and bytes in letters.
+
+>>> from metacount.catalog import entry
+>>> from metacount.spec import Workload
+>>> parts = forward_parts(entry("llama-7b").spec(), Workload())
+>>> [(part.name, part.times) for part in parts]
+[('before the blocks', 1), ('layers 0-31', 32), ('after the blocks', 1)]
+>>> step = next(step for step in parts[1].steps if step.name == "self_attn.q_proj")
+>>> step.weight, step.result, step.flops, step.flops_value
+('[h·h_d, d]', '[B·S, h·h_d]', '2·B·S·d·h·h_d', 68719476736)
+"""
+
+from __future__ import annotations
+
+from metacount.algebra.writing import in_letters
+from metacount.formulas import ends
+from metacount.formulas.block import STORED, Given, layer_of, run_block
+from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.part import stack_name
+from metacount.formulas.pieces import Sizes, run_of, stream
+from metacount.formulas.run import EAGER
+from metacount.formulas.tape import Op, Store, Tape, Tensor
+from metacount.formulas.terms import SOURCE, TOKENS, Weight
+from metacount.frozen import frozen
+from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
+from metacount.textbook.rows import in_symbols
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metacount.files import Json
+
+# What an operation computes, by its name; that of a matrix is a product with its weight.
+EQUATIONS = {
+    "add": "x + y",
+    "attention kernel": "softmax(q·kᵀ)·v",
+    "cat": "[x, y]",
+    "centre": "x − mean(x)",
+    "exp": "exp(x)",
+    "gather": "x[index]",
+    "gelu": "x·Φ(x)",
+    "index": "x[index]",
+    "mask": "−∞ where the query must not see the key",
+    "mul": "x ⊙ y",
+    "nll_loss": "mean(−x[target])",
+    "normalise": "x / √(mean(x²) + ε)",
+    "relu": "max(x, 0)",
+    "rotate": "x ⊙ cos θ + turned(x) ⊙ sin θ",
+    "scores": "q·kᵀ",
+    "sigmoid": "1 / (1 + e⁻ˣ)",
+    "silu": "x·sigmoid(x)",
+    "softmax": "softmax(x)",
+    "sums of values": "weights·v",
+    "weigh": "x ⊙ w",
+}
+CASTS = {2: "to 16 bits", 4: "to float32", 8: "to float64"}
+
+
+@frozen
+class ForwardStep:
+    """One operation: its weight and its result, [rows, columns] in letters, and what it costs.
+
+    `saved` are the bytes that its backward needs and nothing before it did, where all is trained.
+    """
+
+    name: str
+    equation: str
+    weight: str
+    result: str
+    flops: str
+    flops_value: int
+    saved: str
+    saved_value: int
+
+
+@frozen
+class ForwardPart:
+    """Some steps of a forward: of what stands before the blocks, of blocks that are alike, ..."""
+
+    name: str
+    times: int
+    steps: tuple[ForwardStep, ...]
+
+
+@frozen
+class ForwardTable:
+    """The forward of a model by formula; `numbers` are those of its letters."""
+
+    workload: Workload
+    attention: str
+    parts: tuple[ForwardPart, ...]
+    numbers: dict[str, int]
+
+    @property
+    def matmul_flops(self) -> int:
+        """FLOPs of the whole forward."""
+        return sum(part.times * step.flops_value for part in self.parts for step in part.steps)
+
+    def to_dict(self) -> Json:
+        """Convert the table to plain data."""
+        return {
+            "workload": self.workload.to_dict(),
+            "attention": self.attention,
+            "matmul_flops": self.matmul_flops,
+            "letters": self.numbers,
+            "parts": [
+                {
+                    "part": part.name,
+                    "times": part.times,
+                    "steps": [vars(step) for step in part.steps],
+                }
+                for part in self.parts
+            ],
+            "source": "formula",
+        }
+
+
+def forward_table(spec: ModelSpec, workload: Workload, *, attention: str = EAGER) -> ForwardTable:
+    """Run the forward of `spec` in letters; attention is `eager`, `flash` or `sdpa`."""
+    letters, numbers = in_symbols(spec)
+    run = {
+        "batch_size": workload.batch_size,
+        "seq_len": workload.seq_len,
+        "source_len": workload.encoder_len if spec.has_encoder else 0,
+    }
+    symbols = legend.sympy_symbols(run)
+    numbers |= {symbols[name].name: size for name, size in run.items() if size}
+    sizes = Sizes(
+        batch_size=symbols["batch_size"],
+        seq_len=symbols["seq_len"],
+        source_len=symbols["source_len"],
+        value=DTYPE_BYTES[workload.dtype],
+        attention=attention,
+    )
+    parts = _Parts(letters, spec, sizes, numbers).found
+    return ForwardTable(workload=workload, attention=attention, parts=tuple(parts), numbers=numbers)
+
+
+def forward_parts(spec: ModelSpec, workload: Workload) -> tuple[ForwardPart, ...]:
+    """Return the parts of `forward_table`."""
+    return forward_table(spec, workload).parts
+
+
+class _Parts:
+    """Records the parts of a forward in order, blocks that are alike once."""
+
+    def __init__(
+        self, letters: ModelSpec, spec: ModelSpec, sizes: Sizes, numbers: dict[str, int]
+    ) -> None:
+        self.letters, self.spec, self.sizes, self.numbers = letters, spec, sizes, numbers
+        self.found: list[ForwardPart] = []
+        memory: Tensor | None = None
+        for stack, numbered in zip(letters.stacks, spec.stacks, strict=True):
+            of_encoder = spec.has_encoder and numbered is not spec.decoder
+            word = SOURCE if of_encoder else TOKENS
+            lead = f"{stack_name(spec, numbered)}: " if spec.has_encoder else ""
+            run = run_of(letters, sizes, of_encoder=of_encoder)
+            tape = Tape(run)
+            _, bias, queries = ends.embed(tape, letters, stack, word)
+            self._add(f"{lead}before the blocks", 1, tape)
+            alike: dict[object, list[int]] = {}
+            for index in range(numbered.n_layers):
+                alike.setdefault(layer_of(spec, numbered, index), []).append(index)
+            for indices in alike.values():
+                tape = Tape(run)
+                layer = layer_of(spec, numbered, indices[0])
+                given = Given(bias=bias, memory=memory, queries=queries)
+                run_block(tape, letters, layer, stream(tape, letters, word), given)
+                self._add(f"{lead}layers {ranges(indices)}", len(indices), tape)
+            tape = Tape(run)
+            x = ends.final_norm(tape, stack, stream(tape, letters, word))
+            if of_encoder:
+                store = Store(x.rows, letters.d_model, sizes.value)
+                memory = Tensor(store, letters.d_model, SOURCE, True)
+            else:
+                ends.unembed(tape, letters, x)
+            self._add(f"{lead}after the blocks", 1, tape)
+
+    def _add(self, name: str, times: int, tape: Tape) -> None:
+        weights = {one.name.removesuffix(".weight"): one for one in tape.weights}
+        known: set[Store] = set()
+        steps = []
+        for op in tape.ops:
+            fresh = [store for store in dict.fromkeys(op.saves) if store not in known]
+            known |= set(fresh)
+            steps.append(self._step(op, weights.get(op.name), fresh))
+        if steps:
+            self.found.append(ForwardPart(name=name, times=times, steps=tuple(steps)))
+
+    def _step(self, op: Op, weight: Weight | None, fresh: Sequence[Store]) -> ForwardStep:
+        flops, saved = op.flops, sum(store.bytes for store in fresh)
+        return ForwardStep(
+            name=op.name.removeprefix(STORED),
+            equation=_equation(op, weight),
+            weight=_shape(weight.shape) if weight is not None else "",
+            result=_shape((op.out.rows, op.out.columns)),
+            flops="" if is_zero(flops) else _written(flops),
+            flops_value=self._value(flops),
+            saved="" if is_zero(saved) else _written(saved),
+            saved_value=self._value(saved),
+        )
+
+    def _value(self, amount: Dim) -> int:
+        if isinstance(amount, int):
+            return amount
+        numbers = {letter: self.numbers[letter.name] for letter in amount.free_symbols}
+        return int(amount.subs(numbers))
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """Write numbers of layers in order, neighbours together.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    found: list[list[int]] = []
+    for index in indices:
+        if found and index == found[-1][-1] + 1:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+
+
+def _equation(op: Op, weight: Weight | None) -> str:
+    if weight is not None:
+        return "x·Wᵀ" if weight.rows else "W[index]"
+    return CASTS[op.out.width] if op.name == "cast" else EQUATIONS.get(op.name, "")
+
+
+def _shape(sizes: Sequence[Dim]) -> str:
+    return "[" + ", ".join(_written(size) for size in sizes) + "]"
+
+
+def _written(amount: Dim) -> str:
+    import sympy
+
+    return in_letters(sympy.factor_terms(sympy.sympify(amount)))
