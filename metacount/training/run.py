@@ -150,6 +150,9 @@ def told(
     by_layer: Counter[str] = Counter()
     for module, size in by_module.items():
         by_layer[program.place_of(module)] += size
+    state: Counter[str] = Counter()
+    for (_, tensor), size in found.optimizer_state.items():
+        state[tensor] += size
     flops = {phase: counter.flops(phase, "role") for phase in (FORWARD, BACKWARD, RECOMPUTE)}
     if program.targets is None and source != "given":
         notes += ("it has no output head: the loss is the sum of its hidden states",)
@@ -165,8 +168,8 @@ def told(
         buffer_bytes=ledger.sum(numbers["buffers"]),
         master_weight_bytes=ledger.sum(numbers["master weights"]),
         gradient_bytes=ledger.sum(numbers["gradients"]),
-        optimizer_bytes=sum(found.optimizer_state.values()),
-        optimizer_state=found.optimizer_state,
+        optimizer_bytes=sum(state.values()),
+        optimizer_state=dict(state),
         activation_bytes=ledger.sum(numbers["activations"]),
         activation_bytes_by_role=counter.kept_bytes("role"),
         activation_bytes_by_module=by_module,
