@@ -110,7 +110,7 @@ def train_transformers(
     """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.others.forward import as_it_runs
-    from metacount.training.others import BookByClass, foreign_program, said_of
+    from metacount.training.others import BookByClass, foreign_program
 
     module.eval()
 
@@ -122,14 +122,15 @@ def train_transformers(
         return Training(**{**vars(found), "notes": found.notes + said})
 
     try:
-        found, change, note = as_it_runs(module, measure)
+        found, widened = as_it_runs(module, measure)
     except (InputError, SpecError):
         raise
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
-    note += said_of(module, change)
-    return Training(**{**vars(found), "notes": found.notes + note})
+    if widened:
+        raise InputError(f"dtype: {names[1]}'s code does not run in {run.dtype}; choose fp32")
+    return found
 
 
 def told(
@@ -219,7 +220,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
             f"attention {setup.attention}: no fused operator ran; its code or its shapes "
             "have the products written out"
         )
-    said += found.said
+    said += [*found.said, *sorted(found.counter.said)]
     if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
         said.append(
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "

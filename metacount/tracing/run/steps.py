@@ -11,11 +11,9 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from metacount.measure.roles import ROLES
-from metacount.tracing.run.count import Amounts, WithSymbols
+from metacount.tracing.run.count import Amounts, Counted, WithSymbols
 from metacount.tracing.run.sizes import Sizes
 from metacount.training.counter import (
     BACKWARD,
@@ -46,24 +44,6 @@ class _Counter(WithSymbols, StepCounter):
     """Counts a step with symbols for sizes."""
 
     may_run = MAX_OPERATORS
-
-
-class _Counted(TorchFunctionMode):
-    """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """Give an empty tensor of as many counts, or let torch."""
-        given = kwargs or {}
-        bins, x = given.get("bins"), args[0] if args else None
-        if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
-            return x.new_empty(bins)
-        return func(*args, **given)
 
 
 def _with_symbols(sizes: Sizes) -> Made:
@@ -130,7 +110,7 @@ def traced_step(
     """Trace a quantity of a step that runs with symbols, by role (or operator) and layer."""
     by = "operator" if by_operator else "role"
     parts: Amounts = defaultdict(lambda: 0)
-    with _Counted():
+    with Counted():
         found = shares(program, quantity, roles, by, _with_symbols(sizes))
     for part, module, amount in found:
         parts[part, places.get(module)] += sizes.expr(amount)
