@@ -72,8 +72,11 @@ def grouped_result(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Make the empty result of a grouped product: torch's own kernel on meta takes bf16 alone."""
-    shape = [*a.shape[-2 if b.dim() == 2 else 0 : -1], b.shape[-1]]
+    """Make the empty result of a grouped product: torch's own kernel on meta takes bf16 alone.
+
+    Of the forms that have a price.
+    """
+    shape = [*a.shape[:-1], b.shape[-1]]
     if a.dim() == b.dim() == 2:
         assert ends is not None  # torch's signature allows None, its kernels do not
         shape.insert(0, ends.shape[0])

@@ -54,7 +54,7 @@ def test_grouped_product_meets_one_matrix_per_row() -> None:
 def test_a_grouped_product_on_meta_has_the_shape_of_a_real_one_in_any_type() -> None:
     ends = torch.tensor([2, 3, 8], dtype=torch.int32)
     for dtype in (torch.bfloat16, torch.float32):
-        for first, second in (((8, 16), (3, 16, 24)), ((16, 8), (8, 24)), ((3, 8, 16), (16, 8))):
+        for first, second in (((8, 16), (3, 16, 24)), ((16, 8), (8, 24))):
             a, b = torch.ones(first, dtype=dtype), torch.ones(second, dtype=dtype)
             real = torch._grouped_mm(a, b, ends)
             with ReferenceCounter():
