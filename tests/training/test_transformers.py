@@ -69,6 +69,16 @@ def test_a_real_step_of_each_type_holds_what_was_measured(name: str) -> None:
     assert transformers_on_meta(TYPES[name], run, Setup()) == found
 
 
+def test_a_router_that_widens_itself_as_it_first_runs() -> None:
+    config = small_config("switch_transformers")
+    found = metacount.train(config, RUN)
+    real = transformers_really(config, RUN, Setup())
+    assert (found.peak_bytes, found.optimizer_bytes) == (real["peak"], real["state"])
+    # every expert gets tokens; two moments and 4 bytes a tensor, of routers in float32
+    router = 3 * 6 * 48  # in 3 layers, 6 experts, 48 wide
+    assert found.gradient_bytes == 2 * (found.trainable_params + router)
+
+
 def test_both_sides_compute_the_same() -> None:
     theirs, ours = (metacount.train(LLAMA, RUN, reference=way) for way in (False, True))
     for figure in (

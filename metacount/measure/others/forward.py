@@ -66,24 +66,34 @@ def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, tuple[str
 
     A run in float32 is right for FLOPs, and for bytes of caches once they are halved: for no other.
     """
-    try:
-        return measure(), ()
-    except NeedsData:
-        raise
-    except RuntimeError as error:
-        short = [t for t in (*model.parameters(), *model.buffers()) if t.dtype in SHORT]
-        if not short:
-            raise
-        dtypes = [t.dtype for t in short]
-        for tensor in short:
-            tensor.data = tensor.data.float()
+    tensors = (*model.parameters(), *model.buffers())
+    dtypes = [t.dtype for t in tensors]
+
+    def attempt() -> T | RuntimeError:
         try:
-            return measure(), (WIDENED,)
-        except RuntimeError:
-            raise error from None
-        finally:
-            for tensor, dtype in zip(short, dtypes, strict=True):
-                tensor.data = tensor.data.to(dtype)
+            return measure()
+        except NeedsData:
+            raise
+        except RuntimeError as error:
+            return error
+
+    found = attempt()
+    if dtypes != [t.dtype for t in tensors]:  # Switch's router widens itself where it first runs
+        found = attempt()
+    if not isinstance(found, RuntimeError):
+        return found, ()
+    short = [t for t in tensors if t.dtype in SHORT]
+    before = [t.dtype for t in short]
+    for tensor in short:
+        tensor.data = tensor.data.float()
+    try:
+        widened = attempt() if short else found
+    finally:
+        for tensor, dtype in zip(short, before, strict=True):
+            tensor.data = tensor.data.to(dtype)
+    if isinstance(widened, RuntimeError):
+        raise found
+    return widened, (WIDENED,)
 
 
 def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> MeasuredRun:

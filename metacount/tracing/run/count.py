@@ -68,6 +68,14 @@ class OneExpert(Ordinary):
         return 1
 
 
+class EveryExpert(Ordinary):
+    """Every expert of a list gets all tokens: all have gradients, of whose sizes alone is asked."""
+
+    @staticmethod
+    def _share(choices: int, experts: int) -> list[int]:
+        return [choices] * experts
+
+
 class WithSymbols(FlopCounter):
     """Counts with symbols for sizes, and not for ever."""
 

@@ -27,6 +27,7 @@ from metacount.tracing.run.build import (
 )
 from metacount.tracing.run.count import (
     Amounts,
+    EveryExpert,
     OneExpert,
     TracedRun,
     traced_forward,
@@ -34,7 +35,7 @@ from metacount.tracing.run.count import (
 )
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
-from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, Way, apart
+from metacount.tracing.run.source import IDLE, OF_PARAMS, OF_TENSORS, As, Built, Way, apart
 from metacount.tracing.run.steps import measured_step, traced_step
 from metacount.tracing.solve.layers import places_by_name
 from metacount.training.others import BookByClass, foreign_program
@@ -105,7 +106,8 @@ class TransformersTrace:
             with with_symbols(type(self._module)), self.sizes.tracing():
                 program = foreign_program(self._module, run, setup)
                 assert isinstance(program.book, BookByClass)
-                program.book.ordinary = OneExpert(run.seq_len - 1)
+                experts = EveryExpert if quantity.startswith(OF_TENSORS) else OneExpert
+                program.book.ordinary = experts(run.seq_len - 1)
                 amounts = traced_step(
                     program,
                     quantity,
