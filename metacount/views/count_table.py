@@ -17,6 +17,8 @@ FIGURES = (
     "params",
     "active_params",
     "active_params_no_embed",
+    "text_params",
+    "text_active_params",
     "param_bytes",
     "matmul_flops",
     "causal_matmul_flops",
@@ -40,6 +42,8 @@ FIGURES = (
 # What few models have: a row only where one of the models does.
 RARE = (
     *(name for name in FIGURES if name.startswith("mtp_")),
+    "text_params",
+    "text_active_params",
     "cross_kv_cache_bytes",
     "state_bytes",
 )
