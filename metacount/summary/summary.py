@@ -163,6 +163,9 @@ class OfTransformers(ModuleSummary):
         if found.unknown_routing:
             text = f"no number of experts per token is known for {found.unknown_routing[0]}"
             self.notes = (f"active parameters unknown: {text}",)
+        if found.text_params != found.params and found.text_active_params is not None:
+            text = f"of the text model, which alone runs, {found.text_active_params:,}"
+            self.notes += (f"active parameters are of all towers; {text}",)
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
         fresh = copied_on_meta(self._module)

@@ -22,6 +22,8 @@ FIGURES = {
     "active_params": "used for one token",
     "least_active_params": "the least, with zero experts alone; FLOPs are of the most",
     "active_params_no_embed": "without the token table",
+    "text_params": "of the text part alone",
+    "text_active_params": "used for one token of text",
     "param_bytes": "of all parameters",
     "matmul_flops": "forward, 2 per multiply-add, attention in full",
     "causal_matmul_flops": "forward, attention over the pairs that the mask keeps",
@@ -49,6 +51,8 @@ PREDICTION = tuple(name for name in FIGURES if name.startswith("mtp_"))
 # What few models have: shown where a model has it.
 RARE = (
     "least_active_params",
+    "text_params",
+    "text_active_params",
     "cross_kv_cache_bytes",
     "state_bytes",
     "dense_attention_flops",

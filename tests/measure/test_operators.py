@@ -51,6 +51,21 @@ def test_grouped_product_meets_one_matrix_per_row() -> None:
     assert counted(lambda: torch._grouped_mm(x, w, ends)) == {"aten._grouped_mm": 2 * 6 * 8 * 16}
 
 
+def test_a_grouped_product_on_meta_has_the_shape_of_a_real_one_in_any_type() -> None:
+    ends = torch.tensor([2, 3, 8], dtype=torch.int32)
+    for dtype in (torch.bfloat16, torch.float32):
+        for first, second in (((8, 16), (3, 16, 24)), ((16, 8), (8, 24))):
+            a, b = torch.ones(first, dtype=dtype), torch.ones(second, dtype=dtype)
+            real = torch._grouped_mm(a, b, ends)
+            with ReferenceCounter():
+                made = torch._grouped_mm(a.to("meta"), b.to("meta"), ends.to("meta"))
+            assert (made.shape, made.stride(), made.dtype) == (
+                real.shape,
+                real.stride(),
+                real.dtype,
+            )
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_fused_attention(device: str) -> None:
     q = torch.randn(2, 3, 5, 7, device=device)

@@ -240,14 +240,6 @@ from metacount.measure.others import transformers_private as theirs
 config = LlamaConfig()
 theirs.use_eager_attention(config)
 assert config._attn_implementation == theirs.attention_way(config) == "eager"
-before = config._experts_implementation
-with theirs.experts_as(config, "batched_mm"):
-    assert config._experts_implementation == "batched_mm"
-assert config._experts_implementation == before
-with theirs.experts_as(config, None):
-    assert config._experts_implementation == before
-    config._experts_implementation = "grouped_mm"
-assert config._experts_implementation == before
 space, name, check = theirs.type_check()
 check("width", 3, int)
 try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.allocations import Alive
 from helpers.release import one_in
 from helpers.sharding_specs import ALL, SPECS
 from helpers.sharding_told import as_told, job
@@ -18,8 +19,10 @@ import metacount
 from metacount.errors import InputError, SpecError
 from metacount.formulas import kept_sharding, sharding, traffic
 from metacount.formulas.kept_moe import rows_kept
+from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_engine import Measuring, measured_kinds
 from metacount.sharding.engine import ring
+from metacount.sharding.engine.optimizer import OPTIMIZERS
 from metacount.sharding.engine.world import fake_world
 from metacount.sharding.formula import kinds as by_formula
 from metacount.sharding.formula.kinds import counted_kinds
@@ -147,6 +150,54 @@ def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -
             (kind,) = kinds(spec, job("dp=1", dtype=dtype), default_plan(spec))
             assert kind.activation_bytes == whole.activation_bytes > 0
             assert (kind.micro_batches_kept, kind.recomputed_bytes) == (1, 0)
+
+
+def on_one_rank(name: str, measured: bool, setup: metacount.Setup, **run: Any) -> tuple[Kind, int]:
+    """The one rank of a mesh, and the peak of the step without buffers."""
+    spec = SPECS[name]
+    work = metacount.Workload(batch_size=1, **run)
+    whole = metacount.train(spec, work, setup, reference=True)
+    how = {key: getattr(setup, key) for key in ("optimizer", "attention", "checkpointing")}
+    kinds = measured_kinds if measured else counted_kinds
+    (kind,) = kinds(spec, job("dp=1", **how, **run), default_plan(spec))
+    return kind, whole.peak_bytes - whole.peak_parts["buffers"]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_loss_and_the_step_are_at_the_peak_what_they_are_measured_to_be(measured: bool) -> None:
+    flash = metacount.Setup(attention="flash", foreach=True)
+    kind, peak = on_one_rank("llama", measured, flash, seq_len=1021, dtype="bf16")
+    assert kind.loss_bytes == 2 * 4 * 1021 * 53  # the log-softmax of 53 logits, and they
+    assert kind.total_bytes + 4 == peak  # the gradient of the loss itself
+    assert kind.parts["loss_bytes"]
+    kind, peak = on_one_rank("llama", measured, flash, seq_len=2, dtype="bf16")
+    assert kind.total_bytes + 2 * 2 * 8 == peak  # tokens and targets, which the backward kept
+    assert kind.parts["step_bytes"] == kind.gradient_bytes
+
+
+def test_a_real_step_of_each_optimizer_holds_as_many_copies() -> None:
+    sizes = (7, 13, 11 * 5)
+    for name, copies in STEP_COPIES.items():
+        held = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
+        for p in held:
+            p.grad = torch.ones_like(p)
+        made = OPTIMIZERS[name](held)
+        for group in made.param_groups:
+            group["foreach"] = True
+        made.step()
+        with Alive() as alive:
+            made.step()
+        assert alive.most == 4 * copies * sum(sizes), name
+
+
+@pytest.mark.parametrize("name", one_in(9, SPECS))
+def test_what_comes_and_goes_is_no_more_than_its_bound(name: str) -> None:
+    for dtype in ("fp32", "bf16"):
+        for checkpointing in ("none", "full"):
+            for length in (29, 257):
+                setup = metacount.Setup(checkpointing=checkpointing, foreach=True)
+                kind, peak = on_one_rank(name, False, setup, seq_len=length, dtype=dtype)
+                assert peak <= kind.most_bytes
 
 
 def test_stages_keep_as_many_micro_batches_as_their_schedule_says() -> None:

@@ -160,6 +160,7 @@ def test_a_composite_counts_the_whole_and_shows_the_text_model() -> None:
     found = measure_any_params(build_transformers(config)[0])
     alone = measure_any_params(build_transformers({"model_type": "gemma3_text", **text})[0])
     assert found.text_params == alone.params
+    assert found.text_active_params == alone.active_params
     assert found.params > alone.params
     assert found.by_role["attention"] == alone.by_role["attention"]
     # the projector's norm is the only one that is not the text model's or the tower's
