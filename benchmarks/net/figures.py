@@ -127,8 +127,8 @@ def training(name: str, attention: str) -> Iterator[Data]:
             yield {f"{part} {dtype} {kept}": f"refused: {error.field}"}
             continue
         refused = {what: _refusal(why, _fields()) for what, why in step.pop("uncovered").items()}
+        del step["workload"], step["freeze"]
         shown = {what: value for what, value in step.items() if value not in (None, [])}
-        shown = {what: shown[what] for what in shown if what not in ("workload", "freeze")}
         yield {f"{part} {dtype} {kept}": {**shown, "refused": refused}}
 
 

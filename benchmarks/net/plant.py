@@ -16,9 +16,10 @@ from pathlib import Path
 
 from run import ROOT, kind_of, run
 
+MODELS = "(gpt2|gpt3-175b|deepseek-67b|llama-7b|mixtral-8x7b|lama)"
 ROWS = (
-    r'"(gpt2|gpt3-175b|llama-7b|deepseek-67b|mixtral-8x7b)"|configs\("(llama|gpt2)"\)'
-    r"|(count|tree|verify|train|formula|models|shard|check) (gpt2|gpt3-175b|llama-7b|lama)?( |$)"
+    rf"^(?!.*(-from-code|-all-sizes)).*(\"{MODELS}\"|configs\(\"(llama|gpt2)\"|^@80 models"
+    rf"|(count|formula|shard|tree|verify|check \S+) {MODELS}( |$)|train {MODELS} --formula)"
 )
 # what is wrong, in which file, the text there, and what stands in its place
 PLANTS = (
