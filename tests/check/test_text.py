@@ -12,8 +12,8 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metacount.algebra.bounded import parse
 from metacount.algebra.exact import is_whole, is_zero, plain, value_at
-from metacount.algebra.text import parse
 from metacount.algebra.text import read as read_text
 from metacount.errors import InputError
 

@@ -23,8 +23,8 @@ from metacount.formulas.named import tensors_by_path
 from metacount.formulas.part import Part, chosen_tensors
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
+from metacount.summary.training_step import train_reference
 from metacount.textbook.training.chosen import COMPARED, count_step
-from metacount.training.run import train_reference
 
 STRUCTURES = with_logits()
 

@@ -13,10 +13,10 @@ from metacount.errors import SpecError
 from metacount.formulas import backward, kept_masks, kept_model
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
+from metacount.summary.training_step import train_reference
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.training import TrainingCount, training_count
 from metacount.training.result import Training
-from metacount.training.run import train_reference
 from metacount.training.setup import Setup
 
 FIGURES = (

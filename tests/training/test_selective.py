@@ -13,8 +13,8 @@ from metacount.errors import SpecError
 from metacount.formulas import kept_selected
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
+from metacount.summary.training_step import train_reference
 from metacount.textbook.training import training_count
-from metacount.training.run import train_reference
 from metacount.training.setup import Setup
 
 
