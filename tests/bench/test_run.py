@@ -125,7 +125,7 @@ def test_a_wrong_count_of_the_mask_is_caught() -> None:
     prepare.refuse_miscount(variant, seen)
     assert seen.masked_flops is not None
     wrong = replace(seen, masked_flops=seen.masked_flops + 2)
-    with pytest.raises(prepare.Refused, match="pairs that the mask keeps"):
+    with pytest.raises(prepare.Refused):
         prepare.refuse_miscount(variant, wrong)
 
 

@@ -407,7 +407,7 @@ def test_of_a_file_of_ones_own(tmp_path: Any, capsys: pytest.CaptureFixture[str]
         assert said in printed.err
         assert printed.out == ""
     assert "no such file" in refused(capsys, "flow", f"{tmp_path}/no.py:X", "--input", "2")
-    assert "is for FILE.py:NAME" in refused(capsys, "flow", "gpt2", "--input", "2")
+    assert "FILE.py" in refused(capsys, "flow", "gpt2", "--input", "2")
 
 
 CONFIGS = {

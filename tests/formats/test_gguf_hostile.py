@@ -159,5 +159,5 @@ def test_without_the_library_the_remedy_is_said(
 def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.gguf", "llama")
     monkeypatch.setattr(gguf_header, "MAX_HEADER_BYTES", 2000)
-    with pytest.raises(InputError, match="its header is longer than 2000 bytes"):
+    with pytest.raises(InputError, match="2000"):
         read_header(path)

@@ -179,7 +179,7 @@ def test_any_structure_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:
 
 def test_embeddings_that_go_nowhere_have_no_formula_for_training() -> None:
     spec, run = made(n_altup_inputs=1, **PER_LAYER), Pass(batch_size=1, seq_len=9)
-    with pytest.raises(SpecError, match=r"^n_altup_inputs has no formula for training: of one cop"):
+    with pytest.raises(SpecError, match="n_altup_inputs"):
         backward_matmul_flops_by_role(spec, run)
     two = spec.replace(n_altup_inputs=2)
     by_role = backward_matmul_flops_by_role(two, run)

@@ -252,5 +252,5 @@ def test_the_shared_head_is_the_model_s() -> None:
 
 @pytest.mark.parametrize("id", ["mamba-2.8b", "zamba2-7b", "bert-base", "gemma2-2b"])
 def test_a_model_that_modules_do_not_go_with_is_refused_in_words_of_python(id: str) -> None:
-    with pytest.raises(SpecError, match=r"; (choose .*, or )?pass n_mtp_layers=None$"):
+    with pytest.raises(SpecError, match="n_mtp_layers"):
         entry(id).spec().replace(n_mtp_layers=1)

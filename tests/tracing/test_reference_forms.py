@@ -347,7 +347,7 @@ def test_a_cache_of_one_byte_is_half_as_large() -> None:
 
 
 def test_what_no_module_of_ours_has() -> None:
-    with pytest.raises(NotTraced, match="nothing is measured of state_bytes"):
+    with pytest.raises(NotTraced, match="state_bytes"):
         form("llama-7b", "state_bytes")
 
 

@@ -185,12 +185,12 @@ def test_triangular_solve_by_hand() -> None:
 
 def test_an_unknown_operator_is_an_error() -> None:
     a = torch.empty(3, 3, device="meta")
-    with pytest.raises(UncountedOp, match="neither priced nor known"):
+    with pytest.raises(UncountedOp):
         flops_of(torch.ops.aten.linalg_qr.default, (a,), a)
 
 
 def test_a_question_about_data_is_an_error() -> None:
-    with pytest.raises(NeedsData, match="asks for the value"):
+    with pytest.raises(NeedsData):
         Ordinary(last_position=3).item(torch.empty((), device="meta"))
 
 
