@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +210,7 @@ def test_a_huge_file_is_not_read(capsys: pytest.CaptureFixture[str], tmp_path: P
     file = tmp_path / "huge.json"
     with file.open("wb") as sparse:
         sparse.truncate(2**40)
-    start = time.perf_counter()
     assert f"at most {MAX_FILE_BYTES}" in refused(capsys, "count", str(file))
-    assert time.perf_counter() - start < 1
 
 
 def test_a_file_at_its_limits_and_one_more(

