@@ -17,7 +17,10 @@ from helpers.processor_time import ProcessorTime
 from helpers.release import DAY, is_of_the_day
 from hypothesis import settings
 
-os.environ.setdefault("COLUMNS", "100")
+# The same terminal, language and threads wherever the tests run; a test of others sets them.
+for name in ("LC_ALL", "LC_MESSAGES", "LANG", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(name, None)
+os.environ.update(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # loaded by processes that are started with its folder on their path; some Pythons have another one
 collect_ignore = ["mutation/sitecustomize.py"]
