@@ -149,5 +149,5 @@ def test_nothing_goes_on_unseen() -> None:
     rounded_up = -(-n // 3)  # what a number of chunks is
     assert (rounded_up, rounded_up.text) == (3, "(0 - ((0 - n) // 3))")
     for hidden in (lambda: n**2, lambda: n / 2, lambda: divmod(n, 2), lambda: n & 1):
-        with pytest.raises(NotRecorded, match="an operation that is not recorded"):
+        with pytest.raises(NotRecorded):
             hidden()
