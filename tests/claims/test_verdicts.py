@@ -445,7 +445,7 @@ def test_what_a_context_adds_to_a_token() -> None:
 @pytest.mark.parametrize("lengths", [(0, 2), (2, 2), (3, 2), (-1, 2)])
 def test_a_longer_length_comes_second(lengths: tuple[int, int]) -> None:
     start, end = lengths
-    with pytest.raises(SpecError, match="the second length is the longer one"):
+    with pytest.raises(SpecError):
         judge_claim(with_options("mamba2-decode", **{"from": start, "to": end}))
 
 
