@@ -100,8 +100,8 @@ def test_two_norms_of_one_input_keep_it_once() -> None:
 def test_what_has_no_formula_is_refused() -> None:
     run = Pass(batch_size=3, seq_len=5)
     windows = {"position": "alibi", "window": 3, "window_pattern": "LG"}
-    with pytest.raises(SpecError, match="window_pattern has no formula for training with a bias"):
+    with pytest.raises(SpecError, match="window_pattern"):
         block_terms(ModelSpec.from_dict({**TINY, **windows}), run, 5, rotated=False)
     some = {"n_layers": 5, "mixer_pattern": "ANA", "nope_every": 2}
-    with pytest.raises(SpecError, match="nope_every has no formula for training in letters beside"):
+    with pytest.raises(SpecError, match="nope_every"):
         closed_form(ModelSpec.from_dict({**TINY, **some}), Workload(seq_len=8), "activation_bytes")
