@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, one_line
 from helpers.release import one_in
 from helpers.small_configs import SMALL
 from hypothesis import given, settings
@@ -227,4 +227,4 @@ def test_remedies_in_the_words_of_the_medium(
 def test_errors_speak_of_the_keys_of_the_config(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         spec_from_config(config)
-    assert str(caught.value).startswith(message)
+    assert one_line(caught.value).startswith(message)
