@@ -195,7 +195,7 @@ def test_a_tensor_that_may_change_the_model_is_named(
     tmp_path: Path, tensors: list[tuple[str, tuple[int, ...]]], message: str
 ) -> None:
     path = written(tmp_path / "a.gguf", "llama", tensors=tensors)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message or None):
         find_model(path)
 
 

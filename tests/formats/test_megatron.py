@@ -238,7 +238,7 @@ def test_rope_and_norms_of_other_kinds(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)) as error:
+    with pytest.raises(InputError, match=re.escape(message) or None) as error:
         read(tmp_path, text)
     assert "\n" not in str(error.value)
 

@@ -115,7 +115,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 def test_a_file_that_is_none_of_nanogpt(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "config.py"
     file.write_text(text)
-    with pytest.raises(InputError, match=re.escape(message)) as error:
+    with pytest.raises(InputError, match=re.escape(message) or None) as error:
         find_model(str(file))
     assert "\n" not in str(error.value)
 

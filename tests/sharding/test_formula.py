@@ -184,7 +184,7 @@ def test_what_leaves_a_rank_without_something_is_refused(
     name: str, changes: dict[str, Any], mesh: str, said: str, formula: bool
 ) -> None:
     spec = SPECS[name].replace(**changes)
-    with pytest.raises((InputError, SpecError), match=said):
+    with pytest.raises((InputError, SpecError), match=said or None):
         metacount.shard(spec, mesh, train=True, seq_len=1, formula=formula)
 
 

@@ -214,7 +214,7 @@ def test_remote_code_is_never_run_and_said() -> None:
     ],
 )
 def test_a_wrong_config_is_one_clear_line(change: dict[str, Any], match: str) -> None:
-    with pytest.raises(SpecError, match=match) as caught:
+    with pytest.raises(SpecError, match=match or None) as caught:
         build_transformers({**TINY_MIXTRAL, **change})
     one_line(caught.value)
 
