@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.processor_time import ProcessorTime
-from helpers.release import DAY, is_of_the_day
+from helpers.release import DAY, is_of_the_day, not_today
 from hypothesis import settings
 
 # The same terminal, language and threads wherever the tests run; a test of others sets them.
@@ -49,15 +49,21 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose and order the tests; mark those that need no torch.
 
-    Of what `make release` tries, some is tried today.
+    Of what `make release` tries, some is tried today; `make release` tries all of it.
     """
-    if config.option.markexpr == "not release":
+    expression = config.option.markexpr
+    if "not release" in expression and "daily" not in expression:
         for item in items:
             if is_of_the_day(item.nodeid):
                 item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "release"]
+        left_out = [*not_today(items)]
+    else:
+        left_out = [item for item in items if item.get_closest_marker("daily")]
+    for item in left_out:
+        item.add_marker("release")
     if (seed := config.getoption("--shuffle")) is not None:
         random.Random(seed).shuffle(items)
-    if "fast" in config.option.markexpr:
+    if "fast" in expression:
         from fast import fast_files
 
         files = {*fast_files()}
@@ -68,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Where only fast tests are asked for, torch must not have been loaded."""
-    if item.config.getoption("-m") == "fast" and "torch" in sys.modules:
+    if "fast" in item.config.getoption("-m") and "torch" in sys.modules:
         pytest.fail("a test that is marked fast has loaded torch", pytrace=False)
 
 
