@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import assert_readable, refused, run
+from helpers.release import daily
 
 from metacount.cli import COMMANDS, main
 from metacount.formulas import model as formulas
@@ -191,6 +192,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["count", "gpt2"]) == 130
 
 
+@daily(3)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_without_unicode_is_no_crash(encoding: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
@@ -200,6 +202,7 @@ def test_a_terminal_without_unicode_is_no_crash(encoding: str) -> None:
         assert "6,738,415,616" in done.stdout
 
 
+@daily(2)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_json_is_json_wherever_it_is_written(encoding: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}

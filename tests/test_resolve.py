@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run_json
 from helpers.miniatures import TINY, TINY_PARAMS
+from helpers.release import daily
 
 from metacount import files as json_file
 from metacount.cli import main
@@ -22,6 +23,7 @@ from metacount.settings import parse_settings
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 
 
+@daily(5)
 @pytest.mark.parametrize("name", ["llama-7b", "bert-base", "deepseek-v3", "gpt2", "gemma3-1b"])
 def test_every_path_of_a_model_sets_its_field(name: str) -> None:
     spec = find_model(name).spec
@@ -171,6 +173,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 }
 
 
+@daily(3)
 @pytest.mark.parametrize("case", BAD_FILES)
 @pytest.mark.parametrize("command", ["count", "formula"])
 def test_a_bad_file_is_refused_in_one_line(

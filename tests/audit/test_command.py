@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 from helpers import ROOT
+from helpers.release import daily
 
 from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
@@ -49,6 +50,7 @@ def test_the_readme_counts_what_there_is() -> None:
     assert f"{len(unread)} of the sources are papers or posts that were not looked up" in README
 
 
+@daily(2)
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

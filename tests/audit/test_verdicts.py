@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
+from helpers.release import daily
 
 import metacount
 from metacount import entry
@@ -148,6 +149,7 @@ def test_ours_is_the_count_that_everything_else_is_compared_with() -> None:
     assert full == weights + 24 * 4 * 64 * 64 * n * n
 
 
+@daily(4)
 @pytest.mark.parametrize("formula", JUDGED, ids=lambda f: f.id)
 def test_a_planted_mistake_changes_the_verdict(formula: Formula) -> None:
     """Each term twice, and each term left out: the numbers or what accounts for them change."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
+from helpers.release import daily
 
 from metacount.bench import ceiling, grid
 from metacount.bench.layers import ffn
@@ -265,6 +266,7 @@ def test_plot_of_results(capsys: pytest.CaptureFixture[str], tmp_path: Path, sav
         assert text in curves
 
 
+@daily(2)
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_other_formats(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str, magic: bytes

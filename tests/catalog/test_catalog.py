@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.catalog_counts import IDS, MEASURED, words
+from helpers.release import daily
 
 from metacount import catalog, units
 from metacount.errors import SpecError
@@ -194,6 +195,7 @@ def test_low_confidence_is_never_silent() -> None:
     assert silent == []
 
 
+@daily(3)
 @pytest.mark.parametrize("id", sorted(MEASURED))
 def test_our_count_is_what_others_measured(id: str) -> None:
     spec, theirs = catalog.entry(id).spec(), MEASURED[id]

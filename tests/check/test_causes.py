@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers import causes
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount.check.explain import difference as explained
@@ -109,6 +109,7 @@ def test_the_terms_are_the_whole_difference(name: str, first: int) -> None:
             assert sympy.simplify(sympy.expand(total - result.difference)) == 0
 
 
+@daily(6)
 @pytest.mark.parametrize(
     ("text", "model", "words"),
     [
@@ -269,6 +270,7 @@ def _ints(formula: Any) -> Any:
     return count
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("formula", "words"),
     [

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.release import daily
 
 from metacount.cli import main
 
@@ -75,6 +76,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@daily(3)
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_no_line_is_too_wide(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -124,6 +124,7 @@ def test_floats(tmp_path: Path) -> None:
     assert judge(tmp_path, text, "thirds").verdict == "wrong"
 
 
+@daily(8)
 @pytest.mark.parametrize(
     ("body", "said"),
     one_in(
@@ -155,6 +156,7 @@ def test_misbehaviour_is_one_clear_line(tmp_path: Path, body: str, said: str) ->
     assert "mine.py:f" in one_line(error.value)
 
 
+@daily(5)
 @pytest.mark.parametrize(
     ("text", "said"),
     one_in(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, one_line
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -203,6 +203,7 @@ MISBEHAVING = {
 }
 
 
+@daily(9)
 @pytest.mark.parametrize("name", one_in(2, MISBEHAVING))
 def test_a_function_of_a_file_ends_in_time_with_all_it_started(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

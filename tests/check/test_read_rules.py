@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import find_model
 from metacount.algebra.recorded import NotRecorded, Recorded
@@ -44,6 +44,7 @@ def refused(sheet: Worksheet, numbers: dict[str, int]) -> str | None:
     return None
 
 
+@daily(4)
 @pytest.mark.parametrize(
     "name",
     one_in(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import Workload, entry, find_model
@@ -50,6 +50,7 @@ def with_arguments(
     return n_layers * block + d_model + (1 if tied else 2) * vocab_size * d_model
 
 
+@daily(12)
 @pytest.mark.parametrize("function", [general, with_arguments])
 @pytest.mark.parametrize(
     "model",

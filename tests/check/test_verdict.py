@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers.miniatures import miniature
+from helpers.release import daily
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
@@ -80,6 +81,7 @@ def test_equal_here_with_its_condition_and_a_small_counterexample() -> None:
     assert (found.theirs, found.ours) == (12, 16)
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("text", "model", "quantity", "where"),
     [
@@ -270,6 +272,7 @@ def assert_parts_sum(spec: ModelSpec) -> None:
         assert sympy.expand(total - truth.expr) == 0, quantity
 
 
+@daily(11)
 @pytest.mark.parametrize("model", KINDS)
 def test_the_parts_sum_to_the_count(model: str) -> None:
     assert_parts_sum(entry(model).spec())
@@ -304,6 +307,7 @@ VARIANTS = [
 ]
 
 
+@daily(8)
 @pytest.mark.parametrize(("model", "changes"), VARIANTS)
 def test_the_parts_of_a_changed_model_sum_to_its_count(
     model: str, changes: dict[str, object]

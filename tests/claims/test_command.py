@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from helpers.changed_claims import changed
+from helpers.release import daily
 
 from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
@@ -26,6 +27,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
+@daily(2)
 @pytest.mark.parametrize("width", ["80", "100"])
 def test_the_list_fits_and_ends_with_the_counts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
@@ -41,6 +43,7 @@ def test_the_list_fits_and_ends_with_the_counts(
         assert f"  {claim.id}" in lines
 
 
+@daily(2)
 @pytest.mark.parametrize("width", ["80", "100"])
 def test_whole_computations_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str

@@ -9,6 +9,7 @@ import time
 import pytest
 from helpers.command_line import assert_readable, number, run, run_json
 from helpers.miniatures import TINY_PARAMS
+from helpers.release import daily
 
 from metacount import catalog
 from metacount.cli import main
@@ -119,6 +120,7 @@ def test_huge_workloads_are_exact_and_quick(capsys: pytest.CaptureFixture[str]) 
     assert time.perf_counter() - start < 10
 
 
+@daily(7)
 @pytest.mark.parametrize("name", catalog.ids())
 def test_every_model_of_the_catalog_with_a_spec_is_counted(
     capsys: pytest.CaptureFixture[str], name: str

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily
 
 import metacount
 from metacount import catalog
@@ -25,6 +26,7 @@ LENGTHS = {
 }
 
 
+@daily(6)
 @pytest.mark.parametrize(("name", "length"), LENGTHS.items())
 def test_every_command_runs_what_the_model_can_run(
     capsys: pytest.CaptureFixture[str], name: str, length: int

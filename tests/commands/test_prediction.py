@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily
 
 from metacount import catalog
 from metacount.cli import main
@@ -84,6 +85,7 @@ def test_columns_and_fields_know_them(capsys: pytest.CaptureFixture[str]) -> Non
     assert "num_nextn_predict_layers" in field["elsewhere"]
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "arguments",
     [

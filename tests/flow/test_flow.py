@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import refused, run, run_json
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from torch import Tensor
 
 import metacount
@@ -100,6 +100,7 @@ def test_parallel_branches_are_added_with_their_factors(
     assert said in text
 
 
+@daily(13)
 @pytest.mark.parametrize("name", one_in(11, BUILT))
 def test_the_steps_of_every_model_add_up(name: str) -> None:
     spec = catalog.entry(name).spec()
@@ -141,6 +142,7 @@ def value(term: str, letters: dict[str, int]) -> Any:
     return eval(text, {"__builtins__": {}}, whole)
 
 
+@daily(14)
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("name", one_in(5, (*KINDS, *MIXERS)))
 def test_every_step_is_explained_and_its_letters_hold_at_other_sizes(
@@ -309,6 +311,7 @@ def test_a_config_runs_transformers_own_module(capsys: pytest.CaptureFixture[str
     assert ours["matmul_flops"] == theirs["matmul_flops"]
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("name", "width"), [("deepseek-v3", 80), ("t5-small", 80), ("type:mixtral", 80), ("gpt2", 120)]
 )
@@ -335,6 +338,7 @@ WRONG = [
 ]
 
 
+@daily(3)
 @pytest.mark.parametrize(("arguments", "said"), WRONG)
 def test_a_wrong_request_is_one_line(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
@@ -448,6 +452,7 @@ CONFIGS = {
 }
 
 
+@daily(3)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_letters_of_a_config_hold_for_another(kind: str) -> None:
     config = {"model_type": kind, "num_hidden_layers": 4, **CONFIGS[kind]}
@@ -500,6 +505,7 @@ def computed(equation: str, names: dict[str, Any]) -> Tensor:
     return result
 
 
+@daily(4)
 @pytest.mark.parametrize("activation", ["silu", "relu", "relu2", "gelu_tanh", "sigmoid"])
 @pytest.mark.parametrize("name", ["gpt2", "gemma2-2b", "llama-7b"])
 def test_equations_of_norms_and_feed_forwards_give_what_the_modules_give(

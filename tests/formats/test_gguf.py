@@ -10,6 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader
 from helpers.command_line import refused, run, run_json
 from helpers.gguf_files import ARCHITECTURES, D, M, large, tensors_of, written
+from helpers.release import daily
 
 from metacount import catalog
 from metacount.cli import main
@@ -33,6 +34,7 @@ def test_every_architecture_that_is_read_is_written_here() -> None:
     assert set(ARCHITECTURES) == set(READ)
 
 
+@daily(8)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_four_witnesses_agree(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "small.gguf", name, kind=Q8)
@@ -55,6 +57,7 @@ def _values(shape: tuple[int, ...]) -> int:
     return n
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "changes", [{"experts": True}, {"tied": True}, {"experts": True, "tied": True}]
 )

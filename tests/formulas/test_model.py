@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
+from helpers.release import daily
 
 from metacount.errors import SpecError
 from metacount.formulas import block, model, stack
@@ -338,6 +339,7 @@ SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
 SEQ_LENS = (9, 3, 4)
 
 
+@daily(3)
 @pytest.mark.parametrize(("spec", "sizes"), SIZES)
 def test_arrays_and_symbols_give_what_ints_give(
     spec: ModelSpec, sizes: dict[str, tuple[int, ...]]

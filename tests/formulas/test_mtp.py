@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import daily
 from helpers.same_tensors import unmatched
 from helpers.small_specs import DENSE, MLA, MOE
 
@@ -129,6 +130,7 @@ def test_flops_by_hand() -> None:
     }
 
 
+@daily(5)
 @pytest.mark.parametrize("name", SPECS)
 def test_modules_on_meta_have_the_same(name: str) -> None:
     spec = ModelSpec.from_dict(SPECS[name])

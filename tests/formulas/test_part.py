@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers import one_line
 from helpers.miniatures import TINY, miniature
+from helpers.release import daily
 from helpers.structures import with_logits
 
 from metacount.catalog import entry
@@ -56,6 +57,7 @@ def of_formulas(spec: ModelSpec, setup: Setup) -> tuple[dict[str, tuple[int, ...
     return {path: w.shape for path, w in found.stored.items()}, set(found.trained)
 
 
+@daily(12)
 @pytest.mark.parametrize("name", SPECS)
 def test_tensors_and_what_of_them_is_trained(name: str) -> None:
     for choices in CHOICES:
@@ -68,6 +70,7 @@ def test_tensors_and_what_of_them_is_trained(name: str) -> None:
         }
 
 
+@daily(3)
 @pytest.mark.parametrize("name", SPECS)
 def test_an_optimizer_has_the_tensors_of_the_module(name: str) -> None:
     """Those of blocks and those of ends apart, each as often as it stands there."""

@@ -9,7 +9,7 @@ import torch
 from helpers.autograd import Step
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +158,7 @@ def test_what_a_ring_gives_lies_head_by_head(n_heads: int) -> None:
     assert other - one == (n_heads > 1) * 2 * 3 * 8 * n_heads * spec.head_dim
 
 
+@daily(6)
 @pytest.mark.parametrize("spec", one_in(11, STRUCTURES), ids=[*STRUCTURES.values()])
 def test_formula_is_what_torch_keeps_and_multiplies(spec: ModelSpec) -> None:
     full = few_layers(SPECS[STRUCTURES[spec]])
@@ -228,6 +229,7 @@ def test_one_layer_by_hand() -> None:
     )
 
 
+@daily(6)
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sympy
 from helpers.miniatures import miniature
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import InputError
 from metacount.catalog import entry
@@ -40,6 +40,7 @@ def test_a_stack_of_fewer_layers_than_are_dense() -> None:
     assert fewer in form.parts["moe"].atoms(sympy.Min)
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "name", one_in(2, ("llama-7b", "gpt2", "deepseek-v3", "gemma2-9b", "llama4-scout-text"))
 )

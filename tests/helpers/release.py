@@ -21,7 +21,7 @@ DAY = "METACOUNT_TEST_DAY"  # set to a date, the cases of that day are tried
 
 
 def daily(n: int) -> pytest.MarkDecorator:
-    """Mark a test, or by `pytestmark` a file: of its cases one in n is tried a day, at least one."""
+    """Mark a test: of its cases one in n is tried a day, at least one."""
     return pytest.mark.daily(n, 1)
 
 
@@ -31,7 +31,7 @@ def one_day_in(n: int) -> pytest.MarkDecorator:
 
 
 def not_today(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """The tests marked `daily` that are for other days; one that is asked for by name is for today."""
+    """The tests marked `daily` that are for other days."""
     cases = defaultdict(list)
     for item in items:
         if (mark := item.get_closest_marker("daily")) and not item.get_closest_marker("release"):

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
+from helpers.release import daily
 
 from metacount.many import pool
 from metacount.many.pool import Failed, answers
@@ -47,6 +48,7 @@ def test_no_job_is_far_ahead_of_the_first_without_an_answer() -> None:
     assert found == [0, 1, 2, 3, 4, 5]
 
 
+@daily(2)
 @pytest.mark.parametrize("taken", [1, 2])
 def test_processes_end_with_the_iterator(taken: int) -> None:
     found = answers(doubled, [1, 2, 99, 99], processes=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.release import daily
 
 pytest.importorskip("torch")
 
@@ -19,6 +20,7 @@ def test_types_of_three_kinds() -> None:
     assert len(types) == len(set(types)) > 200
 
 
+@daily(11)
 @pytest.mark.parametrize(
     ("kind", "model_type"),
     [

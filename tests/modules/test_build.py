@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from helpers.release import daily
 from torch import Tensor, nn
 
 from metacount import catalog
@@ -157,6 +158,7 @@ def run(spec: ModelSpec, device: str, dtype: str) -> Tensor:
     return step.hidden_BSD  # type: ignore[no-any-return]
 
 
+@daily(10)
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("device", ["meta", "cpu"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.module_loops import assert_near, randomised
 from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from torch import Tensor
 
 from metacount.modules import Attention, Cache, LayerCache, Model
@@ -85,6 +85,7 @@ def rows_kept(spec: ModelSpec, length: int) -> list[int]:
     ]
 
 
+@daily(9)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("name", one_in(2, SPECS))
 def test_in_parts_is_all_at_once(name: str, split: str) -> None:

@@ -21,6 +21,7 @@ from helpers.module_loops import (
     times,
 )
 from helpers.recurrent_cache import in_pieces
+from helpers.release import daily
 
 from metacount.modules.mamba2 import Mamba2, in_chunks, step_by_step
 from metacount.spec.mamba2 import Mamba2 as Part
@@ -118,6 +119,7 @@ def test_the_loop_notices(planted: str) -> None:
         assert_near(found, [by_loop(module, x[0].tolist(), Part(**SIZES))])
 
 
+@daily(3)
 @pytest.mark.parametrize("lengths", [(1,) * 9, (3, 1, 5), (4, 4, 1), (8, 1), (2, 7)])
 @pytest.mark.parametrize("name", CASES)
 def test_in_pieces_it_is_the_same(name: str, lengths: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily
 from helpers.sharding_told import job
 
 import metacount
@@ -99,6 +100,7 @@ def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
     assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
 
 
+@daily(2)
 @pytest.mark.parametrize("zero", [1, 2])
 def test_whole_gradients_are_said_to_be_a_definition(
     zero: int, capsys: pytest.CaptureFixture[str]

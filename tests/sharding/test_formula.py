@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.sharding_specs import ALL, SPECS
 from helpers.sharding_told import as_told, job
 
@@ -60,6 +60,7 @@ CASES = [
 ]
 
 
+@daily(4)
 @pytest.mark.parametrize(("name", "mesh", "zero", "changes"), one_in(7, CASES))
 def test_formula_and_engine_agree_to_the_last_element(
     name: str, mesh: str, zero: int, changes: dict[str, Any]
@@ -73,6 +74,7 @@ def test_formula_and_engine_agree_to_the_last_element(
     assert not dist.is_initialized()
 
 
+@daily(6)
 @pytest.mark.parametrize(
     ("name", "mesh", "lacks", "changes"),
     [

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers import one_line
 from helpers.foreign_modules import OWN, TINY, Cached, Tied, transformers_model
+from helpers.release import daily
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -53,6 +54,7 @@ class State:
             assert getattr(now, name) == getattr(self, name), name
 
 
+@daily(6)
 @pytest.mark.parametrize("name", OWN)
 def test_a_module_of_ones_own(name: str) -> None:
     make, inputs = OWN[name]
@@ -76,6 +78,7 @@ def test_a_module_of_ones_own(name: str) -> None:
         assert flops == mode.get_total_flops()
 
 
+@daily(10)
 @pytest.mark.parametrize("kind", TINY)
 def test_an_instance_of_transformers(kind: str) -> None:
     module = transformers_model(kind).train()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
-from helpers.release import ONLY, one_in
+from helpers.release import ONLY, daily, one_in
 from sympy import Integer
 
 from metacount.cli import main
@@ -50,6 +50,7 @@ EXPORTED = [
 ]
 
 
+@daily(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -120,6 +121,7 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     }
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "arguments",
     [("type:gpt2", "--from-code"), ("llama-7b",), ("deepseek-v3", "--quantity", "matmul_flops")],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import daily
 
 from metacount.modules.attention import Visibility
 from metacount.tracing.run.masks import kept_pairs
@@ -255,6 +256,7 @@ LOOPS: dict[str, tuple[dict[str, int], dict[str, Any], dict[Any, int], Sees]] = 
 }
 
 
+@daily(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_at_sizes_that_were_not_laid_out(name: str) -> None:
     hints, fields, other, sees = LOOPS[name]

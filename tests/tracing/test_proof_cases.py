@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import ONLY
+from helpers.release import ONLY, daily
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
@@ -169,6 +169,7 @@ def _larger(a: Any, b: Any) -> Any:
     return sympy.Max(a, b)
 
 
+@daily(3)
 @pytest.mark.parametrize("kind", BREACHES)
 def test_a_planted_error_that_a_1_would_hide_is_refuted(
     kind: str, monkeypatch: pytest.MonkeyPatch

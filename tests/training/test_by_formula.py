@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.miniatures import TINY, miniature
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from torch import nn
 
 import metacount
@@ -50,6 +50,7 @@ WAYS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
+@daily(6)
 @pytest.mark.parametrize(("choices", "missing"), one_in(5, WAYS))
 @pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2", "t5-base"])
 def test_formulas_stand_beside_what_was_measured(
@@ -66,6 +67,7 @@ def test_formulas_stand_beside_what_was_measured(
             assert counted == getattr(found, figure), figure
 
 
+@daily(2)
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base"])
 def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
     setup = Setup(lora_rank=3, lora_targets=("all-linear",))
@@ -125,6 +127,7 @@ def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[st
     )
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "more",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.miniatures import TINY, miniature
+from helpers.release import daily
 from helpers.steps import assert_equal, both, workload
 
 from metacount import Setup, SpecError, Workload
@@ -44,6 +45,7 @@ MODELS: dict[str, tuple[ModelSpec, str]] = {
 }
 
 
+@daily(20)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("batch_size", "seq_len"), [(3, 5), (3, 1), (1, 5)])
 def test_formula_is_what_is_measured(name: str, batch_size: int, seq_len: int) -> None:
@@ -51,6 +53,7 @@ def test_formula_is_what_is_measured(name: str, batch_size: int, seq_len: int) -
     assert_equal(*both(spec, workload(spec, batch_size, seq_len, dtype), Setup()))
 
 
+@daily(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_block_is_what_a_model_keeps_more_with_it(name: str) -> None:
     spec, dtype = MODELS[name]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers import one_line
 from helpers.miniatures import miniature
+from helpers.release import daily
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -111,6 +112,7 @@ def formula(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> int:
     return int(bytes_of(recurrent_terms(spec, run, seq_len)))
 
 
+@daily(12)
 @pytest.mark.parametrize(("name", "changes"), EVERY)
 def test_every_case(name: str, changes: dict[str, Any]) -> None:
     spec = spec_of(name, changes)

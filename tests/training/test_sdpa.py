@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
+from helpers.release import daily
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def assert_equal(counted: TrainingCount, found: Training) -> None:
 
 # of masks and kernels what there is: none, windows, chunks, biases with a gradient and without, a
 # prefix, values of another width than the keys, no attention
+@daily(8)
 @pytest.mark.parametrize(
     "name",
     [

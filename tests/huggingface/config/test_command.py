@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from helpers.release import daily
 
 from metacount.cli import main
 from metacount.resolve import Model, TransformersOnly, find_any
@@ -187,6 +188,7 @@ def test_a_broken_checkpoint_is_one_line(
     assert printed.err.count("\n") == 1
 
 
+@daily(3)
 @pytest.mark.parametrize("name", ["type:llama", "type:gpt_oss", "type:deepseek_v3"])
 def test_a_model_type(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, verified = answer(capsys, "verify", name, "--seq", "16")
@@ -238,6 +240,7 @@ def test_a_repository(hub: Any) -> None:
     assert json.loads(again.stdout)["params"] == TINY_PARAMS
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("argument", "variables", "message"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.release import daily
 from helpers.small_configs import SMALL
 
 import metacount
@@ -121,6 +122,7 @@ def test_what_is_no_model_is_refused(keys: dict[str, Any], said: str) -> None:
     assert not isinstance(error.value, UnmappedKey)
 
 
+@daily(6)
 @pytest.mark.parametrize("seq_len", [2, 3, 8, 9, 10, 20])
 def test_three_witnesses_agree_below_at_and_beyond_the_blocks(seq_len: int) -> None:
     """Blocks of 3, of which 3 are read: FLOPs of prefill and decode, and the cache."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, one_line
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.small_configs import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,6 +57,7 @@ VALUES = st.sampled_from(
 )
 
 
+@daily(16)
 @pytest.mark.parametrize("model_type", mapped_types())
 def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     """Keys that change no count, one at a time: said to be refused exactly where it is."""
@@ -138,6 +139,7 @@ def proposed(error: SpecError) -> list[str]:
     return rest.rstrip("?").split(", ") if asked else []
 
 
+@daily(5)
 @pytest.mark.parametrize("model_type", one_in(8, mapped_types()))
 def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     """Each key of the type's class, for each of its model classes, and each misspelt."""

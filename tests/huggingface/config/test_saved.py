@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.small_configs import NEEDED, SMALL
 from transformers import AutoConfig
 
@@ -53,6 +53,7 @@ def classes_of(model_type: str) -> list[str]:
     return [name for name, end in family.classes.items() if end is not None]
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("model_type", "name"), one_in(3, [(t, name) for t in TYPES for name in classes_of(t)])
 )
@@ -70,6 +71,7 @@ def test_every_class_of_a_mapped_type_reads_what_is_saved(
 FILLED_IN = {"moshi": {"audio_vocab_size"}}
 
 
+@daily(5)
 @pytest.mark.parametrize("model_type", one_in(3, CAUSAL))
 def test_what_another_type_saves_is_read_as_transformers_reads_it(
     model_type: str, tmp_path: Path

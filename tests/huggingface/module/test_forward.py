@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from helpers.miniatures import WORKLOAD, assert_full  # noqa: E402
-from helpers.release import one_in  # noqa: E402
+from helpers.release import daily, one_in  # noqa: E402
 
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
@@ -197,6 +197,7 @@ def test_a_question_about_data_is_an_error() -> None:
 FOUR_KINDS = [*["sliding_attention"] * 3, "full_attention"] * 2
 
 
+@daily(5)
 @pytest.mark.parametrize(
     "model_type",
     one_in(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.in_float64 import in_float64, randomise
 from helpers.recurrent_cache import StateCache, in_pieces
+from helpers.release import daily
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -154,6 +155,7 @@ def distance(actual: Tensor, expected: Tensor) -> float:
     return ((actual - expected).abs().max() / largest).item()
 
 
+@daily(3)
 @pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5", "olmo_hybrid"])
 def test_gated_delta(kind: str) -> None:
     make = {"qwen3_next": qwen3_next, "qwen3_5": qwen3_5, "olmo_hybrid": olmo_hybrid}[kind]

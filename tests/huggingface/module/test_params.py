@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
+from helpers.release import daily
 
 torch = pytest.importorskip("torch")
 
@@ -237,6 +238,7 @@ def test_no_weight_is_allocated() -> None:
     assert grown < 600_000  # KiB
 
 
+@daily(9)
 @pytest.mark.parametrize(
     ("entry", "config"),
     [
