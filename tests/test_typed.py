@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from helpers.release import one_day_in
 
 import metacount
 
@@ -55,6 +56,7 @@ def test_the_wheel_holds_the_mark(tmp_path: Path) -> None:
     assert "metacount/py.typed" in ZipFile(wheel).namelist()
 
 
+@one_day_in(3)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="mypy is not installed here")
 def test_a_user_s_mypy_sees_the_types(tmp_path: Path) -> None:
     # as installed: found on the path, not among mypy's own sources, where no mark is asked for

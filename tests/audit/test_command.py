@@ -15,12 +15,11 @@ from helpers.release import daily
 from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
 from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
-from metacount.audit.report import Audited, audit, models
+from metacount.audit.report import audit, models
 from metacount.audit.restated import outside
 from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.errors import InputError
-from metacount.views.audit_data import markdown
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -28,12 +27,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["audit", *arguments]) == 0
     return capsys.readouterr().out
-
-
-def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
-    table = markdown(audits)
-    assert table in README
-    assert len(table.splitlines()) <= 27
 
 
 def test_the_readme_counts_what_there_is() -> None:

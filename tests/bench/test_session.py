@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
+from helpers.release import one_day_in
 
 from metacount.bench import ceiling, run
 from metacount.bench.results import comparison
@@ -95,6 +96,7 @@ def test_each_case_is_printed_when_it_is_done(
     assert "tokens 3, fp32" in printed[0] and "tokens 5" not in printed[0]
 
 
+@one_day_in(6)
 def test_a_killed_run_has_shown_what_it_had() -> None:
     """A process of its own, without a terminal, whose output nobody reads until it is gone."""
     code = (
@@ -322,6 +324,7 @@ def many(n: int, **changes: Any) -> plot_bench.Chosen:
     return plot_bench.chosen(lines, state="hot", dtype=None)
 
 
+@one_day_in(6)
 def test_what_cannot_be_told_apart_is_refused_and_not_dropped() -> None:
     assert len(set(plot_bench.MARKERS)) == len(plot_bench.MARKERS) == 14
     looks = [json.dumps(plot_bench._look(i)) for i in range(plot_bench.MOST_FAMILIES)]

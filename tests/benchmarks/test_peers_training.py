@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.release import one_day_in
 
 from metacount import Request, Setup, shard, train
 
@@ -83,12 +84,14 @@ def test_the_formulas_of_today_give_what_was_measured_on_each_mesh(files: Any, n
     assert files["peer_training_tools"].figures(found.to_dict()) == TRUTH[name]
 
 
+@one_day_in(6)
 def test_what_was_measured_on_a_mesh_is_measured_today(files: Any) -> None:
     each = SETTINGS["7"]
     found = shard(config_of(each["model"]), mesh_of(each), train=True, **asked(each))
     assert files["peer_training_tools"].figures(found.to_dict()) == TRUTH["7"]
 
 
+@one_day_in(6)
 def test_what_was_measured_on_one_device_is_measured_today(files: Any) -> None:
     each = SETTINGS["3"]
     found = train(

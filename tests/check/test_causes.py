@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers import causes
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount.check.explain import difference as explained
@@ -60,6 +60,7 @@ def told(found: Counter[str]) -> str:
     )
 
 
+@one_day_in(3)
 @pytest.mark.parametrize("name", one_in(7, SETS))
 def test_the_true_cause_is_named(name: str) -> None:
     cases = causes.cases(name)[:: 1 if "hand" in name else STEP]
@@ -94,6 +95,7 @@ def test_a_wrong_story_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {causes.MISLEADING: 1} and wrong[0][0] == case
 
 
+@one_day_in(3)
 @pytest.mark.parametrize(
     ("name", "first"), one_in(4, itertools.product(["by_hand", "made"], [0, 7]))
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -33,6 +33,7 @@ def judge(
     return judged_file(str(file), function, found, case, "params", timeout=timeout)
 
 
+@one_day_in(4)
 def test_letters_go_through_a_plain_function(tmp_path: Path) -> None:
     result = judge(tmp_path, GOOD, "whole")
     assert result.verdict == "equal"
@@ -71,6 +72,7 @@ def test_numbers_only_that_are_right(tmp_path: Path) -> None:
     assert result.tried == result.planned > 500
 
 
+@one_day_in(4)
 def test_numbers_only_that_are_wrong_in_words(tmp_path: Path) -> None:
     text = GOOD + (
         "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
@@ -108,6 +110,7 @@ def test_a_branch_that_letters_do_not_take(tmp_path: Path) -> None:
     assert found.sizes["n_heads"] == found.sizes["n_kv_heads"]
 
 
+@one_day_in(4)
 def test_floats(tmp_path: Path) -> None:
     text = GOOD + (
         "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"

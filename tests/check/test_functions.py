@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import judged_functions as functions
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, find_model
@@ -103,6 +103,7 @@ def test_the_sizes_of_published_models_are_tried() -> None:
     assert result.counterexample.sizes["d_model"] == 8192
 
 
+@one_day_in(4)
 def test_an_error_everywhere_else_is_no_success() -> None:
     result = metacount.check(functions.asserts_its_width, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
@@ -112,6 +113,7 @@ def test_an_error_everywhere_else_is_no_success() -> None:
     assert (result.verdict, result.holds, result.tried) == ("untried", False, 0)
 
 
+@one_day_in(4)
 def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
     calls = []
 
@@ -128,6 +130,7 @@ def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
     assert any(note.startswith("the time ran out: ") for note in result.notes)
 
 
+@one_day_in(4)
 def test_letters_alone_do_not_decide_when_the_time_runs_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, one_line
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -88,6 +88,7 @@ print(sum(traced(n) for n in range(1000)))
     assert (ran.stdout, ran.stderr) == ("500500\n", "")
 
 
+@one_day_in(4)
 def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
     result = metacount.check(SLOW, "llama-7b", timeout=4)
     assert result.verdict == "wrong" and result.theirs is None
@@ -96,6 +97,7 @@ def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
     assert result.theirs_value == exact
 
 
+@one_day_in(4)
 def test_a_slow_text_that_is_right_is_not_called_equal_for_all_sizes() -> None:
     result = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", timeout=4)
     assert result.verdict in ("equal_where_tried", "untried")
@@ -236,6 +238,7 @@ def _alive(pid: int) -> bool:
     return state != "Z" and os.path.exists(f"/proc/{pid}")
 
 
+@one_day_in(4)
 def test_the_command_has_the_limit_for_texts_too() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "metacount", "check", SLOW, "llama-7b", "--timeout", "3"],

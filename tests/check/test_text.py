@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers import one_line
+from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -166,6 +167,7 @@ def test_floors_that_change_nothing() -> None:
     assert is_zero(N - S) is False
 
 
+@one_day_in(6)
 @settings(max_examples=60, deadline=None)
 @given(
     k=st.integers(2, 5),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers.miniatures import miniature
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
@@ -161,6 +161,7 @@ def test_a_kind_of_layer_that_no_layer_is_of_yet() -> None:
     assert (wrong.verdict, wrong.difference) == ("wrong", -1)
 
 
+@one_day_in(4)
 def test_a_number_and_an_expression_of_sympy() -> None:
     exact = metacount.check("6738415616", "llama-7b")
     assert exact.verdict == "equal_here"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.changed_claims import ALL, changed, verdict_on
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount.claims import DATA, TOPICS, judge_claim
@@ -252,6 +252,7 @@ def test_every_text_of_a_judge_has_its_chinese() -> None:
     assert [name for name in TOPICS if f"topic:{name}" not in chinese()] == []
 
 
+@one_day_in(3)
 def test_no_text_of_the_table_is_unused() -> None:
     used = {text for tree in trees() for text in literals(tree)}
     used |= {t.meaning for t in MODEL_TERMS} | {f"topic:{name}" for name in TOPICS}

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from helpers.changed_claims import changed
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 
 from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
@@ -136,6 +136,7 @@ def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
         find_claim("nothing like it")
 
 
+@one_day_in(6)
 def test_numbers_and_formulas_load_no_torch() -> None:
     program = (
         "import sys\nfrom metacount.cli import main\n"

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 from helpers.command_line import refused
+from helpers.release import one_day_in
 
 from metacount.cli import main
 
@@ -28,6 +29,7 @@ def test_a_model_without_a_formula_names_what_works(
     assert "`metacount count type:zamba`" in error
 
 
+@one_day_in(3)
 def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "formula", "type:bitnet")
     commands = re.findall(r"`metacount ([^`]*)`", error)

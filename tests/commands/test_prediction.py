@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.command_line import refused, run, run_json
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 
 from metacount import catalog
 from metacount.cli import main
@@ -67,6 +67,7 @@ def test_somebody_s_formula_of_the_modules_is_judged(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith("wrong: short by 8,192")
 
 
+@one_day_in(6)
 def test_verify_compares_the_modules(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "verify", "glm-4.5", "--seq", "5", "--dtype", "fp8")
     said = {witness["name"]: witness for witness in data["witnesses"]}

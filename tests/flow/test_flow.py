@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import refused, run, run_json
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from torch import Tensor
 
 import metacount
@@ -237,6 +237,7 @@ def variations() -> list[ModelSpec]:
     return found
 
 
+@one_day_in(6)
 def test_every_row_of_equations_is_met_and_every_variation_explained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_repeated_block_stands_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert "layers.0-25 ×13, each" in alternating
 
 
+@one_day_in(6)
 def test_periods_fold_in_periods() -> None:
     # seven of eight layers are of one kind, every second one has experts
     found = flow("type:jamba", Workload(seq_len=8))
@@ -285,6 +287,7 @@ def test_periods_fold_in_periods() -> None:
     assert found.params + found.unused == metacount.summary("type:jamba").params
 
 
+@one_day_in(6)
 def test_one_layer_of_many(capsys: pytest.CaptureFixture[str]) -> None:
     whole = run_json(capsys, "flow", "deepseek-v3")
     assert set(whole["letters"]) >= {"B", "S", "d", "d_c", "d_r"}
@@ -298,6 +301,7 @@ def test_one_layer_of_many(capsys: pytest.CaptureFixture[str]) -> None:
     assert down["matmul_flops_letters"] == "2·B·S·d·(d_c + d_r)"
 
 
+@one_day_in(6)
 def test_a_config_runs_transformers_own_module(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "flow", "type:gpt2", "--seq", "16", "--decode", "--batch", "2")
     assert (data["source"], data["unused_params"]) == ("transformers", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -150,6 +151,7 @@ def structures(draw: st.DrawFn) -> ModelSpec:
         return made(**{**fields, "n_kv_shared_layers": 0})
 
 
+@one_day_in(6)
 @settings(max_examples=12)
 @given(spec=structures())
 def test_any_structure_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:

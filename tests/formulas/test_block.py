@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from helpers.same_tensors import unmatched
 from helpers.structures import OTHER_WAYS, first_of_each
 from hypothesis import given
@@ -55,6 +55,7 @@ def test_other_ways_of_a_layer_have_the_tensors_of_the_module(
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})
 
 
+@one_day_in(6)
 @given(specs())
 def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})

@@ -26,7 +26,7 @@ def daily(n: int) -> pytest.MarkDecorator:
 
 
 def one_day_in(n: int) -> pytest.MarkDecorator:
-    """Mark a test that is tried on one day in n."""
+    """Mark a test that is tried on one day in n, together with the others of its file."""
     return pytest.mark.daily(n, 0)
 
 
@@ -37,7 +37,7 @@ def not_today(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         if (mark := item.get_closest_marker("daily")) and not item.get_closest_marker("release"):
             cases[item.nodeid.partition("[")[0], mark.args].append(item)
     for (name, (n, least)), each in cases.items():
-        n = min(n, len(each)) if least else n
+        n, name = (min(n, len(each)), name) if least else (n, name.partition("::")[0])
         first = (zlib.crc32(name.encode()) + _today()) % n
         yield from (item for i, item in enumerate(each) if i % n != first)
 

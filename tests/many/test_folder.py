@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, TINY_PARAMS
+from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.cli import main
@@ -77,6 +78,7 @@ def test_settings_reach_every_model(capsys: pytest.CaptureFixture[str], tmp_path
     assert [line["params"] for line in lines(out)] == [TINY_PARAMS - 2 * 1521] * 2
 
 
+@one_day_in(6)
 def test_one_process_and_two_give_the_same_lines(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -314,6 +316,7 @@ def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
         list_folder(str(tmp_path))
 
 
+@one_day_in(6)
 def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
     for i in range(3 * FILES_AT_ONCE):
         write(tmp_path / f"{i}.json", TINY)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.release import one_day_in
 from torch import nn
 
 import metacount
@@ -223,6 +224,7 @@ def test_pieces_are_those_that_fsdp2_cuts() -> None:
     assert _fsdp_param._chunk_with_empty is cut
 
 
+@one_day_in(6)
 def test_private_names_of_transformers() -> None:
     code = """
 import torch

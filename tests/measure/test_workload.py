@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.miniatures import miniature
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from torch import nn
 
 from metacount import catalog
@@ -163,6 +163,7 @@ def test_tied_tensors_count_once() -> None:
     assert report.no_embed == report.active_params
 
 
+@one_day_in(6)
 def test_measuring_leaves_torch_as_it_was() -> None:
     code = """
 import sys, torch

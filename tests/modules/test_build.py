@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from torch import Tensor, nn
 
 from metacount import catalog
@@ -196,6 +196,7 @@ def test_runs_on_cuda(name: str, dtype: str) -> None:
         assert (ends[0] - ends[1]).abs().max().item() <= limit * max(1.0, largest)
 
 
+@one_day_in(6)
 def test_every_placement_and_position_builds_on_meta() -> None:
     position_sizes: dict[str, dict[str, Any]] = {
         "learned": {"n_positions": 23},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from helpers.sharding_told import job
 
 import metacount
@@ -33,6 +33,7 @@ def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_col
     assert whole.count("with others") == len(run_json(capsys, *LLAMA, "--formula")["kinds"])
 
 
+@one_day_in(6)
 def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *LLAMA, "--rank", "9")
     assert found["source"].startswith("torch ")
@@ -229,6 +230,7 @@ def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert file.read_text().startswith("<?xml")
 
 
+@one_day_in(6)
 def test_the_api_measures_what_the_formula_says() -> None:
     measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
     counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
@@ -318,6 +320,7 @@ def test_another_transformers_without_its_plans_is_one_line(
     assert "leave out --plan transformers" in said
 
 
+@one_day_in(6)
 def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
     program = (
         "import resource; from metacount.cli import main; "

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from helpers.sharding_specs import ALL, SPECS
 from helpers.sharding_told import as_told, job
 
@@ -97,6 +97,7 @@ def test_blocks_that_lack_something_agree(
     assert as_told(measured_kinds(spec, asked, plan)) == as_told(counted_kinds(spec, asked, plan))
 
 
+@one_day_in(6)
 @pytest.mark.parametrize(
     ("name", "mesh"),
     one_in(
@@ -139,6 +140,7 @@ def test_all_ranks_of_a_kind_hold_the_same(name: str, mesh: str) -> None:
         assert total == metacount.count(spec).params + 7 * spec.d_model
 
 
+@one_day_in(6)
 @pytest.mark.parametrize("name", one_in(9, SPECS))
 def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
     """Part by part on a fake world, or as one model on meta: the same storages."""
@@ -199,6 +201,7 @@ def test_what_no_formula_counts_is_said_and_measured() -> None:
     assert measured.largest.activation_bytes and not any("sdpa" in n for n in measured.missing)
 
 
+@one_day_in(6)
 @pytest.mark.skipif(
     find_spec("torchao") is None,
     reason="torchao is not installed: pip install 'metacount[adam8bit]'",
@@ -218,6 +221,7 @@ def unsent(*args: Any, sent: bool) -> Any:
     return rows_kept(*args)
 
 
+@one_day_in(6)
 @pytest.mark.parametrize(
     ("name", "mesh", "changes"),
     one_in(
@@ -295,6 +299,7 @@ def test_a_wrong_formula_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
 MEASURED: dict[str, list[Kind]] = {}
 
 
+@one_day_in(6)
 def test_a_person_s_own_plan_is_what_is_measured() -> None:
     spec, asked = SPECS["llama"], job("tp=2", -1)
     own = Plan(
@@ -328,6 +333,7 @@ def test_heads_that_an_older_torch_does_not_take_are_one_line(
         measured_kinds(SPECS["llama"], job("cp=2", **RING), default_plan(SPECS["llama"]))
 
 
+@one_day_in(6)
 def test_what_context_parallel_ranks_exchange_is_what_the_ring_moves() -> None:
     # llama3-8b, 4 ranks of 512 tokens: 512·(8 heads of 128 as keys, and as values)
     mine = 512 * 2 * 8 * 128
@@ -375,6 +381,7 @@ def test_a_wrong_ring_is_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> 
 RIGHT = traffic.ring_moves
 
 
+@one_day_in(6)
 def test_two_calls_do_not_disturb_each_other() -> None:
     spec = SPECS["llama"]
     one, other = job("dp=3,tp=2"), job("dp=2,tp=2,pp=3", -1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import refused, run, run_json
-from helpers.release import ONLY, daily, one_in
+from helpers.release import ONLY, daily, one_day_in, one_in
 from helpers.sharding_specs import HYBRIDS
 from helpers.sharding_told import as_told, job
 
@@ -266,6 +266,7 @@ def test_what_has_no_plan_is_refused_in_one_line(
     assert line in refused(capsys, "shard", *arguments.split(), *way)
 
 
+@one_day_in(6)
 def test_whose_kernels_mixers_are_is_said_where_they_ran() -> None:
     how: dict[str, Any] = {"train": True, "seq_len": 8}
     for formula in (True, False):

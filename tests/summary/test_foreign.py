@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers import one_line
 from helpers.foreign_modules import OWN, TINY, Cached, Tied, transformers_model
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -227,6 +227,7 @@ for model, asked in ((own, {"input_size": (4, 8192)}), (ours, {"workload": run})
 """
 
 
+@one_day_in(6)
 def test_seventy_billion_parameters_on_meta_cost_no_memory() -> None:
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ import torch
 from helpers.command_line import refused, run
 from helpers.miniatures import miniature
 from helpers.real_step import on_meta, really
+from helpers.release import one_day_in
 from torch import nn
 
 import metacount
@@ -204,6 +205,7 @@ def test_without_torchao_it_is_refused(
         metacount.train(small("gpt2"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
 
 
+@one_day_in(6)
 def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
     quantity = "optimizer_bytes:adam8bit"
     spec = catalog.entry("llama-7b").spec()

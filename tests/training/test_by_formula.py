@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.miniatures import TINY, miniature
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from torch import nn
 
 import metacount
@@ -111,6 +111,7 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
     assert "equal: param_bytes, gradient_bytes, activation_bytes" in text
 
 
+@one_day_in(6)
 def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     own = metacount.train(nn.Sequential(nn.Linear(3, 5)), input_size=(2, 3))
     assert (own.formula, own.uncovered) == ({}, {})

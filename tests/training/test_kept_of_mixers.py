@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers import one_line
 from helpers.miniatures import miniature
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -120,6 +120,7 @@ def test_every_case(name: str, changes: dict[str, Any]) -> None:
         assert formula(spec, *run) == measured(spec, *run), run
 
 
+@one_day_in(6)
 @settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     st.sampled_from(EVERY),

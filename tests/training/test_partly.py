@@ -10,7 +10,7 @@ from helpers import one_line
 from helpers.command_line import run, run_json
 from helpers.miniatures import TINY, miniature
 from helpers.random_specs import specs
-from helpers.release import chosen, daily
+from helpers.release import chosen, daily, one_day_in
 from helpers.steps import Uncovered, assert_equal, both, workload
 from helpers.structures import with_logits
 from hypothesis import HealthCheck, assume, given, settings
@@ -175,6 +175,7 @@ def test_one_projection_of_latent_attention_alone(alone: str, n_heads: int) -> N
     assert_equal(*both(spec, workload(spec, 2, 5, "bf16"), setup))
 
 
+@one_day_in(6)
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     specs(),

@@ -13,6 +13,7 @@ import numpy
 import pytest
 from helpers import one_line
 from helpers.header_files import U8, written
+from helpers.release import one_day_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
@@ -292,6 +293,7 @@ def right_or_refused(path: str) -> None:
     assert ours == theirs
 
 
+@one_day_in(6)
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(CHANGE, min_size=1, max_size=4), st.one_of(st.none(), st.integers(0, len(GOOD))))
 def test_changed_bytes(
@@ -318,6 +320,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
+@one_day_in(6)
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), st.integers(0, 40))
 def test_any_entries(
@@ -330,6 +333,7 @@ def test_any_entries(
 SHAPES = st.lists(st.integers(0, 7), max_size=3)
 
 
+@one_day_in(6)
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.dictionaries(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 
 from metacount.cli import main
 from metacount.resolve import Model, TransformersOnly, find_any
@@ -117,6 +117,7 @@ def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_
     assert any("model.layers.3.mlp.up_proj.weight" in line for line in verified["differences"])
 
 
+@one_day_in(6)
 def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_body_without_a_head_agrees(
     assert theirs["kv_cache_bytes"] is None
 
 
+@one_day_in(6)
 def test_a_wrong_model_among_others_leaves_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "metacount", "verify", "gpt2", "type:nosuch"],
@@ -226,6 +228,7 @@ def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.Comp
     )
 
 
+@one_day_in(6)
 def test_a_repository(hub: Any) -> None:
     config = transformers.LlamaConfig(**{k: v for k, v in TINY.items() if k != "model_type"})
     transformers.LlamaForCausalLM(config).save_pretrained(hub.folder)
@@ -259,6 +262,7 @@ def test_a_repository_that_cannot_be_had(
     assert done.stderr.count("\n") == 1
 
 
+@one_day_in(6)
 def test_no_expert_is_allocated() -> None:
     """DeepSeek-V3's experts take 30 GB a tensor when they are made for real."""
     code = """

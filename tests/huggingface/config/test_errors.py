@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
+from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,6 +208,7 @@ VALUES = st.one_of(
 )
 
 
+@one_day_in(6)
 @settings(max_examples=600)
 @given(st.sampled_from(mapped_types()), st.data())
 def test_mutated_configs_give_a_spec_or_one_clear_line(

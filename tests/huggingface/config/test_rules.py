@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT, one_line
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +31,7 @@ BENCHMARKS = ROOT / "benchmarks"
 RECORD = json.loads(Path(FILE).read_text("utf-8"))
 
 
+@one_day_in(12)
 def test_the_record_is_what_the_installed_transformers_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

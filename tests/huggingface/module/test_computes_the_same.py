@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.beside_transformers import Found, compare
-from helpers.release import daily, one_in
+from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import NEEDED, SMALL, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +123,7 @@ def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
     assert same(found), found
 
 
+@one_day_in(6)
 @pytest.mark.parametrize("name", one_in(3, ["deepseek_v2", "deepseek_v3", "minicpm3"]))
 @settings(max_examples=12)
 @given(data=st.data())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.in_float64 import in_float64, randomise
 from helpers.recurrent_cache import StateCache, in_pieces
-from helpers.release import daily
+from helpers.release import daily, one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -229,6 +229,7 @@ SIZE = st.integers(1, 5)
 LENGTH = st.sampled_from([1, 2, 3, 63, 64, 65, 128, 131])
 
 
+@one_day_in(6)
 @settings(max_examples=8, deadline=None)
 @given(SIZE, SIZE, st.integers(1, 3), SIZE, SIZE, SIZE, st.integers(1, 3), LENGTH)
 def test_counts_of_gated_delta(
@@ -275,6 +276,7 @@ def kept(cache: Any) -> list[int]:
     return [layer.conv_states[0].numel(), layer.recurrent_states[0].numel()]
 
 
+@one_day_in(6)
 @settings(max_examples=6, deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE, st.integers(1, 3), LENGTH)
 def test_counts_of_kimi_delta(d: int, heads: int, width: int, kernel: int, b: int, n: int) -> None:
