@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -118,20 +117,6 @@ def test_a_function_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path
     code, out, _ = run(capsys, f"{file}:params", "gpt2")
     assert code == 1
     assert "in numbers, not in letters" in " ".join(out.split())
-
-
-def test_a_verdict_within_three_seconds() -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = subprocess.run(
-        [sys.executable, "-m", "metacount", "check", "12*n_layers*d_model**2", "deepseek-v3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1, result.stderr
-    # of the processor's time: a test run may share its cores
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 6
 
 
 def test_check_imports_no_torch() -> None:

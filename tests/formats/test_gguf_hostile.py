@@ -6,7 +6,6 @@ import os
 import random
 import re
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -109,9 +108,7 @@ def test_one_line_and_no_more(
     content, message = BAD[name]
     file = tmp_path / "bad.gguf"
     file.write_bytes(content)
-    start = time.process_time()
     assert message in refused(capsys, "count", str(file))
-    assert time.process_time() - start < 2
 
 
 def test_every_cut_is_told(tmp_path: Path) -> None:
