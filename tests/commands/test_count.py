@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.command_line import assert_readable, number, run, run_json
 from helpers.miniatures import TINY_PARAMS
-from helpers.small_configs import OTHERS
 from helpers.release import daily
+from helpers.small_configs import OTHERS
 
 from metacount import catalog
 from metacount.cli import main
