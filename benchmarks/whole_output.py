@@ -3,7 +3,6 @@
     python benchmarks/whole_output.py FOLDER                    # what takes a minute
     python benchmarks/whole_output.py FOLDER --full             # measured answers as well
     python benchmarks/whole_output.py FOLDER --against OLDER    # and the differences; 1 if any
-    python benchmarks/whole_output.py FOLDER --believe          # the record of proofs, though stale
 
 A file for each command line: its exit code, what it wrote to stdout and to stderr. A change of the
 code that should change nothing is run before and after.
@@ -21,7 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metacount import catalog, cli
-from metacount.textbook import fingerprints
 
 SHOWN = 12  # lines of each difference
 MEASURED = ("llama-7b", "gpt2", "bert-base", "t5-base", "gemma2-2b", "deepseek-v2", "gpt-oss-20b")
@@ -125,11 +123,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--full", action="store_true", help="measured answers as well")
-    parser.add_argument("--believe", action="store_true", help="the record of proofs, though stale")
     parser.add_argument("--against", type=Path, metavar="OLDER", help="list the differences")
     args = parser.parse_args()
-    if args.believe:
-        fingerprints.changed = lambda *_, **__: None
     args.folder.mkdir(parents=True, exist_ok=True)
     lines = [*quick(), *(measured() if args.full else ())]
     for line in lines:

@@ -43,7 +43,6 @@ SIDES = {
     "metacount.settings": "ground",
     "metacount.sources": "ground",
     "metacount.languages": "ground",
-    "metacount.textbook.fingerprints": "ground",
     "metacount.textbook.domain": "ground",
     "metacount.many.shielded": "ground",
     "metacount.many.pool": "ground",
@@ -160,7 +159,6 @@ COMPUTED = {
         "import of importlib.metadata.version",
     ],
     "metacount.check.given.code": ["import of builtins"],  # to know them in somebody's code
-    "metacount.textbook.fingerprints": ["globals"],  # its own loader, for sources in an archive
     "metacount.measure.torch_private": ["sys.modules"],  # whether torch's compiler is loaded
     # whether huggingface_hub's check of types is loaded
     "metacount.measure.others.transformers_private": ["sys.modules"],
