@@ -120,15 +120,16 @@ class Textbook:
         """Return for fields that a config alone has what its class makes of one that is not given,
         in the spec's words, and the names under which it may be given.
 
-        One that follows from another one stands after it. One that cannot be told, or that this
-        config gives, is left out.
+        One that follows from another one stands after it; one that cannot be told is left out.
         """
         found: dict[str, tuple[str, sympy.Expr, tuple[str, ...]]] = {}
         for letter in sorted(letters, key=str):
             name = letter.name.removeprefix("config_")
-            if self.config is None or name == letter.name or name.partition(".")[0] in self.config:
+            if self.config is None or name == letter.name:
                 continue
-            made = _followed(self.config, name)
+            without = {key: given for key, given in self.config.items() if key != name}
+            part = name.partition(".")[0]
+            made = None if part in without else _followed(without, name)
             if made is not None:
                 other = config_class(self.config["model_type"]).attribute_map
                 names = (name, *(alias for alias, known in other.items() if known == name))

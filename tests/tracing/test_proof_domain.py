@@ -290,7 +290,7 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
 
 
 def test_a_size_that_is_another_one_is_not_said_to_be_twice_it() -> None:
-    """Heads are a multiple of groups, and as many: what is asked of heads is not of the multiple."""
+    """Heads are a multiple of groups, and as many: what is asked of heads is so of them."""
     sizes = Sizes()
     heads, groups = sizes.new("heads", 6), sizes.new("groups", 6)
     assert heads // groups == 1 and heads > 1
