@@ -277,11 +277,10 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
 
 def count_data(model: Model, result: Count) -> Json:
     """Return the figures of a model that was looked up, as `count --json` prints them."""
-    from metacount.textbook.proven import proven
+    from metacount.textbook.proven import proven_of
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
-    config = None if model.source is None else model.source.config
-    proof = None if model.refused else proven(model.spec, result.workload, config)
+    proof = proven_of(model, result)
     figures = result.to_dict()
     stored = None if model.published is None else model.published.stored_checkpoint
     if stored is not None and result.prediction:

@@ -339,6 +339,8 @@ def a_model(
         id="x",
         name="X",
         family="X",
+        model_type=None,
+        type_config={},
         sizes=None,
         not_expressible="X.",
         config=None,
