@@ -11,6 +11,7 @@ import shlex
 
 import pytest
 from helpers import ROOT
+from helpers.release import daily
 
 from metacount import cli
 
@@ -29,6 +30,7 @@ def matches(printed: str, shown: str) -> bool:
     return re.fullmatch(r"(?:.*\n)*?".join(parts), printed) is not None
 
 
+@daily(3)
 @pytest.mark.parametrize("block", of_kind("console"))
 def test_commands_print_what_the_readme_shows(
     block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -152,7 +152,7 @@ def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
         raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
     model = find_any(args.model, args.settings)
     prepare_for_torch()
-    from metacount.training.run import train
+    from metacount.summary.training_step import train
 
     return train(model, request_of(args), setup, reference=args.reference)
 

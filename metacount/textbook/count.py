@@ -21,6 +21,8 @@ FIGURES = {
     "active_params": "used for one token",
     "least_active_params": "the least, with zero experts alone; FLOPs are of the most",
     "active_params_no_embed": "without the token table",
+    "text_params": "of the text part alone",
+    "text_active_params": "used for one token of text",
     "param_bytes": "of all parameters",
     "matmul_flops": "forward, 2 per multiply-add, attention in full",
     "causal_matmul_flops": "forward, attention over the pairs that the mask keeps",
@@ -48,6 +50,8 @@ PREDICTION = tuple(name for name in FIGURES if name.startswith("mtp_"))
 # What few models have: shown where a model has it.
 RARE = (
     "least_active_params",
+    "text_params",
+    "text_active_params",
     "cross_kv_cache_bytes",
     "state_bytes",
     "dense_attention_flops",
@@ -272,11 +276,10 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
 
 def count_data(model: Model, result: Count) -> Json:
     """Return the figures of a model that was looked up, as `count --json` prints them."""
-    from metacount.textbook.proven import proven
+    from metacount.textbook.proven import proven_of
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
-    config = None if model.source is None else model.source.config
-    proof = None if model.refused else proven(model.spec, result.workload, config)
+    proof = proven_of(model, result)
     figures = result.to_dict()
     stored = None if model.published is None else model.published.stored_checkpoint
     if stored is not None and result.prediction:

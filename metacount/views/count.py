@@ -6,7 +6,7 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import FIGURES, OTHERS, PREDICTION, RARE, length_shown
-from metacount.textbook.proven import proven
+from metacount.textbook.proven import proven_of
 from metacount.views.bars import with_bars
 from metacount.views.layout import (
     WIDEST_TEXT,
@@ -194,10 +194,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
         lines += paragraph("published", published, width)
         lines += said_besides(entry, width)
     lines += paragraph("units    ", "B = 10^9, T = 10^12; GiB = 2^30 bytes", width)
-    check = f"the formulas; `metacount verify {model.id}` compares them with code"
-    if model.entry is None:
-        check = "the formulas; `metacount verify` compares them with code"
-    lines += paragraph("counted  ", "by " + check, width)
-    config = None if model.source is None else model.source.config
-    proof = None if model.refused else proven(model.spec, result.workload, config)
+    check = "by formulas; `verify` compares with code, `--all-sizes` proves them"
+    lines += paragraph("counted  ", check, width)
+    proof = proven_of(model, result)
     return lines if proof is None else [*lines, *proven_lines(proof, width)]

@@ -31,7 +31,8 @@ def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train:
     longest = max(len(each.device.id) for each in found)
     for each in found:
         label = f"{each.device.id:<{longest}}"
-        lines += paragraph(label, each.command or "no mesh that was tried holds it", width)
+        why = f"cannot tell: {each.unknown}" if each.unknown else "no mesh that was tried holds it"
+        lines += paragraph(label, each.command or why, width)
     lines.append("")
     if done is not None:
         lines += _columns_said(found, done, width)

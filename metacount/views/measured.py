@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metacount.verify.compare import Witness
 
 DASH = "-"
+TEXT = ("text_params", "text_active_params")  # null of a model that is text alone
 
 
 def measured_data(
@@ -30,6 +31,7 @@ def measured_data(
         "model": model.id,
         "name": model.name,
         "changes": {},
+        **dict.fromkeys(TEXT),
         **said.figures,
         "by_role": said.parts["by_role"],
         "active_by_role": said.parts["active_by_role"],

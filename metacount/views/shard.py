@@ -22,6 +22,8 @@ MEMORY = {
     "optimizer_bytes": "optimizer state",
     "activation_bytes": "kept activations",
     "recomputed_bytes": "recomputed block",
+    "loss_bytes": "gradients of logits",
+    "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
 }
@@ -125,7 +127,7 @@ def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> li
     heads = [f"{head} ({name})" if head else name for head, name in zip(heads, names, strict=True)]
     rows: list[tuple[str, ...]] = []
     for field, name in MEMORY.items():
-        values = [getattr(kind, field) for kind in kinds]
+        values = [kind.parts.get(field, 0) for kind in kinds]
         if any(values):
             rows.append((name, *(units.gib(value) for value in values)))
     rows += [(), ("total", *(units.gib(kind.total_bytes) for kind in kinds))]
@@ -186,6 +188,10 @@ def _fits(fits: Verdict, width: int) -> list[str]:
     what = f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"
     if fits.fits:
         return paragraph("fits", f"rank {fits.rank} holds {total} of {room}", width)
-    said = f"rank {fits.rank} would hold {total} in {room}, most of it {what}"
-    remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh that was tried holds it"
-    return [*paragraph("does not fit", said, width), *paragraph("remedy", remedy, width)]
+    if fits.fits is None:
+        label, said = "cannot tell", f"rank {fits.rank} holds {total} of {room}, and {fits.unknown}"
+    else:
+        label = "does not fit"
+        said = f"rank {fits.rank} would hold {total} in {room}, most of it {what}"
+    remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh is known to hold it"
+    return [*paragraph(label, said, width), *paragraph("remedy", remedy, width)]

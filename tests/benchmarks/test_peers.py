@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.huggingface.config.to_spec import spec_from_config
@@ -172,6 +173,7 @@ def test_the_table_of_the_readme_is_that_of_the_saved_results(results: Any) -> N
     assert len(table) == 1 + len(results.TOOLS)
 
 
+@one_day_in(6)
 def test_the_folders_of_the_benchmark_hold_different_models_that_can_be_counted(
     scale: Any, tmp_path: Path
 ) -> None:

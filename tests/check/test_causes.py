@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sympy
 from helpers import causes
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount.check.explain import difference as explained
@@ -63,6 +63,7 @@ def told(found: Counter[str]) -> str:
     )
 
 
+@one_day_in(3)
 @pytest.mark.parametrize("name", one_in(7, SETS))
 def test_the_true_cause_is_named(name: str) -> None:
     cases = causes.cases(name)[:: STEPS.get(name, 1)]
@@ -97,6 +98,7 @@ def test_a_wrong_story_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {causes.MISLEADING: 1} and wrong[0][0] == case
 
 
+@one_day_in(3)
 @pytest.mark.parametrize(
     ("name", "first"), one_in(4, itertools.product(["by_hand", "made"], [0, 7]))
 )
@@ -112,6 +114,7 @@ def test_the_terms_are_the_whole_difference(name: str, first: int) -> None:
             assert sympy.simplify(sympy.expand(total - result.difference)) == 0
 
 
+@daily(6)
 @pytest.mark.parametrize(
     ("text", "model", "words"),
     [
@@ -293,6 +296,7 @@ def _ints(formula: Any) -> Any:
     return count
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("formula", "words"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, entry, find_model
@@ -50,6 +50,7 @@ def with_arguments(
     return n_layers * block + d_model + (1 if tied else 2) * vocab_size * d_model
 
 
+@daily(12)
 @pytest.mark.parametrize("function", [general, with_arguments])
 @pytest.mark.parametrize(
     "model",
@@ -119,6 +120,7 @@ DEEPSEEK = """2*vocab_size*hidden_size + hidden_size + num_hidden_layers*(hidden
  + 3*hidden_size*moe_intermediate_size*(n_routed_experts + n_shared_experts))"""
 
 
+@one_day_in(4)
 def test_a_config_is_judged_in_its_own_words() -> None:
     assert metacount.check(DEEPSEEK, "type:deepseek_v3").verdict == "equal"
     spelled = "2*num_hidden_layers*intermediate_size*hidden_size"

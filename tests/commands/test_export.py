@@ -9,6 +9,7 @@ import re
 
 import pytest
 from helpers.command_line import refused, run
+from helpers.release import daily
 
 from metacount.catalog import entries
 from metacount.claims import claims
@@ -60,6 +61,7 @@ def rows_of_latex(text: str) -> list[list[str]]:
     return rows
 
 
+@daily(3)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_three_formats_hold_the_same_table(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily, one_day_in
 from helpers.sharding_told import job
 
 import metacount
@@ -34,6 +35,7 @@ def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_col
     assert whole.count("with others") == len(run_json(capsys, *LLAMA, "--formula")["kinds"])
 
 
+@one_day_in(6)
 def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[str]) -> None:
     found = run_json(capsys, *LLAMA, "--rank", "9")
     assert found["source"].startswith("torch ")
@@ -101,6 +103,7 @@ def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
     assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
 
 
+@daily(2)
 @pytest.mark.parametrize("zero", [1, 2])
 def test_whole_gradients_are_said_to_be_a_definition(
     zero: int, capsys: pytest.CaptureFixture[str]
@@ -144,20 +147,60 @@ def test_fits_or_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["fits"]["total_bytes"] <= 40 * 2**30
 
 
-TRAINED = ("param_bytes", "gathered_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
 
 
-def test_the_total_is_all_that_a_rank_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_total_is_all_that_a_rank_holds_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = ("gathered_bytes", "activation_bytes")
     way = ("--formula", "--attention", "flash", "--checkpointing", "full")
-    for arguments, parts in (
-        ((*LLAMA, *way), (*TRAINED, "recomputed_bytes")),
-        (("shard", "jamba-1.5-mini", "--mesh", "dp=2"), ("param_bytes", "kv_cache_bytes")),
+    moments = (
+        (*STORED, *kept, "recomputed_bytes"),
+        (*STORED, *kept, "loss_bytes"),  # gradients of the micro-batch before are there
+        (*STORED, "step_bytes"),
+    )
+    seen = set()
+    for more in ((), ("--seq", "32768"), ("--seq", "2")):
+        for kind in run_json(capsys, *LLAMA, *way, *more)["kinds"]:
+            held = [sum(kind[name] for name in moment) for moment in moments]
+            assert kind["total_bytes"] == max(held)
+            seen.add(held.index(max(held)))
+            assert (kind["loss_bytes"] > 0) is (1 in kind["stages"])
+    assert seen == {0, 1, 2}
+    for kind in run_json(capsys, "shard", "jamba-1.5-mini", "--mesh", "dp=2")["kinds"]:
+        served = [kind[name] for name in ("param_bytes", "kv_cache_bytes", "state_bytes")]
+        assert 0 not in served
+        assert kind["total_bytes"] == sum(served)
+
+
+def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    way = ("--train", "--attention", "sdpa")
+    found = []
+    for line in (
+        ("shard", "llama-7b", "--mesh", "dp=1", "--formula", "--fits", "1000GB"),
+        ("fit", "llama-7b", "--gpu", "b200"),
     ):
-        for kind in run_json(capsys, *arguments)["kinds"]:
-            held = [kind[name] for name in parts]
-            assert 0 not in held
-            assert kind["total_bytes"] == sum(held) + kind["state_bytes"]
-            assert (kind["state_bytes"] > 0) is ("kv_cache_bytes" in parts)
+        assert main([*line, *way, "--json"]) == 1
+        found.append(json.loads(capsys.readouterr().out))
+        assert main([*line, *way]) == 1
+        assert "cannot tell" in capsys.readouterr().out
+    verdict, answer = found[0]["fits"], found[1]["answers"][0]
+    assert verdict["fits"] is answer["fits"] is None
+    assert verdict["unknown"] and answer["unknown"]
+    # neither where what comes and goes in a block could be more than what is left
+    eager = ("shard", "llama-7b", "--mesh", "dp=1", "--formula", "--train", "--seq", "8192")
+    (kind,) = run_json(capsys, *eager)["kinds"]
+    total, most = kind["total_bytes"] // 2**30, kind["most_bytes"] // 2**30
+    for room, code, fits in (
+        (most + 1, 0, True),
+        (most, 1, None),
+        (total + 1, 1, None),
+        (total, 1, False),
+    ):
+        assert main([*eager, "--fits", f"{room}GiB", "--json"]) == code
+        assert json.loads(capsys.readouterr().out)["fits"]["fits"] is fits
+    # too little is too little, whatever else there is
+    assert main(["shard", "llama-7b", "--mesh", "dp=1", "--formula", "--fits", "9GB", *way]) == 1
+    assert "does not fit" in capsys.readouterr().out
 
 
 def test_what_would_fit_trains_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +223,7 @@ def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
     for each in found["answers"]:
         again = run_json(capsys, *shlex.split(each["command"])[1:], "--formula")
         assert max(kind["total_bytes"] for kind in again["kinds"]) == each["total_bytes"]
-        assert each["total_bytes"] <= each["bytes"]
+        assert each["total_bytes"] <= each["most_bytes"] <= each["bytes"]
         # one sequence more for each rank is too many, and so is one token more
         step = each["job"]["mesh"]["dp"] * each["job"]["micro_batches"]
         for option, more in (("batch_size", step), ("seq_len", 1)):
@@ -189,7 +232,7 @@ def test_an_answer_of_fit_is_a_command_and_no_smaller_mesh_fits(
             for number, fits in ((largest, True), (largest + more, False)):
                 changed = (f"--{option.partition('_')[0]}", str(number))
                 other = run_json(capsys, *shlex.split(each["command"])[1:], "--formula", *changed)
-                held = max(kind["total_bytes"] for kind in other["kinds"])
+                held = max(kind["most_bytes"] for kind in other["kinds"])
                 assert (held <= each["bytes"]) is fits, changed
 
 
@@ -303,6 +346,7 @@ def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert file.read_text().startswith("<?xml")
 
 
+@one_day_in(6)
 def test_the_api_measures_what_the_formula_says() -> None:
     measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
     counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
@@ -392,19 +436,17 @@ def test_another_transformers_without_its_plans_is_one_line(
     assert "leave out --plan transformers" in said
 
 
-def test_four_thousand_ranks_in_seconds_and_within_a_gibibyte() -> None:
+@one_day_in(6)
+def test_four_thousand_ranks_within_a_gibibyte() -> None:
     program = (
-        "import resource; from metacount.cli import main; "
+        "from metacount.cli import main; "
         "main(['shard', 'llama3.1-405b', '--mesh', 'dp=64,tp=8,pp=8', '--train', '--json']); "
-        "used = resource.getrusage(resource.RUSAGE_SELF); "
         # getrusage's own maximum begins with what the process that started this one had
         "status = open('/proc/self/status').read(); "
-        "print(used.ru_utime + used.ru_stime, status.split('VmHWM:')[1].split()[0])"
+        "print(status.split('VmHWM:')[1].split()[0])"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     text, _, last = ran.stdout.rstrip().rpartition("\n")
     assert sum(kind["count"] for kind in json.loads(text)["kinds"]) == 4096
-    seconds, kib = last.split()
-    assert float(seconds) < 20
-    assert int(kib) < 2**20
+    assert int(last) < 2**20

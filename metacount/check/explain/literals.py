@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.algebra.bounded import parse
 from metacount.algebra.exact import value_at
 from metacount.algebra.monomials import Table, substituted
-from metacount.algebra.text import TOKEN, parse
+from metacount.algebra.text import TOKEN
 from metacount.check.condition import named
 from metacount.check.explain.readings import unlike
 from metacount.check.given.vocabulary import LETTERS

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.release import daily
 
 from metacount.huggingface.checkpoint.compare import (
     BUFFER,
@@ -89,6 +90,7 @@ def built(class_name: str, config_name: str, sizes: dict[str, Any], device: str 
     return model
 
 
+@daily(4)
 @pytest.mark.parametrize("shard_size", ["20KB", "5GB"])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_transformers_saves(name: str, shard_size: str, tmp_path: Path) -> None:
