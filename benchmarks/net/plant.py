@@ -23,10 +23,10 @@ ROWS = (
 )
 # what is wrong, in which file, the text there, and what stands in its place
 PLANTS = (
-    ("a third matrix of a gated feed-forward", "formulas/ffn.py",
-     'shapes = {"gate_proj": (d_ff, d_model)}', 'shapes = {"gate_proj": (d_ff, d_model + 1)}'),
-    ("what a norm keeps", "formulas/kept.py",
-     'term("scale", n_rows, "x")', 'term("scale", n_rows + 1, "x")'),
+    ("the first matrix of a gated feed-forward", "formulas/feed_forward.py",
+     '{name}.gate_proj", width,', '{name}.gate_proj", width + 1,'),
+    ("what a norm saves", "formulas/tape.py",
+     "scale = self.constant(x.rows if", "scale = self.constant(2 * x.rows if"),
     ("a key of a config", "huggingface/config/families/llama.py",
      '"ffn_bias": keys.flag("mlp_bias")', '"ffn_bias": keys.flag("attention_bias")'),
     ("a column of a table", "views/models.py", '"published", "ours"', '"ours", "published"'),
@@ -36,9 +36,8 @@ PLANTS = (
     ("heads of GPT-3", "catalog/gpt3-175b.json",
      '"n_heads": 96,\n    "n_kv_heads": 96,\n    "head_dim": 128',
      '"n_heads": 48,\n    "n_kv_heads": 48,\n    "head_dim": 256'),
-    ("the role of a collective", "formulas/traffic.py",
-     'Move(phase="forward", kind="all-reduce", group="tp"',
-     'Move(phase="backward", kind="all-reduce", group="tp"'),
+    ("the phase of a collective", "formulas/tape.py",
+     'Move(FORWARD, "all-reduce", "tp"', 'Move(BACKWARD, "all-reduce", "tp"'),
     ("a key of JSON", "textbook/count.py",
      '"cross_kv_cache_bytes": self', '"cross_cache_bytes": self'),
 )  # fmt: skip

@@ -262,7 +262,7 @@ def test_a_formula_by_hand(counted: Callable[[], object], expected: int) -> None
 
 
 def test_a_gated_width_is_exact() -> None:
-    with pytest.raises(TypeError, match=r"^multiplier must be exact: got 1\.3; give a Fraction$"):
+    with pytest.raises(TypeError, match="multiplier"):
         gated_d_ff(8192, multiplier=1.3, multiple_of=4096)  # type: ignore[arg-type]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sympy
 from helpers.miniatures import TINY as ROTATED
+from helpers.release import daily
 from helpers.small_specs import MLA as SMALL_MLA
 
 from metacount.catalog import entry
@@ -473,23 +474,14 @@ def test_the_cache_keeps_keys_of_the_index_too() -> None:
 
 
 def test_what_must_not_be_asked() -> None:
-    for spec, count, sizes, message in (
-        (ENCODER, STEP, step(1, 5), "kind has no decode step: got 'encoder'; choose a decoder"),
-        (
-            TINY,
-            CAUSAL,
-            run(1, 5, prefix_len=2),
-            "prefix_len belongs to a prefix-decoder: got 2; leave it out",
-        ),
-        (
-            PREFIX,
-            CAUSAL,
-            run(1, 5, prefix_len=6),
-            "prefix_len must be at most seq_len: got 6; choose 0 to 5",
-        ),
+    for spec, count, sizes, field, value in (
+        (ENCODER, STEP, step(1, 5), "kind", "encoder"),
+        (TINY, CAUSAL, run(1, 5, prefix_len=2), "prefix_len", 2),
+        (PREFIX, CAUSAL, run(1, 5, prefix_len=6), "prefix_len", 6),
     ):
-        with pytest.raises(SpecError, match=f"^{message}$"):
+        with pytest.raises(SpecError) as refused:
             count(spec, **sizes)
+        assert (refused.value.field, refused.value.value) == (field, value)
 
 
 def test_a_prefix_of_all_tokens_sees_everything() -> None:
@@ -546,6 +538,7 @@ SIZES: list[tuple[ModelSpec, dict[str, tuple[int, ...]]]] = [
 SEQ_LENS = (9, 3, 4)
 
 
+@daily(3)
 @pytest.mark.parametrize(("spec", "sizes"), SIZES)
 def test_arrays_and_symbols_give_what_ints_give(
     spec: ModelSpec, sizes: dict[str, tuple[int, ...]]

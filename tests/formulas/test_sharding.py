@@ -324,24 +324,19 @@ def test_what_a_rank_keeps_between_tokens_by_hand(spec: ModelSpec, tp: int, valu
         assert served.kv_cache_bytes == 2 * sequences * values
 
 
-SELECTIVE = (
-    "checkpointing has no formula of what a rank keeps: got 'selective'; choose none or full"
-)
-CAPPED = "attention_softcap has no formula with fused attention: got 30.0; choose attention eager"
-
-
 @pytest.mark.parametrize(
     ("changed", "how", "said"),
     [
-        ({}, {}, ""),
-        ({}, {"checkpointing": "selective"}, SELECTIVE),
-        ({}, {"attention": "sdpa"}, "attention has no formula: got 'sdpa'; choose eager or flash"),
-        ({"attention_softcap": 30.0}, {"attention": "eager"}, ""),
-        ({"attention_softcap": 30.0}, {}, CAPPED),
-        ({"has_head": False}, {}, "without logits there is no loss"),
+        ({}, {}, None),
+        ({}, {"checkpointing": "selective"}, "checkpointing"),
+        ({}, {"attention": "sdpa"}, "attention"),
+        ({"attention_softcap": 30.0}, {"attention": "eager"}, None),
+        ({"attention_softcap": 30.0}, {}, "attention_softcap"),
+        ({"has_head": False}, {}, "loss"),
     ],
 )
 def test_what_a_rank_keeps_has_no_formula_for(
-    changed: dict[str, Any], how: dict[str, Any], said: str
+    changed: dict[str, Any], how: dict[str, Any], said: str | None
 ) -> None:
-    assert without_formula(DENSE.replace(**changed), job(Mesh(tp=2), **how)) == said
+    found = without_formula(DENSE.replace(**changed), job(Mesh(tp=2), **how))
+    assert (said or "") in found and bool(found) == bool(said)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from helpers.autograd import Step
 from helpers.miniatures import TINY, miniature
 from helpers.random_specs import specs
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,11 +79,13 @@ def alike() -> dict[ModelSpec, str]:
     """
     found = {}
     for one in entries():
-        with suppress(NotExpressible, SpecError):
+        try:
             spec = one.spec()
             check_alike(spec)
-            if spec.head is not None and spec.embedding is not None:
-                found[of(one.id)] = one.id
+        except (NotExpressible, SpecError):
+            continue
+        if spec.head is not None and spec.embedding is not None:
+            found[of(one.id)] = one.id
     return found
 
 
@@ -125,6 +126,7 @@ def measured(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
     return step.activation_bytes, step.backward_flops
 
 
+@daily(6)
 @pytest.mark.parametrize("name", one_in(11, alike().values()))
 def test_formula_is_what_torch_keeps_and_multiplies(name: str) -> None:
     full, small = few_layers(entry(name).spec()), of(name)
@@ -135,6 +137,7 @@ def test_formula_is_what_torch_keeps_and_multiplies(name: str) -> None:
         assert by_formula(spec, run, PLAIN) == measured(spec, run, PLAIN)
 
 
+@one_day_in(6)
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(
     specs(), st.sampled_from([PLAIN, *WAYS]), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 5])
@@ -210,6 +213,7 @@ def no_experts(t: tape.Tape, part: Any, like: Any, x: tape.Tensor, *, name: str)
     return x
 
 
+@daily(6)
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "model"),
     [
@@ -292,6 +296,7 @@ LLAMA = entry("llama-7b").spec()
 LENGTHS = np.array([1, 2, 128, 4096], dtype=object)
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "name", one_in(2, ("llama-7b", "gpt2", "deepseek-v3", "gemma2-9b", "llama4-scout-text"))
 )
@@ -366,7 +371,7 @@ def test_what_is_not_covered_is_none_with_a_reason(
 
 @pytest.mark.parametrize("name", ["adam", "lion"])
 def test_an_optimizer_that_is_unknown(name: str) -> None:
-    with pytest.raises(SpecError, match=f"optimizer has no formula: got '{name}'"):
+    with pytest.raises(SpecError, match=f"optimizer .*{name}"):
         training_count(LLAMA, Workload(), optimizer=name)
 
 
@@ -405,9 +410,9 @@ def test_a_formula_of_training_is_judged(
 
 
 def test_what_is_not_judged() -> None:
-    with pytest.raises(SpecError, match="dtype has no formula for what a backward keeps: got 1"):
+    with pytest.raises(SpecError, match="dtype"):
         check(KEPT, "llama-7b", quantity="activation_bytes", workload=Workload(dtype="int8"))
-    with pytest.raises(InputError, match="quantity 'activation' is unknown"):
+    with pytest.raises(InputError, match="'activation'"):
         check(KEPT, "llama-7b", quantity="activation")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import one_day_in
 from helpers.sharding_specs import HYBRIDS
 
 import metacount
@@ -53,6 +54,7 @@ def test_a_stage_does_not_end_before_what_its_experts_give_is_added(
     assert "ends a stage with layer 6, whose experts' output the next one adds" in said
 
 
+@one_day_in(6)
 def test_whose_kernels_mixers_are_is_said_where_they_ran() -> None:
     how: dict[str, Any] = {"train": True, "seq_len": 8}
     for formula in (True, False):

@@ -17,10 +17,10 @@ import pytest
 from helpers import ROOT
 from helpers.planted import plant
 from helpers.release import DAY, ONLY
+from metacount.formulas.feed_forward import feed_forward
 
 from metacount.catalog import entry
 from metacount.cli import main
-from metacount.formulas.ffn import ffn_weights
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.resolve import Model, find_any
 from metacount.spec import ModelSpec, Request, Workload
@@ -40,7 +40,7 @@ OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv
 CAUSAL = "causal_matmul_flops"
 # A slip in a formula, and one between formula and screen.
 SLIPS = {
-    "ffn": (ffn_weights, '"up_proj": (d_ff, d_model)', '"up_proj": (2 * d_ff, d_model)'),
+    "ffn": (feed_forward, '.gate_proj", width,', '.gate_proj", 2 * width,'),
     "kv_len": (count, "kv_len=seq_len", "kv_len=seq_len + 1"),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.miniatures import TINY, miniature
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 from torch import nn
 
 import metacount
@@ -51,6 +51,7 @@ WAYS: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
+@daily(6)
 @pytest.mark.parametrize(("choices", "missing"), one_in(5, WAYS))
 @pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2", "t5-base"])
 def test_formulas_stand_beside_what_was_measured(
@@ -67,6 +68,7 @@ def test_formulas_stand_beside_what_was_measured(
             assert counted == getattr(found, figure), figure
 
 
+@daily(3)
 @pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base", "chinchilla-70b"])
 def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
     """An indexer's and a pooler's; Transformer-XL's projection of positions is seen."""
@@ -105,6 +107,7 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
     assert "equal: param_bytes, gradient_bytes, activation_bytes" in text
 
 
+@one_day_in(6)
 def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     own = metacount.train(nn.Sequential(nn.Linear(3, 5)), input_size=(2, 3))
     assert (own.formula, own.uncovered) == ({}, {})
@@ -119,6 +122,7 @@ def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[st
     assert of_module.formula == metacount.train(SPEC, RUN).formula
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "more",
     [

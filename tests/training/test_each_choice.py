@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from helpers.miniatures import TINY
+from helpers.release import daily
 from helpers.steps import Uncovered, all_but, compare, without_formula
 
 from metacount.formulas.part import tensors_by_path
@@ -268,6 +269,7 @@ for way in ("none", "full", "selective"):
         FAMILIES[f"unlike, {way} {attends}"] = Family(models, run, ("embed_tokens", "lm_head"))
 
 
+@daily(20)
 @pytest.mark.parametrize(
     ("changes", "trained", "run"),
     [

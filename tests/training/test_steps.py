@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.release import chosen, one_in
+from helpers.release import chosen, daily, one_in
 from helpers.steps import (
     Uncovered,
     all_but,
@@ -116,6 +116,7 @@ def named_in(spec: ModelSpec, part: str) -> Changes:
     return choices
 
 
+@daily(20)
 @pytest.mark.parametrize(("name", "part", "way"), chosen(CASES, always))
 def test_each_structure(name: str, part: str, way: Way) -> None:
     spec, (attends, checkpointing, dtype, batch_size) = STRUCTURES[name], way
@@ -132,12 +133,14 @@ def test_each_structure(name: str, part: str, way: Way) -> None:
 LENGTHS = ((1, 3, "none"), (2, 8, "none"), (3, 4, "full"), (1, 5, "selective"))
 
 
+@daily(4)
 @pytest.mark.parametrize("name", one_in(6, WITH_STATE))
 def test_lengths_of_a_mixer(name: str) -> None:
     for batch_size, seq_len, checkpointing in LENGTHS:
         compare(STRUCTURES[name], (batch_size, seq_len), checkpointing=checkpointing)
 
 
+@daily(4)
 @pytest.mark.parametrize("name", one_in(6, WITH_STATE, first=2))
 def test_a_mixer_at_published_sizes(name: str) -> None:
     """As few layers as hold one of each kind."""
@@ -152,6 +155,7 @@ def test_a_mixer_at_published_sizes(name: str) -> None:
     compare(spec.replace(n_layers=n_layers), (1, 131), optimizer="muon", master_weights=True)
 
 
+@daily(4)
 @pytest.mark.parametrize("name", one_in(6, WITH_STATE, first=4))
 def test_one_tensor_of_a_mixer(name: str) -> None:
     """Of the first block; where blocks are run again, with what lies below it."""
@@ -201,6 +205,7 @@ KINDS: list[tuple[str, Changes]] = [
 ]
 
 
+@daily(17)
 @pytest.mark.parametrize(("name", "changes"), KINDS)
 def test_kinds_of_layers_side_by_side(name: str, changes: Changes) -> None:
     for checkpointing in ("full", "none"):
@@ -272,6 +277,7 @@ STEPS: list[tuple[str, Changes, str, Changes]] = [
 ]
 
 
+@daily(12)
 @pytest.mark.parametrize(("name", "changes", "alone", "how"), STEPS)
 def test_a_step(name: str, changes: Changes, alone: str, how: Changes) -> None:
     spec = small(name, **changes)
@@ -299,6 +305,7 @@ MODELS: dict[str, tuple[ModelSpec, str]] = {
 }
 
 
+@daily(10)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("checkpointing", CHECKPOINTINGS)
 def test_a_block_is_what_a_model_keeps_more_with_it(name: str, checkpointing: str) -> None:
@@ -429,9 +436,9 @@ def test_in_letters() -> None:
     mistral, work = entry("mistral-7b").spec(), Workload(seq_len=8)
     form = closed_form(mistral, work, "activation_bytes:sdpa")
     assert form.total == training_count(mistral, work, attention="sdpa").activation_bytes
-    with pytest.raises(SpecError, match="no formula in letters for latent attention"):
+    with pytest.raises(SpecError, match="attention"):
         closed_form(entry("deepseek-v3").spec(), work, "activation_bytes:sdpa")
-    with pytest.raises(SpecError, match="nope_every has no formula for training in letters beside"):
+    with pytest.raises(SpecError, match="nope_every"):
         closed_form(small("", **SOME_ROTATE), work, "activation_bytes")
     filtered = "k_c*(S + 2*k_c - min(S, k_c) - 1)"
     right = f"4*B*(N*d_i*(3*S*d + 3*S*d_s + 2*S*r_t + {filtered}) + S*V*d)"
@@ -493,6 +500,7 @@ PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
 }
 
 
+@daily(5)
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_error_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, wrong, model, how = PLANTED[mistake]

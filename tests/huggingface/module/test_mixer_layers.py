@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.in_float64 import in_float64, randomise
 from helpers.recurrent_cache import StateCache, in_pieces
+from helpers.release import daily
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -213,6 +214,7 @@ VALUES: list[tuple[str, Any, int, dict[str, Any], int]] = [
 ]
 
 
+@daily(3)
 @pytest.mark.parametrize(("kind", "part", "d_model", "more", "layer"), VALUES)
 def test_values(kind: str, part: Any, d_model: int, more: dict[str, Any], layer: int) -> None:
     """Whole, token by token, and after a change that must be seen."""
@@ -337,6 +339,7 @@ KINDS: dict[str, tuple[tuple[str, ...], st.SearchStrategy[int], int]] = {
 }
 
 
+@daily(5)
 @pytest.mark.parametrize("name", KINDS)
 def test_counts(name: str) -> None:
     kinds, lengths, examples = KINDS[name]
