@@ -6,7 +6,7 @@ from metacount.formulas import ends
 from metacount.formulas.block import STORED
 from metacount.formulas.covered import check_reached
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.pieces import BLOCK, merged, nominal_pieces
+from metacount.formulas.pieces import BLOCK, merged, nominal_pieces, remembered
 from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -39,6 +39,10 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     6738415616
     """
     check_reached(spec)
+    return remembered(spec, "trained", lambda: _collect(spec))
+
+
+def _collect(spec: ModelSpec) -> Trained:
     inner: list[tuple[Dim, Weight]] = []
     outer: list[tuple[Dim, Weight]] = []
     known: set[str] = set()

@@ -13,6 +13,8 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.optimizer import MASTER
 from metacount.formulas.part import WHOLE, Part, chosen_tensors
 from metacount.formulas.run import ATTENTIONS, CHECKPOINTINGS, EAGER, FLASH, FULL, NONE, Pass
+from metacount.formulas.terms import params_of
+from metacount.formulas.trained import trained_tensors
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.attention import NoAttention
@@ -167,11 +169,12 @@ def training_count(
     )
     uncovered: dict[str, str] = {}
     found: dict[str, dict[str, int] | None] = {}
-    tensors = chosen_tensors(spec, part)
+    tensors = None if part == WHOLE else chosen_tensors(spec, part)
     walked: list[step.Step] = []
 
     def partial() -> step.Step:
         if not walked:
+            assert tensors is not None
             walked.append(step.partial_step(spec, sizes, tensors))
         return walked[0]
 
@@ -206,7 +209,16 @@ def training_count(
     ):
         of_pass(name, count, attention, checkpointing)
     total = {name: None if parts is None else sum(parts.values()) for name, parts in found.items()}
-    trained, adapters = tensors.trained_params, tensors.adapter_params
+    stored = MASTER if master_weights else width
+    if tensors is None:
+        adapters, trained = 0, params_of(trained_tensors(spec).all)
+        states = optimizers.optimizer_bytes_by_role(
+            spec, optimizer=optimizer, bytes_per_value=stored
+        )
+        state = sum(states.values())
+    else:
+        adapters, trained = tensors.adapter_params, tensors.trained_params
+        state = tensors.optimizer_bytes(optimizer=optimizer, width=stored)
     return TrainingCount(
         workload=run,
         attention=attention,
@@ -230,9 +242,7 @@ def training_count(
         activation_bytes_of_block=found["activation_bytes_of_block"],
         n_blocks=block_numbers(spec),
         gradient_bytes=width * trained,
-        optimizer_bytes=tensors.optimizer_bytes(
-            optimizer=optimizer, width=MASTER if master_weights else width
-        ),
+        optimizer_bytes=state,
         master_weight_bytes=MASTER * trained if master_weights else 0,
         uncovered=uncovered,
     )

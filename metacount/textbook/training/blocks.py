@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.formulas.pieces import remembered
 from metacount.formulas.run import FULL, Pass
 from metacount.formulas.step import saved_in_block
 from metacount.spec import ModelSpec
@@ -10,8 +11,6 @@ from metacount.spec.stack import WITH_ATTENTION
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from metacount.spec.stack import Stack
 
 MIXERS = {
@@ -32,11 +31,8 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     >>> block_bytes(entry("llama-7b").spec(), run)
     {'dense': 1226850304}
     """
-    found: dict[str, int] = {}
-    for kind, part, index in _blocks(spec):
-        if kind not in found:
-            found[kind] = _of_block(spec, run, part, index)
-    return found
+    kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
+    return {kind: _of_block(spec, run, part, index) for kind, (_, part, index) in kinds.items()}
 
 
 def block_numbers(spec: ModelSpec) -> dict[str, int]:
@@ -46,29 +42,35 @@ def block_numbers(spec: ModelSpec) -> dict[str, int]:
     >>> block_numbers(entry("deepseek-v3").spec())
     {'dense': 3, 'experts': 58}
     """
-    found: dict[str, int] = {}
-    for kind, _, _ in _blocks(spec):
-        found[kind] = found.get(kind, 0) + 1
-    return found
+    kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
+    return {kind: number for kind, (number, _, _) in kinds.items()}
 
 
-def _blocks(spec: ModelSpec) -> Iterator[tuple[str, Stack, int]]:
-    """Yield every block: its kind in words, its stack, its number there."""
+def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
+    """Find the kinds of blocks, in words: how many, and stack and number of the first."""
+    last, positions = spec.last_stack, spec.positions
+    turns = positions.law.holds if isinstance(positions, Rope) else None
+    found: dict[str, tuple[int, Stack, int]] = {}
     for part in spec.stacks:
         of_encoder = spec.has_encoder and part is not spec.decoder
         words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
-        for index in range(part.n_layers):
-            yield ", ".join([*words, *_kind(spec, index)]), part, index
-
-
-def _kind(spec: ModelSpec, index: int) -> list[str]:
-    """Say in words what distinguishes a block from others of its stack."""
-    last = spec.last_stack
-    mixer, ffn = last.mixer_of(index), last.ffn_of(index)
-    words = [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
-    if isinstance(spec.positions, Rope) and not spec.has_rope_layer(index):
-        words += ["without rotation"] if mixer in WITH_ATTENTION else []
-    return words
+        kinds = (
+            (last.mixer_of(i), last.ffn_of(i), turns is None or turns(i))
+            for i in range(part.n_layers)
+        )
+        first: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        for index, kind in enumerate(kinds):
+            number, at = first.get(kind, (0, index))
+            first[kind] = number + 1, at
+        for (mixer, ffn, turned), (number, at) in first.items():
+            said = [*words] if last.uniform else [*words, MIXERS[mixer]]
+            said.append(FFNS[ffn])
+            if not turned and mixer in WITH_ATTENTION:
+                said.append("without rotation")
+            name = ", ".join(said)
+            before, stack, earliest = found.get(name, (0, part, at))
+            found[name] = before + number, stack, earliest
+    return found
 
 
 def _of_block(spec: ModelSpec, run: Pass, part: Stack, index: int) -> int:
