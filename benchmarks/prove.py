@@ -279,7 +279,7 @@ def main() -> int:
     if differ:
         print("not what the record says: " + ", ".join(differ))
     if args.save:
-        print("README.md has to say: " + sentence(list(record.found.values())))
+        print(sentence(list(record.found.values())))
     if failed:
         print("failed: " + ", ".join(failed))
     print(f"{len(todo) - len(failed)} structures tried, {wrong} formulas newly refuted")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers import ROOT
-
 from metacount.catalog import entries, entry
 from metacount.resolve import Model, find_any
 from metacount.spec import Workload
-from metacount.textbook.proof_record import CODE, OURS, all_said, read_record, structure
+from metacount.textbook.proof_record import CODE, OURS, read_record, structure
 from metacount.textbook.proven import proven
 
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
@@ -86,34 +84,3 @@ def test_nothing_that_is_not_recorded_is_called_equal_to_its_own_code() -> None:
         {**ours, "structure": structure(entry("zamba2-1.2b").spec())},
     ]
     assert called_proven({**record, "records": planted}, *asked) == out
-
-
-def test_the_readme_says_how_many_are_recorded() -> None:
-    equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
-    for one, _, quantity, found in all_said(read_record()):
-        if found.keys() == {"where"}:
-            equal[one["side"]].add((one["name"], quantity))
-    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    types, structures = ({name for name, _ in equal[side]} for side in (CODE, OURS))
-    sentence = (
-        f"{len(equal[CODE])} formulas of {len(types)} types equal transformers' code, "
-        f"{len(equal[OURS])} of {len(structures)} structures our modules"
-    )
-    missing = [f"`{name}`" for name in (*NOT_YET.split(), *NOT_YET_OURS.split())]
-    rest = (
-        f"not recorded yet: {', '.join(missing)}, which is not called equal to its own code"
-        if missing
-        else "every type and structure that has a formula is recorded"
-    )
-    unshown: dict[str, set[str]] = {CODE: set(), OURS: set()}
-    for one, _, _, found in all_said(read_record()):
-        if "problem" in found:
-            unshown[one["side"]].add(one["name"])
-    *most, last = (f"`{name}`" for name in sorted(unshown[CODE]))
-    ours = " and ".join(f"`{name}`" for name in sorted(unshown[OURS]))
-    neither = (
-        f"Neither shown nor refuted in some of their cases are {', '.join(most)} and {last}, "
-        f"and our {ours}: each with its reason in the record"
-    )
-    for said in (sentence, rest, neither):
-        assert said in text, f"README should say: {said}"
