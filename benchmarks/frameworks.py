@@ -31,7 +31,7 @@ from metacount.spec import ModelSpec, Workload
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "frameworks.json"
-WORKER = HERE / "framework_calls.py"
+WORKER = HERE / "framework_functions.py"
 TORCH = "torch==2.13.0"
 # with what they need, as their code is imported; all else is only read
 IMPORTED = ("transformers==5.23.0", "numpy", "packaging")

@@ -3,12 +3,13 @@
 python benchmarks/prove.py [NAME…] [--save [FILE]] [--stale] [--check] [--jobs N]
 
 What `metacount verify --all-sizes` shows of one model, for every mapped type of transformers (its
-code) and every structure of the catalog (our reference modules), in each case that `proof_cases`
-has, recorded with its domain and the fingerprints of the files that it rests on; `count` reads the
-record. With --save the record is written after every structure, so that a run that was stopped goes
-on with --stale, which proves again only what is not in the record or rests on a file that changed.
-With --check nothing is written: all is proven again, and what differs from the record is listed.
-Exit code 1 when a formula is refuted that the record does not have so, or when --check differs.
+code) and every structure of the catalog (our reference modules), in each case that
+`metacount.verify.cases` has, recorded with its domain and digests of both expressions; `count`
+reads the record. With --save the record is written after every structure, so that a run that was
+stopped goes on with --stale, which proves again only what is not in the record, what another
+textbook formula was compared in, and what has no digest of the code. With --check nothing is
+written: all is proven again, and what differs from the record is listed. Exit code 1 when a formula
+is refuted that the record does not have so, or when --check differs.
 """
 
 from __future__ import annotations
@@ -21,32 +22,71 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 
-from metacount.catalog import entries
+from metacount.catalog import entries, entry
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import ModelSpec
-from metacount.textbook import fingerprints
-from metacount.textbook.proven import CODE, FILE, OURS, all_said, structure
-from metacount.verify.recording import of_type, record_of
+from metacount.textbook.proof_record import CODE, FILE, OURS, structure
+from metacount.verify.cases import cases, spec_of
+from metacount.verify.recording import (
+    closed_forms,
+    digest_of,
+    form_values,
+    further_cases,
+    of_type,
+    record_of,
+    textbook_digests,
+)
 from metacount.views.code_form import in_fields
 
+if TYPE_CHECKING:
+    from metacount.files import Json
+
 MAX_DEPTH, LINE = 6, 100
-Task = tuple[str, str]  # side, name
+DEFAULT = "default"
+# side; the type, or the first model of a structure; whose config, where it is not one that runs: a
+# model of the catalog's, or the type's default, of another structure
+Task = tuple[str, str, str]
 
 
 def tasks() -> list[Task]:
-    """One for each mapped type that the installed transformers has, one for each structure."""
+    """Those of each mapped type that the installed transformers has, one for each structure."""
+    return [*_of_types(), *((OURS, specs[0][0], "") for specs in of_structures().values())]
+
+
+@cache
+def _of_types() -> dict[Task, tuple[Json, str]]:
+    """The configs of each type that are of structures of their own, with these."""
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
-    types = [(CODE, name) for name in mapped_types() if name in known]
-    return [*types, *((OURS, specs[0][0]) for specs in of_structures().values())]
+    found: dict[Task, tuple[Json, str]] = {}
+    for name in (name for name in mapped_types() if name in known):
+        of_name = [("", of_type(name)), (DEFAULT, {"model_type": name})]
+        of_name += [
+            (model.id, {**of_type(name), **model.type_config})
+            for model in entries()
+            if model.model_type == name and model.sizes is not None and model.type_config
+        ]
+        seen = set()
+        for whose, config in of_name:
+            try:
+                key = structure(spec_of(config))
+            except SpecError:
+                continue
+            right = whose in ("", DEFAULT) or key == structure(entry(whose).spec())
+            if right and key not in seen:
+                found[CODE, name, whose] = config, key
+            seen.add(key)
+    return found
 
 
+@cache
 def of_structures() -> dict[str, list[tuple[str, ModelSpec]]]:
     """The catalog's models of each structure, by name."""
     found: dict[str, list[tuple[str, ModelSpec]]] = {}
@@ -57,47 +97,35 @@ def of_structures() -> dict[str, list[tuple[str, ModelSpec]]]:
     return found
 
 
-def proved(task: Task) -> dict[str, Any]:
+def model_of(task: Task) -> tuple[Json | ModelSpec, tuple[ModelSpec, ...]]:
+    """The config of a type, or the spec of a structure, and other specs of the same one."""
+    side, name, _ = task
+    if side == CODE:
+        config, key = _of_types()[task]
+        return config, tuple(spec for _, spec in of_structures().get(key, ()))
+    models = next(specs for specs in of_structures().values() if specs[0][0] == name)
+    return models[0][1], tuple(spec for _, spec in models[1:])
+
+
+def proved(task: Task) -> Json:
     """The record of one task."""
     logging.disable(logging.CRITICAL)
-    side, name = task
-    if side == CODE:
-        try:
-            found = record_of(name, of_type(name), (), in_fields)
-        except SpecError as error:
-            return {"side": side, "name": name, "problem": str(error)}
-        return {"side": side, **found}
-    models = next(specs for specs in of_structures().values() if specs[0][0] == name)
-    (_, spec), *others = models
-    return {"side": side, **record_of(name, spec, tuple(s for _, s in others), in_fields)}
+    side, name, whose = task
+    return {"side": side, "name": name, "of": whose, **record_of(*model_of(task), in_fields)}
 
 
 class Record:
-    """The record as a file, with what is in it; a structure's conditions and the names of files
-    stand there once."""
+    """The record as a file, with what is in it; a structure's conditions stand there once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.found: dict[Task, dict[str, Any]] = {}
-        self.refuted: dict[Task, set[tuple[str, str, str]]] = {}  # by stale ones too
+        self.found: dict[Task, Json] = {}
         if file.exists():
-            self._read(json.loads(file.read_text("utf-8")))
-
-    def _read(self, data: dict[str, Any]) -> None:
-        for one in data["structures"]:
-            for record in one["records"]:
-                files = [data["file_names"][i] for i in record["files"]]
-                task = record["side"], record["name"]
-                said = {
-                    "side": record["side"],
-                    "name": record["name"],
-                    "structure": one["structure"],
-                    "files": files,
-                    "cases": with_where(record["cases"], one["conditions"].__getitem__),
-                }
-                self.refuted[task] = refuted(said)
-                if fingerprints.changed(files, data["files"]) is None:
-                    self.found[task] = said
+            for of_one in json.loads(file.read_text("utf-8"))["structures"]:
+                for one in of_one["records"]:
+                    cases = with_where(one["cases"], of_one["conditions"].__getitem__)
+                    shared = {name: of_one[name] for name in ("structure", "layers", "forms")}
+                    self.found[task_of(one)] = {**one, **shared, "cases": cases}
 
     def save(self) -> None:
         """Write all; a run that is stopped meanwhile leaves the old file."""
@@ -106,7 +134,39 @@ class Record:
         os.replace(made, self._file)
 
 
-def with_where(cases: list[dict[str, Any]], said: Callable[[Any], Any]) -> list[dict[str, Any]]:
+def task_of(one: Json) -> Task:
+    """What a record is of."""
+    return one["side"], one["name"], one["of"]
+
+
+def is_stale(task: Task, one: Json) -> bool:
+    """Whether a form of the code has no digest, or a formula is not the one that was compared."""
+    logging.disable(logging.CRITICAL)
+    model, others = model_of(task)
+    shown = [found for *_, found in said_of(one) if "problem" not in found]
+    if any(found["code"] is None for found in shown):
+        return True
+    if one["structure"] != structure(spec_of(model)):
+        return True
+    forms, were = form_values(*closed_forms(spec_of(model))), form_values(*forms_of(one))
+    recorded = {case["name"] for case in one["cases"]}
+    every = (*cases(model, others), *further_cases(model, others, recorded))
+    today = {case.name: textbook_digests(case) for case in every if case.name in recorded}
+    return not {case.name for case in cases(model, others)} <= recorded or any(
+        forms[quantity] != were[quantity] or today[case["name"]].get(quantity) != found["textbook"]
+        for case, quantity, found in said_of(one)
+        if "problem" not in found
+    )
+
+
+def said_of(one: Json) -> Iterator[tuple[Json, str, Json]]:
+    """(case, quantity, what is recorded of it), one after the other."""
+    for case in one.get("cases", ()):
+        for quantity, found in case["quantities"].items():
+            yield case, quantity, found
+
+
+def with_where(cases: list[Json], said: Callable[[Any], Any]) -> list[Json]:
     """The cases with other words for each condition of their domains."""
     return [
         {
@@ -123,32 +183,33 @@ def with_where(cases: list[dict[str, Any]], said: Callable[[Any], Any]) -> list[
     ]
 
 
-def as_text(records: list[dict[str, Any]]) -> str:
-    """The record as it is stored: for each structure its conditions, and what was shown of it."""
-    names: dict[str, int] = {}
-    stored: dict[str, dict[str, Any]] = {}
-    for one in sorted(records, key=lambda r: (r["side"], r["name"])):
-        if "cases" not in one:
-            continue
+def as_text(records: list[Json]) -> str:
+    """The record as it is stored: for each structure its forms, its conditions, its records."""
+    stored: dict[str, Json] = {}
+    known: dict[str, dict[str, int]] = {}
+    for one in sorted(records, key=task_of):
         key = one["structure"]
-        of_one = stored.setdefault(key, {"structure": key, "conditions": {}, "records": []})
-        conditions: dict[tuple[str, str], int] = of_one["conditions"]
-        files = [names.setdefault(name, len(names)) for name in one["files"]]
-        cases = with_where(
-            one["cases"], lambda c, known=conditions: known.setdefault(tuple(c), len(known))
-        )
-        of_one["records"].append(
-            {"side": one["side"], "name": one["name"], "files": files, "cases": cases}
-        )
+        if key not in stored:
+            start = {"structure": key, "digest": "", "layers": one["layers"], "forms": {}}
+            stored[key] = {**start, "conditions": [], "records": []}
+            known[key] = {}
+        of_one = stored[key]
+        of_one["forms"] |= {quantity: one["forms"][quantity] for _, quantity, _ in said_of(one)}
+
+        def place(condition: Any, key: str = key) -> int:
+            at = known[key].setdefault(json.dumps(condition), len(known[key]))
+            if at == len(stored[key]["conditions"]):
+                stored[key]["conditions"].append(condition)
+            return at
+
+        cases = with_where(one["cases"], place)
+        of_one["records"].append({n: one[n] for n in ("side", "name", "of")} | {"cases": cases})
+    for of_one in stored.values():
+        of_one["digest"] = digest_of(of_one)
     data = {
         "torch": torch.__version__.partition("+")[0],
         "transformers": transformers.__version__,
-        "file_names": list(names),
-        "files": {name: fingerprints.fingerprint(name) for name in sorted(names)},
-        "structures": [
-            {**of_one, "conditions": [list(pair) for pair in of_one["conditions"]]}
-            for of_one in stored.values()
-        ],
+        "structures": list(stored.values()),
     }
     return "\n".join(_lines(data, 0)) + "\n"
 
@@ -170,18 +231,18 @@ def _lines(value: Any, depth: int) -> list[str]:
     return [left, *(" " + line for line in lines), right]
 
 
-def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
+def run(todo: list[Task], jobs: int) -> Iterator[Json]:
     """Prove one task after the other, `jobs` at once; a line on stderr for each."""
     begun = time.monotonic()
     with ProcessPoolExecutor(jobs) as pool:
         running = {pool.submit(proved, task): task for task in todo}
         for i, done in enumerate(as_completed(running), start=1):
-            side, name = running[done]
+            side, name, whose = running[done]
             try:
                 record = done.result()
             except Exception as error:  # the others go on; this one fails the run
                 text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                record = {"side": side, "name": name, "failed": text}
+                record = {"side": side, "name": name, "of": whose, "failed": text}
             minutes = (time.monotonic() - begun) / 60
             left = minutes / i * (len(todo) - i)
             print(
@@ -192,52 +253,65 @@ def run(todo: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _line(record: dict[str, Any]) -> str:
-    if "cases" not in record:
-        return f"{record['name']}: {record.get('problem') or 'FAILED: ' + record['failed']}"
-    said = [found for *_, found in all_said({"records": [record]})]
+def _line(record: Json) -> str:
+    if "failed" in record:
+        return f"{record['name']} {record['of']}: FAILED: {record['failed']}"
+    said = [found for *_, found in said_of(record)]
     parts = {
-        "equal": sum(found.keys() == {"where"} for found in said),
+        "equal": sum(map(is_equal, said)),
         "equal for the experts chosen": sum("more" in found for found in said),
         "refuted": sum("differs" in found for found in said),
         "not shown": sum("problem" in found for found in said),
     }
     counts = ", ".join(f"{n} {what}" for what, n in parts.items() if n)
-    return f"{record['name']} ({record['side']}): {len(record['cases'])} cases, {counts}"
+    name = " ".join(filter(None, (record["name"], record["of"])))
+    return f"{name} ({record['side']}): {len(record['cases'])} cases, {counts}"
 
 
-def refuted(record: dict[str, Any]) -> set[tuple[str, str, str]]:
-    """(name, quantity, what is left) wherever a formula is refuted."""
-    return {
-        (one["name"], quantity, str(found["differs"]))
-        for one, _, quantity, found in all_said(
-            {"records": [record]} if "cases" in record else {"records": []}
-        )
-        if "differs" in found
-    }
+def is_equal(found: Json) -> bool:
+    """Whether a formula is the code's, and the code does no more."""
+    return found.keys() == {"where", "textbook", "code"}
 
 
-def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two records say the same; the order of conditions is nothing."""
+def refuted(record: Json) -> set[tuple[str, str]]:
+    """(quantity, what is left) wherever a formula is refuted."""
+    return {(q, str(found["differs"])) for _, q, found in said_of(record) if "differs" in found}
 
-    def plain(one: dict[str, Any]) -> Any:
+
+def same(a: Json, b: Json) -> bool:
+    """Whether two records say the same; the order of conditions is nothing, and no digest of the
+    code is any.
+    """
+
+    def plain(one: Json, other: Json) -> Json:
+        codes = {(case["name"], q): found.get("code") for case, q, found in said_of(other)}
         return {
-            (case["name"], quantity): {
+            (case["name"], q): {
                 **found,
-                "where": sorted(map(tuple, found.get("where", ()))),
+                "where": sorted(map(str, found.get("where", ()))),
+                "code": codes.get((case["name"], q)) and found.get("code"),
             }
-            for _, case, quantity, found in all_said({"records": [one]})
+            for case, q, found in said_of(one)
         }
 
-    return a["structure"] == b["structure"] and plain(a) == plain(b)
+    forms, others = form_values(*forms_of(a)), form_values(*forms_of(b))
+    return (
+        a["structure"] == b["structure"]
+        and all(forms[q] == others.get(q) for _, q, _ in said_of(a))
+        and plain(a, b) == plain(b, a)
+    )
 
 
-def sentence(records: list[dict[str, Any]]) -> str:
-    """What the README says of the record."""
+def forms_of(one: Json) -> tuple[dict[str, str], dict[str, str]]:
+    """The numbers of layers of a kind and the forms of a record."""
+    return one["layers"], one["forms"]
+
+
+def sentence(records: list[Json]) -> str:
+    """What the record says is equal, in a sentence."""
     equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
-    for one, _, quantity, found in all_said({"records": records}):
-        if found.keys() == {"where"}:
-            equal[one["side"]].add((one["name"], quantity))
+    for one in records:
+        equal[one["side"]] |= {(one["name"], q) for _, q, found in said_of(one) if is_equal(found)}
     types, structures = (len({name for name, _ in equal[side]}) for side in (CODE, OURS))
     return (
         f"{len(equal[CODE])} formulas of {types} types equal transformers' code, "
@@ -255,17 +329,17 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     record = Record(args.save or Path(FILE))
-    known, known_refuted = dict(record.found), dict(record.refuted)
+    known = dict(record.found)
     every = tasks()
-    todo = [task for task in every if not args.names or task[1] in args.names]
+    todo = [task for task in every if not args.names or {*task[1:]} & {*args.names}]
     if args.stale:
-        todo = [task for task in todo if task not in known]
+        todo = [task for task in todo if task not in known or is_stale(task, known[task])]
     if args.save:
         record.found = {task: one for task, one in known.items() if task in every}
     wrong, differ, failed = 0, [], []
     for one in run(todo, args.jobs):
-        task = one["side"], one["name"]
-        wrong += len(refuted(one) - known_refuted.get(task, set()))
+        task = task_of(one)
+        wrong += len(refuted(one) - refuted(known.get(task, {})))
         if args.check and "cases" in one and (task not in known or not same(one, known[task])):
             differ.append(one["name"])
         if "cases" in one:

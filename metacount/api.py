@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def count(model: Given, workload: Workload | Request | None = None) -> Count:
     """Count a model: what MODEL is on the command line, a config as a dict, or a spec.
 
-    Without a workload one sequence is run, of 2,048 tokens or of all the positions there are.
+    Without a workload one sequence is run, of 2,048 tokens or of all the positions there are. The
+    result's `notes` are on the config: the class it stands for, why transformers refuses it.
 
     >>> count("llama-7b").params
     6738415616
@@ -40,7 +41,8 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     from metacount.spec import Request
     from metacount.textbook.count import count
 
-    counted = count(model_of(model).spec, workload or Request())
+    found = model_of(model)
+    counted = count(found.spec, workload or Request(), notes=found.notes)
     check_size(model, counted.params)
     return counted
 

@@ -10,17 +10,28 @@ import json
 import math
 import os
 import stat
+from contextlib import suppress
 
 from metacount.errors import MAX_DIGITS, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Json: TypeAlias = dict[str, Any]  # a JSON object
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
 CONFIG = "config.json"
+MODULES = "`metacount flow` and `metacount train` take FILE.py:NAME, with --input"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
+
+
+def read_of_package(file: str) -> bytes:
+    """Read a data file of this package, from a folder or an archive, with line ends of Unix."""
+    read: Callable[[str], bytes] = getattr(__spec__.loader, "get_data")  # noqa: B009
+    data = read(os.path.join(PACKAGE, *file.split("/")))
+    return data.replace(b"\r\n", b"\n") if b"\r" in data else data
 
 
 class NotStrict(ValueError):
@@ -158,7 +169,13 @@ def _read_bytes(path: str) -> bytes:
 def _missing(path: str) -> str:
     folder, name = os.path.split(path)
     if name == CONFIG and os.path.isdir(folder):
-        return f"{shown(folder)}: this folder holds no {CONFIG}; give a file or another folder"
+        where = shown(folder)
+        said = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
+        with suppress(OSError):
+            below = (os.path.join(folder, name, CONFIG) for name in os.listdir(folder))
+            if any(map(os.path.isfile, below)):
+                said += f"; `metacount count --folder {where}` counts every model below it"
+        return said
     return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
 
 

@@ -189,6 +189,10 @@ def _find(argument: str) -> Model | TransformersOnly:
             path=argument,
             is_default=True,
         )
+    if file_and_name(argument) and not os.path.lexists(argument):
+        from metacount.files import MODULES
+
+        raise InputError(f"{shown(argument)}: this command takes no module of a file; {MODULES}")
     if os.path.lexists(argument) or not _is_repository(argument):
         looks_like_path = os.sep in argument or name.endswith((".json", *ENDINGS))
         if looks_like_path or os.path.lexists(argument):
@@ -199,6 +203,17 @@ def _find(argument: str) -> Model | TransformersOnly:
         f"model '{shown(argument)}' is not in the catalog and is no file; "
         + nearest(argument, catalog.ids(), "see `metacount models`")
     )
+
+
+def file_and_name(text: str) -> tuple[str, str] | None:
+    """Split FILE.py:NAME into its two parts; return None for anything else.
+
+    >>> file_and_name("mine.py:count"), file_and_name("type:llama")
+    (('mine.py', 'count'), None)
+    """
+    path, _, name = text.rpartition(":")
+    named = path.endswith(".py") and path != ".py" and name.isidentifier()
+    return (path, name) if named else None
 
 
 def _is_repository(argument: str) -> bool:

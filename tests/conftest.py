@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import DAY, is_of_the_day
+from helpers.processor_time import ProcessorTime
+from helpers.release import DAY, is_of_the_day, not_today
 from hypothesis import settings
 
-os.environ.setdefault("COLUMNS", "100")
-
-NEEDS = ("fast", "torch", "transformers")
+# The same terminal, language and threads wherever the tests run; a test of others sets them.
+for name in ("LC_ALL", "LC_MESSAGES", "LANG", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(name, None)
+os.environ.update(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # loaded by processes that are started with its folder on their path; some Pythons have another one
 collect_ignore = ["mutation/sitecustomize.py"]
@@ -26,8 +29,15 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order")
+    parser.addoption("--times", metavar="FILE", help="write the processor time of each test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let what is collected pile up: nearly all of it lives to the end. Agree on the day."""
+    # registered: hooks that stand here are not called for the docstrings of the package
+    config.pluginmanager.register(ProcessorTime())
     gc.disable()
     os.environ.setdefault(DAY, date.today().isoformat())
 
@@ -37,25 +47,34 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by the most that its file asks for, where one is chosen by it.
+    """Choose and order the tests; mark those that need no torch.
 
-    Of what `make release` tries, some is tried today.
+    Of what `make release` tries, some is tried today; `make release` tries all of it.
     """
-    if config.option.markexpr == "not release":
+    expression = config.option.markexpr
+    if "not release" in expression and "daily" not in expression:
         for item in items:
             if is_of_the_day(item.nodeid):
                 item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "release"]
-    if not any(name in config.option.markexpr for name in NEEDS):
-        return
-    from fast import needs_of
+        left_out = [*not_today(items)]
+    else:
+        left_out = [item for item in items if item.get_closest_marker("daily")]
+    for item in left_out:
+        item.add_marker("release")
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
+    if "fast" in expression:
+        from fast import fast_files
 
-    for item in items:
-        item.add_marker(needs_of(item.path))
+        files = {*fast_files()}
+        for item in items:
+            if item.path in files:
+                item.add_marker("fast")
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Where only fast tests are asked for, torch must not have been loaded."""
-    if item.config.getoption("-m") == "fast" and "torch" in sys.modules:
+    if "fast" in item.config.getoption("-m") and "torch" in sys.modules:
         pytest.fail("a test that is marked fast has loaded torch", pytrace=False)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import cli
@@ -31,7 +32,8 @@ BLOCKS = {
 }
 PROSE = "\n".join(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S) for text in TEXTS.values())
 CODE = re.findall(r"`([^`\n]+)`", PROSE)
-PARTS = ("peers-short", "peers", "peers-training", "audit", "ffn", "meshes", "proven")
+PARTS = ("peers-short", "peers", "peers-training", "ffn", "meshes", "proven")
+SLOW = pytest.param("audit", marks=one_day_in(6))
 
 
 def of_kind(kind: str) -> list[Any]:
@@ -57,6 +59,7 @@ def matches(printed: str, shown: str) -> bool:
     return re.fullmatch(r"(?:.*\n)*?".join(parts), printed) is not None
 
 
+@daily(3)
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("block", of_kind("console"))
 def test_commands_print_what_is_shown(block: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +71,7 @@ def test_commands_print_what_is_shown(block: str, capsys: pytest.CaptureFixture[
         assert matches(printed.out + printed.err, shown), printed.out + printed.err
 
 
+@daily(3)
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("block", of_kind("sh"))
 def test_commands_of_lists_run(block: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +117,7 @@ def documentation() -> Iterator[Any]:
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", [*PARTS, SLOW])
 def test_generated_parts_are_current(
     name: str, documentation: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +127,7 @@ def test_generated_parts_are_current(
     _, text, new = documentation.renewed(name)
     assert new == text, "run python benchmarks/documentation.py"
     assert documentation.replaced(text, name, "another\n") != text
-    assert list(documentation.PARTS) == list(PARTS)
+    assert set(documentation.PARTS) == {*PARTS, "audit"}
 
 
 def helps(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

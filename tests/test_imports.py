@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.release import daily
 
 import metacount
 
@@ -40,6 +41,7 @@ def command(*arguments: str) -> str:
     return f"from metacount.cli import main\nassert main({list(arguments)!r}) == 0"
 
 
+@daily(5)
 @pytest.mark.parametrize(
     "program",
     [

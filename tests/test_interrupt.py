@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import ONLY, one_in
+from helpers.release import ONLY, one_day_in, one_in
 
 from metacount.commands.writing import write_pieces
 
@@ -105,6 +105,7 @@ if __name__ == "__main__":
 """
 
 
+@one_day_in(6)
 @pytest.mark.parametrize("flags", [("--json",), pytest.param((), marks=ONLY)])
 def test_a_survey_keeps_its_finished_rows(tmp_path: Path, flags: tuple[str, ...]) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
@@ -175,6 +176,7 @@ def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
 
 
+@one_day_in(6)
 @pytest.mark.parametrize("flags", [(), pytest.param(("--json",), marks=ONLY)])
 def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str, ...]) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import date, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from helpers.release import DAY, DAYS, is_of_the_day
+from helpers.release import DAY, DAYS, daily, is_of_the_day, not_today, one_day_in
 
 
 def test_each_case_has_its_day(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +20,30 @@ def test_each_case_has_its_day(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in today:
             chosen[name] += 1
     assert set(chosen.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("mark", "n_cases", "days", "most"),
+    [(daily(3), 7, 3, 3), (daily(9), 4, 4, 1), (one_day_in(5), 1, 5, 1)],
+)
+def test_each_case_of_a_list_has_its_day(
+    monkeypatch: pytest.MonkeyPatch, mark: pytest.MarkDecorator, n_cases: int, days: int, most: int
+) -> None:
+    cases: list[Any] = [
+        SimpleNamespace(
+            nodeid=f"test_any.py::test_of[{i}]",
+            get_closest_marker=lambda name: mark.mark if name == "daily" else None,
+        )
+        for i in range(n_cases)
+    ]
+    tried: list[str] = []
+    for i in range(days):
+        monkeypatch.setenv(DAY, (date(2026, 12, 1) + timedelta(i)).isoformat())
+        left_out = [case.nodeid for case in not_today(cases)]
+        today = [case.nodeid for case in cases if case.nodeid not in left_out]
+        assert len(today) <= most and (today or mark.args[1] == 0)
+        tried += today
+    assert sorted(tried) == [case.nodeid for case in cases]
 
 
 @pytest.mark.release

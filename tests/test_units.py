@@ -143,9 +143,9 @@ def test_parse_count_refuses_what_is_not_a_count(text: str) -> None:
 
 
 def test_parse_count_refuses_fractions_and_walls_of_digits() -> None:
-    with pytest.raises(ValueError, match="no fraction of one"):
+    with pytest.raises(ValueError, match="fraction"):
         units.parse_count("1.2345K")
-    with pytest.raises(ValueError, match="no fraction of one"):
+    with pytest.raises(ValueError, match="fraction"):
         units.parse_count("6.7")
     with pytest.raises(ValueError, match="at most 40 characters"):
         units.parse_count("9" * 41)

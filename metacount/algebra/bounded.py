@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import sympy
 
 from metacount.algebra.numeric import MAX_BITS
+from metacount.algebra.text import Node, read
 from metacount.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from metacount.algebra.text import Node
 
 MAX_EXPONENT = 16  # of what is no plain number
 MAX_DEGREE = 48
@@ -109,6 +108,19 @@ def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr,
     if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
         raise InputError("the formula divides by zero")
     return value.expr, [below for below in making.below if not below.is_nonzero]
+
+
+def parse(
+    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
+) -> tuple[sympy.Expr, list[str]]:
+    """Parse the formula in `text` into a SymPy expression,
+    with what is worth saying about how it was read.
+
+    `meaning` gives the expression of every name in it.
+    """
+    formula = read(text)
+    expr, _ = in_letters(formula.tree, meaning(formula.names))
+    return expr, formula.notes
 
 
 class _Making:

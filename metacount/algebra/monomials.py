@@ -70,11 +70,14 @@ class Space:
     def value(self, table: Table, values: list[Fraction]) -> Fraction:
         """Return the value of a table with a value for each letter."""
         total = Fraction(0)
-        for key, value in table.items():
-            for here, n in zip(values, key, strict=True):
-                if n:
-                    value *= here**n
-            total += value
+        for key, factor in table.items():
+            above, below = factor.numerator, factor.denominator
+            for value, n in zip(values, key, strict=True):
+                if n > 0:
+                    above, below = above * value.numerator**n, below * value.denominator**n
+                elif n < 0:
+                    above, below = above * value.denominator**-n, below * value.numerator**-n
+            total += Fraction(above, below) if above % below else above // below
         return total
 
     def monomial(self, powers: Mapping[sympy.Symbol, int]) -> Monomial | None:

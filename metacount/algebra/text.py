@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from metacount.errors import MAX_DIGITS, InputError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import sympy
 
 MAX_LENGTH = 10_000  # characters
 MAX_TOKENS = 3_000
@@ -112,21 +106,6 @@ def read(text: str) -> Formula:
     """
     parser = _Parser(_tokens(text))
     return Formula(parser.whole(), parser.notes)
-
-
-def parse(
-    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
-) -> tuple[sympy.Expr, list[str]]:
-    """Parse the formula in `text` into a SymPy expression,
-    with what is worth saying about how it was read.
-
-    `meaning` gives the expression of every name in it.
-    """
-    from metacount.algebra.bounded import in_letters
-
-    formula = read(text)
-    expr, _ = in_letters(formula.tree, meaning(formula.names))
-    return expr, formula.notes
 
 
 def number(word: str) -> Fraction:

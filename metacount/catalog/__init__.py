@@ -63,12 +63,16 @@ class CatalogEntry:
     """One published model.
 
     `sizes` are the fields of its spec that differ from a default, and the required ones.
-    `inferred` names the fields that no source states, and how they were chosen.
+    `inferred` names the fields that no source states, and how they were chosen. `model_type` is its
+    type in transformers, None where that has none; `type_config` what a config of that type has
+    beside sizes.
     """
 
     id: str
     name: str
     family: str
+    model_type: str | None
+    type_config: Json
     sizes: tuple[tuple[str, object], ...] | None
     not_expressible: str | None
     config: Json | None  # for transformers, of a model that no spec expresses
@@ -185,6 +189,8 @@ def _entry(data: Json) -> CatalogEntry:
         id=data["id"],
         name=data["name"],
         family=data["family"],
+        model_type=data["model_type"],
+        type_config=data.get("type_config", {}),
         sizes=None if sizes is None else tuple(sizes.items()),
         not_expressible=data.get("not_expressible"),
         config=data.get("config"),

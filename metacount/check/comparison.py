@@ -10,9 +10,9 @@ from metacount.algebra.limits import passed
 from metacount.algebra.numeric import at, crossings, literals
 from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
 from metacount.check.places import Gap, places
-from metacount.check.trials import random_cases, shrunk, sizes_of
+from metacount.check.trials import alike, random_cases, shrunk, sizes_of
 from metacount.check.truth import count_of
-from metacount.errors import InputError
+from metacount.errors import InputError, SpecError
 from metacount.spec import Workload
 from metacount.spec.legend import WORKLOAD_TERMS
 from metacount.textbook.training import holds_dtype
@@ -174,11 +174,29 @@ def _comparable(other: Case, case: Case, quantity: str) -> Case:
 
 
 def small_cases(
-    case: Case, value: Callable[[Case], Fraction | None], most: int, late: Callable[[], bool]
+    case: Case,
+    value: Callable[[Case], Fraction | None],
+    most: int,
+    late: Callable[[], bool],
+    used: set[sympy.Symbol],
 ) -> list[tuple[Case, Fraction]]:
-    """Evaluate a wrong formula at small sizes, from which the mistake may be told."""
+    """Evaluate a wrong formula at small sizes, from which the mistake may be told.
+
+    What of a run it does not use stays as it is: a number may stand for it. In every second case
+    those sizes are equal that are equal in the model.
+    """
+    kept = {"batch_size": LETTERS["batch_size"], "dtype": BYTES_LETTER}
+    run = {name: getattr(case[1], name) for name, letter in kept.items() if letter not in used}
+    if not used & {LETTERS["seq_len"], LETTERS["kv_len"]}:
+        run["seq_len"] = case[1].seq_len
     found = []
-    for other in random_cases(*case, most):
+    for i, (spec, workload) in enumerate(random_cases(*case, most)):
+        if i % 2:
+            try:
+                spec = alike(case[0], spec)
+            except SpecError:
+                continue
+        other = spec, Workload(**{**workload.to_dict(), **run})
         if late():
             break
         try:

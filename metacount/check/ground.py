@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metacount.textbook.count import count
 from metacount.textbook.domain import SHOWN, sizes_text
 from metacount.textbook.proof_record import CODE
-from metacount.textbook.proven import proven
+from metacount.textbook.proven import proven_of
 
 if TYPE_CHECKING:
     from metacount.resolve import Model
@@ -22,8 +23,7 @@ def rests_on(model: Model, workload: Workload, quantity: str) -> str:
     >>> rests_on(find_model("llama-7b"), Workload(), "no such quantity")
     'our textbook formula alone: nothing is recorded of it beside code'
     """
-    config = None if model.source is None else model.source.config
-    found = None if model.refused else proven(model.spec, workload, config)
+    found = proven_of(model, count(model.spec, workload))
     sides = () if found is None else (found.code, found.ours)
     said = [_of(side, quantity, found.small) for side in sides if found is not None]
     known = [text for text in said if text]

@@ -55,6 +55,22 @@ def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) 
     return cases
 
 
+def alike(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
+    """Return `other` with those of its sizes equal that are equal in `spec`.
+
+    Raises `SpecError` where the rules of sizes allow no such model.
+    """
+    equal = {}
+    if spec.n_kv_heads and spec.n_kv_heads == spec.n_heads:
+        equal["n_kv_heads"] = other.n_heads
+    d_model = other.d_model
+    if spec.head_dim and spec.n_heads * spec.head_dim == spec.d_model:
+        equal["d_model"] = d_model = other.n_heads * other.head_dim
+    if spec.d_ff and spec.d_ff % spec.d_model == 0:
+        equal["d_ff"] = spec.d_ff // spec.d_model * d_model
+    return other.replace(**equal)
+
+
 def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
     sizes = {n: draw.choice(COUNTS if n in COUNTED else WIDTHS) for n in free_sizes(spec)}
     if "vocab_size" in sizes:

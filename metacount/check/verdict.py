@@ -67,7 +67,8 @@ def judged_text(
         answer.tried = _tried(theirs, case, quantity, timeout)
     else:
         late = passed(timeout * FOR_TRIALS, computing=True)
-        answer.cases = small_cases(case, theirs.value, WRONG_AT, late)
+        used = {a for expr in theirs.names.values() for a in expr.free_symbols}
+        answer.cases = small_cases(case, theirs.value, WRONG_AT, late, used)
     return judged_numbers(answer, model, case, quantity, timeout)
 
 

@@ -9,11 +9,10 @@ from metacount.commands.options import (
     add_quantity,
     add_workload,
     check_quantity,
-    file_and_name,
     request_of,
 )
 from metacount.errors import EXIT_DISAGREE, InputError, shown
-from metacount.resolve import find_model
+from metacount.resolve import file_and_name, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

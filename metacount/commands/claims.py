@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from metacount.claims import TOPICS
+    from metacount.claims.finding import VERDICTS
+
     parser.add_argument(
         "ids", metavar="ID", nargs="*", help="these statements, each with its whole computation"
     )
     parser.add_argument(
         "--topic",
         metavar="NAME",
-        help="only statements on this topic: block, "
-        "attention, ffn, norm, embedding, position, moe, model",
+        help=f"only statements on this topic: {', '.join(TOPICS)}",
     )
     parser.add_argument(
-        "--verdict", metavar="NAME", help="only statements that are right, conditional or wrong"
+        "--verdict", metavar="NAME", help=f"only statements that are {', '.join(VERDICTS)}"
     )
     parser.add_argument(
         "--lang",

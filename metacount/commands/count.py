@@ -98,7 +98,7 @@ def _one(model: Model | TransformersOnly, request: Request) -> str:
         from metacount.textbook.count import count
         from metacount.views.count import count_text
 
-        return count_text(model, count(model.spec, request))
+        return count_text(model, count(model.spec, request, notes=model.notes))
     from metacount.views.measured import measured_text
 
     return measured_text(model, *_measured(model, request))
@@ -109,7 +109,7 @@ def _figures(model: Model | TransformersOnly, request: Request) -> Json:
     if isinstance(model, Model):
         from metacount.textbook.count import count, count_data
 
-        return count_data(model, count(model.spec, request))
+        return count_data(model, count(model.spec, request, notes=model.notes))
     from metacount.views.measured import measured_data
 
     return measured_data(model, *_measured(model, request))

@@ -9,11 +9,10 @@ from metacount.commands.options import (
     add_json,
     add_settings,
     add_workload,
-    file_and_name,
     request_of,
 )
 from metacount.errors import InputError
-from metacount.resolve import find_any
+from metacount.resolve import file_and_name, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

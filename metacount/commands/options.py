@@ -23,17 +23,6 @@ MODEL_HELP = (
 TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
 
 
-def file_and_name(text: str) -> tuple[str, str] | None:
-    """Split FILE.py:NAME into its two parts; return None for anything else.
-
-    >>> file_and_name("mine.py:count"), file_and_name("type:llama")
-    (('mine.py', 'count'), None)
-    """
-    path, _, name = text.rpartition(":")
-    named = path.endswith(".py") and path != ".py" and name.isidentifier()
-    return (path, name) if named else None
-
-
 def whole_number(text: str) -> int:
     try:
         if len(text) <= 40:

@@ -9,12 +9,11 @@ from metacount.commands.options import (
     add_json,
     add_settings,
     add_workload,
-    file_and_name,
     request_of,
     whole_number,
 )
 from metacount.errors import InputError
-from metacount.resolve import find_any, find_model
+from metacount.resolve import file_and_name, find_any, find_model
 from metacount.settings.values import dtype
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
 
@@ -153,7 +152,7 @@ def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
         raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
     model = find_any(args.model, args.settings)
     prepare_for_torch()
-    from metacount.training.run import train
+    from metacount.summary.training_step import train
 
     return train(model, request_of(args), setup, reference=args.reference)
 

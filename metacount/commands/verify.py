@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from metacount.commands import Result
+    from metacount.given import TransformersOnly
+    from metacount.spec import Request
     from metacount.verify.cases import Case
     from metacount.verify.for_all_sizes import Proof
 
@@ -101,12 +103,7 @@ def run(args: argparse.Namespace) -> Result:
     text = (
         verification_text(done[0], models[0].name) if len(models) == 1 else verifications_text(done)
     )
-    if proofs:
-        from metacount.views.proofs import proofs_text
-
-        text += "".join(
-            "\n" + proofs_text(model.name, p) for model, p in zip(models, proofs, strict=False)
-        )
+    text += "".join(_proofs(model, p, request) for model, p in zip(models, proofs, strict=False))
     return text + (f"\n{said}\n" if said else ""), code
 
 
@@ -132,6 +129,24 @@ def _proved(model: Model, asked: tuple[str, ...]) -> list[tuple[Case, tuple[Proo
         (case, prove(case.model, case.workload, case.run_as, case.quantities))
         for case in (cases_of_a_step(read, asked) if asked else shown_cases(read))
     ]
+
+
+def _proofs(
+    model: Model | TransformersOnly,
+    shown: list[tuple[Case, tuple[Proof, ...]]],
+    request: Request,
+) -> str:
+    """Write what the record of proofs says of a model at this run, then what is proven anew."""
+    from metacount.textbook.count import count
+    from metacount.textbook.proven import proven_of
+    from metacount.views.layout import bold, columns
+    from metacount.views.proofs import proofs_text
+    from metacount.views.proven import recorded_lines
+
+    proof = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
+    lines = [] if proof is None else recorded_lines(proof, columns())
+    head = ["", bold(f"{model.name}: what is recorded of these formulas")] if lines else []
+    return "\n".join([*head, *lines, "", proofs_text(model.name, shown)])
 
 
 def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:

@@ -17,7 +17,7 @@ from metacount.diff.parts import QUANTITIES, parts
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.flat import FIELDS, PATHS
-from metacount.textbook.count import count
+from metacount.textbook.count import COMPARED, count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
 
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
-FIGURES = (
-    "params",
-    "active_params",
-    "active_params_no_embed",
-    "param_bytes",
-    "matmul_flops",
-    "causal_matmul_flops",
-    "decode_matmul_flops",
-    "kv_cache_bytes_per_token",
-    "kv_cache_bytes",
-    "state_bytes",
-    "mtp_params",
-    "mtp_active_params",
-    "mtp_matmul_flops",
-    "mtp_kv_cache_bytes",
-)
-# What few models have: shown where one of the two does.
-RARE = ("state_bytes", *(name for name in FIGURES if name.startswith("mtp_")))
 
 
 @frozen
@@ -161,7 +143,7 @@ def diff(
 def side(name: str, spec: ModelSpec, run: Workload) -> Side:
     """Count a model's figures under the names of `count`."""
     data = count(spec, run).to_dict()
-    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in FIGURES})
+    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in COMPARED})
 
 
 def aligned(

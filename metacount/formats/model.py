@@ -140,8 +140,14 @@ def from_hugging_face(
     told: Described | None = None,
 ) -> Model | TransformersOnly:
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
+    from metacount.huggingface.config.keys import is_number
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
+    from metacount.spec.flat import FIELDS
 
+    by_mlx = data.get("quantization")  # its name of quantization_config; often both are there
+    if isinstance(by_mlx, dict) and data.get("quantization_config", by_mlx) == by_mlx:
+        rest = {key: value for key, value in data.items() if key != "quantization"}
+        data = {**rest, "quantization_config": by_mlx}
     source = Source(config=data, **source_of)
     try:
         mapped = spec_from_config(data)
@@ -163,6 +169,11 @@ def from_hugging_face(
             )
         said = renamed(printable(error), {} if told is None else told.names)
         raise InputError(f"{shown(where)}: {said}") from None
+    notes = [*(() if told is None else told.notes), *mapped.notes]
+    for key in FIELDS["n_mtp_layers"].elsewhere:
+        spoken_of = any(note.startswith(f"{key}: ") for note in notes)
+        if is_number(count := data.get(key)) and count > 0 and not spoken_of:
+            notes.append(f"{key}: {count} prediction layers are not counted")
     if "model_type" not in data:
         source = Source(config={"model_type": mapped.model_type, **data}, **source_of)
     return Model(
@@ -172,6 +183,6 @@ def from_hugging_face(
         entry=None,
         changes={},
         source=None if mapped.is_remote else source,
-        notes=(*(() if told is None else told.notes), *mapped.notes),
+        notes=tuple(notes),
         refused=bool(mapped.refused),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
+from metacount.files import MODULES, read_text
 from metacount.formats.described import Described, spec_of
 from metacount.huggingface.config.keys import Keys, words
 from metacount.huggingface.config.parts import biases, divided
@@ -59,8 +60,6 @@ def from_keys(data: Json) -> Described:
 
 def from_python(path: str) -> Described:
     """Read a config file of train.py: assignments, read as data."""
-    from metacount.files import read_text
-
     text = read_text(path, "a config of nanoGPT's train.py")
     where = shown(path)
     if len(text) > MAX_CHARACTERS:
@@ -70,7 +69,8 @@ def from_python(path: str) -> Described:
     data = _assigned(text, where)
     if not data:
         raise InputError(
-            f"{where}: assigns nothing that train.py of nanoGPT knows; give a config of it"
+            f"{where}: assigns nothing that train.py of nanoGPT knows; give a config of it "
+            f"({MODULES})"
         )
     start = data.pop("init_from", "scratch")
     notes = ["a config of nanoGPT's train.py: read, not run"]
@@ -160,12 +160,12 @@ def _assigned(text: str, where: str) -> Json:
             and isinstance(step.targets[0], ast.Name)
         ):
             raise InputError(
-                f"{here}: is no assignment to a name, and nothing is run; give a "
-                "config of nanoGPT's train.py (tree takes FILE.py:NAME)"
+                f"{here}: is no assignment to a name, and nothing is run; give a config of "
+                f"nanoGPT's train.py ({MODULES})"
             )
         name = step.targets[0].id
         if name not in (*TRAIN, *RUN, "init_from"):
-            close = nearest(name, [*TRAIN, *RUN, "init_from"], "remove it")
+            close = nearest(name, [*TRAIN, *RUN, "init_from"], f"remove it ({MODULES})")
             raise InputError(
                 f"{here}: {shown(name)} is not an argument of nanoGPT's train.py; {close}"
             )

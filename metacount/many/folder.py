@@ -194,4 +194,4 @@ class _Job:
         model = find_in_file(whole, self.settings)
         if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
-        return count_data(model, count(model.spec, self.workload))
+        return count_data(model, count(model.spec, self.workload, notes=model.notes))

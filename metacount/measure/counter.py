@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
-from metacount.measure.operators import flops_of
+from metacount.measure.operators import GROUPED, flops_of, grouped_refusal, grouped_result
 from metacount.measure.roles import ROLES
-from metacount.measure.torch_private import DispatchMode, operator_name, without_compiler
+from metacount.measure.torch_private import DispatchMode, is_fake, operator_name, without_compiler
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload, OpOverloadPacket
@@ -70,6 +70,7 @@ class FlopCounter(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.ran: Cost = Counter()
+        self.said: set[str] = set()  # on what the figures rest
         # layers that did not run because one like them had: its cost, its name, the layer's own
         self.replayed: list[tuple[Cost, str, str]] = []
         self._path: list[nn.Module] = []
@@ -92,8 +93,8 @@ class FlopCounter(DispatchMode):
         self,
         func: OpOverload,
         types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> object:
         """Run the operator (or answer its question), then charge for it."""
         if func.namespace in SILENT or operator_name(func) in QUESTIONS:
@@ -101,7 +102,16 @@ class FlopCounter(DispatchMode):
         answered = self.answer(func, args)
         if answered is not NotImplemented:
             return answered
-        out = func(*args, **(kwargs or {}))
+        grouped = args[:2] if func.overloadpacket is GROUPED else ()
+        if any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in grouped):
+            out = grouped_result(*args, **(kwargs or {}))
+            if refused := grouped_refusal(*grouped):
+                self.said.add(
+                    f"torch's grouped product refuses {refused}: experts are counted as if it "
+                    "took them"
+                )
+        else:
+            out = func(*args, **(kwargs or {}))
         self.note(func, args, out)
         flops = flops_of(func, args, out)
         if flops:

@@ -62,6 +62,41 @@ def _grouped_mm(a: Tensor, b: Tensor, *_: object) -> int:
     raise UncountedOp(f"_grouped_mm of shapes {tuple(a.shape)} and {tuple(b.shape)}")
 
 
+GROUPED = aten._grouped_mm
+
+
+def grouped_result(
+    a: Tensor,
+    b: Tensor,
+    ends: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Make the empty result of a grouped product: torch's own kernel on meta takes bf16 alone.
+
+    Of the forms that have a price.
+    """
+    shape = [*a.shape[:-1], b.shape[-1]]
+    if a.dim() == b.dim() == 2:
+        assert ends is not None  # torch's signature allows None, its kernels do not
+        shape.insert(0, ends.shape[0])
+    return a.new_empty(shape, dtype=out_dtype or a.dtype)
+
+
+def grouped_refusal(a: Tensor, b: Tensor) -> str:
+    """Say what of two matrices torch's grouped product takes on no device; empty if nothing.
+
+    It takes values of 16 and 32 bits, in rows (or columns) of whole 16 bytes.
+    """
+    if a.dtype == torch.float64:
+        return "float64"
+    size = a.element_size()
+    # of a symbol nothing is asked that no figure depends on
+    steps = [n for t in (a, b) for n in t.stride()[-2:] if isinstance(n, int) and n > 1]
+    odd = next((n for n in steps if n * size % 16), None)
+    return f"rows of {odd} values, which are no whole 16 bytes" if odd else ""
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     # [b, h, s, d] @ [b, h, d, t], then [b, h, s, t] @ [b, h, t, u]; fewer key heads repeat
     b, h, s, d = q.shape
@@ -96,7 +131,7 @@ PRICED: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.dot: _mv,
     aten.vdot: _mv,
     aten.addmv: _addmv,
-    aten._grouped_mm: _grouped_mm,
+    GROUPED: _grouped_mm,
     aten.linalg_solve_triangular: _solve_triangular,
     aten.scaled_dot_product_attention: _attention,
     aten._scaled_dot_product_efficient_attention: _attention,

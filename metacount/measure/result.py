@@ -27,7 +27,9 @@ class MeasuredParams:
     buffers: dict[str, int]
     unclaimed: tuple[str, ...] = ()
     unknown_routing: tuple[str, ...] = ()
-    text_params: int | None = None  # of the text model alone; None where there is nothing else
+    # of the text model alone, of which FLOPs and caches are: all, where there is nothing else
+    text_params: int | None = None
+    text_active_params: int | None = None
 
     @property
     def params(self) -> int:

@@ -113,6 +113,11 @@ class Measuring:
             state_bytes=once.state_bytes,
             activation_bytes=once.activation_bytes,
             recomputed_bytes=once.recomputed_bytes,
+            loss_bytes=(
+                self.job.loss_bytes(self.spec.vocab_size or 0)
+                if self.parts[part].last and self.spec.head
+                else 0
+            ),
         )
 
     def _state_of(self, sizes: tuple[int, ...]) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.sharding.adding import PASSING
 from metacount.sharding.asked import Asked, job_of
 from metacount.sharding.devices import Device, devices_named
-from metacount.sharding.formula.kinds import counted_kinds
+from metacount.sharding.formula.kinds import counted_kinds, without_formula
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import missing
+from metacount.spec.legend import by_name
+from metacount.units import gib
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from metacount.files import Json
@@ -32,7 +35,9 @@ class Fit:
     """What fits on one device: the mesh, what its largest rank holds, and how much more would fit.
 
     `mesh` None: nothing that was tried. `batch_size` and `seq_len` are the largest that fit, the
-    other staying as it was asked for; None where nothing that is counted grows with them.
+    other staying as it was asked for; None where nothing that is counted grows with them. No
+    length is longer than the `positions` of the model (None: not known), none than `MOST`.
+    `unknown` says why nobody can tell what fits; empty where it was searched.
     """
 
     device: Device
@@ -42,6 +47,8 @@ class Fit:
     batch_size: int | None = None
     seq_len: int | None = None
     command: str = ""
+    positions: int | None = None
+    unknown: str = ""
 
     def to_dict(self) -> Json:
         """Return the fit as plain data."""
@@ -50,7 +57,8 @@ class Fit:
             "name": self.device.name,
             "bytes": self.device.bytes,
             "source": self.device.source,
-            "fits": self.mesh is not None,
+            "fits": None if self.unknown else self.mesh is not None,
+            "unknown": self.unknown,
         }
         if self.mesh is None or self.largest is None or self.job is None:
             return found
@@ -59,8 +67,10 @@ class Fit:
             "job": self.job.to_dict(),
             "world": self.mesh.world,
             "total_bytes": self.largest.total_bytes,
+            "most_bytes": self.largest.most_bytes,
             "largest_batch_size": self.batch_size,
             "largest_seq_len": self.seq_len,
+            "positions": self.positions,
             "command": self.command,
         }
 
@@ -74,11 +84,14 @@ class Verdict:
     total_bytes: int
     parts: dict[str, int]
     remedy: str
+    unknown: str = ""  # what is not counted and could be more than what is left
 
     @property
-    def fits(self) -> bool:
-        """Whether it fits."""
-        return self.total_bytes <= self.room
+    def fits(self) -> bool | None:
+        """Whether it fits; None where what is not counted decides it."""
+        if self.total_bytes > self.room:
+            return False
+        return None if self.unknown else True
 
     def to_dict(self) -> Json:
         """Return the verdict as plain data."""
@@ -89,6 +102,7 @@ class Verdict:
             "total_bytes": self.total_bytes,
             "parts": self.parts,
             "remedy": self.remedy,
+            "unknown": self.unknown,
         }
 
 
@@ -115,20 +129,23 @@ def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
         job = _job(model.spec, mesh, train, how)
         if job is None:
             continue
-        largest = largest_of(model.spec, job)
-        if largest.total_bytes <= device.bytes:
+        kinds = counted_kinds(model.spec, job, default_plan(model.spec))
+        if any(kind.activation_bytes is None for kind in kinds):
+            return Fit(device=device, mesh=None, unknown=without_formula(model.spec, job))
+        if most_of(kinds) <= device.bytes:
             batch, length = (
-                _most(model.spec, mesh, train, how, device.bytes, name)
+                _most(model, mesh, train, how, device.bytes, name)
                 for name in ("batch_size", "seq_len")
             )
             return Fit(
                 device=device,
                 mesh=mesh,
                 job=job,
-                largest=largest,
+                largest=max(kinds, key=lambda kind: kind.total_bytes),
                 batch_size=batch,
                 seq_len=length,
                 command=command(model.id, job),
+                positions=positions_of(model),
             )
     return Fit(device=device, mesh=None)
 
@@ -170,27 +187,43 @@ def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
         raise
 
 
-def largest_of(spec: ModelSpec, job: Job) -> Kind:
-    """Find the kind of rank that holds most."""
-    found = counted_kinds(spec, job, default_plan(spec))
-    return max(found, key=lambda kind: kind.total_bytes)
+def most_of(kinds: Iterable[Kind]) -> int:
+    """Count the most that a rank may hold, with what may come and go."""
+    return max(kind.most_bytes for kind in kinds)
 
 
-def _most(spec: ModelSpec, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
-    """Find the largest batch or length that fits, by halving; None where any does."""
+def positions_of(model: Model) -> int | None:
+    """Return how many positions a model has: of its table, else by its config; None: not known."""
+    config = model.source.config if model.source is not None else {}
+    stated = [config.get(name) for name in ("n_positions", *by_name("n_positions").elsewhere)]
+    return model.spec.longest or next((n for n in stated if type(n) is int and n > 0), None)
+
+
+def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
+    """Find the largest batch or length that fits, by halving;
+    None where what is counted does not grow with it.
+    """
+    spec = model.spec
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
     one = mesh.dp * job.micro_batches if name == "batch_size" else mesh.cp
     low, high = getattr(job, name) // one, MOST
-    if name == "seq_len":
-        high = min(MOST, spec.longest or MOST)
+    positions = positions_of(model) if name == "seq_len" else None
+    if positions is not None:
+        high = max(low, min(MOST, positions // one))
+
+    def held(n: int) -> int | None:
+        tried = _job(spec, mesh, train, {**how, name: n * one})
+        if tried is None:
+            return None
+        return most_of(counted_kinds(spec, tried, default_plan(spec)))
 
     def fits(n: int) -> bool:
-        tried = _job(spec, mesh, train, {**how, name: n * one})
-        return tried is not None and largest_of(spec, tried).total_bytes <= room
+        total = held(n)
+        return total is not None and total <= room
 
     if fits(high):
-        return None  # nothing that is counted here grows with it
+        return None if positions is None and held(high) == held(low) else high * one
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -217,25 +250,19 @@ def command(model: str, job: Job) -> str:
 
 def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     """Tell whether the largest rank fits;
-    if not, name the smallest mesh of the search on which it does.
+    if not, or if nobody can tell, name the smallest mesh of the search on which it does.
     """
     largest, job = found.largest, found.job
-    parts = {
-        name: getattr(largest, name)
-        for name in (
-            "param_bytes",
-            "gathered_bytes",
-            "gradient_bytes",
-            "optimizer_bytes",
-            "activation_bytes",
-            "recomputed_bytes",
-            "kv_cache_bytes",
-            "state_bytes",
+    parts = {name: size for name, size in largest.parts.items() if size}
+    remedy, unknown, most = "", "", most_of(found.kinds)
+    if any(kind.activation_bytes is None for kind in found.kinds):
+        unknown = "what the backward keeps of the forward is not counted"
+    elif most > room >= largest.total_bytes:
+        unknown = (
+            f"what comes and goes in the backward of a block (taken as at most {PASSING} times "
+            f"what the block keeps) may make it {gib(most)}"
         )
-        if getattr(largest, name)
-    }
-    remedy = ""
-    if largest.total_bytes > room:
+    if unknown or largest.total_bytes > room:
         device = Device(id="", name="", bytes=room, source="")
         how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
         if job.train:
@@ -243,5 +270,10 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
             how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
         remedy = _smallest(model, device, job.train, how).command
     return Verdict(
-        room=room, rank=largest.first, total_bytes=largest.total_bytes, parts=parts, remedy=remedy
+        room=room,
+        rank=largest.first,
+        total_bytes=largest.total_bytes,
+        parts=parts,
+        remedy=remedy,
+        unknown=unknown,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.frozen import fields, frozen
 from metacount.sharding.links import PER_MACHINE
 from metacount.sharding.mesh import Mesh
+from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -104,8 +105,12 @@ class Kind:
 
     `activation_bytes` are what the backward keeps of the forward, of so many micro-batches at once
     (None: no formula counts it); `recomputed_bytes` what a checkpointed block keeps in addition
-    while its backward runs, of the block that keeps most, its input included. `state_bytes` are
-    what mixers keep of the sequences that are served, however long these are.
+    while its backward runs, of the block that keeps most, its input included. `loss_bytes` are two
+    gradients of the logits, in float32 at least, which are there before those of parameters, but
+    for those that micro-batches before have left (`accumulates`). `step_bytes` are what the
+    optimizer's step holds for a moment, as it runs on CUDA by default (foreach); `passing_bytes` a
+    bound on what comes and goes while the backward of a block runs, which is not counted.
+    `state_bytes` are what mixers keep of the sequences that are served, however long these are.
     """
 
     ranks: tuple[tuple[int, int, int], ...]  # first, last, step
@@ -126,14 +131,37 @@ class Kind:
     kv_cache_bytes: int
     state_bytes: int
     collectives: tuple[Collective, ...]
+    loss_bytes: int = 0
+    step_bytes: int = 0
+    passing_bytes: int = 0
+    accumulates: bool = False
+
+    def _moments(self) -> list[dict[str, int]]:
+        """List what is there at once, by field: in the backward of blocks, the loss, the step."""
+        always = ("param_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes")
+        before = ("gradient_bytes",) if self.accumulates else ()
+        moments = (
+            ("gathered_bytes", "gradient_bytes", "activation_bytes", "recomputed_bytes"),
+            ("gathered_bytes", *before, "activation_bytes", "loss_bytes"),
+            ("gradient_bytes", "step_bytes"),
+        )
+        return [{name: getattr(self, name) or 0 for name in (*always, *names)} for names in moments]
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes of the moment that holds most of what is counted, by field."""
+        return max(self._moments(), key=lambda parts: sum(parts.values()))
 
     @property
     def total_bytes(self) -> int:
-        """Everything that is counted here."""
-        stored = self.param_bytes + self.gathered_bytes + self.gradient_bytes
-        kept = (self.activation_bytes or 0) + self.recomputed_bytes
-        served = self.kv_cache_bytes + self.state_bytes
-        return stored + self.optimizer_bytes + kept + served
+        """The most of what is counted here that is there at once."""
+        return sum(self.parts.values())
+
+    @property
+    def most_bytes(self) -> int:
+        """The same with all that may come and go in the backward of a block."""
+        blocks, *_ = self._moments()
+        return max(self.total_bytes, sum(blocks.values()) + self.passing_bytes)
 
     @property
     def first(self) -> int:
@@ -166,7 +194,7 @@ class Kind:
         data = {name: getattr(self, name) for name in fields(Kind)}
         data["ranks"] = [{"first": a, "last": b, "step": step} for a, b, step in self.ranks]
         data["stages"] = list(self.stages)
-        data["total_bytes"] = self.total_bytes
+        data["total_bytes"], data["most_bytes"] = self.total_bytes, self.most_bytes
         data["collectives"] = [
             {
                 **{name: getattr(each, name) for name in fields(Collective)},
@@ -213,6 +241,15 @@ class Job:
     def rows(self) -> int:
         """Sequences that one rank runs at a time."""
         return self.batch_size // (self.mesh.dp * self.micro_batches)
+
+    def loss_bytes(self, vocab_size: int) -> int:
+        """Count the bytes of two gradients, of the log-softmax and of the logits: 2·w·n·V.
+
+        In float32 at least. They are there together when the backward of a cross-entropy begins;
+        the log-softmax itself is kept.
+        """
+        wide = max(4, DTYPE_BYTES[self.dtype])
+        return 2 * wide * self.rows * self.length * vocab_size if self.train else 0
 
     def kept_at(self, stage: int) -> int:
         """Count the micro-batches that went forward through a stage, and not yet back, at most.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import InputError
+from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.asked import SCHEDULES, Asked, job_of
 from metacount.sharding.formula.kinds import without_formula
 from metacount.sharding.mesh import Mesh, parse_mesh
@@ -187,9 +188,14 @@ def _of_training(spec: ModelSpec, job: Job, formula: bool, ours: bool) -> list[s
             f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
             "plain operators; a fused kernel may keep other tensors"
         )
+    step = "" if job.optimizer in STEP_COPIES else f", nor in the step of {job.optimizer}"
     found.append(
-        "not counted: tensors that come and go within the forward, the backward and "
-        "the optimizer's step"
+        "in all: what is there at once in the loss, the backward of blocks or the optimizer's step "
+        "(foreach, CUDA's default)"
+    )
+    found.append(
+        "not counted: what else comes and goes within a forward or a backward, for which what fits "
+        f"leaves room{step}"
     )
     if job.mesh.pp > 1:
         found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")

@@ -56,7 +56,8 @@ def recorded(
         raise InputError(f"{named(module)}: {_reason(error, arguments, named_ones)}") from None
     changed = sorted(name for name, value in _plain(model) if before.get(name, ABSENT) != value)
     notes = [f"its forward changes {', '.join(changed[:3])}: a copy was run, yours is as it was"]
-    return steps_of(counter.root, model, of_torch), tuple(notes if changed else ())
+    found = (*sorted(counter.said), *(notes if changed else ()))
+    return steps_of(counter.root, model, of_torch), found
 
 
 ABSENT = object()

@@ -12,13 +12,13 @@ from metacount.measure.torch_private import tree_map
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Source
 from metacount.spec import Request, Workload
+from metacount.summary import training_step
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.summary.ran import Sizes, made_inputs
 from metacount.summary.shown import Training
-from metacount.training import run
+from metacount.summary.training_step import told, train_reference, train_transformers
 from metacount.training.checkpointing import outermost_layers
 from metacount.training.result import Training as Record
-from metacount.training.run import told, train_reference, train_transformers
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Program
 
@@ -49,7 +49,7 @@ def train(
     if not isinstance(model, nn.Module):
         if inputs or input_size is not None or loss is not None:
             raise InputError("inputs, sizes and a loss are for a module: a model runs tokens")
-        return _shown(run.train(model, workload, setup, reference=reference))
+        return _shown(training_step.train(model, workload, setup, reference=reference))
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
     if input_size is not None:

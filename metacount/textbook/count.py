@@ -16,6 +16,52 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
 
 
+# The figures of a model under their public names, in the order in which they are shown.
+FIGURES = {
+    "params": "stored, tied ones once",
+    "active_params": "used for one token",
+    "least_active_params": "the least, with zero experts alone; FLOPs are of the most",
+    "active_params_no_embed": "without the token table",
+    "text_params": "of the text part alone",
+    "text_active_params": "used for one token of text",
+    "param_bytes": "of all parameters",
+    "matmul_flops": "forward, 2 per multiply-add, attention in full",
+    "causal_matmul_flops": "forward, attention over the pairs that the mask keeps",
+    "macs": "half of matmul_flops",
+    "decode_matmul_flops": "one more token, attending to seq positions",
+    "kv_cache_bytes_per_token": "one token, all layers",
+    "kv_cache_bytes": "kept after seq tokens",
+    "cross_kv_cache_bytes": "of them by cross-attention",
+    "state_bytes": "states, however many tokens",
+    "dense_attention_flops": "its products over all it may see",
+    "selected_attention_flops": "over what the index leaves",
+    "index_flops": "the index itself",
+    "mtp_params": "without the embedding and the head, which they share",
+    "mtp_params_with_copies": "with a copy of both in each",
+    "mtp_active_params": "of mtp_params for one token",
+    "mtp_active_params_with_shared": "with the embedding and the head",
+    "mtp_buffers": "selection biases, not among them",
+    "mtp_matmul_flops": "forward, with the head",
+    "mtp_matmul_flops_no_head": "without it",
+    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
+    "mtp_decode_matmul_flops": "one more position, with the head",
+    "mtp_kv_cache_bytes": "kept after seq tokens",
+}
+PREDICTION = tuple(name for name in FIGURES if name.startswith("mtp_"))
+# What few models have: shown where a model has it.
+RARE = (
+    "least_active_params",
+    "text_params",
+    "text_active_params",
+    "cross_kv_cache_bytes",
+    "state_bytes",
+    "dense_attention_flops",
+    "selected_attention_flops",
+    "index_flops",
+    *PREDICTION,
+)
+# Beside each other two models have no macs: they are half of matmul_flops.
+COMPARED = tuple(name for name in FIGURES if name != "macs")
 ALL_POSITIONS = "all its positions"
 OTHERS = "others"
 
@@ -56,6 +102,7 @@ class Count:
     least_active_params: int | None
     selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
     prediction: dict[str, int]  # what prediction modules add, by name; empty without them
+    notes: tuple[str, ...] = ()  # how its config was read, and whether transformers refuses it
 
     @property
     def macs(self) -> int:
@@ -110,6 +157,7 @@ class Count:
             **self.prediction,
             "source": "formula",
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
         }
 
 
@@ -162,8 +210,8 @@ def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
     return f"seq_len {n}: {ALL_POSITIONS}" if n == spec.longest else ""
 
 
-def count(spec: ModelSpec, workload: Workload | Request) -> Count:
-    """Count `spec` running `workload`.
+def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ...] = ()) -> Count:
+    """Count `spec` running `workload`; `notes` are on the config that it was read from.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())
@@ -223,16 +271,16 @@ def count(spec: ModelSpec, workload: Workload | Request) -> Count:
             spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
         ),
         warnings=_warnings(spec, run),
+        notes=notes,
     )
 
 
 def count_data(model: Model, result: Count) -> Json:
     """Return the figures of a model that was looked up, as `count --json` prints them."""
-    from metacount.textbook.proven import proven
+    from metacount.textbook.proven import proven_of
 
     inferred = list(model.entry.inferred) if model.entry is not None else []
-    config = None if model.source is None else model.source.config
-    proof = None if model.refused else proven(model.spec, result.workload, config)
+    proof = proven_of(model, result)
     figures = result.to_dict()
     stored = None if model.published is None else model.published.stored_checkpoint
     if stored is not None and result.prediction:
@@ -244,7 +292,6 @@ def count_data(model: Model, result: Count) -> Json:
         "computed": list(model.computed),
         **figures,
         "inferred": inferred,
-        "notes": list(model.notes),
         "proof": None if proof is None else proof.to_dict(),
     }
 

@@ -1,8 +1,8 @@
-"""Conditions on sizes as short texts of integer arithmetic, and whether they hold at some numbers.
+"""Short texts of integer arithmetic: the value of a form, and whether a condition on sizes holds.
 
 Read without torch and SymPy: `count` asks them before it says that a formula was proven. A text is
 taken apart here, as Python would, and never run. Python's own parser is not asked: before its first
-tree it makes a class for each kind of node, which takes longer than to read all conditions.
+tree it makes a class for each kind of node, which takes longer than to read all of a structure.
 
 >>> holds("n_heads % n_kv_heads == 0", {"n_heads": 8, "n_kv_heads": 2})
 True
@@ -43,7 +43,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
     " >= ": lambda a, b: a >= b,
 }
 _NO_SIZES = ("True", "False", "None")
-_SIGNS = ("(", ")", "+", "-", "*", "//", "%")
+_SIGNS = ("(", ")", "+", "-", "*", "//", "%", ",")
 
 
 def holds(condition: str, numbers: Mapping[str, int]) -> bool:
@@ -51,45 +51,45 @@ def holds(condition: str, numbers: Mapping[str, int]) -> bool:
     for sign, compared in _COMPARED.items():
         left, found, right = condition.partition(sign)
         if found:
-            return compared(_value(left, numbers), _value(right, numbers))
+            return compared(value(left, numbers), value(right, numbers))
     raise NotReadable(condition)
 
 
-def _value(text: str, numbers: Mapping[str, int]) -> int:
-    """Compute the number that a text stands for.
+def value(text: str, numbers: Mapping[str, int]) -> int:
+    """Compute the number that a text stands for. Raises `NotKnown`, `NotReadable`.
 
-    >>> _value("-d**2 + (7 - d)//2*d % 4", {"d": 3})
-    -7
+    >>> value("-d**2 + (7 - d)//2*d % 4 + min(d, 2)", {"d": 3})
+    -5
     """
     spaced = text
     for sign in _SIGNS:
         spaced = spaced.replace(sign, f" {sign} ")
     words = spaced.replace("*  *", "**").split()[::-1]  # the next one stands last
-    value = _sum(words, numbers)
+    number = _sum(words, numbers)
     if words:
         raise NotReadable(text)
-    return value
+    return number
 
 
 def _sum(words: list[str], numbers: Mapping[str, int]) -> int:
-    value = _product(words, numbers)
+    number = _product(words, numbers)
     while words and words[-1] in ("+", "-"):
         sign, other = words.pop(), _product(words, numbers)
-        value += other if sign == "+" else -other
-    return value
+        number += other if sign == "+" else -other
+    return number
 
 
 def _product(words: list[str], numbers: Mapping[str, int]) -> int:
-    value = _factor(words, numbers)
+    number = _factor(words, numbers)
     while words and words[-1] in ("*", "//", "%"):
         sign, other = words.pop(), _factor(words, numbers)
         if sign == "*":
-            value *= other
+            number *= other
         elif other == 0:
             raise NotReadable(f"{sign} 0")
         else:
-            value = value // other if sign == "//" else value % other
-    return value
+            number = number // other if sign == "//" else number % other
+    return number
 
 
 def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
@@ -98,15 +98,21 @@ def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
     if word == "-":
         return -_factor(words, numbers)  # of the power too: -d**2
     if word == "(":
-        value = _sum(words, numbers)
-        if not words or words.pop() != ")":
-            raise NotReadable("a bracket is not closed")
+        number = _sum(words, numbers)
+        _end(words)
+    elif word == "min" and words[-1:] == ["("]:
+        words.pop()
+        number = _sum(words, numbers)
+        while words[-1:] == [","]:
+            words.pop()
+            number = min(number, _sum(words, numbers))
+        _end(words)
     elif word.isascii() and word.isdecimal():
-        value = int(word)
+        number = int(word)
     elif word.isidentifier() and word not in _NO_SIZES and words[-1:] != ["("]:
         if type(numbers.get(word)) is not int:
             raise NotKnown(word)
-        value = numbers[word]
+        number = numbers[word]
     else:
         raise NotReadable(word)
     if words[-1:] == ["**"]:
@@ -114,9 +120,14 @@ def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
         power = _factor(words, numbers)
         if not 0 <= power <= LARGEST_POWER:
             raise NotReadable(f"to the power of {power}")
-        raised: int = value**power
+        raised: int = number**power
         return raised
-    return value
+    return number
+
+
+def _end(words: list[str]) -> None:
+    if not words or words.pop() != ")":
+        raise NotReadable("a bracket is not closed")
 
 
 def sizes_text(where: Sequence[str], small: Sequence[str] = (), most: int | None = None) -> str:

@@ -1,7 +1,8 @@
 """The record of proofs, made by `benchmarks/prove.py`: read without torch, whole or by structure.
 
-`proven` answers for one setting; whoever goes through settings elsewhere (a page in a browser)
-needs the cases themselves: `proof_cases`.
+Of each structure it has the textbook's closed forms, each in total and in the spec's own names;
+conditions on sizes; and for each code and case under which of these conditions a form is what the
+code does, with a digest of the textbook's and of the code's expression as they were compared.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 
-from metacount.frozen import frozen
+from metacount.files import read_of_package
 from metacount.spec.legend import MODEL_TERMS
-from metacount.textbook.fingerprints import has_changed, source_of, unix_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -62,111 +62,40 @@ def structure(spec: ModelSpec) -> str:
 
 
 def read_record() -> Json:
-    """Read the whole record; what is of one structure has the same list of conditions."""
-    found: Json = json.loads(_bytes())
-    found["records"] = [one for of_one in found.pop("structures") for one in _records(of_one)]
+    """Read the whole record: `structures`, each with its forms, conditions and records."""
+    found: Json = json.loads(read_of_package(os.path.basename(FILE)))
     return found
 
 
-def read_records_of(key: str) -> Json:
-    """Read the record with what is of one structure alone:
-    reading all of it takes longer than a count.
+def read_structure(key: str) -> Json | None:
+    """Read what is recorded of one structure alone, with the versions of the codes; None where
+    nothing is: reading all of the record takes longer than a count.
 
     `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
     """
     if key not in _read:
-        data = _bytes()
+        data = read_of_package(os.path.basename(FILE))
         start = data.index(b',\n "structures": [')
-        found: Json = json.loads(data[:start] + b"}")
-        mark = f'\n  {{\n   "structure": "{key}",'
-        at = data.find(mark.encode(), start)
+        at = data.find(f'\n  {{\n   "structure": "{key}",'.encode(), start)
         end = data.find(b"\n  }", at)
-        found["records"] = [] if at < 0 else _records(json.loads(data[at:end] + b"}"))
-        _read[key] = found
-    return _read[key]
+        versions: Json = json.loads(data[:start] + b"}")
+        _read[key] = {} if at < 0 else {**versions, **json.loads(data[at:end] + b"}")}
+    return _read[key] or None
 
 
-def _bytes() -> bytes:
-    found = source_of(os.path.basename(FILE))  # from an archive, too
-    if found is None:
-        raise FileNotFoundError(FILE)
-    return unix_lines(found)
-
-
-def _records(of_one: Json) -> list[Json]:
-    shared = {"structure": of_one["structure"], "conditions": of_one["conditions"]}
-    return [{**one, **shared} for one in of_one["records"]]
-
-
-def all_said(record: Json) -> Iterator[tuple[Json, Json, str, Json]]:
-    """Yield (record, case, quantity, what is recorded of it), one after the other."""
-    for one in record["records"]:
-        for case in one["cases"]:
-            for quantity, found in case["quantities"].items():
-                yield one, case, quantity, found
-
-
-@frozen
-class Candidate:
-    """What was proven against one code: for each quantity its cases, as they are recorded.
-
-    `stale` is a file that is not what was proven: then nothing is said.
+def by_side(of_one: Json, own_type: str | None) -> dict[str, list[Json]]:
+    """Return the records of a structure by side: of transformers' types the model's own where that
+    is recorded, else all.
     """
-
-    name: str
-    stale: str | None
-    cases: dict[str, tuple[Json, ...]]
-
-
-@frozen
-class ProofCases:
-    """All of one structure: `conditions` are (words, test), which cases name by number."""
-
-    conditions: tuple[tuple[str, str], ...]
-    sides: dict[str, tuple[Candidate, ...]]
-    transformers: str
-    torch: str
+    sides = {side: [r for r in of_one["records"] if r["side"] == side] for side in (CODE, OURS)}
+    own = [one for one in sides[CODE] if one["name"] == own_type]
+    return {**sides, CODE: own or sides[CODE]}
 
 
-def proof_cases(spec: ModelSpec, config: Json | None = None) -> ProofCases | None:
-    """Return the cases of a model's structure; None where nothing is recorded of it.
-
-    Of transformers' types those of the model's own type, or of all where it has none.
-
-    >>> from metacount.catalog import entry
-    >>> found = proof_cases(entry("llama-7b").spec())
-    >>> [candidate.name for candidate in found.sides["reference"]]
-    ['deepseek-67b']
-    """
-    record = read_records_of(structure(spec))
-    found = record["records"]
-    if not found:
-        return None
-    own = (config or {}).get("model_type")
-    of_types = [one for one in found if one["side"] == CODE]
-    of_types = [one for one in of_types if one["name"] == own] or of_types
-    of_ours = [one for one in found if one["side"] == OURS]
-    return ProofCases(
-        conditions=tuple((says, test) for says, test in found[0]["conditions"]),
-        sides={
-            CODE: tuple(_candidate(one, record) for one in of_types),
-            OURS: tuple(_candidate(one, record) for one in of_ours),
-        },
-        transformers=record["transformers"],
-        torch=record["torch"],
-    )
-
-
-def _candidate(one: Json, record: Json) -> Candidate:
-    files = (record["file_names"][i] for i in one["files"])
-    names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
-    return Candidate(
-        name=one["name"],
-        stale=next((name for name in files if has_changed(name, record["files"])), None),
-        cases={
-            name: tuple(
-                case["quantities"][name] for case in one["cases"] if name in case["quantities"]
-            )
-            for name in names
-        },
-    )
+def all_said(record: Json) -> Iterator[tuple[Json, Json, Json, str, Json]]:
+    """Yield (structure, record, case, quantity, what is recorded of it), one after the other."""
+    for of_one in record["structures"]:
+        for one in of_one["records"]:
+            for case in one["cases"]:
+                for quantity, found in case["quantities"].items():
+                    yield of_one, one, case, quantity, found

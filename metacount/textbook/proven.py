@@ -1,9 +1,8 @@
 """What the record of proofs says of a model: what is shown equal to code, and for which sizes.
 
-A proof is of a structure (every switch of a spec, and which sizes it has) and of a domain:
-conditions on sizes, batch and lengths, each a text that is asked of the model and workload at hand.
-What they do not all fulfil, and what has another source now than when it was proven, is not said to
-be proven.
+A proof is of a structure (every switch of a spec, and which sizes it has), of an expression in its
+sizes, and of a domain: conditions on sizes, batch and lengths. A figure is said to be proven only
+where it is what that expression comes to at the model and workload at hand, which fulfil these.
 """
 
 from __future__ import annotations
@@ -11,23 +10,17 @@ from __future__ import annotations
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM as FROM
-from metacount.textbook.domain import NotKnown, NotReadable, holds
-from metacount.textbook.fingerprints import has_changed
-
-# also by this name, which benchmarks/carry_proofs.py finds in older checkouts as well
-from metacount.textbook.proof_record import CODE as CODE
-from metacount.textbook.proof_record import FILE as FILE
-from metacount.textbook.proof_record import OURS as OURS
-from metacount.textbook.proof_record import SIZES, read_records_of
-from metacount.textbook.proof_record import all_said as all_said
-from metacount.textbook.proof_record import structure as structure
+from metacount.textbook.domain import NotKnown, NotReadable, holds, value
+from metacount.textbook.proof_record import CODE, OURS, SIZES, by_side, read_structure, structure
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metacount.files import Json
+    from metacount.resolve import Model
     from metacount.spec import ModelSpec, Workload
+    from metacount.textbook.count import Count
 
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
@@ -35,7 +28,8 @@ ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
 
 @frozen
 class Said:
-    """What is recorded of one quantity at these sizes: `equal`, `chosen`, `differs` or `not said`.
+    """What is recorded of one quantity at these sizes: `equal`, `chosen`, `differs`, `not said`; or
+    `other figure`, where the figure is not what the form that was proven comes to.
 
     `where` is the domain in words; `text` what is left, what the code does more, or why nothing is
     said.
@@ -72,18 +66,23 @@ class Against:
             "where": list(self.where),
             "equal_for_chosen_experts": {o.quantity: o.text for o in self.of("chosen")},
             "differs": {one.quantity: one.text for one in self.of("differs")},
-            "not_said": {one.quantity: one.text for one in self.of("not said")},
+            "not_said": {o.quantity: o.text for o in self.of("not said", "other figure")},
         }
 
 
 @frozen
 class Proven:
-    """What is recorded for a model and a workload, against transformers' code and ours."""
+    """What is recorded for a model and a workload, against transformers' code and ours.
+
+    `own_type` is the model's own type in transformers, where it has one: `code` may be that of
+    another type of the same structure.
+    """
 
     code: Against | None
     ours: Against | None
     transformers: str
     torch: str
+    own_type: str | None = None
     small: tuple[str, ...] = ()  # sizes of the model below FROM
 
     def to_dict(self) -> dict[str, object]:
@@ -91,6 +90,7 @@ class Proven:
         nothing = Against(side=CODE, name="", said=())
         return {
             "model_type": self.code.name if self.code and self.code.of("equal", "chosen") else None,
+            "own_type": self.own_type,
             **(self.code or nothing).to_dict(),
             "reference": (self.ours or nothing).to_dict(),
             "transformers": self.transformers,
@@ -100,43 +100,60 @@ class Proven:
         }
 
 
+def proven_of(model: Model, result: Count) -> Proven | None:
+    """Return what is recorded for a model that was looked up, and its figures; None where nothing
+    is of its structure, or where transformers refuses its config.
+    """
+    config = None if model.source is None else model.source.config
+    return None if model.refused else proven(model.spec, result, config, own_type=own_type(model))
+
+
+def own_type(model: Model) -> str | None:
+    """Return a model's type in transformers: that of its config, or of its entry of the catalog."""
+    if model.source is not None and model.source.config is not None:
+        found: str | None = model.source.config.get("model_type")
+        return found
+    return None if model.entry is None else model.entry.model_type
+
+
 def proven(
     spec: ModelSpec,
-    workload: Workload,
+    result: Count,
     config: Json | None = None,
+    *,
+    own_type: str | None = None,
     record: Json | None = None,
 ) -> Proven | None:
-    """Return what is recorded for a model that runs a workload;
+    """Return what is recorded for the figures of a model;
     None where nothing is of its structure.
 
     `config` is that of the model, where it has one: some conditions are of fields of it alone.
+    Of transformers' types the model's own is said, where it is recorded; else one of the same
+    structure, if a figure is proven against its code.
     """
-    key = structure(spec)
-    record = read_records_of(key) if record is None else record
-    found = [one for one in record["records"] if one["structure"] == key]
-    if not found:
+    record = read_structure(structure(spec)) if record is None else record
+    if record is None:
         return None
-    numbers = _numbers(spec, workload, config)
-    own = (config or {}).get("model_type")
-    of_types = [one for one in found if one["side"] == CODE]
-    # what is known of a model's own type is said, not what another type has that is better
-    of_types = [one for one in of_types if one["name"] == own] or of_types
-    of_ours = [one for one in found if one["side"] == OURS]
-    asked = _Asked(record, found[0]["conditions"], numbers)
+    sides = by_side(record, own_type)
+    asked = _Asked(record, _numbers(spec, result.workload), config or {}, result)
+    code = asked.best(sides[CODE])
+    if code and own_type not in (None, code.name) and not code.of("equal", "chosen"):
+        code = None  # what was not shown of another type's code says nothing of this one
     return Proven(
-        code=asked.best(of_types),
-        ours=asked.best(of_ours),
+        code=code,
+        ours=asked.best(sides[OURS]),
         transformers=record["transformers"],
         torch=record["torch"],
+        own_type=own_type,
         small=tuple(
-            f"{name} = {numbers[name]}"
-            for name in numbers
-            if name in RUN_SIZES | SIZES and 0 < numbers[name] < FROM and name != "moe_every"
+            f"{name} = {n}"
+            for name, n in asked.numbers.items()
+            if name in RUN_SIZES | SIZES and 0 < n < FROM and name != "moe_every"
         ),
     )
 
 
-def _numbers(spec: ModelSpec, workload: Workload, config: Json | None) -> dict[str, int]:
+def _numbers(spec: ModelSpec, workload: Workload) -> dict[str, int]:
     run = {
         "B": workload.batch_size,
         "S": workload.seq_len,
@@ -145,9 +162,7 @@ def _numbers(spec: ModelSpec, workload: Workload, config: Json | None) -> dict[s
         "prefix_len": workload.prefix_len,
         "bytes_per_value": DTYPE_BYTES[workload.dtype],
     }
-    fields = {f"config_{name}": value for name, value in (config or {}).items()}
-    every = {**fields, **spec.to_dict(), **run}
-    return {name: value for name, value in every.items() if type(value) is int}
+    return {name: n for name, n in {**spec.to_dict(), **run}.items() if type(n) is int}
 
 
 def _telling(one: Against) -> tuple[int, int, int]:
@@ -160,26 +175,21 @@ def _telling(one: Against) -> tuple[int, int, int]:
 class _Asked:
     """What is recorded of one structure at some numbers; each condition is asked once."""
 
-    def __init__(self, record: Json, conditions: list[list[str]], numbers: dict[str, int]) -> None:
-        self._record, self._conditions, self._numbers = record, conditions, numbers
-        self._fails = [self._why_not(says, test) for says, test in conditions]
+    def __init__(self, record: Json, numbers: dict[str, int], config: Json, result: Count) -> None:
+        self.numbers, self._conditions, self._config = numbers, record["conditions"], config
+        self._known = {**{f"config_{name}": n for name, n in config.items()}, **numbers}
+        self._fails = [self._why_not(*condition) for condition in self._conditions]
+        for name, text in record["layers"].items():
+            numbers[name] = value(text, numbers)
+        self._other = {
+            quantity: f"{here:,} here, {right:,} by the form that was proven"
+            for quantity, text in record["forms"].items()
+            if (here := getattr(result, quantity)) != (right := value(text, numbers))
+        }
 
     def best(self, records: list[Json]) -> Against | None:
-        """Choose what says most, of several types that have one structure.
-
-        What rests on a file that changed says nothing, and comes after all others.
-        """
-        said = [(self._against(one), one) for one in records]
-        said.sort(key=lambda pair: _telling(pair[0]), reverse=True)
-        names, files = self._record["file_names"], self._record["files"]
-        nothing = []
-        for against, one in said:
-            rests_on = (names[i] for i in one["files"])
-            stale = next((name for name in rests_on if has_changed(name, files)), None)
-            if stale is None:
-                return against
-            nothing.append(_unsaid(against, stale))
-        return max(nothing, key=_telling, default=None)
+        """Choose what says most, of several types that have one structure."""
+        return max(map(self._against, records), key=_telling, default=None)
 
     def _against(self, one: Json) -> Against:
         names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
@@ -192,6 +202,8 @@ class _Asked:
         What is refuted in one case is refuted: another case, in which a size that is 1 hides what
         is wrong, proves nothing.
         """
+        if quantity in self._other:
+            return Said(quantity=quantity, verdict="other figure", text=self._other[quantity])
         found = [case["quantities"][quantity] for case in cases if quantity in case["quantities"]]
         wrong = [one for one in found if "differs" in one]
         if wrong:
@@ -219,31 +231,27 @@ class _Asked:
         fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
         n = min(range(len(wrong)), key=lambda n: len(fails[n]))
         text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
-        text += ZERO_HERE if self._holds(wrong[n]["zero"]) else ""
-        elsewhere = [says or test for says, test in map(self._conditions.__getitem__, fails[n])]
+        text += ZERO_HERE if self._why_not("", wrong[n]["zero"]) == "" else ""
+        elsewhere = [says or test for says, test, *_ in map(self._conditions.__getitem__, fails[n])]
         if elsewhere:
             text += f" where {'; '.join(elsewhere)}, which is not so here"
         return Said(quantity=quantity, verdict="differs", text=text)
 
-    def _holds(self, test: str) -> bool:
-        try:
-            return holds(test, self._numbers)
-        except (NotKnown, NotReadable):
-            return False
+    def _why_not(self, says: str, test: str, defaults: dict[str, list[str]] | None = None) -> str:
+        """Say why a condition is not fulfilled; empty where it is.
 
-    def _why_not(self, says: str, test: str) -> str:
-        """Say why a condition is not fulfilled; empty where it is."""
+        `defaults`: of a field that a config alone has, what it is where the config does not give it
+        under one of these names.
+        """
         try:
-            right = not test or holds(test, self._numbers)
+            known = dict(self._known) if defaults else self._known
+            for field, (text, *names) in (defaults or {}).items():
+                given = [self._config[name] for name in names if name in self._config]
+                known[field] = given[0] if given else value(text, known)
+            right = not test or holds(test, known)
             return "" if right else f"shown only where {says or test}"
         except NotKnown as unknown:
             name = str(unknown).removeprefix("config_")
             return f"{says or test}: {name} is not known here"
         except NotReadable:
             return f"{says or test}: cannot be asked"
-
-
-def _unsaid(against: Against, file: str) -> Against:
-    why = f"metacount/{file} is not what was proven"
-    said = (Said(quantity=one.quantity, verdict="not said", text=why) for one in against.said)
-    return Against(side=against.side, name=against.name, said=tuple(said))

@@ -21,17 +21,18 @@ from metacount.textbook.closed_form import (
     run_sizes,
 )
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_record import proof_cases
+from metacount.textbook.proof_record import by_side, read_structure, structure
+from metacount.textbook.proven import own_type
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from metacount.files import Json
     from metacount.resolve import Model
     from metacount.spec import Request
     from metacount.spec.legend import Term
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_record import ProofCases
     from metacount.textbook.read_rules import Rule
 
 RUN = ("batch_size", "seq_len", "source_len", "prefix_len")
@@ -60,10 +61,10 @@ class Size:
 
 @frozen
 class Worksheet:
-    """One model: sizes, forms by quantity (None where there is none), rules, proofs.
+    """One model: sizes, forms by quantity (None where there is none), rules, recorded proofs.
 
     `derived` are sizes that follow from others, as formulas; `fixed` all other numbers of the
-    model and of its config, which conditions of proofs may speak of.
+    model, and `config` its config, of which conditions of proofs may speak.
     """
 
     model: Model
@@ -72,9 +73,9 @@ class Worksheet:
     forms: dict[str, ClosedForm | None]
     derived: dict[str, tuple[Term, str]]
     fixed: dict[str, int]
-    config: dict[str, int]
+    config: Json
     rules: tuple[Rule, ...]
-    proofs: ProofCases | None
+    proofs: Json | None
 
 
 def worksheet(model: Model, request: Workload | Request) -> Worksheet:
@@ -84,6 +85,7 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
     numbers = _chosen(spec, run)
     sizes = tuple(_size(name, number) for name, number in numbers.items())
     config = None if model.source is None else model.source.config
+    record = None if model.refused else read_structure(structure(spec))
     whole = {name: value for name, value in spec.to_dict().items() if type(value) is int}
     return Worksheet(
         model=model,
@@ -92,11 +94,9 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
         forms={name: _form(spec, run, name) for name in QUANTITIES},
         derived=_derived(spec),
         fixed={name: value for name, value in whole.items() if name not in numbers},
-        config={
-            f"config_{name}": value for name, value in (config or {}).items() if type(value) is int
-        },
+        config=config or {},
         rules=_rules(spec, run, sizes),
-        proofs=None if model.refused else proof_cases(spec, config),
+        proofs=record and {**record, "sides": by_side(record, own_type(model))},
     )
 
 

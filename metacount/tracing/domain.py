@@ -63,6 +63,9 @@ def asked_of(sizes: Sizes) -> Asked:
         kept |= dict.fromkeys(
             r for r in said if isinstance(r, sympy.Rel) and not _always(r, quotients)
         )
+    # a size that is another one is not twice it
+    equal = {frozenset(r.args) for r in kept if isinstance(r, sympy.Eq)}
+    quotients = {x: y for x, y in quotients.items() if {x, y / _times(y)} not in equal}
     least = smallest(from_three, quotients)
     return Asked(
         conditions=(*_without_ends(list(_strongest(list(kept)))), *not_read),

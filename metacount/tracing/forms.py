@@ -129,6 +129,8 @@ class Tracer:
 
     def _traced(self, quantity: str) -> CodeForm:
         here = self._readings.here(quantity)
+        if (any_chunks := self._readings.of_any_number_of_chunks(quantity, here)) is not None:
+            here = any_chunks
         numbers = self._measured.numbers
         names = set(self.source.sizes()) if here.in_sizes else set()
         read = partial(self._readings.elsewhere, quantity)
@@ -214,10 +216,13 @@ class Tracer:
 
     def _numbers_of_layers(self, parts: tuple[CodePart, ...]) -> Iterator[sympy.Rel]:
         """Yield each number of layers as fixed where a kind of layer has no law:
-        the form is of it alone.
+        the form is of it alone. So those that had no other value where a law was seen to hold.
         """
-        if any(part.layers is not None and not part.layers.confirmed for part in parts):
-            for name, number in self.source.layer_fields({}).items():
+        laws = [part.layers for part in parts if part.layers is not None]
+        fixed = any(not law.confirmed for law in laws)
+        of_law = set().union(*(law.moved for law in laws if law.alone))
+        for name, number in self.source.layer_fields({}).items() if fixed or of_law else ():
+            if fixed or name not in of_law:
                 yield sympy.Eq(symbol(name), number, evaluate=False)
 
     def _laws_hold(self, form: CodeForm) -> bool:

@@ -64,6 +64,11 @@ class Ledger:
         """Return the numbers of the storages of tensors."""
         return {self.number(tensor) for tensor in tensors}
 
+    def erase(self, tensors: Iterable[Tensor]) -> None:
+        """Count the storages of tensors as if they had never been there."""
+        for number in self.numbers(tensors):
+            self.bytes[number] = 0
+
     def _gone(self, key: int) -> None:
         self._events.append(-self.alive.pop(key) - 1)
         del self._held[key]

@@ -70,6 +70,20 @@ class Updates:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
 
+    def drop(self, name: str) -> list[Tensor]:
+        """Train a parameter no more; return what was prepared for it."""
+        p = (self._master or self._trained)[name]
+        states = [optimizer.state.pop(p, {}) for optimizer in self.optimizers]
+        tensors = [
+            tensor
+            for state in states
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+            for _, tensor in inner_tensors(key, value)
+        ]
+        del self._trained[name]
+        return [*tensors, *([self._master.pop(name)] if self._master else [])]
+
     def step(self) -> None:
         """Update the parameters by their gradients, and drop these."""
         for name, master in self._master.items():

@@ -14,7 +14,6 @@ from metacount.errors import InputError
 from metacount.measure.ours.roles import role_of
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
-from metacount.modules.indexer import CHOOSING
 from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.modules.shared_block import SharedBlock
@@ -76,19 +75,9 @@ def reference_program(
         layers={name: m for name, m in model.named_modules() if isinstance(m, Block)},
         shared=tuple(name for name, m in model.named_modules() if isinstance(m, SharedBlock)),
         head=model.lm_head,
-        unseen=lambda: _unseen(model),
         book=ReferenceBook(),
         context=lambda: as_trained(model, setup.attention, rows_of),
     )
-
-
-def _unseen(model: Model) -> Iterator[nn.Parameter]:
-    """Yield parameters without gradients: of indexers, whose choice passes none, and a pooler."""
-    for module in model.modules():
-        if isinstance(module, CHOOSING):
-            yield from module.parameters()
-    if model.pooler is not None:
-        yield from model.pooler.parameters()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -44,8 +44,6 @@ class Program:
     layers: dict[str, nn.Module]
     shared: tuple[str, ...] = ()  # paths of what layers share, stored beside them
     head: nn.Module | None = None
-    # parameters that the loss does not depend on: they have no gradient, whatever is trained
-    unseen: Callable[[], Iterable[nn.Parameter]] = tuple
     book: RoleBook = field(default_factory=RoleBook)
     # what the model is like from the forward to the backward, and the modes that a forward runs in
     context: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -95,14 +93,6 @@ class Step:
         program, setup, stack = self.program, self.setup, self._stack
         try:
             stack.enter_context(trainable(program.model, setup, program.head))
-            unseen = [p for p in program.unseen() if p.requires_grad]
-            for p in unseen:
-                p.requires_grad_(False)
-            values = sum(p.numel() for p in unseen)
-            if isinstance(values, int) and unseen:  # symbols have no number to say
-                self.said.add(
-                    f"{values:,} parameters have no gradient: the loss does not depend on them"
-                )
             self.trained = {
                 name: p for name, p in program.model.named_parameters() if p.requires_grad
             }
@@ -138,6 +128,19 @@ class Step:
         inside = tuple(f"{path}." for path in (*self.program.layers, *self.program.shared))
         return {name for name in self.trained if name.startswith(inside)}
 
+    def drop_unreached(self) -> list[Tensor]:
+        """Train no parameter that the backward left without a gradient: an optimizer skips it.
+
+        Returns: what was prepared for these, its states and copies.
+        """
+        unreached = {name: p for name, p in self.trained.items() if p.grad is None}
+        values = sum(p.numel() for p in unreached.values())
+        if unreached and isinstance(values, int):  # symbols have no number to say
+            self.said.add(
+                f"{values:,} parameters have no gradient: the loss does not depend on them"
+            )
+        return [tensor for name in unreached for tensor in self.updates.drop(name)]
+
     @contextmanager
     def _modes(self) -> Iterator[None]:
         """Enter the modes that a forward runs in, also when the backward runs a layer again."""
@@ -166,7 +169,7 @@ class Measured:
     counter: StepCounter
     ledger: Ledger
     numbers: dict[str, set[int]]  # storages by what they are
-    optimizer_state: dict[str, int]
+    optimizer_state: dict[tuple[str, str], int]  # bytes by parameter and its own name there
     gradients: dict[str, int]  # bytes by parameter, each storage with the first that has it
     params: int
     trainable: int
@@ -216,14 +219,16 @@ def measure_step(
         with counter.watching(model):
             with step.program.context():
                 logits = _through_backward(step, counter, numbers, last)
+            if last != LOSS:
+                ledger.erase(step.drop_unreached())
             gradients = _gradients(step, ledger)
             numbers["gradients"] = set(gradients)
             if last == OPTIMIZER:
                 with counter.during(OPTIMIZER):
                     step.updates.step()
-        state: Counter[str] = Counter()
-        for name, tensor in step.updates.state():
-            state[name] += tensor.untyped_storage().nbytes()
+        state: Counter[tuple[str, str]] = Counter()
+        for path, name, tensor in step.updates.state_of_each():
+            state[path, name] += tensor.untyped_storage().nbytes()
         model.zero_grad()
         ledger.close()
         return Measured(

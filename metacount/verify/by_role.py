@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.diff.compared import FIGURES, Diff, Row, Side
+from metacount.diff.compared import Diff, Row, Side
 from metacount.diff.part import Part
 from metacount.diff.parts import QUANTITIES
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import count, fitted
+from metacount.textbook.count import COMPARED, count, fitted
 from metacount.verify.compare import fitted_outside, outside_witnesses
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _measured(
         found[role] = _part(role, values)
     kept = {**dict.fromkeys(QUANTITIES, 0), "kv_cache_bytes": data["kv_cache_bytes"] or 0}
     found[CACHE] = _part(CACHE, kept)
-    figures = {name: data.get(name) for name in FIGURES}
+    figures = {name: data.get(name) for name in COMPARED}
     return Side(name=model.id, workload=run, figures=figures), found, notes
 
 

@@ -59,16 +59,51 @@ class Case:
     quantities: tuple[str, ...]
 
 
-def cases(model: Json | ModelSpec, others: Iterable[ModelSpec] = ()) -> Iterator[Case]:
+def cases(
+    model: Json | ModelSpec, others: Iterable[ModelSpec] = (), *, own_layers: bool = False
+) -> Iterator[Case]:
     """Yield the cases of a model's structure:
     generic sizes, then what it and `others` have besides.
 
-    `others` are specs of the same structure. For B sequences where that is quick, for 1 always.
+    `others` are specs of the same structure. For B sequences where that is quick, for 1 always. Of
+    few layers; of as many as the model has (`own_layers`) where their number stayed a number.
+    """
+    generic = _generic(model, few=not own_layers)
+    at = f", n_layers = {spec_of(generic).n_layers}" if own_layers else ""
+    yield from _of_one("generic sizes" + at, generic, As(), every=True)
+    for name, own, tied in _besides(model, generic, others):
+        yield from _of_one(name + at, own, As(tied=tied), every=not tied)
+
+
+def cases_at_own_layers(
+    model: Json | ModelSpec, others: Iterable[ModelSpec] = ()
+) -> Iterator[Case]:
+    """Yield the cases once more with as many layers as the model and each of `others` has."""
+    done = {spec_of(_generic(model)).n_layers}
+    for one in (model, *others):
+        n_layers = spec_of(one).n_layers
+        if n_layers in done:
+            continue
+        done.add(n_layers)
+        if not isinstance(model, ModelSpec):
+            one = next(_changed(model, "n_layers", [n_layers], spec_of(model)), model)
+        if spec_of(one).n_layers == n_layers:
+            yield from cases(one, others, own_layers=True)
+
+
+def cases_at_a_limit(model: Json | ModelSpec, name: str) -> Iterator[Case]:
+    """Yield the generic cases once more with sequences as long as a size is: of the spec, or a
+    field that a config alone has.
     """
     generic = _generic(model)
-    yield from _of_one("generic sizes", generic, As(), every=True)
-    for name, own, tied in _besides(model, generic, others):
-        yield from _of_one(name, own, As(tied=tied), every=not tied)
+    spec = spec_of(generic)
+    at: Json | ModelSpec | None = None
+    if getattr(spec, name, None):
+        at = next(_changed(generic, name, [SEQ_LEN], spec), None)
+    elif not isinstance(generic, ModelSpec):
+        at = with_fields(generic, {name: SEQ_LEN})
+    if at is not None:
+        yield from _of_one(f"S = {name}", at, As(), every=False)
 
 
 def shown_cases(model: Json | ModelSpec) -> list[Case]:
@@ -151,14 +186,14 @@ def small(spec: ModelSpec) -> dict[str, int]:
     }
 
 
-def _generic(model: Json | ModelSpec) -> Json | ModelSpec:
+def _generic(model: Json | ModelSpec, *, few: bool = True) -> Json | ModelSpec:
     """Return the same structure with sizes above 1,
     fewer key/value heads than heads, and few layers.
     """
     spec = spec_of(model)
-    few = {"n_kv_shared_layers": FEW_BORROWING, "n_layers": FEW_LAYERS}
-    for name, number in {**few, "n_encoder_layers": FEW_LAYERS}.items():
-        if getattr(spec, name) > number:
+    layers = {"n_kv_shared_layers": FEW_BORROWING, "n_layers": FEW_LAYERS}
+    for name, number in {**layers, "n_encoder_layers": FEW_LAYERS}.items():
+        if few and getattr(spec, name) > number:
             model = next(_changed(model, name, [number], spec_of(model)), model)
     for name in CHUNKS:
         if (getattr(spec, name) or 0) > SHORT_CHUNK:

@@ -213,11 +213,17 @@ def outside_witnesses(
     if found is None:
         return (theirs,), ()
     from metacount.huggingface.checkpoint.compare import TIED, compare
+    from metacount.huggingface.checkpoint.formats import quantization_of
     from metacount.huggingface.checkpoint.names import module_tensors
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
     report, convert = found
-    compared = compare(module_tensors(module), report.tensors, convert=convert)
+    compared = compare(
+        module_tensors(module),
+        report.tensors,
+        convert=convert,
+        quantization=quantization_of(source.config),
+    )
     lines = tuple(f"checkpoint: {line}" for line in compared.differences())
     if source.config.get("tie_word_embeddings") is False:
         # a header cannot tell a copy from a tensor of its own; the config says which it is

@@ -6,7 +6,7 @@ side of a window, what torch asked of sizes: all of that is its domain, in our o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import sympy
@@ -43,10 +43,12 @@ class Proof:
     """One quantity of one model: the textbook's form less the code's in letters, role by role.
 
     `differences` has what is not zero, of kept bytes in total; it is empty where both are the same
-    in all of `domain`. That is in our names (`ours` has those of the code's letters), as `least`
-    (from which number on each letter is; 1 where it is not named), `numbers` (what stayed a number)
-    and `idle` (what the code runs besides, on experts that a token did not choose). `problem` says
-    why nothing could be compared, `note` what is to be known of a difference.
+    in all of `domain`. That is in the spec's words (`words` has the code's letters in these), as
+    `least` (from which number on each letter is; 1 where it is not named), `numbers` (what stayed a
+    number) and `idle` (what the code runs besides, on experts that a token did not choose). Of a
+    field that a config alone has, `config_X`, `defaults` says what it is where it is not given, and
+    under which names it may be. `textbook` is the formula in the code's letters. `problem` says why
+    nothing could be compared, `note` what is to be known of a difference.
     """
 
     quantity: str
@@ -57,7 +59,9 @@ class Proof:
     least: tuple[tuple[str, int], ...] = ()
     numbers: tuple[tuple[str, int], ...] = ()
     idle: sympy.Expr | None = None
-    ours: tuple[tuple[sympy.Symbol, sympy.Symbol], ...] = ()
+    words: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
+    defaults: tuple[tuple[str, sympy.Expr, tuple[str, ...]], ...] = ()
+    textbook: sympy.Expr | None = None
     note: str = ""
 
     @property
@@ -82,12 +86,8 @@ def prove(
 
     Windows and one-sided lengths are those of the workload's side: the domain says which.
     """
-    run_as = As(**{**vars(run_as), "strict": True})
-    tracer = Tracer(model, workload, run_as=run_as)
-    letters: dict[str, int] = {}
-    if isinstance(model, ModelSpec):
-        letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
-    textbook = textbook_of(model, letters, workload, quantities)
+    tracer = Tracer(model, workload, run_as=As(**{**vars(run_as), "strict": True}))
+    textbook = textbook_beside(tracer, model, workload, quantities)
     put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
     textbook = Textbook(**{**vars(textbook), "put_right": put_right})
     names = [name for name in textbook.forms if not quantities or name in quantities]
@@ -99,6 +99,16 @@ def prove(
     if textbook.spec.is_moe and "active_params" in found:
         found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)
     return tuple(found.values())
+
+
+def textbook_beside(
+    tracer: Tracer, model: Json | ModelSpec, workload: Workload, quantities: tuple[str, ...]
+) -> Textbook:
+    """Return the textbook's forms in the letters that the code of a model is read in."""
+    letters: dict[str, int] = {}
+    if isinstance(model, ModelSpec):
+        letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
+    return textbook_of(model, letters, workload, quantities)
 
 
 def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload) -> Proof:
@@ -125,44 +135,54 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         problem = "letters do not show it, though it is so at the sizes where the code was read"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     sides = sides_of(textbook.forms[quantity], form)
-    ours = textbook.ours
     said = [one for side in sides.values() if (one := said_of(side, form)) != sympy.true]
-    domain = [*form.domain, *form.ratios, *said, *here]
-    domain = list(_without(textbook.implied, domain, form))
+    asked = [*form.domain, *form.ratios, *said, *here]
+    least = _least(form)
+    words = textbook.words({*least, *(s for c in asked for s in c.free_symbols)})
+    asked += [
+        sympy.Ge(letter, number, evaluate=False)
+        for letter, number in least.items()
+        if letter in textbook.implied or not words.get(letter, letter).is_Symbol
+    ]
+    domain = dict.fromkeys([*_in_words(asked, textbook.implied, words), *textbook.relations])
+    if sympy.false in domain:
+        problem = "no config that has a spec has the sizes where the code was read"
+        return Proof(quantity=quantity, differences={}, form=form, problem=problem)
+    named = {words.get(letter, letter): number for letter, number in least.items()}
+    letters = set().union(*(expr.free_symbols for expr in (*named, *domain)))
     return Proof(
         quantity=quantity,
         differences=left,
         form=form,
-        domain=tuple(dict.fromkeys([*(c.xreplace(ours) for c in domain), *textbook.relations])),
-        least=_least(form, ours, textbook.implied),
+        domain=tuple(domain),
+        least=tuple(sorted((s.name, n) for s, n in named.items() if s.is_Symbol and n > 1)),
         numbers=(*textbook.numbers.items(), *_numbers_of_run(quantity, textbook.spec, workload)),
-        idle=None if idle is None else idle.xreplace(ours),
-        ours=tuple(ours.items()),
-        note=OF_OURS if left and together and textbook.of_config else "",
+        idle=None if idle is None else idle.xreplace(words),
+        words=tuple(words.items()),
+        defaults=textbook.defaults_of(letters),
+        textbook=textbook.total(quantity),
+        note=OF_OURS if left and together and textbook.config is not None else "",
     )
 
 
-def _without(
-    implied: dict[sympy.Symbol, sympy.Expr], domain: list[sympy.Basic], form: CodeForm
+def _in_words(
+    asked: Iterable[sympy.Basic],
+    implied: dict[sympy.Symbol, sympy.Expr],
+    words: dict[sympy.Symbol, sympy.Expr],
 ) -> Iterator[sympy.Basic]:
-    """Yield a domain without letters that others imply:
-    what is asked of them is asked of the others.
+    """Yield conditions in the spec's words, without letters that others imply: what is asked of
+    them is asked of the others. What always is so is left out.
     """
-    for letter, made in implied.items():
-        above, below = made.as_numer_denom()
-        if not below.is_Integer:
-            yield divides(below, above)
-        if (least := dict(form.least).get(letter, 1)) > 1:
-            yield sympy.Ge(made, least, evaluate=False)
-    for one in domain:
-        if one.free_symbols.isdisjoint(implied):
-            yield one
+    for letter, made in {**words, **implied}.items():
+        above, below = made.xreplace(words).as_numer_denom()
+        if below != 1 and not (letter in implied and below.is_Integer):
+            yield divides(below, above)  # a field of a config is a whole number
+    for one in asked:
+        said = one.xreplace(implied).xreplace(words)
+        if isinstance(said, divides) and sympy.cancel(said.args[1] / said.args[0]).is_integer:
             continue
-        asked = one.xreplace(implied)
-        if isinstance(asked, divides) and sympy.cancel(asked.args[1] / asked.args[0]).is_integer:
-            continue
-        if asked != sympy.true:
-            yield asked
+        if said != sympy.true:
+            yield said
 
 
 def _held_patterns(textbook: Textbook, tracer: Tracer) -> dict[sympy.Symbol, sympy.Expr]:
@@ -193,7 +213,7 @@ def _numbers_of_layers(
 
 
 def _may_idle(quantity: str, textbook: Textbook) -> bool:
-    return textbook.of_config and textbook.spec.is_moe and quantity in IDLE
+    return textbook.config is not None and textbook.spec.is_moe and quantity in IDLE
 
 
 def _routed_as_meant(
@@ -218,19 +238,10 @@ def _routed_as_meant(
     return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
 
 
-def _least(
-    form: CodeForm,
-    ours: dict[sympy.Symbol, sympy.Symbol],
-    implied: dict[sympy.Symbol, sympy.Expr],
-) -> tuple[tuple[str, int], ...]:
-    """Return from which number on each letter is, in our names;
-    a number of layers from its own on.
-    """
-    least = {ours.get(s, s).name: n for s, n in form.least if s not in implied}
-    for name in counting(form.parts):
-        letter = symbol(name)
-        least[ours.get(letter, letter).name] = min(SMALLEST, form.every_number[letter])
-    return tuple(sorted((name, number) for name, number in least.items() if number > 1))
+def _least(form: CodeForm) -> dict[sympy.Symbol, int]:
+    """Return from which number on each letter is; a number of layers from its own on."""
+    of_layers = {symbol(name) for name in counting(form.parts)}
+    return dict(form.least) | {s: min(SMALLEST, form.every_number[s]) for s in of_layers}
 
 
 def _numbers_of_run(

@@ -1,10 +1,11 @@
-"""Proofs as plain data for the record: each condition in words, and as a text to be asked later."""
+"""Proofs as plain data for the record: expressions, and conditions in words and as texts."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import sympy
@@ -12,44 +13,36 @@ import sympy
 from metacount.frozen import frozen
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.model import running_config
-from metacount.spec import ModelSpec
-from metacount.textbook.fingerprints import PACKAGE
+from metacount.spec import ModelSpec, Workload
+from metacount.textbook.closed_form import LAYERS, named_layers
+from metacount.textbook.domain import value
 from metacount.textbook.proof_record import structure
 from metacount.tracing.condition import in_words
-from metacount.tracing.run.sizes import SMALLEST, divides
+from metacount.tracing.forms import Tracer
+from metacount.tracing.run.sizes import SMALLEST, divides, symbol
 from metacount.tracing.run.source import As
-from metacount.verify.cases import Case, cases, spec_of
-from metacount.verify.for_all_sizes import Proof, prove
+from metacount.verify.cases import Case, cases, cases_at_a_limit, cases_at_own_layers, spec_of
+from metacount.verify.for_all_sizes import Proof, prove, textbook_beside
+from metacount.verify.textbook_forms import sizes_of, spec_forms
 
 if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
     from metacount.files import Json
-    from metacount.formulas.dim import Dim
 
-# What the two sides of a proof are made of; fingerprints of other files are not kept.
-RESTS_ON = ("formulas/", "modules/", "huggingface/config/", "spec/", "textbook/closed_form.py")
-# what is refused, and how it is called
-NOTHING_RESTS_ON = ("spec/rules.py", "spec/rules_of_layers.py", "spec/legend.py")
-# Of every proof, though no call leads there: what is declared, and what all go through.
-ALWAYS = (
-    "formulas/dim.py",
-    "spec/model.py",
-    "spec/flat.py",
-    "spec/stack.py",
-    "spec/embedding.py",
-    "textbook/closed_form.py",
-)
 LONGEST = 240.0  # seconds that a forward with symbols may take: what is recorded is done once
-SIGNS = {"==": "==", "!=": "!=", ">=": ">=", "<=": "<=", ">": ">", "<": "<"}
+LARGEST_SIZES = (7, 12, 40, 200, 1000, 10_000)  # of each setting at which a digest is taken
 
 
 @frozen
 class Condition:
-    """What it says (nothing, where all sizes from 3 on fulfil it), and as text (none: always)."""
+    """What it says (nothing, where all sizes from 3 on fulfil it), and as text (none: always).
+
+    `defaults` has for a field that a config alone has what it is where the config does not give it,
+    as text, and the names under which a config may.
+    """
 
     says: str
     test: str
+    defaults: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
 
 
 def conditions_of(proof: Proof, write: Callable[[sympy.Expr], str]) -> tuple[Condition, ...]:
@@ -60,23 +53,37 @@ def conditions_of(proof: Proof, write: Callable[[sympy.Expr], str]) -> tuple[Con
 def _conditions(proof: Proof, write: Callable[[sympy.Expr], str]) -> Iterator[Condition]:
     for name, number in proof.numbers:
         yield Condition(says=f"{name} = {number}", test=f"{name} == {number}")
-    for one in proof.domain:
+    least = [sympy.Ge(symbol(name), number, evaluate=False) for name, number in proof.least]
+    for one in (*proof.domain, *least):
         words = in_words(one, write).replace("config_", "")  # fields of a config alone
-        yield Condition(says="" if _follows(one, proof.domain) else words, test=as_test(one))
-    for name, number in proof.least:
-        says = f"{name} ≥ {number}" if number > SMALLEST else ""
-        yield Condition(says=says, test=f"{name} >= {number}")
+        yield Condition(
+            says="" if _follows(one, proof.domain) else words,
+            test=as_test(one),
+            defaults=tuple(_defaults(proof, {letter.name for letter in one.free_symbols})),
+        )
     for text in () if proof.form is None else proof.form.solved:
         yield Condition(says=text, test="")
 
 
+def _defaults(proof: Proof, names: set[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the defaults of these fields, each after those that it follows from."""
+    asked = set(names)
+    for name, made, _ in proof.defaults[::-1]:
+        asked |= {letter.name for letter in made.free_symbols} if name in asked else set()
+    for name, made, other in proof.defaults:
+        if name in asked:
+            yield name.replace(".", "__"), whole_text(made), other
+
+
 def _follows(condition: sympy.Basic, domain: tuple[sympy.Basic, ...]) -> bool:
     """Tell whether a condition says less than another one:
-    a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size.
+    a ≥ 3 anywhere, a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size.
     """
     if not isinstance(condition, sympy.Ge) or not condition.lhs.is_Symbol:
         return False
     times, rest = condition.rhs.as_coeff_Mul()
+    if rest == 1 and times <= SMALLEST:
+        return True
     if rest == 1 and times <= SMALLEST + 1 and divides(sympy.Integer(2), condition.lhs) in domain:
         return True
     return any(
@@ -98,39 +105,126 @@ def as_test(condition: sympy.Basic) -> str:
     if isinstance(condition, divides):
         below, above = condition.args
         top, bottom = sympy.together(above / below).as_numer_denom()
-        return f"({_whole(top)}) % ({_whole(bottom)}) == 0"
+        return f"({whole_text(top)}) % ({whole_text(bottom)}) == 0"
+    if isinstance(condition, sympy.Ge) and condition.lhs.is_Symbol and condition.rhs.is_Integer:
+        return f"{whole_text(condition.lhs)} >= {condition.rhs}"
     difference = sympy.together(condition.lhs - condition.rhs)
     top, bottom = difference.as_numer_denom()
     if not bottom.is_positive:
         raise ValueError(f"no whole numbers: {condition}")
-    return f"{_whole(sympy.expand(top))} {SIGNS[condition.rel_op]} 0"
+    return f"{whole_text(sympy.expand(top))} {condition.rel_op} 0"
 
 
-def _whole(expr: sympy.Expr) -> str:
-    """Write an expression of whole numbers in Python, quotients rounded down or up alone."""
+def whole_text(expr: sympy.Expr) -> str:
+    """Write an expression of whole numbers in Python, quotients rounded down or up alone.
+
+    What is divided without rounding is divided last: its result is a whole number.
+    """
     if expr.is_Integer:
         return str(int(expr))
     if expr.is_Symbol:
         return str(expr.name).replace(".", "__")
+    if isinstance(expr, sympy.floor | sympy.ceiling):
+        top, bottom = sympy.together(expr.args[0]).as_numer_denom()
+        sign = "-" if isinstance(expr, sympy.ceiling) else ""
+        return f"({sign}({sign}({whole_text(top)})//({whole_text(bottom)})))"
+    if isinstance(expr, sympy.Mod):
+        above, below = expr.args
+        return f"(({whole_text(above)}) % ({whole_text(below)}))"
+    if isinstance(expr, sympy.Min):
+        return f"min({', '.join(sorted(map(whole_text, expr.args)))})"
+    top, bottom = sympy.together(expr).as_numer_denom()
+    if bottom != 1:
+        return f"(({whole_text(top)})//({whole_text(bottom)}))"
     if isinstance(expr, sympy.Add):
-        return " + ".join(_whole(term) for term in expr.as_ordered_terms()[::-1])
+        return " + ".join(whole_text(term) for term in expr.as_ordered_terms()[::-1])
     if isinstance(expr, sympy.Mul):
         return "*".join(_factor(factor) for factor in expr.as_ordered_factors())
     if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
         return f"{_factor(expr.base)}**{int(expr.exp)}"
-    if isinstance(expr, sympy.floor | sympy.ceiling):
-        top, bottom = sympy.together(expr.args[0]).as_numer_denom()
-        sign = "-" if isinstance(expr, sympy.ceiling) else ""
-        return f"({sign}({sign}({_whole(top)})//({_whole(bottom)})))"
-    if isinstance(expr, sympy.Mod):
-        above, below = expr.args
-        return f"(({_whole(above)}) % ({_whole(below)}))"
     raise ValueError(f"no whole numbers: {expr}")
 
 
 def _factor(expr: sympy.Expr) -> str:
-    text = _whole(expr)
+    text = whole_text(expr)
     return f"({text})" if isinstance(expr, sympy.Add) else text
+
+
+def closed_forms(spec: ModelSpec) -> tuple[dict[str, str], dict[str, str]]:
+    """Write the textbook's quantities of a structure, each in total, in all sizes of its spec and
+    B, S, T, S_e; and before them the numbers of layers of a kind, which they name.
+    """
+    letters = {name: symbol(name) for name in sizes_of(spec)}
+    names = {term.letter: symbol(term.name) for term in LAYERS}
+    kinds = {
+        expr: names[letter.name]
+        for expr, letter in named_layers(spec, symbol("n_layers")).items()
+        if len(str(expr)) > len(names[letter.name].name)
+    }
+    run = {"bytes_per_value": symbol("bytes_per_value")}
+    if spec.kind == "prefix-decoder":
+        run["prefix_len"] = symbol("prefix_len")
+    forms = {}
+    for quantity, by_role in spec_forms(spec, letters, Workload(), run=run).items():
+        total = sympy.Add(*map(sympy.sympify, by_role.values()))
+        named = total.subs(kinds)
+        texts = [whole_text(form) for form in (named, sympy.factor_terms(named))]
+        forms[quantity] = min(texts, key=len)
+    used = " ".join(forms.values())
+    layers = {s.name: whole_text(expr) for expr, s in kinds.items() if s.name in used}
+    return layers, forms
+
+
+def form_values(layers: dict[str, str], forms: dict[str, str]) -> dict[str, list[int]]:
+    """Evaluate the forms of a structure at fixed sizes: however they are written, what is equal has
+    the same values.
+    """
+    found: dict[str, list[int]] = {quantity: [] for quantity in forms}
+    for largest in LARGEST_SIZES:
+        words = set(re.findall(r"[A-Za-z_]\w*", " ".join([*layers.values(), *forms.values()])))
+        at = {name: _size(name, largest) for name in words - layers.keys()}
+        for name, text in layers.items():
+            at[name] = value(text, at)
+        for quantity, text in forms.items():
+            found[quantity].append(value(text, at))
+    return found
+
+
+def digest(expr: sympy.Expr) -> str:
+    """Write a digest of an expression: of its values at fixed sizes, as `form_values` has them.
+
+    >>> d, h = sympy.symbols("d h", integer=True, positive=True)
+    >>> digest(d * (d + h)) == digest(d**2 + d * h) != digest(d**2 + d * h + 1)
+    True
+    """
+    values = []
+    for largest in LARGEST_SIZES:
+        at = {s: sympy.Integer(_size(s.name, largest)) for s in expr.free_symbols}
+        values.append(str(expr.xreplace(at).doit()))
+    return _hash(" ".join(values))
+
+
+def _size(name: str, largest: int) -> int:
+    """Draw a size from 1 to `largest` by its name."""
+    return int(_hash(f"{name} {largest}"), 16) % largest + 1
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def textbook_digests(case: Case) -> dict[str, str]:
+    """Write the digest of each formula in the letters of a case, without a look at the code."""
+    tracer = Tracer(case.model, case.workload, run_as=case.run_as)
+    textbook = textbook_beside(tracer, case.model, case.workload, case.quantities)
+    names = (name for name in case.quantities if name in textbook.forms)
+    return {name: digest(textbook.total(name)) for name in names}
+
+
+def digest_of(structure: Json) -> str:
+    """Write a digest of all that is recorded of a structure, but for itself."""
+    kept = {name: found for name, found in structure.items() if name != "digest"}
+    return _hash(json.dumps(kept, sort_keys=True))
 
 
 def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
@@ -146,23 +240,25 @@ def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
 
 
 def _plain(proof: Proof, write: Callable[[sympy.Expr], str]) -> Json:
-    if proof.problem:
+    if proof.problem or proof.form is None or proof.textbook is None:
         return {"problem": proof.problem}
     try:
-        where = [[one.says, one.test] for one in conditions_of(proof, write)]
+        where = [
+            [one.says, one.test]
+            + ([{name: [text, *names] for name, text, names in one.defaults}] * bool(one.defaults))
+            for one in conditions_of(proof, write)
+        ]
     except ValueError as error:
         return {"problem": str(error)}
+    found: Json = {"where": where}
     if proof.differences:
-        ours = dict(proof.ours)
-        left = {role: expr.xreplace(ours) for role, expr in proof.differences.items()}
-        return {
-            "differs": {role: write(expr) for role, expr in left.items()},
-            "zero": as_test(sympy.Eq(sum(left.values()), 0, evaluate=False)),
-            "where": where,
-        }
-    if proof.idle is not None:
-        return {"more": write(sympy.factor(proof.idle)), "where": where}
-    return {"where": where}
+        words = dict(proof.words)
+        left = {role: expr.xreplace(words) for role, expr in proof.differences.items()}
+        found["differs"] = {role: write(expr) for role, expr in left.items()}
+        found["zero"] = as_test(sympy.Eq(sum(left.values()), 0, evaluate=False))
+    elif proof.idle is not None:
+        found["more"] = write(sympy.factor(proof.idle))
+    return {**found, "textbook": digest(proof.textbook), "code": digest(proof.form.total)}
 
 
 def of_type(model_type: str) -> Json:
@@ -177,66 +273,43 @@ def of_type(model_type: str) -> Json:
 
 
 def record_of(
-    name: str,
-    model: Json | ModelSpec,
-    others: tuple[ModelSpec, ...],
-    write: Callable[[sympy.Expr], str],
+    model: Json | ModelSpec, others: tuple[ModelSpec, ...], write: Callable[[sympy.Expr], str]
 ) -> Json:
-    """Record all that was shown of one model's structure: of a config's type, or of our modules."""
+    """Record all that was shown of one model's structure: of a config's type, or of our modules.
+
+    `others` are specs of the same structure.
+    """
+    layers, forms = closed_forms(spec_of(model))
+    found = [recorded(case, write) for case in cases(model, others)]
+    conditions = {
+        (says, test)
+        for case in found
+        for one in case["quantities"].values()
+        for says, test, *_ in one.get("where", ())
+    }
+    limits = [re.fullmatch(r"-1\*(?:config_)?(\w+) \+ S < 0", test) for _, test in conditions]
+    names = [f"S = {limit[1]}" for limit in limits if limit and limit[1] != "window"]
+    if any(re.fullmatch(r"n_layers = \d+", says) for says, _ in conditions):
+        names.append("n_layers = ")
+    found += [recorded(case, write) for case in further_cases(model, others, sorted(names))]
     return {
-        "name": name,
         "structure": structure(spec_of(model)),
-        "files": rests_on(model),
-        "cases": [recorded(case, write) for case in cases(model, others)],
+        "layers": layers,
+        "forms": forms,
+        "cases": found,
     }
 
 
-def rests_on(model: Json | ModelSpec) -> list[str]:
-    """List the files of this package that a proof of the model rests on."""
-    with Watched() as watched:
-        _run_both(model)
-    return sorted(watched.files)
+def further_cases(
+    model: Json | ModelSpec, others: tuple[ModelSpec, ...], names: Iterable[str]
+) -> Iterator[Case]:
+    """Yield the cases of a record that not every structure has: at its own numbers of layers, where
+    few stayed a number, and with sequences as long as a size that they were shorter than.
 
-
-def _run_both(model: Json | ModelSpec) -> None:
-    """Run what a proof of the model rests on: its mapping and formulas; of a spec, our modules."""
-    from metacount.measure.ours.forward import measure_forward
-    from metacount.measure.ours.params import measure_params
-    from metacount.modules.build import build
-    from metacount.textbook.closed_form import QUANTITIES, run_sizes
-
-    for case in cases(model):
-        spec = spec_of(case.model)
-        run: dict[str, Dim] = run_sizes(spec, case.workload)
-        for name, count in QUANTITIES.items():
-            if spec.kind != "encoder" or name not in ("decode_matmul_flops", "kv_cache_bytes"):
-                count(spec, run)
-        if isinstance(case.model, ModelSpec):
-            module = build(spec)
-            measure_params(module)
-            measure_forward(module, case.workload)
-
-
-class Watched:
-    """Which of this package's files run inside `with`: those that a proof rests on."""
-
-    def __init__(self) -> None:
-        self.files: set[str] = set(ALWAYS)
-        self._seen: set[CodeType] = set()
-
-    def __enter__(self) -> Watched:
-        sys.setprofile(self._called)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _called(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event != "call" or code in self._seen:
-            return
-        self._seen.add(code)
-        file = os.path.relpath(code.co_filename, PACKAGE).replace(os.sep, "/")
-        rests = file.startswith(RESTS_ON) and file not in NOTHING_RESTS_ON
-        if rests and file.endswith(".py"):
-            self.files.add(file)
+    `names` are names of cases, or their beginnings.
+    """
+    limits = (re.match(r"S = (\w+)", name) for name in names)
+    for limit in dict.fromkeys(limit[1] for limit in limits if limit):
+        yield from cases_at_a_limit(model, limit)
+    if any("n_layers = " in name for name in names):
+        yield from cases_at_own_layers(model, others)

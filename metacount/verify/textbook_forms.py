@@ -6,6 +6,7 @@ with numbers that remember where they are from. Of our reference modules they ar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,20 @@ from metacount.algebra.named_sizes import Named
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import chosen_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proof_record import SIZES
 from metacount.textbook.training import TRAINING
-from metacount.tracing.run.build import configs_of, layer_fields, size_values, with_fields
+from metacount.tracing.run.build import (
+    configs_of,
+    layer_fields,
+    size_values,
+    whole_fields,
+    with_fields,
+)
 from metacount.tracing.run.sizes import symbol
 
 if TYPE_CHECKING:
@@ -30,10 +38,6 @@ if TYPE_CHECKING:
 
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_OURS = "the formula is of our reference modules; other code keeps other tensors"
-# Sizes of two stacks, of which a spec has one.
-TOGETHER = {"decoder_ffn_dim": "encoder_ffn_dim"}
-# A size that may be written down beside those that it is the sum of.
-SUMS = {"qk_head_dim": ("qk_nope_head_dim", "qk_rope_head_dim")}
 # A size that follows from others, where a config has all of them: (product, what divides it).
 FOLLOWS: tuple[tuple[str, tuple[int | str, ...], str], ...] = (
     ("expand", ("intermediate_size",), "hidden_size"),
@@ -52,8 +56,8 @@ class Textbook:
     """Every quantity by role in letters; `fields` has what each size of the spec is in letters.
 
     `put_right` has letters that the config's class or its mapping makes of others; `implied` those
-    of them that no formula needs: the quotient of others. `uncovered` says of an asked quantity why
-    it has no formula here.
+    of them that no formula needs: the quotient of others. `config` is None for a spec. `uncovered`
+    says of an asked quantity why it has no formula here.
     """
 
     spec: ModelSpec
@@ -61,46 +65,78 @@ class Textbook:
     fields: dict[str, sympy.Expr]
     put_right: dict[sympy.Symbol, sympy.Expr]
     implied: dict[sympy.Symbol, sympy.Expr]
-    of_config: bool = True
+    config: Json | None = None
     uncovered: tuple[tuple[str, str], ...] = ()
 
     @property
     def numbers(self) -> dict[str, int]:
         """Sizes of the spec that are no letters: what is shown is of these numbers alone."""
-        return {
-            name: value
-            for name, value in self.spec.to_dict().items()
-            if name in SIZES and value and name not in self.fields
-            if not (name == "moe_every" and value == 1)  # every layer: no pattern
-        }
+        return {n: v for n, v in sizes_of(self.spec).items() if n not in self.fields}
 
-    @property
-    def ours(self) -> dict[sympy.Symbol, sympy.Symbol]:
-        """For a letter of the code's the same one of ours, where the spec has it; else `config_X`.
+    def total(self, quantity: str) -> sympy.Expr:
+        """Sum the roles of a quantity."""
+        return sympy.Add(*map(sympy.sympify, self.forms[quantity].values()))
 
-        A spec's field that is no letter alone is an equation: see `relations`.
+    def words(self, letters: Iterable[sympy.Symbol] = ()) -> dict[sympy.Symbol, sympy.Expr]:
+        """Return what letters of the code are in the spec's words; what no spec has is `config_X`.
+
+        A size that the mapping takes a whole number of times, plus a number, is found back from the
+        spec's: positions less 2, twice a width.
         """
-        found: dict[sympy.Symbol, sympy.Symbol] = {}
+        found: dict[sympy.Symbol, sympy.Expr] = {}
         for name, expr in self.fields.items():
             if expr.is_Symbol:
                 found.setdefault(expr, symbol(name))
-        every = set().union(*(e.free_symbols for e in self.fields.values()), self.put_right)
-        return {**{s: symbol(f"config_{s.name}") for s in every}, **found}
+        for name, expr in self.fields.items():
+            extra, rest = expr.as_coeff_Add()
+            times, letter = rest.as_coeff_Mul()
+            if letter.is_Symbol and letter not in found:
+                found[letter] = (symbol(name) - extra) / times
+        for letter, made in self.put_right.items():
+            if letter not in found and made.free_symbols and made.free_symbols <= found.keys():
+                found[letter] = made.xreplace(found)
+        of_run = {symbol(name) for name in ("B", "S", "T", "S_e")}
+        rest = {*letters, *(s for e in self.fields.values() for s in e.free_symbols)}
+        rest = {*rest, *self.put_right} - found.keys() - of_run
+        return {**{s: symbol(f"config_{s.name}") for s in rest if self.config}, **found}
 
     @property
     def relations(self) -> list[sympy.Rel]:
         """What all specs of such configs have in common: head_dim = d_model/n_heads, ..."""
-        ours = self.ours
+        words = self.words()
         equal = [
-            *((symbol(name), expr) for name, expr in self.fields.items()),
+            *((symbol(name), expr.xreplace(words)) for name, expr in self.fields.items()),
             *(
-                (x, y)
+                (x.xreplace(words), y.xreplace(words))
                 for x, y in self.put_right.items()
                 if not y.is_Integer and x not in self.implied  # else: a pattern, a quotient
             ),
         ]
-        pairs = [(x.xreplace(ours), y.xreplace(ours)) for x, y in equal]
-        return [sympy.Eq(x, y, evaluate=False) for x, y in pairs if x != y]
+        return [sympy.Eq(x, y, evaluate=False) for x, y in equal if x != y]
+
+    def defaults_of(
+        self, letters: Iterable[sympy.Symbol]
+    ) -> tuple[tuple[str, sympy.Expr, tuple[str, ...]], ...]:
+        """Return for fields that a config alone has what its class makes of one that is not given,
+        in the spec's words, and the names under which it may be given.
+
+        One that follows from another one stands after it; one that cannot be told is left out.
+        """
+        found: dict[str, tuple[str, sympy.Expr, tuple[str, ...]]] = {}
+        for letter in sorted(letters, key=str):
+            name = letter.name.removeprefix("config_")
+            if self.config is None or name == letter.name:
+                continue
+            without = {key: given for key, given in self.config.items() if key != name}
+            part = name.partition(".")[0]
+            made = None if part in without else _followed(without, name)
+            if made is not None:
+                other = config_class(self.config["model_type"]).attribute_map
+                names = (name, *(alias for alias, known in other.items() if known == name))
+                made = made.xreplace(self.words(made.free_symbols))
+                found |= {each[0]: each for each in self.defaults_of(made.free_symbols)}
+                found[letter.name] = letter.name, made, names
+        return tuple(found.values())
 
 
 def textbook_of(
@@ -123,7 +159,6 @@ def textbook_of(
             fields=in_letters,
             put_right={},
             implied={},
-            of_config=False,
             uncovered=uncovered,
         )
     spec, fields = _spec_in_letters(model)
@@ -140,9 +175,10 @@ def textbook_of(
         spec=spec,
         forms={**{name: TEXTBOOK[name](in_fields, run) for name in names}, **of_step},
         fields=fields,
-        put_right={**_put_right(model), **implied},
+        put_right={**_put_right(model, fields), **implied},
         uncovered=uncovered,
         implied=implied,
+        config=model,
     )
 
 
@@ -172,14 +208,27 @@ def textbook_forms(
 
 
 def spec_forms(
-    spec: ModelSpec, sizes: Iterable[str], workload: Workload
+    spec: ModelSpec,
+    sizes: Iterable[str],
+    workload: Workload,
+    *,
+    run: dict[str, Dim] | None = None,
 ) -> dict[str, dict[str, sympy.Expr]]:
     """Count every textbook quantity by role,
-    in the fields of `spec` named in `sizes` and B, S, S_e.
+    in the fields of `spec` named in `sizes` and B, S, S_e; `run` may have more of them in letters.
     """
     in_fields = spec.substituted(**{name: symbol(name) for name in sizes})
-    run = run_letters(spec, workload)
-    return {name: TEXTBOOK[name](in_fields, run) for name in _quantities(spec, TEXTBOOK)}
+    letters = {**run_letters(spec, workload), **(run or {})}
+    return {name: TEXTBOOK[name](in_fields, letters) for name in _quantities(spec, TEXTBOOK)}
+
+
+def sizes_of(spec: ModelSpec) -> dict[str, int]:
+    """Return the sizes that a spec has; a step of 1 is none: every layer is of one kind."""
+    return {
+        name: value
+        for name, value in spec.to_dict().items()
+        if name in SIZES and value and not (name == "moe_every" and value == 1)
+    }
 
 
 def _quantities(spec: ModelSpec, names: Iterable[str]) -> list[str]:
@@ -216,27 +265,86 @@ def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
     return spec, fields
 
 
-def _put_right(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
+def _put_right(config: Json, fields: dict[str, sympy.Expr]) -> dict[sympy.Symbol, sympy.Expr]:
     """Return the sizes that the mapping refuses to have other than another one, in that one.
 
     hidden_size as heads times their width, where no other width is taken: either the config's class
-    sets the width itself, or the mapping refuses another. So for a pair of sizes that are equal.
+    sets the width itself, or the mapping refuses another. So for a size that no field of the spec
+    has: a sum or a product that the class makes of others, or one of a pair that must be equal.
     """
     values = size_values(config)
     found = {}
     width, heads, d = (values.get(n) for n in ("head_dim", "num_attention_heads", "hidden_size"))
     if width and heads and d == heads * width and not _free(config, {"head_dim": 2 * width}):
         found[symbol("hidden_size")] = symbol("num_attention_heads") * symbol("head_dim")
-    for name, other in TOGETHER.items():
-        value = values.get(name)
-        if value and value == values.get(other) and not _free(config, {name: 2 * value}):
-            found[symbol(name)] = symbol(other)
-    for name, others in SUMS.items():
-        value = values.get(name)
-        adds_up = value and value == sum(values.get(n, 0) for n in others)
-        if value and adds_up and not _free(config, {name: 2 * value}):
-            found[symbol(name)] = sympy.Add(*map(symbol, others))
+    in_spec = set().union(*(expr.free_symbols for expr in fields.values()))
+    for name, value in values.items():
+        if symbol(name) in in_spec or _free(config, {name: 2 * value}):
+            continue
+        made = _followed(config, name)
+        if made is not None and made.free_symbols:
+            found[symbol(name)] = made
+        for other in values if made is None or not made.free_symbols else ():
+            both = {name: 2 * value, other: 2 * value}
+            if values[other] == value and symbol(other) in in_spec and _free(config, both):
+                found[symbol(name)] = symbol(other)
+                break
     return found
+
+
+def _followed(config: Json, name: str) -> sympy.Expr | None:
+    """Return what a config's class makes a field of, where the config does not give it: its number
+    where it follows from none, None where this cannot be told.
+
+    Each size is doubled for itself, and again: what follows from it is doubled or halved each time
+    (a factor), or grows by the same for the same (a term).
+    """
+    sizes, values = _sizes_to_double(config), whole_fields(config)
+    if name not in values:
+        return None
+    own = values[name]
+    factors, terms = [], []
+    for other, (size, twice, four_times) in sizes.items():
+        if name not in twice or name not in four_times:
+            return None
+        seen = [twice[name], four_times[name]]
+        if other == name or seen == [own, own]:
+            continue
+        factors += [symbol(other)] if seen == [2 * own, 4 * own] else []
+        factors += [1 / symbol(other)] if [2 * seen[0], 4 * seen[1]] == [own, own] else []
+        slope = sympy.Rational(seen[0] - own, size)
+        terms.append(slope * symbol(other) if seen[1] - own == 3 * size * slope else None)
+    at = {symbol(other): sympy.Integer(size) for other, (size, *_) in sizes.items()}
+    refused = {*size_values(config), *layer_fields(config, {})} - {*sizes, name}
+    if refused and (terms or own != getattr(config_class(config["model_type"]), name, None)):
+        return None  # of what could not be doubled it may follow, too
+    if len(factors) == len(terms):
+        product = sympy.Mul(*factors)
+        return product * own / product.xreplace(at)
+    if None in terms:
+        return None
+    total = sympy.Add(*terms)
+    return total + own - total.xreplace(at)
+
+
+def _sizes_to_double(config: Json) -> dict[str, tuple[int, dict[str, int], dict[str, int]]]:
+    """Return each size of a config, and all of its numbers with that one doubled, and again."""
+    key = json.dumps(config, sort_keys=True)
+    if key not in _doubled:
+        _doubled.clear()  # one config after the other is asked for
+        found = _doubled[key] = {}
+        for name, size in {**size_values(config), **layer_fields(config, {})}.items():
+            try:
+                twice, four_times = (
+                    whole_fields(with_fields(config, {name: times * size})) for times in (2, 4)
+                )
+            except SpecError:
+                continue
+            found[name] = size, twice, four_times
+    return _doubled[key]
+
+
+_doubled: dict[str, dict[str, tuple[int, dict[str, int], dict[str, int]]]] = {}
 
 
 def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:

@@ -6,7 +6,8 @@ from metacount.errors import InputError, nearest, shown
 from metacount.notation import heads
 from metacount.settings.names import meant
 from metacount.spec import FIELDS
-from metacount.views.count_table import FIGURES as FIGURES
+from metacount.textbook.count import FIGURES as FIGURES
+from metacount.views.count_table import RUN
 from metacount.views.layout import GAP, columns, table
 from metacount.views.tables import Share, Table
 from metacount.views.tables import shown as shown_cell
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 BY_ROLE = ("by_role", "active_by_role", "share")
-RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
 GLU = {
     "silu": "SwiGLU",
     "gelu": "GeGLU",

@@ -8,6 +8,7 @@ from metacount import units
 from metacount.files import CONFIG
 from metacount.resolve import Model
 from metacount.spec import DTYPE_BYTES
+from metacount.textbook.count import COMPARED, RARE
 from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -19,18 +20,6 @@ if TYPE_CHECKING:
 
 DASH = "-"
 FACTS = ("kind", "n_layers", "d_model")
-FIGURES = (
-    "active_params",
-    "active_params_no_embed",
-    "param_bytes",
-    "matmul_flops",
-    "causal_matmul_flops",
-    "decode_matmul_flops",
-    "kv_cache_bytes_per_token",
-    "kv_cache_bytes",
-    "state_bytes",
-)
-PREDICTION = ("mtp_params", "mtp_matmul_flops")  # where one of the models has it
 
 
 def heading(model: Model | TransformersOnly) -> str:
@@ -101,9 +90,10 @@ def _common_line(data: Sequence[Json]) -> str:
 
 def _labels(data: Sequence[Json]) -> list[str]:
     roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
+    buffers = dict.fromkeys(n for each in data for n, k in (each["buffers"] or {}).items() if k)
     run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
-    rare = [name for name in PREDICTION if any(each.get(name) for each in data)]
-    return [*FACTS, "", *roles, "params", "", *run, *FIGURES, *rare]
+    shown = [n for n in COMPARED if n not in RARE or any(each.get(n) for each in data)]
+    return [*FACTS, "", *roles, "params", *buffers, "", *run, *(n for n in shown if n != "params")]
 
 
 def _cells(model: Model | TransformersOnly, data: Json, labels: Sequence[str]) -> list[str]:
@@ -119,7 +109,7 @@ def _cell(model: Model | TransformersOnly, data: Json, label: str) -> str:
         return f"{model.spec.n_encoder_layers} + {text}" if encoder else text
     if label == "seq_len":
         return str(data["workload"][label])
-    value = data["by_role"][label] if label in data["by_role"] else data.get(label)
+    value = {**data, **(data["buffers"] or {}), **data["by_role"]}.get(label)
     return DASH if value is None else units.exact(value)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, length_shown
-from metacount.textbook.proven import proven
+from metacount.textbook.count import FIGURES, OTHERS, PREDICTION, RARE, length_shown
+from metacount.textbook.proven import proven_of
 from metacount.views.bars import with_bars
 from metacount.views.layout import (
     WIDEST_TEXT,
@@ -29,23 +29,7 @@ if TYPE_CHECKING:
     from metacount.textbook.count import Count
 
 DASH = "-"
-SELECTION = {
-    "dense_attention_flops": "its products over all it may see",
-    "selected_attention_flops": "over what the index leaves",
-    "index_flops": "the index itself",
-}
-PREDICTION = {
-    "mtp_params": "without the embedding and the head, which they share",
-    "mtp_params_with_copies": "with a copy of both in each",
-    "mtp_active_params": "of mtp_params for one token",
-    "mtp_active_params_with_shared": "with the embedding and the head",
-    "mtp_buffers": "selection biases, not among them",
-    "mtp_matmul_flops": "forward, with the head",
-    "mtp_matmul_flops_no_head": "without it",
-    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
-    "mtp_decode_matmul_flops": "one more position, with the head",
-    "mtp_kv_cache_bytes": "kept after seq tokens",
-}
+FLOPS = ("matmul_flops", "causal_matmul_flops")
 
 
 def count_text(model: Model, result: Count) -> str:
@@ -140,71 +124,22 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         no_embed = "its tied token table stays: the head multiplies with it"
     if spec.d_per_layer is not None:
         no_embed = f"without the table of each layer's embeddings; {no_embed}"
-    forward = "encoder and decoder" if spec.has_encoder else "forward"
-    least = result.least_active_params
-    rows = [
-        ("params", result.params, units.short, "stored, tied ones once"),
-        (
-            "active_params",
-            result.active_params,
-            units.short,
-            "used for one token" if least is None else "the most used for one token",
-        ),
-        (
-            "active_params_no_embed",
-            result.active_params_no_embed,
-            units.short,
-            no_embed,
-        ),
-        ("param_bytes", result.param_bytes, units.gib, "of all parameters"),
-        (
-            "matmul_flops",
-            result.matmul_flops,
-            units.flops,
-            f"{forward}, 2 per multiply-add, attention in full",
-        ),
-        (
-            "causal_matmul_flops",
-            result.causal_matmul_flops,
-            units.flops,
-            f"{forward}, attention over the pairs that the mask keeps",
-        ),
-        ("macs", result.macs, units.macs, "half of matmul_flops"),
-        (
-            "decode_matmul_flops",
-            result.decode_matmul_flops,
-            units.flops,
-            "one more token, attending to seq positions",
-        ),
-        (
-            "kv_cache_bytes_per_token",
-            result.kv_cache_bytes_per_token,
-            units.gib,
-            "one token, all layers",
-        ),
-        ("kv_cache_bytes", result.kv_cache_bytes, units.gib, "kept after seq tokens"),
-    ]
-    if least is not None:
-        said = "the least, with zero experts alone; FLOPs are of the most"
-        rows.insert(2, ("least_active_params", least, units.short, said))
+    notes = {**FIGURES, "active_params_no_embed": no_embed}
     if spec.has_encoder:
-        rows.append(
-            (
-                "cross_kv_cache_bytes",
-                result.cross_kv_cache_bytes,
-                units.gib,
-                "of them by cross-attention",
-            )
-        )
-    if result.state_bytes:
-        rows.append(("state_bytes", result.state_bytes, units.gib, "states, however many tokens"))
-    rows += [(name, n, units.flops, SELECTION[name]) for name, n in result.selection.items()]
-    return [
-        (name, DASH, "an encoder has no decode step")
-        if value is None
-        else (name, units.exact(value), f"{rounded(value)}: {note}" if value else note)
-        for name, value, rounded, note in rows
-    ]
+        notes |= {n: notes[n].replace("forward", "encoder and decoder") for n in FLOPS}
+    if result.least_active_params is not None:
+        notes["active_params"] = "the most used for one token"
+    data = result.to_dict()
+    rows = []
+    for name in FIGURES:
+        value = data.get(name)
+        if name in PREDICTION or (name in RARE and not value):
+            continue
+        note = f"{_rounded(name)(value)}: {notes[name]}" if value else notes[name]
+        if value is None:
+            note = "an encoder has no decode step"
+        rows.append((name, DASH if value is None else units.exact(value), note))
+    return rows
 
 
 def _prediction(model: Model, result: Count, width: int) -> list[str]:
@@ -214,7 +149,7 @@ def _prediction(model: Model, result: Count, width: int) -> list[str]:
     n = model.spec.n_mtp_layers
     said = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
     rows = [
-        (name, units.exact(n), f"{_rounded(name)(n)}: {PREDICTION[name]}")
+        (name, units.exact(n), f"{_rounded(name)(n)}: {FIGURES[name]}")
         for name, n in result.prediction.items()
         if n
     ]
@@ -240,8 +175,10 @@ def _rounded(name: str) -> Callable[[int], str]:
     >>> _rounded("mtp_matmul_flops")(2 * 10**12), _rounded("mtp_params")(5 * 10**9)
     ('2.00 TFLOP', '5.00B')
     """
-    if name.endswith("bytes"):
+    if "bytes" in name:
         return units.gib
+    if name == "macs":
+        return units.macs
     return units.flops if "flops" in name else units.short
 
 
@@ -249,7 +186,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
     lines: list[str] = []
     for warning in result.warnings:
         lines += paragraph("warning  ", warning, width)
-    for note in model.notes:
+    for note in result.notes:
         lines += paragraph("config   ", note, width)
     entry = model.published
     if entry is not None:
@@ -257,10 +194,7 @@ def _notes(model: Model, result: Count, width: int) -> list[str]:
         lines += paragraph("published", published, width)
         lines += said_besides(entry, width)
     lines += paragraph("units    ", "B = 10^9, T = 10^12; GiB = 2^30 bytes", width)
-    check = f"the formulas; `metacount verify {model.id}` compares them with code"
-    if model.entry is None:
-        check = "the formulas; `metacount verify` compares them with code"
-    lines += paragraph("counted  ", "by " + check, width)
-    config = None if model.source is None else model.source.config
-    proof = None if model.refused else proven(model.spec, result.workload, config)
+    check = "by formulas; `verify` compares with code, `--all-sizes` proves them"
+    lines += paragraph("counted  ", check, width)
+    proof = proven_of(model, result)
     return lines if proof is None else [*lines, *proven_lines(proof, width)]

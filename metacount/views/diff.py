@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.diff.compared import RARE, STATUSES
+from metacount.diff.compared import STATUSES
 from metacount.diff.parts import QUANTITIES
 from metacount.spec.legend import TERMS
+from metacount.textbook.count import RARE
 from metacount.views.layout import (
     bold,
     columns,
@@ -93,6 +94,8 @@ def diff_table(found: Diff) -> Table:
                 )
     for name, one_ in found.a.figures.items():
         other_ = found.b.figures[name]
+        if name in RARE and not (one_ or other_):
+            continue
         known = one_ is not None and other_ is not None
         difference = other_ - one_ if one_ is not None and other_ is not None else None
         rows.append(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.spec import DTYPE_BYTES
+from metacount.textbook.count import FIGURES, PREDICTION
 from metacount.views.layout import bold, columns, paragraph, table
 from metacount.views.models import compared, said_besides
-from metacount.witness import PREDICTED
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metacount.verify.compare import Witness
 
 DASH = "-"
+TEXT = ("text_params", "text_active_params")  # null of a model that is text alone
 
 
 def measured_data(
@@ -30,6 +31,7 @@ def measured_data(
         "model": model.id,
         "name": model.name,
         "changes": {},
+        **dict.fromkeys(TEXT),
         **said.figures,
         "by_role": said.parts["by_role"],
         "active_by_role": said.parts["active_by_role"],
@@ -61,8 +63,8 @@ def measured_text(
     rows += [(), ("total", units.exact(total), units.share(total, total), everything)]
     figures = [
         (name, DASH if data[name] is None else units.exact(data[name]))
-        for name in (*said.figures, "param_bytes")
-        if data[name] is not None or name not in PREDICTED
+        for name in FIGURES
+        if name in data and (data[name] is not None or name not in PREDICTION)
     ]
     run = f"batch {workload.batch_size}, seq {workload.seq_len}, {workload.dtype}"
     width = columns()

@@ -22,6 +22,8 @@ MEMORY = {
     "optimizer_bytes": "optimizer state",
     "activation_bytes": "kept activations",
     "recomputed_bytes": "recomputed block",
+    "loss_bytes": "gradients of logits",
+    "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
 }
@@ -48,6 +50,8 @@ def shard_text(
     else:
         lines += [*_memory(chosen, heads, rank), ""]
         lines += [*_sent(chosen[0], chosen[0].first if rank is None else rank, job), ""]
+    if links := _between(found):
+        lines += [*links, ""]
     if fits is not None:
         lines += [*_fits(fits, width), ""]
     for note in found.missing:
@@ -123,7 +127,7 @@ def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> li
     heads = [f"{head} ({name})" if head else name for head, name in zip(heads, names, strict=True)]
     rows: list[tuple[str, ...]] = []
     for field, name in MEMORY.items():
-        values = [getattr(kind, field) for kind in kinds]
+        values = [kind.parts.get(field, 0) for kind in kinds]
         if any(values):
             rows.append((name, *(units.gib(value) for value in values)))
     rows += [(), ("total", *(units.gib(kind.total_bytes) for kind in kinds))]
@@ -152,19 +156,22 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[str]:
             ("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "", units.gib(n))
         )
     heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
-    return [*table(heads, rows, "<<<>>>"), *_legend(kind), *_between(kind, job)]
+    return [*table(heads, rows, "<<<>>>"), *_legend(kind)]
 
 
-def _between(kind: Kind, job: Job) -> list[str]:
-    """Say what leaves a machine, of the rank that sends most between machines."""
-    if job.mesh.world <= job.per_machine:
+def _between(found: Sharded) -> list[str]:
+    """Say what leaves a machine, of the rank that sends most between machines, of all kinds."""
+    if found.job.mesh.world <= found.job.per_machine:
         return []
-    found = {group: n for group, n in kind.sent_between_machines().items() if n}
-    said = ", ".join(f"{units.gib(n)} of {group}" for group, n in found.items()) or "nothing"
-    text = (
-        f"with {job.per_machine} ranks in each machine, the rank that sends most between "
-        f"machines sends there {said}"
-    )
+    most = max(found.kinds, key=lambda kind: sum(kind.sent_between_machines().values()))
+    groups = {group: n for group, n in most.sent_between_machines().items() if n}
+    text = f"with {found.job.per_machine} ranks in each machine, no rank sends between machines"
+    if groups:
+        sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
+        text = (
+            f"with {found.job.per_machine} ranks in each machine, the rank that sends most "
+            f"between machines, of {ranks_said(most)}, sends there at most {sent}"
+        )
     return paragraph("links", text, columns())
 
 
@@ -181,6 +188,10 @@ def _fits(fits: Verdict, width: int) -> list[str]:
     what = f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"
     if fits.fits:
         return paragraph("fits", f"rank {fits.rank} holds {total} of {room}", width)
-    said = f"rank {fits.rank} would hold {total} in {room}, most of it {what}"
-    remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh that was tried holds it"
-    return [*paragraph("does not fit", said, width), *paragraph("remedy", remedy, width)]
+    if fits.fits is None:
+        label, said = "cannot tell", f"rank {fits.rank} holds {total} of {room}, and {fits.unknown}"
+    else:
+        label = "does not fit"
+        said = f"rank {fits.rank} would hold {total} in {room}, most of it {what}"
+    remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh is known to hold it"
+    return [*paragraph(label, said, width), *paragraph("remedy", remedy, width)]

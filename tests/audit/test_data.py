@@ -78,7 +78,7 @@ def test_a_condition_of_a_term_is_of_the_structure_alone() -> None:
 def test_names_choose_formulas_and_sources() -> None:
     assert [f.id for f in chosen(("slime",))] == ["slime-forward"]
     assert [f.id for f in chosen(("slime-forward",))] == ["slime-forward"]
-    with pytest.raises(InputError, match="formula 'slim' is not known; did you mean slime"):
+    with pytest.raises(InputError, match="'slim'"):
         chosen(("slim",))
 
 

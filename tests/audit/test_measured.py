@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from helpers.release import daily
 
 import metacount
 from metacount.audit.detail import detail
@@ -31,6 +32,7 @@ WRONG = [
 ]
 
 
+@daily(9)
 @pytest.mark.parametrize(("id", "model", "quantity", "times"), WRONG)
 def test_a_reference_module_says_so_too(id: str, model: str, quantity: str, times: int) -> None:
     (formula,) = chosen((id,))

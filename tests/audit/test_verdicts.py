@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
+from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import entry
@@ -32,12 +33,14 @@ def at(formula: Formula, model: str, seq_len: int) -> tuple[Fraction, Fraction]:
     return both(formula, (SPECS[model], Workload(seq_len=seq_len)))
 
 
+@one_day_in(6)
 def test_every_model_has_a_verdict(audits: tuple[Audited, ...]) -> None:
     for one in audits:
         assert [f.model for f in one.found] == (list(SPECS) if one.formula.judged else [])
         assert not one.formula.judged or one.asked() > 0
 
 
+@one_day_in(6)
 def test_a_verdict_is_what_the_numbers_say(audits: tuple[Audited, ...]) -> None:
     """Python's own arithmetic on the texts of the data, and our formulas, model by model."""
     seen: Counter[str] = Counter()
@@ -68,6 +71,7 @@ def unproven(audits: tuple[Audited, ...]) -> list[str]:
     ]
 
 
+@one_day_in(6)
 def test_equal_is_for_all_sizes_or_under_a_condition(audits: tuple[Audited, ...]) -> None:
     assert unproven(audits) == []
     verdicts = {found.verdict for one in audits for found in one.found if found.in_scope}
@@ -77,12 +81,14 @@ def test_equal_is_for_all_sizes_or_under_a_condition(audits: tuple[Audited, ...]
     assert unproven((Audited(**{**vars(one), "found": bare}),))
 
 
+@one_day_in(6)
 def test_the_whole_difference_is_accounted_for(audits: tuple[Audited, ...]) -> None:
     for one in audits:
         bad = [f.model for f in one.found if f.in_scope and not f.accounted]
         assert bad == [], one.formula.id
 
 
+@one_day_in(6)
 def test_who_is_called_wrong_has_two_witnesses(audits: tuple[Audited, ...]) -> None:
     wrong = [one for one in audits if one.verdict == "off"]
     assert wrong
@@ -148,6 +154,7 @@ def test_ours_is_the_count_that_everything_else_is_compared_with() -> None:
     assert full == weights + 24 * 4 * 64 * 64 * n * n
 
 
+@daily(4)
 @pytest.mark.parametrize("formula", JUDGED, ids=lambda f: f.id)
 def test_a_planted_mistake_changes_the_verdict(formula: Formula) -> None:
     """Each term twice, and each term left out: the numbers or what accounts for them change."""
@@ -239,6 +246,7 @@ def test_the_public_function_takes_a_model_in_any_form() -> None:
     assert replaced(found, seq_len=1).seq_len == 1
 
 
+@one_day_in(6)
 def test_jobs_give_the_same() -> None:
     names = ["vllm", "slime", "lingua"]
     alone, together = audit(names), audit(names, jobs=2)

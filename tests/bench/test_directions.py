@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from metacount.bench import grid, reference
 from metacount.bench.grid import Asked
-from metacount.bench.layers import attention_core, ffn, ffn_parts, mla, moe
+from metacount.bench.layers import attention_core, ffn, mla, moe
 from metacount.bench.layers.case import Built, Case, Variant
 from metacount.bench.layers.training import ForwardBackward
 from metacount.bench.observe import TOLERANCE, error_of, observe
@@ -186,7 +186,7 @@ def test_parts_by_hand() -> None:
     assert parts == found["swiglu"].matmul_flops == 6 * 11 * 13 * 35
     # 2 · 35 values in, 35 out, for each of 11 tokens
     assert found["swiglu:activation"].moved_bytes == 4 * 11 * 105
-    assert set(ffn_parts.GATED_PARTS) == {":gate_up", ":activation", ":down"}
+    assert set(ffn.GATED_PARTS) == {":gate_up", ":activation", ":down"}
 
 
 def test_parts_have_no_ratio() -> None:

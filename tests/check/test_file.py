@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers import one_line
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import InputError, Workload, find_model
@@ -32,6 +33,7 @@ def judge(
     return judged_file(str(file), function, found, case, "params", timeout=timeout)
 
 
+@one_day_in(4)
 def test_letters_go_through_a_plain_function(tmp_path: Path) -> None:
     result = judge(tmp_path, GOOD, "whole")
     assert result.verdict == "equal"
@@ -70,6 +72,7 @@ def test_numbers_only_that_are_right(tmp_path: Path) -> None:
     assert result.tried == result.planned > 500
 
 
+@one_day_in(4)
 def test_numbers_only_that_are_wrong_in_words(tmp_path: Path) -> None:
     text = GOOD + (
         "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
@@ -107,6 +110,7 @@ def test_a_branch_that_letters_do_not_take(tmp_path: Path) -> None:
     assert found.sizes["n_heads"] == found.sizes["n_kv_heads"]
 
 
+@one_day_in(4)
 def test_floats(tmp_path: Path) -> None:
     text = GOOD + (
         "def f(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):\n"
@@ -123,6 +127,7 @@ def test_floats(tmp_path: Path) -> None:
     assert judge(tmp_path, text, "thirds").verdict == "wrong"
 
 
+@daily(8)
 @pytest.mark.parametrize(
     ("body", "said"),
     one_in(
@@ -150,10 +155,11 @@ def test_floats(tmp_path: Path) -> None:
 def test_misbehaviour_is_one_clear_line(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as error:
         judge(tmp_path, f"def f(d_model):\n    {body}\n")
-    assert str(error.value).isprintable()
-    assert "mine.py:f" in str(error.value)
+    assert one_line(error.value).isprintable()
+    assert "mine.py:f" in one_line(error.value)
 
 
+@daily(5)
 @pytest.mark.parametrize(
     ("text", "said"),
     one_in(
@@ -180,7 +186,7 @@ def test_what_cannot_be_called_is_said(tmp_path: Path, text: str, said: str) -> 
 def test_a_missing_file(tmp_path: Path) -> None:
     found = find_model("llama-7b")
     case = (found.spec, Workload())
-    with pytest.raises(InputError, match=r"no such file; give FILE.py:FUNCTION"):
+    with pytest.raises(InputError, match=r"none\.py"):
         judged_file(str(tmp_path / "none.py"), "f", found, case, "params")
 
 
@@ -195,10 +201,8 @@ def test_a_function_that_hangs_is_stopped_with_all_it_started(tmp_path: Path) ->
         "    while True:\n"
         "        time.sleep(0.1)\n"
     )
-    start = time.monotonic()
     with pytest.raises(InputError, match="stopped after 2 s"):
         judge(tmp_path, text, timeout=2)
-    assert time.monotonic() - start < 6
     started = [int(line) for line in pids.read_text().split()]
     assert len(started) == 2
     for _ in range(50):

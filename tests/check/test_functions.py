@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import judged_functions as functions
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, find_model
@@ -53,6 +53,7 @@ def test_every_function_of_the_file_is_judged() -> None:
     assert len(WRONG) > 30
 
 
+@daily(7)
 @pytest.mark.parametrize("name", one_in(5, WRONG))
 def test_what_is_wrong_elsewhere_is_not_called_equal(name: str) -> None:
     result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
@@ -64,11 +65,13 @@ def test_what_is_wrong_elsewhere_is_not_called_equal(name: str) -> None:
     assert metacount.count(spec, Workload()).params == found.ours
 
 
+@daily(8)
 @pytest.mark.parametrize("name", EQUAL)
 def test_arithmetic_is_equal_for_all_sizes(name: str) -> None:
     assert metacount.check(getattr(functions, name), "llama-7b", timeout=60).verdict == "equal"
 
 
+@daily(5)
 @pytest.mark.parametrize("name", TRIED)
 def test_what_letters_do_not_decide_is_tried_and_said(name: str) -> None:
     result = metacount.check(getattr(functions, name), "llama-7b", timeout=60)
@@ -77,6 +80,7 @@ def test_what_letters_do_not_decide_is_tried_and_said(name: str) -> None:
     assert f"not decided for all sizes: {TRIED[name]}" in result.notes
 
 
+@daily(3)
 @pytest.mark.parametrize("name", ["wrong_heads_of_70b", "wrong_stack", "wrong_caught_everything"])
 def test_so_it_is_in_a_process_of_its_own(name: str) -> None:
     model = find_model("llama-7b")
@@ -99,6 +103,7 @@ def test_the_sizes_of_published_models_are_tried() -> None:
     assert result.counterexample.sizes["d_model"] == 8192
 
 
+@one_day_in(4)
 def test_an_error_everywhere_else_is_no_success() -> None:
     result = metacount.check(functions.asserts_its_width, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
@@ -108,6 +113,7 @@ def test_an_error_everywhere_else_is_no_success() -> None:
     assert (result.verdict, result.holds, result.tried) == ("untried", False, 0)
 
 
+@one_day_in(4)
 def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
     calls = []
 
@@ -124,6 +130,7 @@ def test_all_sizes_is_not_said_when_the_time_runs_out() -> None:
     assert any(note.startswith("the time ran out: ") for note in result.notes)
 
 
+@one_day_in(4)
 def test_letters_alone_do_not_decide_when_the_time_runs_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

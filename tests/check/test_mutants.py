@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import Workload, check, find_model
 from metacount.textbook.closed_form import closed_form
@@ -55,6 +55,7 @@ def mutants(expr: Any) -> Iterator[Any]:
             yield expr.func(*before, changed, *after)
 
 
+@daily(2)
 @pytest.mark.parametrize(("model", "quantity"), one_in(6, KINDS, first=1))
 def test_unchanged_it_is_equal_and_any_change_is_refuted(model: str, quantity: str) -> None:
     expr = whole(model, quantity)
@@ -66,6 +67,7 @@ def test_unchanged_it_is_equal_and_any_change_is_refuted(model: str, quantity: s
     assert [text for text in tried if check(text, model, quantity=quantity).holds] == []
 
 
+@daily(2)
 @pytest.mark.parametrize(("model", "quantity"), one_in(6, KINDS))
 def test_the_printed_python_is_equal(model: str, quantity: str) -> None:
     found = find_model(model)

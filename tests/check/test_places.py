@@ -6,7 +6,7 @@ import random
 from fractions import Fraction
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import Workload, entries, find_model
@@ -51,6 +51,7 @@ WRONG = [
 ]
 
 
+@daily(4)
 @pytest.mark.parametrize(("text", "model", "quantity", "where"), one_in(5, WRONG))
 def test_it_is_refuted_where_it_turns(text: str, model: str, quantity: str, where: str) -> None:
     result = metacount.check(text, model, quantity=quantity, timeout=60)
@@ -96,6 +97,7 @@ MODELS = (
 )
 
 
+@daily(5)
 @pytest.mark.parametrize("model", one_in(2, MODELS))
 def test_places_are_valid_and_reach_real_magnitudes(model: str) -> None:
     spec = find_model(model).spec

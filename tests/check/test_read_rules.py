@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import find_model
 from metacount.algebra.recorded import NotRecorded, Recorded
@@ -44,6 +44,7 @@ def refused(sheet: Worksheet, numbers: dict[str, int]) -> str | None:
     return None
 
 
+@daily(4)
 @pytest.mark.parametrize(
     "name",
     one_in(
@@ -149,5 +150,5 @@ def test_nothing_goes_on_unseen() -> None:
     rounded_up = -(-n // 3)  # what a number of chunks is
     assert (rounded_up, rounded_up.text) == (3, "(0 - ((0 - n) // 3))")
     for hidden in (lambda: n**2, lambda: n / 2, lambda: divmod(n, 2), lambda: n & 1):
-        with pytest.raises(NotRecorded, match="an operation that is not recorded"):
+        with pytest.raises(NotRecorded):
             hidden()

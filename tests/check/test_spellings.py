@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, entry, find_model
@@ -50,6 +50,7 @@ def with_arguments(
     return n_layers * block + d_model + (1 if tied else 2) * vocab_size * d_model
 
 
+@daily(12)
 @pytest.mark.parametrize("function", [general, with_arguments])
 @pytest.mark.parametrize(
     "model",
@@ -119,6 +120,7 @@ DEEPSEEK = """2*vocab_size*hidden_size + hidden_size + num_hidden_layers*(hidden
  + 3*hidden_size*moe_intermediate_size*(n_routed_experts + n_shared_experts))"""
 
 
+@one_day_in(4)
 def test_a_config_is_judged_in_its_own_words() -> None:
     assert metacount.check(DEEPSEEK, "type:deepseek_v3").verdict == "equal"
     spelled = "2*num_hidden_layers*intermediate_size*hidden_size"
@@ -126,6 +128,48 @@ def test_a_config_is_judged_in_its_own_words() -> None:
     assert str(result.theirs) == "2*N*d*m"
     # where every layer has experts, the same key is an expert's width
     assert str(metacount.check(spelled, "type:gpt_oss").theirs) == "2*N*d*m_e"
+
+
+# Of published sizes no config is at hand: the classes that read these sizes say what a key is.
+OF_A_CLASS = [
+    ("deepseek-v3", "intermediate_size", "m", "deepseek_v3"),
+    ("deepseek-v2", "intermediate_size", "m", "deepseek_v3"),
+    ("glm-4.5", "intermediate_size", "m", "glm4_moe"),
+    ("mamba2-1.3b", "num_heads", "h_s", "mamba2"),
+    ("mamba2-1.3b", "chunk_size", "c_s", None),
+    ("recurrentgemma-2b", "attention_window_size", "w", None),
+    # nothing is asked of a class where one size alone is meant
+    ("mixtral-8x7b", "intermediate_size", "m_e", None),
+    ("llama3-8b", "intermediate_size", "m", None),
+]
+
+
+@pytest.mark.parametrize(("model", "key", "letter", "model_type"), OF_A_CLASS)
+def test_a_key_of_the_models_own_class(
+    model: str, key: str, letter: str, model_type: str | None
+) -> None:
+    spec = find_model(model).spec
+    words = Vocabulary(spec, fitted(spec, Workload()), "params", name=model)
+    assert str(words.meanings([key])[key]) == letter
+    assert [note.rpartition(" ")[2] for note in words.notes] == [t for t in [model_type] if t]
+
+
+def deepseek(cfg: Any) -> Any:
+    d, h, dense = cfg.hidden_size, cfg.num_attention_heads, cfg.first_k_dense_replace
+    head = cfg.qk_nope_head_dim + cfg.qk_rope_head_dim
+    block = d * cfg.q_lora_rank + cfg.q_lora_rank * (h * head + 1) + 2 * d
+    block += d * (cfg.kv_lora_rank + cfg.qk_rope_head_dim) + h * cfg.v_head_dim * d
+    block += cfg.kv_lora_rank * (h * (cfg.qk_nope_head_dim + cfg.v_head_dim) + 1)
+    experts = cfg.num_experts_per_tok + cfg.n_shared_experts
+    moe = cfg.n_routed_experts * d + 3 * d * cfg.moe_intermediate_size * experts
+    layers = cfg.num_hidden_layers
+    blocks = layers * block + dense * 3 * d * cfg.intermediate_size + (layers - dense) * moe
+    return 2 * cfg.vocab_size * d + d + blocks
+
+
+def test_a_function_in_the_words_of_deepseek() -> None:
+    result = metacount.check(deepseek, "deepseek-v3", quantity="active_params", timeout=60)
+    assert result.verdict == "equal"
 
 
 def test_a_number_that_is_no_size_is_said() -> None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 import sympy
+from helpers.release import daily
 
 import metacount
 from metacount import Workload, find_model
@@ -88,6 +89,7 @@ def test_a_tied_embedding_counted_twice() -> None:
     }
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("text", "model", "quantity", "words", "value"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -14,6 +16,7 @@ from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
 from metacount.claims.judges.algebra import evaluated
 from metacount.claims.parts import PARTS
 from metacount.errors import SpecError
+from metacount.spec import legend
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [
@@ -165,20 +168,23 @@ def test_another_formula_gets_another_verdict(id: str, formula: str, verdict: st
 def test_four_matrices_are_all_but_with_an_output_gate() -> None:
     formula = "2*d_model*head_dim*(n_heads + n_kv_heads)"
     lines = judge_claim(with_options("attention-4d2", formula=formula)).computation
-    # 16 heads for queries, gate and output, 2 for keys and 2 for values: 16/(3·16 + 2·2) = 30.8 %
-    assert lines[-1] == (
-        "stated less exact, of exact: qwen3-next-80b-a3b -31 %, qwen3.5-35b-a3b-text -31 %"
-    )
+    assert lines[-1] == ("counted by another formula: qwen3-next-80b-a3b, qwen3.5-35b-a3b-text")
 
 
-def test_blocks_and_latents_are_not_said_of_hybrids() -> None:
-    # a block of Falcon-H1 has a Mamba-2 mixer besides, and of Kimi Linear every fourth is MLA
-    for id in ("block-swiglu-16d2", "block-gelu-12d2", "mla-cache-dc"):
+def test_blocks_are_not_said_of_hybrids() -> None:
+    # a block of Falcon-H1 has a Mamba-2 mixer besides
+    for id in ("block-swiglu-16d2", "block-gelu-12d2"):
         told = " ".join(verdict_on(id).computation)
         assert not any(one in told for one in ("falcon-h1", "lfm2", "bamba", "kimi-linear"))
-    assert "of 3 models" in verdict_on("mla-cache-dc").reason
+    # index keys of DeepSeek-V3.2; of Kimi Linear every fourth layer is MLA
+    of_latents = verdict_on("mla-cache-dc")
+    latents = [one.id for one in catalog.entries() if one.sizes and one.spec().attention == "mla"]
+    assert f"of {len(latents)} models" in of_latents.reason
+    assert of_latents.computation[-1] == (
+        "counted by another formula: deepseek-v3.2, kimi-linear-48b-a3b"
+    )
     for part in ("layer", "layers", "layer_matrices", "layers_vectors", "width_norms"):
-        with pytest.raises(SpecError, match="is about a layer, and the model has several kinds"):
+        with pytest.raises(SpecError):
             PARTS[part](catalog.entry("falcon-h1-0.5b").spec())
 
 
@@ -219,8 +225,64 @@ def test_differences_in_numbers() -> None:
     assert f"= {129 * 5120:,}, stated {257 * 5120:,}" in lines
 
 
+OFF = re.compile(r"([a-z][\w.-]+) ([+-][\d.]+) %")
+IN_REASON = re.compile(r"by ([+-][\d.]+) % for ([\w.-]+\w)")
+LISTED = re.compile(r"equal in the catalog|stated less exact|counted by another formula")
+
+
+def _at(formula: str, id: str) -> Fraction:
+    """A formula in letters or names at the sizes of a model."""
+    for power, digit in zip("²³", "23", strict=True):
+        formula = formula.replace(power, f"**{digit}")
+    sizes = {name: Fraction(n or 0) for name, n in _sizes(id).items()}
+    return Fraction(eval(formula.replace("·", "*"), {"__builtins__": {}}, sizes))
+
+
+def _sizes(id: str) -> dict[str, int | None]:
+    spec = catalog.entry(id).spec()
+    named = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
+    return named | {term.letter: named[term.name] for term in legend.MODEL_TERMS}
+
+
+@pytest.mark.parametrize(
+    "id", [claim.id for claim in ALL.values() if claim.judge == "part_formula"]
+)
+def test_a_sentence_and_its_table_are_of_one_formula(id: str) -> None:
+    verdict = verdict_on(id)
+    stated = ALL[id].options["formula"]
+    told = [(m, off) for line in verdict.computation for m, off in OFF.findall(line)]
+    told += [(m, off) for off, m in IN_REASON.findall(verdict.reason)]
+    for model, off in told:
+        exact = _at(verdict.correct, model)
+        ratio = 100 * (_at(stated, model) - exact) / exact
+        digits = len(off.partition(".")[2])
+        assert round(ratio, digits) == Fraction(off), model
+    # every model is in one of the lists, and the sentence says of how many
+    lists = [line.partition(": ")[2] for line in verdict.computation if LISTED.match(line)]
+    names = [one.partition(" ")[0] for text in lists for one in text.split(", ")]
+    named = [name for name in names if name != "none"]
+    assert len({*named}) == len(named)
+    number = re.search(r"of (?:all of )?(\d+) models", verdict.reason)
+    assert number is None or int(number[1]) == len(named)
+    for model in lists[0].split(", "):
+        if model != "none":
+            assert _at(stated, model) == _at(verdict.correct, model), model
+
+
+@pytest.mark.parametrize(
+    "id", [claim.id for claim in ALL.values() if claim.judge == "whole_formula"]
+)
+def test_a_formula_of_a_whole_model_and_its_numbers(id: str) -> None:
+    verdict, model = verdict_on(id), str(ALL[id].model)
+    exact, stated = (int(_at(f, model)) for f in (verdict.correct, ALL[id].options["formula"]))
+    lines = verdict.computation
+    assert any(line.endswith(f": exact {exact:,}, stated {stated:,}") for line in lines)
+    assert stated == exact or f"{abs(stated - exact):,}" in verdict.reason
+    assert stated == exact or any(line.endswith(f"= {stated - exact:+,}") for line in lines)
+
+
 def test_a_formula_is_read_strictly() -> None:
-    with pytest.raises(ValueError, match="a formula is made of sizes"):
+    with pytest.raises(ValueError, match="sizes"):
         evaluated("__import__('os')", {})
-    with pytest.raises(ValueError, match="a formula is made of sizes"):
+    with pytest.raises(ValueError, match="sizes"):
         evaluated("2.5*d_model", {"d_model": 2})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.changed_claims import ALL, changed, verdict_on, with_options
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import InputError
 from metacount.claims import judge_claim, needs_torch
@@ -172,6 +172,7 @@ def judged_or_refused(claim: Claim) -> tuple[str, str] | None:
     return judged.verdict, judged.reason
 
 
+@daily(14)
 @pytest.mark.parametrize("id", one_in(5, ALL))
 def test_a_changed_claim_is_judged_or_refused_and_loses_what_is_no_longer_so(id: str) -> None:
     claim = ALL[id]
@@ -222,6 +223,7 @@ def stated_numbers(claim: Claim) -> list[tuple[str | None, str]]:
     return [(None, claim.claimed)]
 
 
+@daily(7)
 @pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge in LABELLED])
 def test_every_stated_number_decides(id: str) -> None:
     """Five units of its last digit up or down, a stated number is not right."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.changed_claims import ALL, changed, verdict_on, with_options
+from helpers.release import daily
 
 from metacount.claims import DATA, JUDGES, TOPICS, claims, judge_claim, needs_torch
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
@@ -330,6 +331,7 @@ def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str
     assert judged.verdict == verdict
 
 
+@daily(6)
 @pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge == "count"])
 def test_a_digit_more_or_less_is_wrong(id: str) -> None:
     label = parse(ALL[id].claimed)
@@ -352,6 +354,7 @@ def test_an_explained_difference_is_checked() -> None:
     assert "46,202,880" not in judged.reason
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("id", "options", "verdict"),
     [
@@ -445,7 +448,7 @@ def test_what_a_context_adds_to_a_token() -> None:
 @pytest.mark.parametrize("lengths", [(0, 2), (2, 2), (3, 2), (-1, 2)])
 def test_a_longer_length_comes_second(lengths: tuple[int, int]) -> None:
     start, end = lengths
-    with pytest.raises(SpecError, match="the second length is the longer one"):
+    with pytest.raises(SpecError):
         judge_claim(with_options("mamba2-decode", **{"from": start, "to": end}))
 
 

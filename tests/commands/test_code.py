@@ -10,6 +10,7 @@ from importlib import import_module
 
 import pytest
 from helpers.command_line import refused, run_json
+from helpers.release import daily
 
 from metacount.cli import main
 from metacount.sources import Code, codes, find_codes
@@ -17,6 +18,7 @@ from metacount.sources import Code, codes, find_codes
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 
 
+@daily(9)
 @pytest.mark.parametrize("code", codes(), ids=lambda code: f"{code.file}:{code.name}")
 def test_it_is_the_code_that_runs(code: Code) -> None:
     module = import_module("metacount." + code.file.removesuffix(".py").replace("/", "."))

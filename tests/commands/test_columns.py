@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run_json
+from helpers.release import one_day_in
 
 from metacount import catalog
 from metacount.cli import main
@@ -101,6 +102,7 @@ def test_every_column_of_every_model(capsys: pytest.CaptureFixture[str]) -> None
         assert set(row) == {"model", *names}
 
 
+@one_day_in(6)
 def test_a_model_without_a_formula_stands_in_the_same_table(
     capsys: pytest.CaptureFixture[str], rwkv: str
 ) -> None:

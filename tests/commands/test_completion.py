@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run
+from helpers.release import daily
 
 from metacount import catalog
 from metacount.cli import COMMANDS
@@ -76,6 +77,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     return set(done.stdout.splitlines()) - {""}
 
 
+@daily(6)
 @pytest.mark.parametrize(("line", "there", "not_there"), [*TYPED, *SETTINGS])
 def test_bash_completes(
     script: dict[str, str], line: str, there: set[str], not_there: set[str]
@@ -114,6 +116,7 @@ def test_bash_quotes_a_space(script: dict[str, str]) -> None:
     assert "DeepSeek\\ V3" in found
 
 
+@daily(6)
 @pytest.mark.parametrize(("line", "there", "not_there"), [*TYPED, *SETTINGS])
 def test_fish_completes(
     script: dict[str, str], line: str, there: set[str], not_there: set[str]
@@ -160,6 +163,7 @@ def typed_into(shell: list[str], setup: str, line: str, expected: str) -> str:
         os.close(inside)
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -185,6 +189,7 @@ def test_the_tab_key_completes(
     assert expected in shown
 
 
+@daily(8)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_a_command_is_completed(
     capsys: pytest.CaptureFixture[str], script: dict[str, str], name: str

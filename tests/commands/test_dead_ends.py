@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from helpers.command_line import refused
+from helpers import ROOT
+from helpers.command_line import refused, run
+from helpers.release import daily
 
 from metacount.cli import main
 
@@ -24,23 +29,88 @@ def test_a_model_without_a_formula_names_what_works(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     error = refused(capsys, *arguments)
-    assert "`metacount formula type:zamba --from-code`" in error
+    assert "--from-code" in error
     assert "`metacount count type:zamba`" in error
 
 
-def test_what_is_named_works(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "formula", "type:bitnet")
+MODULE = """
+from torch import nn
+
+net = nn.Linear(3, 5)
+"""
+# What is refused, beside the files below; each names commands, and these work.
+REFUSED = [
+    "formula type:bitnet",
+    "count zzzzzz",
+    "count gpt2 --set zzzzzz=2",
+    "count gpt2 --like zzzzzz",
+    "count",
+    "verify",
+    "lesson --markdown",
+    "code zzzzzz",
+    "survey zzzzzz",
+    "count DIR",
+    "tree DIR/mine.py",
+    "tree DIR/mine.py:net",
+    "shard DIR/mine.py:net --mesh dp=2",
+    "flow DIR/mine.py",
+    "count DIR/none.py",
+]
+
+
+@daily(3)
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_is_named_works(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str
+) -> None:
+    (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "none.py").write_text("import torch", encoding="utf-8")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    error = refused(capsys, *shlex.split(arguments.replace("DIR", str(tmp_path))))
     commands = re.findall(r"`metacount ([^`]*)`", error)
-    assert len(commands) == 2
+    assert commands
     for command in commands:
-        assert main(shlex.split(command)) == 0
+        words = shlex.split(command)
+        if "take FILE.py:NAME, with --input" in error:
+            words += [f"{tmp_path / 'mine.py'}:net", "--input", "2,3"]
+        assert main(words) == 0, words
         out, err = capsys.readouterr()
         assert out
         assert err == ""
 
 
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Every text of a file, with a model in place of what is put in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (
+                part.value if isinstance(part, ast.Constant) else "gpt2" for part in node.values
+            )
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_a_command_that_a_text_names_is_one_with_these_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = (ROOT / "metacount").rglob("*.py")
+    texts = [text for file in files for text in _texts(ast.parse(file.read_text("utf-8")))]
+    named = {one for text in texts for one in re.findall(r"`metacount ([^`]+)`", text)}
+    assert len(named) > 30
+    for command in named:
+        name, *words = command.split()
+        help_text = run(capsys, name, *([] if name.startswith("-") else ["--help"]))
+        options = [word for word in words if word.startswith("--")]
+        assert all(re.search(rf"{option}\b", help_text) for option in options), command
+        # a word that is neither the whole of an example nor in capitals is one of its choices
+        assert all(word.isupper() or word in help_text or "gpt2" in command for word in words), (
+            command
+        )
+
+
 def test_a_model_of_all_sizes_names_what_works(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "verify", "type:zamba", "--all-sizes")
-    assert "type:NAME of a mapped type" in error
     error = refused(capsys, "count", "type:zamba", "--set", "n_layers=2")
-    assert "change its config.json instead" in error
+    assert "config.json" in error

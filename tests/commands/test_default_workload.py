@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import catalog
@@ -25,6 +26,7 @@ LENGTHS = {
 }
 
 
+@daily(6)
 @pytest.mark.parametrize(("name", "length"), LENGTHS.items())
 def test_every_command_runs_what_the_model_can_run(
     capsys: pytest.CaptureFixture[str], name: str, length: int
@@ -132,6 +134,7 @@ def test_what_is_wrong_is_refused_as_before(capsys: pytest.CaptureFixture[str]) 
     assert "seq_len must be at least 1" in refused(capsys, "count", "bert-base", "--seq", "0")
 
 
+@one_day_in(6)
 def test_the_api_takes_a_model_in_any_form(tmp_path: Path) -> None:
     from transformers import GPT2Config
 

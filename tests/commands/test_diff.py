@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import refused, run, run_json
-from helpers.release import one_in
+from helpers.release import one_day_in, one_in
 
 import metacount
 from metacount import catalog
-from metacount.diff.compared import FIGURES, Diff
+from metacount.diff.compared import Diff
 from metacount.diff.parts import QUANTITIES, parts
-from metacount.textbook.count import count, fitted
+from metacount.textbook.count import COMPARED, count, fitted
 from metacount.views.diff import TITLES
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
@@ -147,7 +147,7 @@ def test_printed_columns_add_up(
 def test_json_and_csv_hold_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "diff", "llama-7b", "mixtral-8x7b")
     assert data["models"] == ["llama-7b", "mixtral-8x7b"]
-    assert set(data["figures"]) == set(FIGURES)
+    assert set(data["figures"]) == set(COMPARED)
     for quantity in QUANTITIES:
         for side in ("a", "b"):
             parts_ = sum(part[quantity][side] for part in data["parts"])
@@ -179,6 +179,7 @@ def test_a_field_beside_the_parts_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert "beside the parts  residual_scale 1 → 0.5" in text
 
 
+@one_day_in(6)
 def test_without_a_formula_roles_are_compared(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_bad_requests_are_one_line(
     assert said in refused(capsys, "diff", *arguments)
 
 
+@one_day_in(6)
 def test_both_run_as_many_tokens_where_no_length_is_asked_for() -> None:
     found = metacount.diff("gpt2", "deepseek-v3")
     run = metacount.Workload(seq_len=1024)  # all the positions of GPT-2

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from helpers.command_line import refused, run
+from helpers.release import daily
 
 from metacount.catalog import entries
 from metacount.claims import claims
@@ -60,6 +61,7 @@ def rows_of_latex(text: str) -> list[list[str]]:
     return rows
 
 
+@daily(3)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_three_formats_hold_the_same_table(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
@@ -88,6 +90,33 @@ def test_count_exports_what_its_json_says(capsys: pytest.CaptureFixture[str]) ->
             by_role = model["by_role" if role == name else "active_by_role"]
             assert value == str({**by_role, **model["workload"], **model}[role])
     assert {"moe", "active moe", "seq_len", "params", "kv_cache_bytes"} <= found.keys()
+
+
+def test_every_form_of_a_count_has_the_figures_of_its_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of each model of the catalog, whatever is not 0: in CSV, in text, in a comparison."""
+    names = {"by_role": "", "workload": "", "buffers": "buffer ", "checkpoint_parts": "checkpoint "}
+    for model in (entry for entry in entries() if entry.sizes is not None):
+        prefix = ("--prefix", "3") if model.spec().kind == "prefix-decoder" else ()
+        arguments = (model.id, "--seq", "7", *prefix)
+        said = json.loads(run(capsys, "count", *arguments, "--json"))
+        figures = {name: n for name, n in said.items() if type(n) is int}
+        wanted = dict(figures)
+        for group, before in names.items():
+            wanted |= {before + n: v for n, v in said.get(group, {}).items() if type(v) is int}
+        wanted |= {f"active {role}": n for role, n in said["active_by_role"].items()
+                   if n != said["by_role"][role]}  # fmt: skip
+        rows = dict(list(csv.reader(io.StringIO(run(capsys, "count", *arguments, "--csv"))))[1:])
+        given = {name: int(value) for name, value in rows.items() if value.isdecimal()}
+        assert {k: n for k, n in given.items() if n} == {k: n for k, n in wanted.items() if n}
+        lines = {(n, f"{value:,}") for n, value in {**figures, **said["buffers"]}.items() if value}
+        for text, left_out in (
+            (run(capsys, "count", *arguments), set()),
+            (run(capsys, "count", model.id, *arguments), {"macs"}),
+        ):
+            missing = lines - {tuple(line.split()[:2]) for line in text.splitlines()}
+            assert {name for name, _ in missing} == left_out, model.id
 
 
 def test_every_sign_is_kept_from_steering() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.command_line import assert_readable, number, refused, run, run_json
 from helpers.miniatures import TINY, TINY_PARAMS
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount.formulas import model as formulas
 from metacount.resolve import find_model
@@ -53,6 +53,7 @@ VARIED = (
 )
 
 
+@daily(14)
 @pytest.mark.parametrize("quantity", QUANTITIES)
 @pytest.mark.parametrize("name", one_in(3, VARIED))
 def test_formulas_come_to_the_count(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import run_json
+from helpers.release import daily
 
 from metacount import catalog
 
@@ -26,6 +27,7 @@ def pairs(value: Any, path: str = "") -> list[str]:
     return found
 
 
+@daily(6)
 @pytest.mark.parametrize(
     "arguments",
     [

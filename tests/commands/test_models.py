@@ -51,7 +51,7 @@ def test_models_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     family = run_json(capsys, "models", "--family", "deepseek v3")
     assert [row["model"] for row in family] == ["deepseek-v3"]
     error = refused(capsys, "models", "--family", "DeepSeek V33")
-    assert "did you mean deepseek v3" in error
+    assert "deepseek v3" in error
     assert main(["models", "nothing-like-it"]) == 0
     assert capsys.readouterr() == ("", "metacount: no model of the catalog matches\n")
 

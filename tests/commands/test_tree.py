@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.miniatures import TINY
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import catalog
@@ -167,6 +167,7 @@ def check_sums(rows: list[dict[str, Any]]) -> None:
             assert number(row["one"] or row["params"]) == parts, row
 
 
+@daily(6)
 @pytest.mark.parametrize("name", one_in(6, BUILT))
 def test_every_tree_fits_and_adds_up(
     capsys: pytest.CaptureFixture[str], eighty_columns: None, name: str
@@ -183,6 +184,7 @@ def test_every_tree_fits_and_adds_up(
     assert all(row["params"] for row in rows)
 
 
+@daily(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_periods_of_layers_fold(
     capsys: pytest.CaptureFixture[str], eighty_columns: None, configs: Path, name: str
@@ -261,6 +263,7 @@ def test_columns_of_transformers_own_modules(
     assert any("(own products)" in row["name"] for row in rows)
 
 
+@daily(12)
 @pytest.mark.parametrize("name", one_in(9, BUILT))
 def test_every_formula_is_what_was_measured(name: str) -> None:
     spec = catalog.entry(name).spec()

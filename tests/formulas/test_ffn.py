@@ -71,5 +71,5 @@ def test_gated_width_by_hand() -> None:
 
 
 def test_gated_width_refuses_a_float() -> None:
-    with pytest.raises(TypeError, match=r"^multiplier must be exact: got 1\.3; give a Fraction$"):
+    with pytest.raises(TypeError, match="multiplier"):
         gated_d_ff(8192, multiplier=1.3, multiple_of=4096)  # type: ignore[arg-type]

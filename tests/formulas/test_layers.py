@@ -61,5 +61,5 @@ def test_letters_by_pattern_and_not_by_a_law_of_the_mixture() -> None:
     assert layers_with(plain, n, mixers="A", ffns="F") == sympy.floor(n / 4)
     third = sympy.floor(n / 8 + sympy.Rational(3, 8))
     assert layers_with(lettered, n, mixers="A", ffns="F") == third
-    with pytest.raises(SpecError, match="beside a law of the mixture"):
+    with pytest.raises(SpecError):
         layers_with(entry("qwen3-next-80b-a3b").spec(), n, mixers="A", ffns="E")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import sympy
+from helpers.release import daily
 from helpers.same_tensors import unmatched
 from helpers.small_specs import DENSE, MLA, MOE
 
@@ -129,6 +130,7 @@ def test_flops_by_hand() -> None:
     }
 
 
+@daily(5)
 @pytest.mark.parametrize("name", SPECS)
 def test_modules_on_meta_have_the_same(name: str) -> None:
     spec = ModelSpec.from_dict(SPECS[name])
@@ -252,5 +254,5 @@ def test_the_shared_head_is_the_model_s() -> None:
 
 @pytest.mark.parametrize("id", ["mamba-2.8b", "zamba2-7b", "bert-base", "gemma2-2b"])
 def test_a_model_that_modules_do_not_go_with_is_refused_in_words_of_python(id: str) -> None:
-    with pytest.raises(SpecError, match=r"; (choose .*, or )?pass n_mtp_layers=None$"):
+    with pytest.raises(SpecError, match="n_mtp_layers"):
         entry(id).spec().replace(n_mtp_layers=1)

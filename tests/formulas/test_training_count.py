@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sympy
 from helpers.miniatures import miniature
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import InputError
 from metacount.catalog import entry
@@ -40,6 +40,7 @@ def test_a_stack_of_fewer_layers_than_are_dense() -> None:
     assert fewer in form.parts["moe"].atoms(sympy.Min)
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "name", one_in(2, ("llama-7b", "gpt2", "deepseek-v3", "gemma2-9b", "llama4-scout-text"))
 )
@@ -111,7 +112,7 @@ def test_what_is_not_covered_is_none_with_a_reason() -> None:
     assert step.activation_bytes_of_block is None
     assert "of what one block keeps" in step.uncovered["activation_bytes_of_block"]
     assert step.recompute_matmul_flops == 0
-    with pytest.raises(SpecError, match="optimizer has no formula: got 'adam'"):
+    with pytest.raises(SpecError, match="optimizer"):
         training_count(LLAMA, Workload(), optimizer="adam")
 
 
@@ -147,9 +148,9 @@ def test_a_formula_of_training_is_judged(text: str, quantity: str, verdict: str)
 def test_what_activations_are_is_of_one_dtype() -> None:
     wide = check(KEPT, "llama-7b", quantity="activation_bytes", workload=Workload(dtype="fp32"))
     assert wide.verdict == "wrong"
-    with pytest.raises(SpecError, match="dtype has no formula for what a backward keeps: got 1"):
+    with pytest.raises(SpecError, match="dtype"):
         check(KEPT, "llama-7b", quantity="activation_bytes", workload=Workload(dtype="int8"))
-    with pytest.raises(InputError, match="quantity 'activation' is unknown"):
+    with pytest.raises(InputError, match="'activation'"):
         check(KEPT, "llama-7b", quantity="activation")
 
 

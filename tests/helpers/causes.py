@@ -1,6 +1,7 @@
 """Whether what `check` says of a wrong formula names its true causes, and nothing else.
 
-A case of `cases/*.json` has its causes as `kind: of what`; the kinds are the functions below.
+A case of `cases/*.json` has its causes as `kind: of what`; the kinds are the functions below. A
+formula that begins with `lambda` is a function.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def says(words: str, cause: str) -> bool:
 def outcome(case: Case, **options: Any) -> tuple[str, list[str]]:
     """Right, not accounted for or misleading; and what was said."""
     workload = Workload(seq_len=case.get("seq", 2048))
-    result = check(case["formula"], case["model"], quantity=case["quantity"], workload=workload)
+    text = case["formula"]
+    formula = eval(text) if text.startswith("lambda") else text
+    result = check(formula, case["model"], quantity=case["quantity"], workload=workload)
     assert result.verdict == "wrong", case
     assert sum(term.value for term in result.terms) == result.difference_value, case
     spec = find_model(case["model"]).spec

@@ -10,7 +10,7 @@ from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES, run_sizes
 from metacount.textbook.count import count
 from metacount.textbook.domain import sizes_text
-from metacount.textbook.proven import proven
+from metacount.textbook.proven import own_type, proven
 from metacount.textbook.worksheet import RUN, Worksheet
 
 
@@ -60,7 +60,7 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
         return {"problem": f"{error.field} {error.rule}: got {error.value}"}
     source = sheet.model.source
     config = source.config if source is not None and same else None
-    proof = proven(spec, run, config)
+    proof = proven(spec, result, config, own_type=own_type(sheet.model))
     said = {
         side: against
         for side, against in (

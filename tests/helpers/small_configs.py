@@ -427,6 +427,10 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
 }
 
 
+def small_config(model_type: str) -> dict[str, Any]:
+    return {"model_type": model_type, **NEEDED.get(model_type, {}), **SMALL[model_type]}
+
+
 @st.composite
 def small_configs(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
     family = family_of(model_type)
@@ -453,3 +457,85 @@ def valid(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("mlp_only_layers") == [0] and config["num_hidden_layers"] == 1:
         config["mlp_only_layers"] = []
     return config
+
+
+TEXT = {**WIDE, "num_hidden_layers": 2}
+VISION = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "image_size": 28,
+    "patch_size": 14,
+}
+# Configs of types that have no spec, or of a class that is not their type's first; by a name.
+OTHERS: dict[str, dict[str, Any]] = {
+    "BertModel": {"model_type": "bert", "architectures": ["BertModel"], **POSITIONS},
+    "gemma3": {
+        "model_type": "gemma3",
+        "text_config": {**TEXT, "sliding_window": 9},
+        "vision_config": VISION,
+        "mm_tokens_per_image": 4,
+    },
+    "gemma4": {
+        "model_type": "gemma4",
+        "text_config": {
+            **TEXT,
+            "vocab_size_per_layer_input": 113,
+            "hidden_size_per_layer_input": 13,
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+        "vision_config": {
+            **{k: v for k, v in VISION.items() if k != "image_size"},
+            "global_head_dim": 8,
+            "head_dim": 8,
+        },
+    },
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **SMALL["deepseek_v32"]},
+    "llava": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", **TEXT},
+        "vision_config": {"model_type": "clip_vision_model", **VISION},
+    },
+    "mllama": {
+        "model_type": "mllama",
+        "text_config": {**SIZES, "num_hidden_layers": 3, "cross_attention_layers": [1]},
+        "vision_config": {
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_global_layers": 1,
+            "attention_heads": 3,
+            "intermediate_size": 40,
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 48,
+            "intermediate_layers_indices": [0],
+            "supported_aspect_ratios": [[1, 1]],
+            "max_num_tiles": 1,
+        },
+    },
+    "qwen3_vl": {
+        "model_type": "qwen3_vl",
+        "text_config": {
+            **TEXT,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2, 2, 1],
+            },
+        },
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_heads": 3,
+            "out_hidden_size": 48,
+            "patch_size": 4,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 16,
+        },
+    },
+}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from metacount import Setup, Workload
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
+from metacount.summary.training_step import train_reference
 from metacount.textbook.training import TrainingCount
 from metacount.textbook.training.chosen import COMPARED, count_step
 from metacount.training.result import Training
-from metacount.training.run import train_reference
 
 BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
 

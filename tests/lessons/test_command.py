@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from helpers.command_line import refused, run, run_json
+from helpers.release import daily
 
 import metacount
 from metacount.lessons import TOPICS
@@ -95,6 +96,7 @@ def test_the_terminals_language_is_the_default(
     assert run(capsys, "lesson", "block", "--lang", "en").startswith("The parameters of a block\n")
 
 
+@daily(2)
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_an_ascii_terminal_gets_escapes_and_no_crash(lang: str) -> None:
     environment = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
@@ -109,6 +111,7 @@ def test_an_ascii_terminal_gets_escapes_and_no_crash(lang: str) -> None:
     assert ran.stdout.isascii()
 
 
+@daily(5)
 @pytest.mark.parametrize("topic", ANALYTIC)
 def test_a_lesson_that_executes_nothing_imports_no_torch(topic: str) -> None:
     program = (
@@ -135,7 +138,7 @@ def test_the_python_api() -> None:
     assert found._repr_markdown_().startswith("# 一个块的参数\n")
     assert found.to_dict()["values"]["block"] == 202_383_360
     assert '"..." MODEL' in found.text  # a spec has no name to type
-    with pytest.raises(metacount.InputError, match="did you mean attention"):
+    with pytest.raises(metacount.InputError, match="attention"):
         metacount.lesson("atention")
 
 

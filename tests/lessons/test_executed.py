@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from helpers.release import daily
 
 import metacount
 from metacount.catalog import entry
@@ -85,6 +86,7 @@ def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         norm.checked("pre")
 
 
+@daily(5)
 @pytest.mark.parametrize("id", ["gpt2", "llama-7b", "gpt-oss-20b", "bloom-176b", "gemma2-9b"])
 def test_the_steps_are_a_run(id: str) -> None:
     page = page_of("gpt", id)

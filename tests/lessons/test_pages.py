@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from helpers.release import ONLY
+from helpers.release import ONLY, daily
 from helpers.structures import first_of_each
 
 import metacount
@@ -115,6 +115,7 @@ def assert_answers(page: Page) -> None:
         assert not wrong.holds
 
 
+@daily(4)
 @pytest.mark.parametrize("topic", TOPICS)
 def test_the_answers_are_right(topic: str) -> None:
     assert_answers(page_of(topic))
@@ -125,6 +126,7 @@ UNLIKE = ("mamba-2.8b", "zamba2-1.2b", "qwen3-next-80b-a3b", "deepseek-v3", "lfm
 STRUCTURES = [id if id in UNLIKE else pytest.param(id, marks=ONLY) for id in first_of_each()]
 
 
+@daily(6)
 @pytest.mark.parametrize("id", STRUCTURES)
 def test_a_model_of_any_structure_has_its_page_or_is_refused(id: str) -> None:
     for topic in TOPICS:

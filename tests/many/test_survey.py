@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.release import daily, one_day_in
 
 pytest.importorskip("torch")
 
@@ -19,6 +20,7 @@ def test_types_of_three_kinds() -> None:
     assert len(types) == len(set(types)) > 200
 
 
+@daily(11)
 @pytest.mark.parametrize(
     ("kind", "model_type"),
     [
@@ -53,6 +55,7 @@ def test_a_type_that_does_not_build_says_why() -> None:
     assert "makes no Gemma4Assistant" in row.shortfall
 
 
+@one_day_in(6)
 def test_a_slow_type_costs_its_own_row_only() -> None:
     done: list[str] = []
 
@@ -86,6 +89,7 @@ def test_the_table_holds_every_row_and_reason() -> None:
     assert survey_data(rows)[0]["params"] == 124_439_808
 
 
+@one_day_in(6)
 def test_a_step_is_trained_where_it_is_asked_for() -> None:
     row = measure_type("causal-LM", "gpt2", training=True)
     assert row.matmul_flops is not None and row.activation_bytes is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.command_line import run
+from helpers.release import daily
 
 from metacount.catalog import entries, entry
 from metacount.measure.ours.tree import Node, module_tree
@@ -35,6 +36,7 @@ def test_a_tree_names_its_stacks_by_what_they_are(kind: str, stacks: set[str]) -
     assert names(tree) & {"encoder", "decoder"} == stacks
 
 
+@daily(5)
 @pytest.mark.parametrize(
     "arguments",
     [

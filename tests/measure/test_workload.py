@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.miniatures import miniature
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 from torch import nn
 
 from metacount import catalog
@@ -56,6 +56,7 @@ def real_forward(name: str, seq_len: int) -> tuple[MeasuredFlops, int]:
     return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
 
 
+@daily(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_meta_counts_what_runs_on_cpu(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())
@@ -68,6 +69,7 @@ def test_meta_counts_what_runs_on_cpu(name: str) -> None:
     assert (on_meta.cache.kv_bytes if on_meta.cache else 0) == cache_bytes
 
 
+@daily(7)
 @pytest.mark.parametrize("name", one_in(2, NAMES))
 def test_folding_identical_blocks_changes_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +163,7 @@ def test_tied_tensors_count_once() -> None:
     assert report.no_embed == report.active_params
 
 
+@one_day_in(6)
 def test_measuring_leaves_torch_as_it_was() -> None:
     code = """
 import sys, torch
@@ -195,6 +198,7 @@ def sum_of(node: Node, copies: int = 1) -> int:
     return own * copies + sum(sum_of(child, copies) for child in node.children)
 
 
+@daily(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tree_adds_up_to_the_model(name: str) -> None:
     model = build(catalog.entry(name).spec())
@@ -210,6 +214,7 @@ def test_the_tree_folds_identical_blocks_only() -> None:
     assert [(child.name, child.count) for child in layers.children] == [("0-2", 3), ("3-60", 58)]
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("name", "kinds"),
     one_in(

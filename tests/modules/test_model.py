@@ -10,6 +10,7 @@ import torch
 from helpers.module_loops import assert_near, linear, randomised
 from helpers.module_specs import BERT, ENCODER_DECODER, GPT2, MLA, MOE, ROPE, small, tokens
 from helpers.module_stack_loop import head, model_rows
+from helpers.release import daily
 from torch import Tensor
 
 from metacount.modules import Model
@@ -58,6 +59,7 @@ MODELS: dict[str, ModelSpec] = {
 }  # fmt: skip
 
 
+@daily(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_model_is_plain_python(name: str) -> None:
     spec = MODELS[name]

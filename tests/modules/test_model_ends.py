@@ -142,9 +142,9 @@ def test_no_head() -> None:
 
 
 def test_a_memory_is_for_an_encoder_decoder() -> None:
-    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
+    with pytest.raises(ValueError, match="memory_BTD"):
         Model(small(ROPE))(tokens(), memory_BTD=torch.zeros(2, 5, 13))
-    with pytest.raises(ValueError, match="memory_BTD is for an encoder-decoder"):
+    with pytest.raises(ValueError, match="memory_BTD"):
         Model(small(ENCODER_DECODER))(tokens())
-    with pytest.raises(ValueError, match="kind decoder has no encoder"):
+    with pytest.raises(ValueError, match="encoder"):
         Model(small(ROPE)).encode(tokens())

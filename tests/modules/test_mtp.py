@@ -103,7 +103,7 @@ def test_the_model_stays_what_it_is() -> None:
     modules = made({**DENSE, "n_mtp_layers": 1})
     names = [name for name, _ in modules.main.named_parameters()]
     assert not [name for name in names if "eh_proj" in name]
-    with pytest.raises(ValueError, match="this model has no prediction modules"):
+    with pytest.raises(ValueError, match="prediction modules"):
         build_prediction(build(ModelSpec.from_dict(DENSE)))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import module_loops as loops
 from helpers.module_loops import assert_near, randomised
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from torch import Tensor
 
 from metacount.formulas import model as formulas
@@ -168,6 +168,7 @@ def test_each_stored_block_and_each_use_is_used_and_reads_the_embedding() -> Non
     assert (model(ids).hidden_BSD - alone).abs().max() > 1e-6
 
 
+@daily(9)
 @pytest.mark.parametrize("split", [[7, 1, 1, 1, 1], [3, 2, 1, 5], [1] * 11, [11]])
 @pytest.mark.parametrize("name", SPECS)
 @torch.no_grad()
@@ -183,6 +184,7 @@ def test_in_parts_is_all_at_once(name: str, split: list[int]) -> None:
     assert kept == formulas.kv_cache_bytes(SPECS[name], batch_size=2, seq_len=11, bytes_per_value=8)
 
 
+@daily(6)
 @pytest.mark.parametrize("seq_len", [3, 4, 9])  # below a chunk, at it, above
 @pytest.mark.parametrize("name", one_in(4, SPECS))
 def test_what_is_measured_is_what_the_formulas_say(name: str, seq_len: int) -> None:

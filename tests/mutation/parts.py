@@ -184,7 +184,6 @@ PARTS = {
         (
             "metacount/textbook/proven.py",
             "metacount/textbook/domain.py",
-            "metacount/textbook/fingerprints.py",
             "metacount/verify/for_all_sizes.py",
             "metacount/verify/cases.py",
             "metacount/verify/recording.py",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.sharding_specs import ENCODERS
 from helpers.sharding_told import as_told, job
 
@@ -42,6 +42,7 @@ def told(number: int, *, formula: bool) -> list[dict[str, Any]]:
     return as_told(MEASURED[number])
 
 
+@daily(3)
 @pytest.mark.parametrize("number", one_in(3, range(len(CASES))))
 def test_formula_and_engine_agree_to_the_last_element(number: int) -> None:
     found = told(number, formula=False)
@@ -59,6 +60,7 @@ def test_an_encoder_reads_once_and_keeps_nothing_between_tokens() -> None:
         assert {(c.phase, c.n_bytes, c.times) for c in sums} == {("forward", 2 * 8 * 16, 7)}
 
 
+@daily(2)
 @pytest.mark.parametrize("name", one_in(2, ENCODERS))
 def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
     """Part by part on a fake world, or as one model on meta: the same storages."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import refused, run, run_json
-from helpers.release import ONLY, one_in
+from helpers.release import ONLY, daily, one_day_in, one_in
 from helpers.sharding_specs import HYBRIDS
 from helpers.sharding_told import as_told, job
 
@@ -92,6 +92,7 @@ def counted(number: int) -> list[Kind]:
     return counted_kinds(HYBRIDS[name], job(mesh, zero, **changes), default_plan(HYBRIDS[name]))
 
 
+@daily(6)
 @pytest.mark.parametrize(
     "number", one_in(EACH, range(len(CASES))), ids=[f"{c[0]} {c[1]} {c[2]}" for c in CASES]
 )
@@ -132,6 +133,7 @@ def test_ranks_that_zero_spreads_over_hold_each_value_once(number: int) -> None:
         )
 
 
+@daily(3)
 @pytest.mark.parametrize(
     "number", one_in(3, [i for i, case in enumerate(CASES) if case[2] < 0 and "tp" not in case[1]])
 )
@@ -160,6 +162,7 @@ def test_stages_have_different_kinds_of_layers() -> None:
     assert first.state_bytes == 3 * last.state_bytes  # three mixers, and one beside attention
 
 
+@daily(2)
 @pytest.mark.parametrize("name", one_in(7, HYBRIDS))
 def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
     """Part by part on a fake world, or as one model on meta: the same storages."""
@@ -206,6 +209,7 @@ PLANTED: dict[str, tuple[Any, str, object, int]] = {
 RIGHT_WEIGHTS = units.block_weights
 
 
+@daily(6)
 @pytest.mark.parametrize("mistake", one_in(2, PLANTED))
 def test_a_wrong_formula_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     home, name, wrong, number = PLANTED[mistake]
@@ -262,6 +266,7 @@ def test_what_has_no_plan_is_refused_in_one_line(
     assert line in refused(capsys, "shard", *arguments.split(), *way)
 
 
+@one_day_in(6)
 def test_whose_kernels_mixers_are_is_said_where_they_ran() -> None:
     how: dict[str, Any] = {"train": True, "seq_len": 8}
     for formula in (True, False):

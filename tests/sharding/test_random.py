@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.random_models import changed
-from helpers.release import ONLY
+from helpers.release import ONLY, one_day_in
 from helpers.sharding_specs import SPECS
 from helpers.sharding_told import as_told
 from helpers.structures import with_logits
@@ -90,6 +90,7 @@ def test_any_model_on_any_mesh(data: st.DataObject) -> None:
     assert counted == measured
 
 
+@one_day_in(6)
 def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"train": True, "dtype": "bf16", "attention": "flash", "seq_len": 24}
     counted, measured = told(SPECS["gpt2"], "cp=2", **how)

@@ -1,6 +1,6 @@
-"""Reality: eight processes shard small models for real with gloo, and the fake world said so.
+"""Reality: processes shard small models for real with gloo, and the fake world said so.
 
-One job of eight processes runs all cases of a run; those of fewer ranks leave the others out.
+One job runs all cases that are asked for; those of fewer ranks leave the other processes out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     Found: TypeAlias = Callable[[int], list[dict[str, Any]]]
 
-PROCESSES = 4  # for the cases of every run; twice as many for the others
 SEQ = 9
 SECONDS = 300
 CLOSE = 1e-13  # of losses and gradients in float64; counts are equal
@@ -69,7 +68,7 @@ CASES = [
     ring("llama", "cp=2", 3, "bf16"),
 ]
 RING = len(CASES) - 1
-FIRST = len(CASES)  # of those that only `make release` runs, in a job of their own
+FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
     case("sinks", "tp=2", 2),
     case("gpt2", "dp=2", 1, 2),
@@ -88,7 +87,6 @@ CASES += [
     # the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits
     case("wide", "dp=2", optimizer="adam8bit", dtype="fp32"),
 ]
-MORE = CASES[FIRST:] if find_spec("torchao") else CASES[FIRST:-1]
 needs_torchao = pytest.mark.skipif(
     find_spec("torchao") is None,
     reason="torchao is not installed: pip install 'metacount[adam8bit]'",
@@ -105,10 +103,9 @@ def numbers(wanted: Callable[[dict[str, Any]], bool]) -> list[Any]:
     return found
 
 
-def run_for_real(
-    file: Path, cases: list[dict[str, Any]], processes: int = PROCESSES
-) -> list[list[dict[str, Any]]]:
+def run_for_real(file: Path, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """What each process found of each case."""
+    processes = max(parse_mesh(case["mesh"]).world for case in cases)
     paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [
@@ -124,24 +121,13 @@ def run_for_real(
 
 
 @pytest.fixture(scope="module")
-def always(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    return run_for_real(tmp_path_factory.mktemp("real") / "found", CASES[:FIRST])
-
-
-@pytest.fixture(scope="module")
-def more(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    return run_for_real(tmp_path_factory.mktemp("more") / "found", MORE, 2 * PROCESSES)
-
-
-@pytest.fixture
-def real(request: pytest.FixtureRequest) -> Found:
-    """What the processes found of a case, by its number; the job is run when it is asked for."""
-
-    def found(number: int) -> list[dict[str, Any]]:
-        job, start = ("always", 0) if number < FIRST else ("more", FIRST)
-        return [each[number - start] for each in request.getfixturevalue(job)]
-
-    return found
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What the processes found of a case, by its number: one job runs those that are asked for."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    asked = sorted({item.callspec.params["number"] for item in tests})  # type: ignore[attr-defined]
+    cases = [CASES[i] for i in asked]
+    ranks = run_for_real(tmp_path_factory.mktemp("real") / "found", cases)
+    return lambda number: [each[asked.index(number)] for each in ranks]
 
 
 def job_of(it: dict[str, Any]) -> Job:
@@ -238,21 +224,23 @@ def expected(kind: Kind) -> Counter[Any]:
     return found
 
 
-def test_what_a_ring_really_sends_is_what_the_fake_world_does(real: Found) -> None:
-    job, spec = job_of(CASES[RING]), ALL[CASES[RING]["spec"]]
+@pytest.mark.parametrize("number", [RING])
+def test_what_a_ring_really_sends_is_what_the_fake_world_does(real: Found, number: int) -> None:
+    job, spec = job_of(CASES[number]), ALL[CASES[number]["spec"]]
     kinds = measured_kinds(spec, job, default_plan(spec))
     for rank in range(job.mesh.world):
         (kind,) = (kind for kind in kinds if kind.holds(rank))
-        seen = sent(real(RING)[rank]["seen"], job, spec.d_model)
+        seen = sent(real(number)[rank]["seen"], job, spec.d_model)
         assert seen == expected(kind)
         assert {each[0] for each in seen if each[1] == "cp"} == {"all-gather", "permute"}
 
 
 @needs_torchao
 @pytest.mark.release
-def test_in_8_bits_is_what_one_rank_has_of_a_tensor(real: Found) -> None:
+@pytest.mark.parametrize("number", [len(CASES) - 1])
+def test_in_8_bits_is_what_one_rank_has_of_a_tensor(real: Found, number: int) -> None:
     """Of 257 rows of 64 values a rank has 129, no whole blocks of 256, and the other 128."""
-    first, last = (each["optimizer_bytes"] for each in real(len(CASES) - 1)[:2])
+    first, last = (each["optimizer_bytes"] for each in real(number)[:2])
     wide = 4  # bytes, in float32
     coded = 2 * (128 * 64 + 4 * 128 * 64 // 256 + 4 * 256)
     # the table and the head

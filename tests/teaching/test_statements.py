@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount.cli import main
 
@@ -59,6 +59,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)
 
 
+@daily(15)
 @pytest.mark.parametrize("row", one_in(2, ROWS), ids=lambda row: f"{row['source']}-{row['number']}")
 def test_the_command_shows_it(row: dict[str, Any], shown: Shown) -> None:
     code, text = shown.run(row["command"])

@@ -76,16 +76,34 @@ def test_of_pairs_alone_both_kinds_together_are_all() -> None:
     assert all(one.confirmed for one in found)
 
 
-def test_a_long_pattern_is_not_taken_for_another_law() -> None:
-    """At 4 to 8, 12 and 13 layers, those of Bamba-9B (9, 18 and 27 of 28) are as many as
-    floor((N - 4) / 5); no law of ours has them all."""
+@pytest.mark.parametrize(
+    ("places", "period", "fields"),
+    [
+        # at 4 to 8, 12 and 13 layers, those of Bamba-9B are as many as floor((N - 4) / 5)
+        ((9, 18, 27), 28, {}),
+        ((4,), 8, {"period": 8, "offset": 4}),  # Jamba's attention
+        ((0, 1, 7, 9, 51), 52, {}),
+    ],
+)
+def test_a_long_pattern_is_seen_twice(
+    places: tuple[int, ...], period: int, fields: dict[str, int]
+) -> None:
+    def kinds(at: dict[str, int]) -> str:
+        own = [i + at.get("offset", 0) - fields.get("offset", 0) for i in places]
+        n, repeats = at["num_layers"], at.get("period", period)
+        return "".join("X" if i % repeats in own else "o" for i in range(n))
 
-    def kinds(fields: dict[str, int]) -> str:
-        return "".join("X" if i % 28 in (9, 18, 27) else "o" for i in range(fields["num_layers"]))
+    found = law_of(kinds, num_layers=12, **fields)
+    assert found.confirmed and found.moved == {"num_layers"} and found.alone
+    for n in range(3, 200):
+        assert found.expr.subs(N, n) == kinds({"num_layers": n, **fields}).count("X")
 
-    for n in (4, 5, 6, 7, 8, 12, 13):
-        assert max(0, (n - 4) // 5) == kinds({"num_layers": n}).count("X")
-    assert law_of(kinds, num_layers=12) == Law(expr=sympy.Integer(1), count=1, confirmed=0)
+
+def test_a_few_layers_that_are_otherwise_come_before_a_pattern() -> None:
+    found = law_of(lambda f: "oXo" + every(9, 5)(f)[3:], num_layers=12)
+    assert found.alone
+    for n in range(3, 200):
+        assert found.expr.subs(N, n) == ("oXo" + every(9, 5)({"num_layers": n})[3:]).count("X")
 
 
 def test_the_first_ones() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import ONLY
+from helpers.release import ONLY, daily, one_day_in
 
 from metacount.catalog import entries, entry
 from metacount.errors import SpecError
@@ -101,6 +101,7 @@ def test_one_sequence_is_a_case_of_every_kind() -> None:
         assert {q for case in every for q in case.quantities} == {*OF_A_MODEL, *OF_A_RUN}
 
 
+@one_day_in(6)
 def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
     never = set()
     for name in mapped_types():
@@ -169,6 +170,7 @@ def _larger(a: Any, b: Any) -> Any:
     return sympy.Max(a, b)
 
 
+@daily(3)
 @pytest.mark.parametrize("kind", BREACHES)
 def test_a_planted_error_that_a_1_would_hide_is_refuted(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -243,6 +245,7 @@ def test_as_many_key_value_heads_as_heads_is_a_case_of_its_own() -> None:
     assert "n_heads >= 2*n_kv_heads" in found[False]
 
 
+@one_day_in(6)
 def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

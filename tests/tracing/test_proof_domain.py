@@ -1,4 +1,4 @@
-"""Conditions as texts: asked of numbers, never run; fingerprints of what a proof rests on."""
+"""Forms and conditions as texts: evaluated, never run, from a folder or an archive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import zipfile
-import zipimport
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ import pytest
 import sympy
 
 from metacount.catalog import entry
-from metacount.textbook import fingerprints
-from metacount.textbook.domain import NotKnown, NotReadable, holds
+from metacount.files import PACKAGE
+from metacount.textbook.domain import NotKnown, NotReadable, holds, value
 from metacount.textbook.proof_record import all_said, read_record
 from metacount.tracing.condition import in_domain
-from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.domain import asked_of
+from metacount.tracing.run.sizes import Sizes, divides, symbol
 from metacount.tracing.solve.smallest import smallest
 from metacount.verify.recording import as_test
 
@@ -73,6 +73,11 @@ def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], rig
         " == 1",
         "d // (d - 12) == 0",
         "d == 1 or d == 2",
+        "min(d == 1",
+        "min(d, == 1",
+        "max(d, 1) == 1",
+        "1 == min(",
+        "d, d == 1",
     ],
 )
 def test_nothing_else_is_a_condition(text: str) -> None:
@@ -82,7 +87,7 @@ def test_nothing_else_is_a_condition(text: str) -> None:
 
 def test_every_condition_of_the_record_is_read_as_python_reads_it() -> None:
     found = read_record()
-    tests = {test for one in found["records"] for _, test in one["conditions"] if test}
+    tests = {test for one in found["structures"] for _, test, *_ in one["conditions"] if test}
     tests |= {said["zero"] for *_, said in all_said(found) if "zero" in said}
     assert len(tests) > 200
     draw, said = random.Random(7), set()
@@ -99,6 +104,17 @@ def test_every_condition_of_the_record_is_read_as_python_reads_it() -> None:
             assert holds(test, numbers) is right, (test, numbers)
             said.add(right)
     assert said == {True, False}
+
+
+def test_every_form_of_the_record_is_evaluated_as_python_does() -> None:
+    draw, forms = random.Random(7), 0
+    for one in read_record()["structures"]:
+        for text in (*one["layers"].values(), *one["forms"].values()):
+            names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+            numbers = {name: draw.randint(1, 99) for name in sorted(names - {"min"})}
+            assert value(text, numbers) == eval(text, {"__builtins__": {"min": min}}, numbers)
+            forms += 1
+    assert forms > 500
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,6 +136,7 @@ def test_any_sum_is_read_as_python_reads_it(seed: int) -> None:
                 f"{left}//{right}",
                 f"{left} % {right}",
                 f"({left} - {right})",
+                f"min({left}, {right})",
             ]
         )
 
@@ -127,7 +144,7 @@ def test_any_sum_is_read_as_python_reads_it(seed: int) -> None:
     for _ in range(500):
         condition = f"{text(5)} {draw.choice(['<', '<=', '==', '!=', '>', '>='])} {text(3)}"
         try:
-            right = eval(condition, {"__builtins__": {}}, numbers)
+            right = eval(condition, {"__builtins__": {"min": min}}, numbers)
         except ZeroDivisionError:
             with pytest.raises(NotReadable, match="0"):
                 holds(condition, numbers)
@@ -236,58 +253,23 @@ def test_what_torch_asked_says_how_small_sizes_may_be() -> None:
     assert found == {times: 2}  # twice as many heads as key/value heads, at the least
 
 
-# A matrix of a feed-forward, and one with twice its rows.
-UP, UP_TWICE = b'"up_proj": (d_ff, d_model)', b'"up_proj": (2 * d_ff, d_model)'
-
-
-def test_a_constant_is_told_and_a_comment_is_not() -> None:
-    file = "formulas/ffn.py"
-    source = fingerprints.source_of(file)
-    assert source is not None
-    recorded = {file: fingerprints.fingerprint(file)}
-    reads = {
-        "as it is": source,
-        "line ends": source.replace(b"\n", b"\r\n"),
-        "comment": source + b"\n# one more\n",
-        "docstring": source.replace(b"The tensors of one feed-forward", b"What is in one", 1),
-    }
-    for read in reads.values():
-        assert fingerprints.changed([file], recorded, lambda _, r=read: r) is None
-    for right, wrong in ((UP, UP_TWICE), (b"if gated", b"if not gated")):
-        assert right in source
-        planted = source.replace(right, wrong, 1)
-        assert fingerprints.changed([file], recorded, lambda _, p=planted: p) == file
-    assert fingerprints.changed([file], recorded, lambda _: None) == file  # no sources here
-    assert fingerprints.changed([file], recorded, lambda _: b"def (") == file
-    assert fingerprints.changed(["formulas/moe.py"], recorded) == "formulas/moe.py"
-
-
-def test_an_archive_has_sources_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = fingerprints.source_of("errors.py")
-    assert source is not None
-    archive = tmp_path / "all.zip"
-    with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("metacount/errors.py", source)
-    monkeypatch.setattr(fingerprints, "_loader", zipimport.zipimporter(str(archive)))
-    monkeypatch.setattr(fingerprints, "PACKAGE", str(archive / "metacount"))
-    assert fingerprints.source_of("errors.py") == source
-    assert fingerprints.source_of("rules.py") is None
-
-
 def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) -> None:
-    package = Path(fingerprints.PACKAGE)
-    right, wrong = UP, UP_TWICE
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(entry("llama-7b").spec().to_dict()), "utf-8")
     program = (
         "import json, metacount\n"
+        "from metacount.textbook.count import count\n"
         "from metacount.textbook.proven import proven\n"
         "from metacount.spec import ModelSpec, Workload\n"
-        f"found = proven(ModelSpec.from_dict(json.load(open({str(spec)!r}))), Workload())\n"
+        f"spec = ModelSpec.from_dict(json.load(open({str(spec)!r})))\n"
+        "found = proven(spec, count(spec, Workload()))\n"
         "print('all.zip' in metacount.__file__, len(found.code.of('equal')),"
         " len(found.ours.of('equal')))"
     )
-    for planted, said in ((right, "True 5 6"), (wrong, "True 0 0")):
+    # a matrix of a feed-forward, and one with twice its rows
+    right, wrong = b'"up_proj": (d_ff, d_model)', b'"up_proj": (2 * d_ff, d_model)'
+    package = Path(PACKAGE)
+    for planted, said in ((right, "True 5 6"), (wrong, "True 1 1")):
         archive = tmp_path / "all.zip"
         with zipfile.ZipFile(archive, "w") as made:
             for file in (*package.rglob("*.py"), package / "proofs.json"):
@@ -305,3 +287,15 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
             env={**os.environ, "PYTHONPATH": str(archive)},
         )
         assert done.stdout.strip() == said
+
+
+def test_a_size_that_is_another_one_is_not_said_to_be_twice_it() -> None:
+    """Heads are a multiple of groups, and as many: what is asked of heads is so of them."""
+    sizes = Sizes()
+    heads, groups = sizes.new("heads", 6), sizes.new("groups", 6)
+    assert heads // groups == 1 and heads > 1
+    asked = asked_of(sizes)
+    equal = sympy.Eq(symbol("heads"), symbol("groups"), evaluate=False)
+    assert equal in asked.conditions or equal.reversed in asked.conditions
+    assert asked.ratios == ()
+    assert max(asked.least.values()) == 2

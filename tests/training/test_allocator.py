@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
+from helpers.release import daily
 from torch.profiler import ProfilerActivity, profile
 
 from metacount import Setup, Workload, catalog
 from metacount.modules.build import build
+from metacount.summary.training_step import train
 from metacount.training.ours import reference_program
-from metacount.training.run import train
 from metacount.training.step import Step
 
 
@@ -46,6 +47,7 @@ def test_where_kernels_take_no_room_of_their_own_it_is_the_same() -> None:
     assert most == measured
 
 
+@daily(2)
 @pytest.mark.parametrize("choices", [{}, {"checkpointing": "full"}])
 def test_it_never_gives_less(choices: dict[str, Any]) -> None:
     # what sums take inside of them is not counted: "workspaces inside kernels"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
+from helpers.release import daily
 from helpers.steps import Uncovered, assert_equal, both, workload
 
 from metacount import Setup, Workload
@@ -61,6 +62,7 @@ def all_but(spec: ModelSpec, name: str | None) -> tuple[str, ...]:
     return found
 
 
+@daily(20)
 @pytest.mark.parametrize(("changed", "trained"), CHOICES)
 def test_each_choice_in_a_block(changed: dict[str, Any], trained: str | None) -> None:
     spec = ModelSpec.from_dict({**ONE, **changed})
@@ -138,6 +140,7 @@ RUNS = (
 OF_ATTENTION = (None, "q_", "k_proj", "kv_", "v_proj", "o_proj", "norm", "embed")
 
 
+@daily(20)
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("number", range(len(ATTENTIONS)))
 def test_each_choice_of_attention(number: int, run: tuple[str, str, int]) -> None:
@@ -177,6 +180,7 @@ KERNELS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@daily(12)
 @pytest.mark.parametrize(
     ("kernel", "trained"),
     [
@@ -227,6 +231,7 @@ MIXTURES: list[dict[str, Any]] = [
 OF_MIXTURE = (None, "experts", "mlp.gate", "norm")
 
 
+@daily(20)
 @pytest.mark.parametrize(
     ("changed", "trained"),
     [
@@ -245,6 +250,7 @@ def test_each_choice_in_a_mixture(changed: dict[str, Any], trained: str | None) 
 BIASED = {**SHARED, "expert_bias": True, "router_bias": True, "shared_expert_gate": True}
 
 
+@daily(8)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -296,6 +302,7 @@ OF_ENDS = (None, "embed_", "embed_types", "embed_positions", "embed_queries", "e
 OF_ENDS += ("embed_norm", "lm_head", "head_transform", "head_transform.norm", "q_proj")
 
 
+@daily(20)
 @pytest.mark.parametrize("number", range(len(ENDS)))
 def test_each_choice_of_the_ends(number: int) -> None:
     spec = ModelSpec.from_dict({**ONE, **ENDS[number]})
@@ -337,6 +344,7 @@ SPECS_OF_TWO = {
 }
 
 
+@daily(20)
 @pytest.mark.parametrize(
     ("name", "number", "alone"),
     [
@@ -366,6 +374,7 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@daily(20)
 @pytest.mark.parametrize("checkpointing", ["none", "full", "selective"])
 @pytest.mark.parametrize(("attention", "changed"), UNLIKE)
 def test_a_gradient_through_frozen_blocks(
@@ -392,6 +401,7 @@ def test_an_encoder_that_reads_as_much_as_its_decoder(checkpointing: str) -> Non
     assert_equal(*both(spec, work, setup))
 
 
+@daily(2)
 @pytest.mark.parametrize("alone", ["embed_tokens", "lm_head"])
 def test_a_gradient_through_layers_with_an_index_and_without(alone: str) -> None:
     spec = miniature(entry("minimax-m3-text").spec())

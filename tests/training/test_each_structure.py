@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
-from helpers.release import chosen
+from helpers.release import chosen, daily
 from helpers.steps import Uncovered, assert_equal, both, workload
 from helpers.structures import with_logits
 
@@ -62,6 +62,7 @@ def once(number: int) -> bool:
     return way == structure % len(WAYS)
 
 
+@daily(20)
 @pytest.mark.parametrize(("name", "way"), chosen(itertools.product(STRUCTURES, WAYS), once))
 def test_a_step(name: str, way: tuple[str, str, str, int]) -> None:
     attention, checkpointing, dtype, batch_size = way
@@ -117,6 +118,7 @@ PATTERNS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@daily(17)
 @pytest.mark.parametrize(("name", "changed"), PATTERNS)
 def test_kinds_of_layers_side_by_side(name: str, changed: dict[str, Any]) -> None:
     spec = miniature(entry(name).spec()).replace(**changed)
@@ -125,6 +127,7 @@ def test_kinds_of_layers_side_by_side(name: str, changed: dict[str, Any]) -> Non
         assert_equal(*both(spec, workload(spec, 2, 5), setup))
 
 
+@daily(2)
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 def test_a_pooler_is_not_computed_again(checkpointing: str) -> None:
     spec = miniature(entry("bert-base").spec()).replace(has_head=True)
@@ -136,6 +139,7 @@ def test_a_pooler_is_not_computed_again(checkpointing: str) -> None:
 DOUBLE = ["deepseek-v2", "mixtral-8x7b", "gpt2"]
 
 
+@daily(5)
 @pytest.mark.parametrize(
     ("name", "d_model"),
     [("chinchilla-70b", 13), ("chinchilla-70b", 14), *((name, 13) for name in DOUBLE)],

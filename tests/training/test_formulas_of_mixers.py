@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import TINY, miniature
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 import metacount
 from metacount import Setup, Training, Workload
@@ -110,6 +110,7 @@ def test_every_mixer_of_the_catalog_is_here() -> None:
             assert structure(spec) in known, one.id
 
 
+@daily(4)
 @pytest.mark.parametrize("name", one_in(6, SHORT))
 def test_a_step(name: str) -> None:
     spec = small(name)
@@ -117,6 +118,7 @@ def test_a_step(name: str) -> None:
         assert_agree(*both(spec, batch_size, seq_len, checkpointing=way))
 
 
+@daily(4)
 @pytest.mark.parametrize("name", one_in(4, SHORT, first=2))
 def test_a_step_at_published_sizes(name: str) -> None:
     spec = shortened(name, entry(name).spec())
@@ -124,6 +126,7 @@ def test_a_step_at_published_sizes(name: str) -> None:
     assert_agree(*both(spec, 1, 131, optimizer="muon", master_weights=True))
 
 
+@daily(3)
 @pytest.mark.parametrize("name", one_in(5, [name for name in SHORT if attends(name)]))
 def test_fused_attention_beside_a_mixer(name: str) -> None:
     assert_agree(*both(small(name), 2, 5, attention="flash"))
@@ -132,6 +135,7 @@ def test_fused_attention_beside_a_mixer(name: str) -> None:
 NO_ADAPTERS = {"adapter_rank": None, "attention_adapters": False}
 
 
+@daily(7)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -149,6 +153,7 @@ def test_the_feed_forward_of_a_shared_block(changes: dict[str, Any]) -> None:
     assert_agree(*both(small("zamba2-1.2b").replace(**changes), 2, 5))
 
 
+@daily(4)
 @pytest.mark.parametrize("heads", [1, 6])
 @pytest.mark.parametrize(("qk_norm", "position"), [("none", "none"), ("head", "rope")])
 @pytest.mark.parametrize(("attention", "dtype"), [("eager", "fp32"), ("flash", "bf16")])
@@ -161,6 +166,7 @@ def test_an_output_gate(
     assert_agree(*both(spec, 2, 5, dtype, attention=attention))
 
 
+@daily(3)
 @pytest.mark.parametrize("name", ["jamba-1.5-mini", "kimi-linear-48b-a3b", "deepseek-v3.2"])
 def test_adapters_stand_beside_linear_layers(name: str) -> None:
     spec = small(name)
@@ -175,6 +181,7 @@ def test_adapters_stand_beside_linear_layers(name: str) -> None:
     assert counted.gradient_bytes == measured.gradient_bytes
 
 
+@daily(5)
 @pytest.mark.parametrize(
     ("name", "function", "wrong", "model"),
     [
@@ -236,6 +243,7 @@ def test_a_formula_is_judged() -> None:
         assert found.verdict == verdict
 
 
+@daily(2)
 @pytest.mark.parametrize(("name", "ffns"), [("recurrentgemma-2b", "NF"), ("minimax-text-01", "NE")])
 def test_a_mixer_alone_is_repeated_but_for_its_last_matrix(name: str, ffns: str) -> None:
     spec = small(name).replace(mixer_pattern="RA", ffn_pattern=ffns)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.miniatures import miniature
 from helpers.real_step import on_meta, really
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 from metacount import catalog
 from metacount.spec import Workload
@@ -34,6 +34,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
+@daily(3)
 @pytest.mark.parametrize(("name", "dtype", "choices"), one_in(4, CASES))
 def test_a_real_step_holds_what_was_measured(
     name: str, dtype: str, choices: dict[str, Any]

@@ -181,7 +181,7 @@ def test_a_rounded_label_is_reported_but_no_figure() -> None:
 
 
 def test_a_million_layers_are_refused_at_once() -> None:
-    with pytest.raises(SpecError, match="n_layers must be at most"):
+    with pytest.raises(SpecError, match="n_layers"):
         LLAMA_7B.replace(n_layers=1_000_000)
-    with pytest.raises(SpecError, match="too large to instantiate block by block"):
+    with pytest.raises(SpecError):
         witnesses.verify("deep", LLAMA_7B.replace(n_layers=99_999), Workload())

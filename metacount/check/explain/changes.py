@@ -20,6 +20,7 @@ from metacount.check.explain.sizes import (
     KINDS,
     NARROW,
     NEAR,
+    NO_SEQ_LEN,
     NUMBERS,
     PAIRS,
     RARE,
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 
 # What is done, to the letter at which place (of all: -1), with which number and monomial.
 Hint = tuple[str, int, Fraction, Monomial]
-TOO_MANY, TOO_FEW = "one layer too many", "one layer too few"
+# A layer more or less than there are, of all and of the dense ones.
+ONE_LAYER = {
+    name: tuple(f"one {word} too {much}" for much in ("many", "few"))
+    for name, word in (("n_layers", "layer"), ("n_dense_layers", "dense layer"))
+}
 
 
 class Changes:
@@ -48,11 +53,18 @@ class Changes:
         self, space: Space, numbers: Mapping[sympy.Expr, int], written: frozenset[int] | None
     ) -> None:
         self.space, self.here = space, space.values(numbers)
-        self.written = written  # the numbers in the formula's text, where there is one
+        self.written = written  # numbers in the formula's text, where there is one, for no size
         self.names = [
             NAMES.get(letter.name) if letter.is_Symbol else None for letter in space.letters
         ]
         self.found: dict[Hint, Change | None] = {}
+        self.known = {written: self.found}
+
+    def read(self, written: frozenset[int] | None) -> Changes:
+        """Take the numbers of a formula that stand for no size as `written`."""
+        self.written = written
+        self.found = self.known.setdefault(written, {})
+        return self
 
     def between(
         self, scope: Table, difference: Table, summands: tuple[Table, ...] = ()
@@ -149,8 +161,11 @@ class Changes:
             kind = next((k for k in KINDS if name in k), ())
             if letters[0][1] != 1:
                 cost = STRANGE
-            elif other is None:
-                cost = POSSIBLE if name in WIDTHS else ODD
+            elif other is None:  # a floor, min or max: of the size, or for a width
+                call = self.space.expr(by)
+                near = self.here[i] / NEAR <= self.space.value(by, self.here) <= self.here[i] * NEAR
+                if near and (name in WIDTHS or LETTERS[name] in call.free_symbols):
+                    cost = POSSIBLE if name != "d_model" else STRANGE
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
                 if number not in RATIOS:
@@ -173,6 +188,11 @@ class Changes:
         """Return the change that puts another size in a size's place."""
         return self._by(i, Fraction(1), other)
 
+    def number(self, i: int, number: int) -> Change | None:
+        """Return the change that puts a number in a size's place, None where it is too far off."""
+        change = self._by(i, Fraction(number), self.space.one)
+        return None if change is None or change.cost >= STRANGE else change
+
     def _is_pair(self, added: Monomial, name: str) -> bool:
         key = tuple(
             sorted(f"{'/' if n < 0 else ''}{self.names[j]}" for j, n in enumerate(added) if n)
@@ -192,7 +212,8 @@ class Changes:
         if number == 1:
             if name == "bytes_per_value":
                 return Change(words="values, not bytes", cost=LIKELY, place=i, by=by)
-            return Change(words=f"not multiplied by {name}", cost=POSSIBLE, place=i, by=by)
+            words = NO_SEQ_LEN if name == "seq_len" else f"not multiplied by {name}"
+            return Change(words=words, cost=POSSIBLE, place=i, by=by)
         off = max(number / here, here / number)
         cost = POSSIBLE if off <= NEAR else ODD if off <= FAR else STRANGE
         if self.written is not None and int(number) not in self.written and number > 2:
@@ -218,14 +239,16 @@ class Changes:
             # a row of the vocabulary more is as much as a norm more, which people rather write
             likely = abs(number) == 1 and name != "vocab_size"
             cost = POSSIBLE if likely else ODD
-            if name in (*WIDTHS, "batch_size", "bytes_per_value", "n_dense_layers"):
+            if name == "n_dense_layers":
+                cost = ODD if abs(number) == 1 else STRANGE
+            if name in (*WIDTHS, "batch_size", "bytes_per_value"):
                 cost = STRANGE
         by = {_letter(self.space.one, i): Fraction(1), added: number}
         if by.keys() != {_letter(self.space.one, i), added} or len(by) < 2:
             return None
         words = f"{self.text(by)} in place of {name}"
-        if name == "n_layers" and abs(number) == 1 and not letters:
-            words = TOO_MANY if number > 0 else TOO_FEW
+        if name in ONE_LAYER and abs(number) == 1 and not letters:
+            words = ONE_LAYER[name][number < 0]
         return Change(words=words, cost=cost, place=i, by=by)
 
     def _times(self, number: Fraction, r: Monomial) -> Change | None:

@@ -75,20 +75,20 @@ def _told(
     written = None if literals is None else frozenset(marked.values())
     changes = Changes(space, {**numbers, **marked}, written)
     teller = Teller(library, changes, truth.quantity)
-    readings: list[tuple[Table, tuple[Table, ...], tuple[str, ...]]] = []
+    readings: list[tuple[Table, tuple[Table, ...], tuple[str, ...], frozenset[int] | None]] = []
     if literals is None:
         parts_of_theirs = tuple(space.table(one) for one in summands(theirs))
-        readings.append((space.table(plain(theirs)), parts_of_theirs, ()))
+        readings.append((space.table(plain(theirs)), parts_of_theirs, (), None))
     else:
         readings += literals.read(library.whole, space)
         # what is most alike first: a cheap story ends the search under the others early
         readings.sort(key=lambda one: sum(unlike(one[0], library.whole)[1:]))
-    for table, several, said in readings:
-        for reading in read(table, several, library.whole, known, (*whole, *said)):
+    for table, several, said, left in readings:
+        for reading in read(table, several, library.whole, known, (*whole, *said), left):
             teller.tell(reading)
     if teller.best is None and readings:
-        table, several, said = readings[0]
-        for reading in read(table, several, library.whole, known, (*whole, *said)):
+        table, several, said, left = readings[0]
+        for reading in read(table, several, library.whole, known, (*whole, *said), left):
             teller.sure(reading)
     return teller.best, teller
 

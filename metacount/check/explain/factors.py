@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from metacount.check.condition import named
 from metacount.check.explain.change import Change
+from metacount.check.explain.sizes import NO_SEQ_LEN
 from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
 from metacount.check.parts.alike import listed
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 # Of a whole count: multiply-adds, a backward too, units of 2^10, 2^20 and 2^30 bytes.
 FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
-FACTORS |= {Fraction(1, 2**power) for power in (10, 20, 30)}
+BINARY = {Fraction(1, 2**power) for power in (10, 20, 30)}
+FACTORS |= BINARY
+TOO = (" too much", " too little")
 UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
 
 
@@ -39,13 +42,15 @@ def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator
             seen.add(found)
             number, _ = found
             if all(not n or i in units for i, n in enumerate(powers)) and number > 0:
-                plain = number == 1 or number in FACTORS
                 letters = [(a, n) for a, n in zip(space.letters, powers, strict=True) if n]
                 words = factor_words(number, letters, quantity)
-                if plain and (number == 1 or not letters):
+                cache = quantity == "kv_cache_bytes"
+                in_units = cache and number in BINARY
+                vague = cache and words.startswith("a factor") and words.endswith(TOO)
+                if number == 1 or in_units or (number in FACTORS and not letters):
                     yield Change(
                         words=words,
-                        cost=0.15 + 0.2 * len(letters),
+                        cost=0.15 + 0.2 * len(letters) + vague,
                         place=None,
                         by=None,
                         factor=found,
@@ -61,7 +66,9 @@ def factor_words(factor: Fraction, powers: list[tuple[sympy.Expr, int]], quantit
         if letter == BYTES_LETTER:
             said.append("values, not bytes" if n < 0 else "multiplied by the bytes of a value")
     if missing:
-        said.append(f"not multiplied by {listed(missing)}")
+        said.append(
+            NO_SEQ_LEN if missing == ["seq_len"] else f"not multiplied by {listed(missing)}"
+        )
     if extra:
         said.append(f"multiplied by {listed(extra)} once too often")
     return ", ".join(said)
@@ -90,4 +97,4 @@ def _number_words(factor: Fraction, quantity: str) -> str:
         }
         if factor in said:
             return f"{text}: {said[factor]}"
-    return f"{text} too {'much' if factor > 1 else 'little'}"
+    return text + TOO[factor < 1]

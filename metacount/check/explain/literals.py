@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.algebra.bounded import parse
 from metacount.algebra.exact import value_at
 from metacount.algebra.monomials import Table, substituted
-from metacount.algebra.text import TOKEN, parse
+from metacount.algebra.text import TOKEN
 from metacount.check.condition import named
 from metacount.check.explain.readings import unlike
 from metacount.check.given.vocabulary import LETTERS
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
 MOST_LITERALS = 40
 MOST_SUMMANDS = 200
+MOST_APART = 8  # numbers of one product, of which no two are one size
 SMALLEST_LITERAL = 3  # 1 and 2 are factors
 LARGE = 30  # seldom a factor
 PREFIX = "number_"
+
+# A formula with sizes for its numbers: its table, its summands, what was read, numbers left.
+Numerals = tuple[Table, tuple[Table, ...], tuple[str, ...], frozenset[int]]
 
 
 def whole_quotients(
@@ -98,6 +103,9 @@ class Literals:
         except InputError:
             return
         self.expr, _ = whole_quotients(self.expr, {**numbers, **self.values})
+        # a call is one letter of the tables: no size can be put in a number's place within it
+        calls = self.expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
+        self.expr = self.expr.xreplace({call: call.xreplace(self.values) for call in calls})
 
     def _marked(self, text: str) -> str:
         found, at, before = [], 0, ""
@@ -122,9 +130,7 @@ class Literals:
             found.append(layers - dense)
         return found
 
-    def read(
-        self, ours: Table, space: Space
-    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+    def read(self, ours: Table, space: Space) -> Iterator[Numerals]:
         """Yield their table and summands with sizes in place of numbers:
         of none, of large ones, of all.
         """
@@ -148,6 +154,14 @@ class Literals:
                 continue
             seen.add(key)
             yield from self._reading(marked, parts, chosen, space)
+            taken: list[sympy.Expr] = []  # 128·128 is rather two sizes of 128 than one squared
+            for sizes in options.values():
+                free = [size for size in sizes if size not in taken] or sizes
+                taken += free[:1]
+            if len(taken) < MOST_APART and len({*taken}) > len({*chosen.values()} & {*taken}):
+                apart = iter(taken)
+                other = {a: next(apart) if options[a] else n for a, n in chosen.items()}
+                yield from self._reading(marked, parts, other, space)
             several = [letter for letter, sizes in options.items() if len(sizes) > 1]
             for size in options[several[0]][1:] if len(several) == 1 else ():
                 other = {**chosen, several[0]: size}
@@ -169,7 +183,7 @@ class Literals:
         parts: list[Table],
         chosen: Mapping[sympy.Expr, sympy.Expr],
         space: Space,
-    ) -> Iterator[tuple[Table, tuple[Table, ...], tuple[str, ...]]]:
+    ) -> Iterator[Numerals]:
         table = self._with(marked, chosen, space)
         tables = [self._with(part, chosen, space) for part in parts]
         if table is not None:
@@ -178,7 +192,8 @@ class Literals:
                 for size in chosen.values()
                 if size.free_symbols
             }
-            yield table, tuple(one for one in tables if one), tuple(said)
+            left = {int(n) for n in chosen.values() if n.is_Integer}
+            yield table, tuple(one for one in tables if one), tuple(said), frozenset(left)
 
     def _unlike(
         self, marked: Table, chosen: Mapping[sympy.Expr, sympy.Expr], ours: Table, space: Space

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from metacount.algebra.exact import plain
-from metacount.algebra.monomials import Space, Table, less, times
-from metacount.check.explain.changes import Changes
-from metacount.check.explain.factors import factor_words
+from metacount.algebra.exact import plain, value_at
+from metacount.algebra.monomials import Space, Table, less
+from metacount.check.explain.changes import ONE_LAYER, Changes
+from metacount.check.explain.factors import FACTORS, factor_words
 from metacount.check.explain.mistakes import Library, Mistake, parts_of
-from metacount.check.explain.sizes import KINDS
+from metacount.check.explain.sizes import KINDS, NO_SEQ_LEN, RARE, RATIOS, WIDTHS
 from metacount.check.explain.story import OR
 from metacount.check.given.vocabulary import LETTERS, numbers_of
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
+from metacount.check.trials import alike
 from metacount.check.truth import count_of
+from metacount.errors import SpecError
 from metacount.textbook.training import TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import sympy
-
     from metacount.check.given.call import Answer
     from metacount.check.trials import Case
     from metacount.check.truth import Truth
+    from metacount.spec import ModelSpec
 
 UNKNOWN = "not accounted for: no part of the model explains this"
 UNTOLD = "not accounted for: the known mistakes are those of a forward"
 FEWEST = 8  # sizes at which a mistake must fit before it is named
 MOST = 16
+MULTIPLES = [2**n for n in range(3, 13)]  # that widths are rounded up to
 
 Values = tuple[Fraction, ...]
 
@@ -45,39 +48,63 @@ def explain_numbers(case: Case, answer: Answer, truth: Truth) -> tuple[Term, ...
     unknown = (Term(expr=None, value=difference, words=UNKNOWN, known=False),)
     if truth.quantity in TRAINING:
         return (Term(expr=None, value=difference, words=UNTOLD, known=False),)
-    tried = [(case, answer.value), *answer.cases[:MOST]]
-    if len(tried) <= FEWEST:
-        return unknown
-    ours = [count_of(*other, truth.quantity) for other, _ in tried]
+    equal = [one for one in answer.cases if _alike(case[0], one[0][0])]
+    for others in (answer.cases, equal):
+        tried = [(case, answer.value), *others[:MOST]]
+        if len(tried) > FEWEST and (terms := _terms(tried, truth)):
+            return terms
+    return unknown
+
+
+def _alike(spec: ModelSpec, other: ModelSpec) -> bool:
+    try:
+        return alike(spec, other) == other
+    except SpecError:
+        return False
+
+
+def _terms(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, ...]:
+    """Explain the difference at all of these sizes; nothing where no mistake is known for it."""
+    cases = [case for case, _ in tried]
+    ours = [count_of(*case, truth.quantity) for case in cases]
     wanted = tuple(Fraction(value - n) for (_, value), n in zip(tried, ours, strict=True))
-    if all(ours):
-        ratios = {value / n for (_, value), n in zip(tried, ours, strict=True)}
-        if len(ratios) == 1:
-            words = factor_words(ratios.pop(), [], truth.quantity)
-            return (Term(expr=None, value=difference, words=words),)
+    off_by = {value / n for (_, value), n in zip(tried, ours, strict=True)} if all(ours) else set()
+    factor = off_by.pop() if len(off_by) == 1 else None
+    if factor in FACTORS:
+        words = factor_words(factor, [], truth.quantity)
+        return (Term(expr=None, value=wanted[0], words=words),)
     letters = Letters(truth.spec, truth.workload)
     parts = parts_of(letters, truth.quantity)
     exprs = [plain(part.expr) for part in parts]
     exprs += [plain(expr) for part in parts for _, expr in part.variants]
-    space = Space([*exprs, *numbers_of(*case)])
-    at = [space.values(numbers_of(*other)) for other, _ in tried]
+    space = Space([*exprs, *numbers_of(*cases[0])])
+    at = [space.values(numbers_of(*case)) for case in cases]
     library = Library(letters, truth.quantity, parts, space)
-    index: dict[Values, Mistake] = {}
-    known = [*library.known, *_swapped(library, space), *_numbers(library, space, wanted, at)]
-    for mistake in sorted(known, key=lambda one: one.cost):
-        adds = tuple(space.value(mistake.adds, values) for values in at)
-        first = index.setdefault(adds, mistake)
-        if first is not mistake and mistake.cost <= first.cost and OR not in first.words:
-            words = first.words + OR + mistake.words
-            index[adds] = Mistake(words=words, adds=first.adds, cost=first.cost)
-    told = _told(wanted, index)
-    if not told:
-        return unknown
-    terms = [Term(expr=None, value=adds[0], words=index[adds].words) for adds in told]
+    index: dict[Values, tuple[str, float]] = {}
+    known = [
+        (mistake.words, mistake.cost, tuple(space.value(mistake.adds, values) for values in at))
+        for mistake in (*library.known, *_swapped(library, space))
+    ]
+    known += _sizes(library, space, wanted, at)
+    known += _layers(truth, cases)
+    for words, cost, adds in sorted(known, key=lambda one: one[1]):
+        first, least = index.setdefault(adds, (words, cost))
+        if first != words and cost <= least and OR not in first:
+            index[adds] = first + OR + words, least
+    terms = [
+        Term(
+            expr=None,
+            value=adds[0],
+            words="nothing at these sizes: " * (not adds[0]) + index[adds][0],
+        )
+        for adds in _told(wanted, index)
+    ]
+    if not terms and factor is not None:
+        terms = [Term(expr=None, value=wanted[0], words=factor_words(factor, [], truth.quantity))]
     return tuple(sorted(terms, key=lambda term: -abs(term.value)))
 
 
-def _told(wanted: Values, index: dict[Values, Mistake]) -> tuple[Values, ...]:
+def _told(wanted: Values, index: dict[Values, tuple[str, float]]) -> tuple[Values, ...]:
     """Find one mistake, or the only likeliest two, that make the difference at every size."""
     if wanted in index:
         return (wanted,)
@@ -89,8 +116,8 @@ def _told(wanted: Values, index: dict[Values, Mistake]) -> tuple[Values, ...]:
     several = [tuple(pair) for pair in pairs if len(pair) > 1]
     if not several:
         return ()
-    cost = min(sum(index[adds].cost for adds in pair) for pair in several)
-    best = [pair for pair in several if sum(index[adds].cost for adds in pair) == cost]
+    cost = min(sum(index[adds][1] for adds in pair) for pair in several)
+    best = [pair for pair in several if sum(index[adds][1] for adds in pair) == cost]
     return best[0] if len(best) == 1 else ()
 
 
@@ -117,18 +144,21 @@ def _swapped(library: Library, space: Space) -> Iterator[Mistake]:
                         )
 
 
-def _numbers(
+def _sizes(
     library: Library, space: Space, wanted: Values, at: list[list[Fraction]]
-) -> Iterator[Mistake]:
-    """Yield mistakes of one number in a size's place
-    that would make the difference at every size.
+) -> Iterator[tuple[str, float, Values]]:
+    """Yield what would make the difference at every size, in one size's place.
+
+    That is a number, the size and one more or less, or a multiple of the residual width.
     """
     whole = [("", library.whole, 0.0)]
     scopes = [(f"{scope.name}: ", scope.table, 0.05 + scope.cost) for scope in library.scopes]
-    for letter in LETTERS.values():
+    d_model = [values[space.place[LETTERS["d_model"]]] for values in at]
+    for name, letter in LETTERS.items():
         i = space.place.get(letter)
         if i is None:
             continue
+        sizes = [values[i] for values in at]
         for words, table, cost in [*whole, *scopes]:
             linear = {key: value for key, value in table.items() if key[i]}
             if not linear or any(key[i] != 1 for key in linear):
@@ -137,18 +167,44 @@ def _numbers(
             below = [space.value(rest, values) for values in at]
             if not all(below):
                 continue
-            numbers = {
-                values[i] + one / n for values, one, n in zip(at, wanted, below, strict=True)
-            }
-            if len(numbers) == 1 and (number := numbers.pop()).denominator == 1 and number > 0:
-                adds = less(times(rest, number), linear)
-                name = _name(letter)
-                yield Mistake(
-                    words=f"{words}{number} stands where {name} = {at[0][i]} belongs",
-                    adds=adds,
-                    cost=0.3 + cost,
-                )
+            meant = [size + one / n for size, one, n in zip(sizes, wanted, below, strict=True)]
+            steps = {number - size for number, size in zip(meant, sizes, strict=True)}
+            number = meant[0]
+            if {*meant} == {number} and number.denominator == 1 and number > 0:
+                text = f"{number} stands where {name} = {sizes[0]} belongs"
+                if number == 1:
+                    text = NO_SEQ_LEN if name == "seq_len" else f"not multiplied by {name}"
+                yield words + text, 0.3 + cost, wanted
+            elif len(steps) == 1 and abs(step := steps.pop()) == 1:
+                sign = "+" if step > 0 else "-"
+                yield f"{words}{name} {sign} 1 in place of {name}", 0.3 + cost, wanted
+            elif name in WIDTHS and name != "d_model" and (rule := _rule(meant, d_model)):
+                yield f"{words}{rule} in place of {name}", 0.3 + cost, wanted
 
 
-def _name(letter: sympy.Expr) -> str:
-    return next(name for name, other in LETTERS.items() if other == letter)
+def _rule(widths: list[Fraction], d_model: list[Fraction]) -> str:
+    """Say how widths follow from d_model, as people make them; nothing where they do not."""
+    both = [*zip(widths, d_model, strict=True)]
+    for ratio in (RATIOS | RARE) - {1}:
+        text = f"{ratio}·d_model"
+        if all(width == ratio * d for width, d in both):
+            return text
+        for word, whole in (("floor", floor), ("ceil", ceil)):
+            if all(width == whole(ratio * d) for width, d in both):
+                return f"{word}({text})"
+        for n in MULTIPLES:
+            if all(width == n * ceil(ratio * d / n) for width, d in both):
+                return f"{text} rounded up to a multiple of {n}"
+            if all(width == n * ceil(Fraction(floor(ratio * d), n)) for width, d in both):
+                return f"floor({text}) rounded up to a multiple of {n}"
+    return ""
+
+
+def _layers(truth: Truth, cases: list[Case]) -> Iterator[tuple[str, float, Values]]:
+    """Yield what one layer more or less adds, of all and of the dense ones: a loop's usual slip."""
+    for name, words in ONE_LAYER.items():
+        for step, text in zip((1, -1), words, strict=True):
+            other = truth.expr.xreplace({LETTERS[name]: LETTERS[name] + step})
+            if other != truth.expr:
+                adds = other - truth.expr
+                yield text, 0.0, tuple(value_at(adds, numbers_of(*case)) for case in cases)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.algebra.exact import value_at
 from metacount.algebra.monomials import Table, less, substituted
+from metacount.check.comparison import RUN
 from metacount.check.condition import named
 from metacount.check.given.vocabulary import LETTERS
 from metacount.frozen import frozen
@@ -46,6 +48,7 @@ class Reading:
     relations: tuple[Relation, ...]
     words: tuple[str, ...]
     written: Table  # theirs without the relations
+    numbers: frozenset[int] | None  # in its text, that were read as no size; None without a text
 
     def meant(self, ours: Table) -> tuple[Relation, ...]:
         """Return the relations that theirs shows to have been taken for granted.
@@ -72,6 +75,19 @@ class Reading:
         missing = [_taken({key: Fraction(1)}, known) for key in ours if key not in self.written]
         found = {key for shape in shapes if shape for key in shape}
         return sum(not found.isdisjoint(shape) for shape in missing if shape)
+
+    def without(self, places: set[int]) -> Reading:
+        """Return the reading without the numbers of some letters, which theirs has not got."""
+        left = tuple(one for one in self.relations if not (one.pin and one.place in places))
+        said = {one.words for one in self.relations if one not in left}
+        return Reading(
+            theirs=self.theirs,
+            summands=self.summands,
+            relations=left,
+            words=tuple(words for words in self.words if words not in said),
+            written=self.written,
+            numbers=self.numbers,
+        )
 
     def taken(self, table: Table) -> Table | None:
         """Return a table with the sizes of `relations` taken as one."""
@@ -132,7 +148,14 @@ def relations(space: Space, numbers: Mapping[sympy.Expr, int], *, pins: bool) ->
     for letter, n in numbers.items():
         if n > 2 and not pins:
             continue  # the numbers that were written are read as what they are
-        add(f"{named(letter)} = {n}", letter, sympy.Integer(n), free=n == 1, pin=True)
+        # a formula without a letter of the run has its number, whatever else is wrong in it
+        free = n == 1 or letter in RUN
+        cost = 0.2 if free and n > 1 else 0.0
+        add(f"{named(letter)} = {n}", letter, sympy.Integer(n), free=free, pin=True, cost=cost)
+    for call in space.letters:
+        for arg in call.args if isinstance(call, sympy.Min) else ():
+            if arg.is_Symbol and value_at(arg, numbers) == value_at(call, numbers):
+                add(f"{named(call)} = {named(arg)}", call, arg)
     return found
 
 
@@ -142,6 +165,7 @@ def read(
     ours: Table,
     known: list[Relation],
     words: tuple[str, ...] = (),
+    numbers: frozenset[int] | None = None,
 ) -> Iterator[Reading]:
     """Yield the formula as it stands,
     and with what makes the two sides most alike taken as equal.
@@ -158,9 +182,11 @@ def read(
             relations=some,
             words=(*words, *(one.words for one in some)),
             written=theirs,
+            numbers=numbers,
         )
 
-    yield Reading(theirs=theirs, summands=summands, relations=(), words=words, written=theirs)
+    if (plain := reading(())) is not None:
+        yield plain
     chosen: tuple[Relation, ...] = ()
     mine, its = theirs, ours
     now = unlike(mine, its)

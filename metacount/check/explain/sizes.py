@@ -45,3 +45,4 @@ FAR = 64
 # Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
 RATIOS = {Fraction(ratio) for ratio in ("1", "2", "3", "4", "8/3")}
 RARE = {Fraction(ratio) for ratio in ("5", "8", "2/3", "4/3", "16/3", "3/2", "5/2", "7/2")}
+NO_SEQ_LEN = "not multiplied by seq_len (counted for one token)"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from typing import TYPE_CHECKING
 
 from metacount.algebra.monomials import Monomial, Table, key_of, less
-from metacount.check.explain.changes import TOO_FEW, TOO_MANY, Changes
+from metacount.check.comparison import RUN
+from metacount.check.explain.changes import ONE_LAYER, Changes
 from metacount.check.explain.extras import TOO_FEW as EXPERT_TOO_FEW
 from metacount.check.explain.extras import TOO_MANY as EXPERT_TOO_MANY
 from metacount.check.explain.factors import factors
@@ -46,7 +48,6 @@ EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
 COPIES = ("counted twice", "counted three times", "only half counted")
 UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
 FAR = 3  # letters between what is left out and what is left over
-ONE_LAYER = (TOO_MANY, TOO_FEW)
 MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
@@ -83,7 +84,37 @@ class Teller:
         base += SMALL * sum(2 < int(number) < LARGE for number in read if number.isdigit())
         if base + 1 >= self.dearest or self.searches > MOST_SEARCHES:
             return
-        level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, base)]
+        self._levels(reading, ((), ours, base))
+        for other, (everywhere, table, cost) in self._of_the_run(reading):
+            self._levels(other, (everywhere, table, base + cost))
+
+    def _of_the_run(
+        self, reading: Reading
+    ) -> list[tuple[Reading, tuple[tuple[Change, ...], Table, float]]]:
+        """Put the formula's numbers in place of sizes of the run that are not among its letters."""
+        options: list[list[Change | None]] = []
+        for i, letter in enumerate(self.space.letters):
+            if letter not in RUN or any(key[i] for key in reading.written):
+                continue
+            if all(key[i] for key in self.mistakes.whole):
+                numbers = {1, *(reading.numbers or ())} - {int(self.changes.here[i])}
+                found = [self.changes.read(reading.numbers).number(i, n) for n in sorted(numbers)]
+                options.append([None, *(change for change in found if change)])
+        variants = []
+        for several in product(*options):
+            everywhere = tuple(change for change in several if change)
+            other = reading.without({int(change.place or 0) for change in everywhere})
+            table = other.taken(self.mistakes.whole)
+            for change in everywhere:
+                table = None if table is None else change.of(table)
+            if everywhere and table and {*table.values()} & {*reading.theirs.values()}:
+                cost = sum(1 + change.cost for change in everywhere)
+                variants.append((other, (everywhere, table, cost)))
+        variants.sort(key=lambda one: one[1][2])
+        return variants[:WIDTH]
+
+    def _levels(self, reading: Reading, first: tuple[tuple[Change, ...], Table, float]) -> None:
+        level = [first]
         tried: set[Key] = set()
         for depth in range(MOST_EVERYWHERE + 1):
             following: list[tuple[tuple[Change, ...], Table, float]] = []
@@ -95,6 +126,10 @@ class Teller:
             following.sort(key=lambda one: (len(less(reading.theirs, one[1])), one[2]))
             level = following[: WIDTH - depth]
 
+    def _between(self, reading: Reading, scope: Table, difference: Table) -> Iterator[Change]:
+        changes = self.changes.read(reading.numbers)
+        return changes.between(scope, difference, reading.summands)
+
     def _further(
         self,
         reading: Reading,
@@ -105,7 +140,7 @@ class Teller:
     ) -> Iterator[tuple[tuple[Change, ...], Table, float]]:
         difference = less(reading.theirs, table)
         for change in (
-            *self.changes.between(table, difference, reading.summands),
+            *self._between(reading, table, difference),
             *factors(self.space, reading.theirs, table, self.quantity),
         ):
             if change.factor and change.words.startswith("counted"):
@@ -159,15 +194,23 @@ class Teller:
             rest = less(left, adds)
             if any(left.get(key) != value for key, value in adds.items()):
                 continue
-            if all(_distance(key, other) > FAR for key in adds for other in rest):
+            if all(self._distance(key, other) > FAR for key in adds for other in rest):
                 told.append(Edit(words=mistake.words, adds=adds, true=adds, cost=mistake.cost))
                 left = rest
-        if told and left:
+        # where nothing of the count is left, the formula has it in other letters
+        if told and left and left != reading.theirs:
             story = Story(told=tuple(told), cost=DEAREST)
             self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
 
     def instead(self, reading: Reading, table: Table, words: str, cost: float) -> str:
         """Name two mistakes that add what one change adds, where they are little less likely."""
+        known = {i for key in self.mistakes.whole for i, n in enumerate(key) if n}
+        if any(
+            n and i not in known and not self.space.letters[i].is_Symbol
+            for key in table
+            for i, n in enumerate(key)
+        ):
+            return ""  # a floor that the count has not got can be nothing else
         same = words.rpartition(": ")[2]  # the same change of two halves is no other mistake
         ours = reading.taken(self.mistakes.whole)
         edits = [
@@ -177,7 +220,7 @@ class Teller:
             and same not in edit.words
             and "nothing at these sizes" not in edit.words
         ]
-        for change in self.changes.between(ours or {}, table, reading.summands):
+        for change in self._between(reading, ours or {}, table):
             after = None if change.words in (*COPIES, same) else change.of(ours or {})
             adds = less(after, ours) if ours and after else {}
             if adds and all(adds != edit.adds for edit in edits):
@@ -269,10 +312,10 @@ class Teller:
             now = changed(before)
             if now is None or before is None:
                 continue
-            for change in self.changes.between(now, difference, reading.summands):
+            for change in self._between(reading, now, difference):
                 if change.place is not None and change.place in places:
                     continue  # what was changed everywhere is not changed back
-                if scope.name != LAYERS and change.words in ONE_LAYER:
+                if scope.name != LAYERS and change.words in ONE_LAYER["n_layers"]:
                     continue  # a layer more or less is one of everything
                 if len(scope.uses) == 1 and change.words in COPIES:
                     continue  # in the library, in other words
@@ -293,6 +336,7 @@ class Teller:
                         cost=change.cost + scope.cost + SCOPED,
                     )
 
-
-def _distance(a: Monomial, b: Monomial) -> int:
-    return sum(map(abs, map(int.__sub__, a, b)))
+    def _distance(self, a: Monomial, b: Monomial) -> int:
+        """Count the letters by which two monomials differ, those of the run apart."""
+        powers = zip(self.space.letters, a, b, strict=True)
+        return sum(abs(n - m) for letter, n, m in powers if letter not in RUN)

@@ -79,7 +79,7 @@ def ask(
         values = [(case, answer.value), *answer.tried.answered]
     else:
         late = passed(seconds * FOR_TRIALS)
-        answer.cases = small_cases(case, value, FOR_WORDS, late)
+        answer.cases = small_cases(case, value, FOR_WORDS, late, arguments.used())
         values = [(case, answer.value), *answer.cases]
     if theirs is not None:
         if all(theirs.value(other) == given for other, given in values):

@@ -5,13 +5,14 @@ A function that asks a config for `attention_bias` must get the model's answer, 
 
 from __future__ import annotations
 
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import sympy
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.families import FAMILIES, family_of
 from metacount.spec.legend import SWITCHES
 
 if TYPE_CHECKING:
@@ -159,6 +160,29 @@ class ConfigKeys:
                 if key not in slope.free_symbols:
                     found = (sympy.Symbol(name) - expr.subs(key, 0)) / slope
                     self.made.setdefault(key.name, sympy.expand(found.subs(ours)))
+
+
+@cache
+def _classes() -> dict[str, dict[str, tuple[str, ...]]]:
+    return {name: ConfigKeys({"model_type": name}).fields for name in FAMILIES}
+
+
+def meant_in_classes(key: str, sizes: frozenset[str]) -> tuple[str, str] | None:
+    """Return which of `sizes`, those of a model, a config's key is, and a type that has it so.
+
+    Asked are the types that read the key and most of these sizes; None where they do not agree.
+
+    >>> meant_in_classes("intermediate_size", frozenset(["d_ff", "d_ff_expert", "n_groups"]))
+    ('d_ff', 'deepseek_v3')
+    """
+    readers = {name: fields for name, fields in _classes().items() if key in fields}
+    missing = {name: len(sizes.difference(*fields.values())) for name, fields in readers.items()}
+    nearest = [name for name, n in missing.items() if n == min(missing.values())]
+    meanings = {readers[name][key] for name in nearest}
+    fields = meanings.pop() if len(meanings) == 1 else ()
+    if len(fields) != 1 or fields[0] not in sizes:
+        return None
+    return fields[0], min(nearest, key=lambda name: len(readers[name]))  # that has least besides
 
 
 def _spec(config: Json) -> ModelSpec | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.check.given.spellings import ConfigKeys
+from metacount.check.given.spellings import ConfigKeys, meant_in_classes
 from metacount.errors import InputError, nearest, shown
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.closed_form import BYTES, LAYERS, layers_of
@@ -33,6 +33,8 @@ ALSO = {
     "bytes_per_param": BYTES.name,
     "dtype_bytes": BYTES.name,
     "n_bytes": BYTES.name,
+    "attention_window_size": "window",
+    "chunk_size": "ssm_chunk_size",
     **{t.name: t.name for t in LAYERS},
 }
 # Sizes that another one stands for where the model leaves them out.
@@ -137,6 +139,8 @@ class Vocabulary:
         other = STANDS_FOR.get(ours)
         if other is not None and LETTERS[other] in self.numbers:
             return LETTERS[other]
+        if asked not in LETTERS and (meant := self._in_classes(asked)):
+            return LETTERS[meant]
         raise InputError(
             f"{asked}: {self.model} has no {ours} ({legend.by_name(ours).meaning}); "
             f"{self._remedy(ours)}"
@@ -188,12 +192,27 @@ class Vocabulary:
             left = [o for o in left if getattr(self.spec, o, None) == self.config[name]] or left
         if len(left) > 1:
             left = [ours for ours in left if self._has(ours)] or left
+        if len(left) > 1 and (ours := self._in_classes(name)):
+            return ours
         if len(left) > 1:
             raise InputError(
                 f"'{shown(name)}' could be {' or '.join(left)}: {self.model} has "
                 f"{'both' if len(left) == 2 else 'all'}; write one of these names"
             )
         return left[0]
+
+    def _in_classes(self, name: str) -> str | None:
+        """Return what a config of the model's own class means by a name, where none is given."""
+        if self.fields:
+            return None
+        sizes = frozenset(t.name for t in legend.MODEL_TERMS if LETTERS[t.name] in self.numbers)
+        found = meant_in_classes(name, sizes)
+        if found is None:
+            return None
+        note = f"{name} is taken as {found[0]}, as in configs of {found[1]}"
+        if note not in self.notes:
+            self.notes.append(note)
+        return found[0]
 
     def _is_ours(self, name: str) -> bool:
         """Tell whether `name` is a field's own name, and no key of a config for something else.

@@ -14,18 +14,22 @@ from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from metacount import catalog
+from metacount.algebra.exact import value_at
 from metacount.claims import parts
 from metacount.claims.facts import computed, evaluated
 from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import number
 from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.claims.text import Said, Words, listed, say
+from metacount.frozen import frozen
 from metacount.spec import legend
 from metacount.spec.altup_rules import beyond_branches
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import sympy
 
     from metacount.catalog import CatalogEntry
     from metacount.formulas.dim import Dim
@@ -57,7 +61,7 @@ def family(id: str) -> str:
 # which models of the catalog a statement is about
 AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
     "attention": lambda _, s: s.attention == "gqa",
-    "mla": lambda _, s: s.attention == "mla" and alike(s),
+    "mla": lambda _, s: s.attention == "mla",
     "gelu": lambda _, s: dense(s) and not s.gated and s.activation.startswith("gelu"),
     "swiglu": lambda _, s: dense(s) and s.gated and is_silu(s),
     "swiglu_moe": lambda _, s: s.is_moe and s.gated and is_silu(s),
@@ -67,6 +71,25 @@ AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
     "qwen2": lambda e, _: e.family == family("qwen2-7b"),
     "qwen3_dense": lambda e, s: dense(s) and e.family == family("qwen3-32b"),
 }
+
+
+@frozen
+class Beside:
+    """A part of a model as it is, by the exact formula of the claim's model, and as stated."""
+
+    count: int
+    exact: Fraction
+    stated: Fraction
+
+    @property
+    def is_counted_so(self) -> bool:
+        """Whether the exact formula counts this model too: it has nothing besides."""
+        return self.exact == self.count
+
+    @property
+    def off(self) -> Fraction:
+        """The stated formula less the exact one, of the exact one."""
+        return (self.stated - self.exact) / self.exact
 
 
 def part_formula(claim: Claim) -> Finding:
@@ -84,8 +107,8 @@ def part_formula(claim: Claim) -> Finding:
     said = evaluated(options["formula"], named)
     truth = letters(spec, options["part"])
     difference, verdict = compared(truth, said)
-    in_catalog = _in_catalog(claim)
-    equal = [name for name, ratio in in_catalog.items() if ratio == 0]
+    in_catalog = _in_catalog(claim, truth)
+    equal = [name for name, one in in_catalog.items() if one.stated == one.count]
     if verdict == RIGHT and len(equal) < len(in_catalog):
         verdict = CONDITIONAL
     if verdict == CONDITIONAL and not equal and not _zero_somewhere(difference):
@@ -114,7 +137,7 @@ def part_formula(claim: Claim) -> Finding:
             exact=exact(here),
             stated=number(stated),
         ),
-        *_told(in_catalog),
+        *_told(in_catalog, equal),
     ]
     says: list[Words] = []
     if verdict == RIGHT:
@@ -168,7 +191,7 @@ def _as_where(claim: Claim, difference: Dim, condition: Words) -> Words:
     return say("{condition}, as where {equations}", condition=condition, equations=equations)
 
 
-def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Fraction]) -> Words:
+def _only_where(claim: Claim, equal: list[str], in_catalog: dict[str, Beside]) -> Words:
     """Return the claim's condition on fields if, of `in_catalog`,
     it holds for just the models in `equal`.
     """
@@ -256,40 +279,51 @@ def _zero_somewhere(difference: Dim) -> bool:
     return False
 
 
-def _in_catalog(claim: Claim) -> dict[str, Fraction]:
-    """Compute (stated - exact) / exact by model, for the models that the statement is about."""
-    options = claim.options
-    found = {}
+def _in_catalog(claim: Claim, truth: sympy.Expr) -> dict[str, Beside]:
+    """Compute the part and both formulas by model, for the models that the statement is about."""
+    options, found = claim.options, {}
     for entry, spec in parts.models():
-        if not AMONG[options["among"]](entry, spec):
-            continue
-        sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
-        truth = value(spec, options["part"])
-        found[entry.id] = Fraction(Fraction(evaluated(options["formula"], sizes)) - truth, truth)
+        if AMONG[options["among"]](entry, spec):
+            sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
+            named = legend.sympy_symbols(sizes)
+            found[entry.id] = Beside(
+                count=value(spec, options["part"]),
+                exact=value_at(truth, {named[name]: n or 0 for name, n in sizes.items()}),
+                stated=Fraction(evaluated(options["formula"], sizes)),
+            )
     return found
 
 
-def _farthest(in_catalog: dict[str, Fraction]) -> Words:
-    low, high = (pick(in_catalog, key=lambda m: in_catalog[m]) for pick in (min, max))
+def _farthest(in_catalog: dict[str, Beside]) -> Words:
+    off = {name: one.off for name, one in in_catalog.items() if one.is_counted_so}
     ends = [
-        say("by {percent} for {model}", percent=_off(in_catalog[m]), model=m)
-        for m in dict.fromkeys((low, high))
-        if in_catalog[m]
+        say("by {percent} for {model}", percent=_percent(off[m]), model=m)
+        for m in dict.fromkeys(pick(off, key=lambda m: off[m]) for pick in (min, max) if off)
+        if off[m]
     ]
-    return say("; it is off {ends}", ends=listed(ends, " and ")) if ends else ""
+    if not ends:
+        return ""
+    joined = listed(ends, " and ")
+    if len(off) == len(in_catalog):
+        return say("; it is off {ends}", ends=joined)
+    return say(
+        "; of the {n} that the exact formula counts, it is off {ends}", n=len(off), ends=joined
+    )
 
 
-def _off(ratio: Fraction) -> str:
+def _percent(ratio: Fraction) -> str:
     return relative(ratio.numerator, ratio.denominator)
 
 
-def _told(in_catalog: dict[str, Fraction]) -> list[Words]:
-    equal = [name for name, ratio in in_catalog.items() if ratio == 0]
+def _told(in_catalog: dict[str, Beside], equal: list[str]) -> list[Words]:
     lines: list[Words] = [
         say("equal in the catalog: {models}", models=listed(equal or [say("none")]))
     ]
-    others = sorted((name for name in in_catalog if name not in equal), key=lambda n: in_catalog[n])
-    if others:
-        told = listed(f"{name} {_off(in_catalog[name])}" for name in others)
+    off = {m: one.off for m, one in in_catalog.items() if one.is_counted_so and m not in equal}
+    if off:
+        told = listed(f"{m} {_percent(off[m])}" for m in sorted(off, key=lambda m: off[m]))
         lines.append(say("stated less exact, of exact: {models}", models=told))
+    more = [m for m, one in in_catalog.items() if not one.is_counted_so and m not in equal]
+    if more:
+        lines.append(say("counted by another formula: {models}", models=listed(more)))
     return lines

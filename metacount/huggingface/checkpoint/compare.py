@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.formats import APART, INTEGERS, Unpacked, Weight, unpack
+from metacount.huggingface.checkpoint.formats import (
+    APART,
+    INTEGERS,
+    WORD,
+    Quantization,
+    Unpacked,
+    Weight,
+    unpack,
+)
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
 from metacount.huggingface.checkpoint.prediction import by_kind, is_prediction, prediction_layers
@@ -78,9 +86,8 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Every parameter is stored in its shape, and every other tensor is explained."""
-        unexplained = self.extra_of(UNEXPLAINED)
-        return not (self.missing or self.differs or self.not_comparable or unexplained)
+        """No tensor that can be compared differs, is missing or is unexplained."""
+        return not (self.missing or self.differs or self.extra_of(UNEXPLAINED))
 
     def extra_of(self, kind: str) -> tuple[Extra, ...]:
         """Return the extra tensors of one kind."""
@@ -103,7 +110,6 @@ class Comparison:
             f"{list(differs.module)} in the module"
             for differs in self.differs
         ]
-        lines += [f"{name}: not comparable: {why}" for name, why in self.not_comparable.items()]
         return tuple(lines)
 
     def to_dict(self) -> Json:
@@ -123,6 +129,7 @@ class Comparison:
             "formats": dict(self.formats),
             "extra": extras,
             "prediction": self.prediction,
+            "not_comparable": dict(self.not_comparable),
             "differences": list(self.differences()),
         }
 
@@ -132,27 +139,30 @@ def compare(
     tensors: Iterable[StoredTensor],
     *,
     convert: Convert | None = None,
-    bits: int | None = None,
+    quantization: Quantization | None = None,
 ) -> Comparison:
     """Lay the stored tensors beside the module's.
 
     `convert` turns stored names and shapes into the module's, as transformers does on loading;
-    without it, a common prefix and experts stored one by one are all that is bridged. `bits` is
-    what the config says of a packed format that does not show it.
+    without it, a common prefix and experts stored one by one are all that is bridged.
+    `quantization` is what the config says of a packed format that does not show it. Of a module
+    with a tensor that cannot be read nothing is judged.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
-    unpacked = unpack(by_name.values(), bits=bits)
+    unpacked = unpack(by_name.values(), quantization)
     weights = unpacked.weights if convert is None else convert(unpacked.weights)
     names = Names(module, weights)
     arrived = fold([names.renamed(weight) for weight in weights], names.known)
     sides = _Sides(module, names, arrived)
+    missing = sides.missing()
     extra = sides.extra + _scales(unpacked, by_name)
+    same = sides.same.values()
     return Comparison(
         prefix=names.said,
         same=tuple(sides.same),
-        per_expert=tuple(w for w in sides.same.values() if len(w.sources) > 1 and w.how != APART),
-        packed=tuple(w for w in sides.same.values() if w.packed),
-        missing=tuple(name for name in module.parameters if name not in sides.found),
+        per_expert=tuple(w for w in same if len(w.sources) > 1 and APART not in w.how),
+        packed=tuple(w for w in same if w.packed),
+        missing=missing,
         extra=tuple(extra),
         differs=tuple(sides.differs),
         not_comparable=sides.not_comparable,
@@ -185,6 +195,25 @@ class _Sides:
         for weight in sorted(arrived, key=lambda weight: weight.name in module.tied):
             self._put(weight)
 
+    def missing(self) -> tuple[str, ...]:
+        """List the module's parameters that are not stored.
+
+        What is missing or unexplained in a module with a tensor that cannot be read is not
+        comparable either: it may be that tensor, or belong to its format.
+        """
+        absent = [name for name in self.module.parameters if name not in self.found]
+        unread = [name.split(".") for name in self.not_comparable]
+        inside = {".".join(steps[:n]) for steps in unread for n in range(1, len(steps))}
+        owners = {".".join(steps[:-1]) for steps in unread}
+        for name in absent:
+            if name.rpartition(".")[0] in inside:
+                self.not_comparable[name] = "stored in a format not known"
+        for extra in self.extra[:]:
+            if extra.kind == UNEXPLAINED and extra.name.rpartition(".")[0] in owners:
+                self.extra.remove(extra)
+                self.not_comparable[extra.name] = "beside a tensor in a format not known"
+        return tuple(name for name in absent if name not in self.not_comparable)
+
     def _put(self, weight: Weight) -> None:
         name = self.module.tied.get(weight.name, weight.name)
         wanted = self.module.parameters.get(name)
@@ -213,8 +242,15 @@ class _Sides:
                 )
         else:
             fits = weight.shape == wanted or (weight.packed and _turned(weight.shape) == wanted)
+            padding = 0
+            if weight.packed and wanted and weight.shape[:-1] == wanted[:-1]:
+                padding = weight.shape[-1] - wanted[-1]
             if not fits and weight.dtype in INTEGERS and not weight.packed:
                 self.not_comparable[name] = f"stored as {weight.dtype} in a format not known"
+            elif 0 < padding < WORD:  # a word is filled up: the header does not say how far
+                self.not_comparable[name] = (
+                    f"{weight.how}: {weight.shape[-1]} values a row at most, {wanted[-1]} here"
+                )
             elif not fits:
                 self.differs.append(ShapeDifference(name=name, stored=weight.shape, module=wanted))
         if fits:
@@ -222,11 +258,12 @@ class _Sides:
         self.params += n_values
 
     def _put_extra(self, weight: Weight, kind: str) -> None:
-        if kind == UNEXPLAINED and (weight.n_values is None or weight.dtype in INTEGERS):
+        n_values = weight.n_values
+        unknown_integers = weight.dtype in INTEGERS and not weight.packed
+        if n_values is None or (kind == UNEXPLAINED and unknown_integers):
             how = weight.how or f"stored as {weight.dtype} in a format not known"
             self.not_comparable[weight.name] = how
             return
-        n_values = weight.n_values or 0
         n_tensors = len(weight.sources)
         self.extra.append(
             Extra(name=weight.name, kind=kind, n_values=n_values, n_tensors=n_tensors)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 WORD = 32  # bits of the integers into which GPTQ, AWQ and compressed-tensors pack
 
@@ -20,6 +23,7 @@ WORDS = ("I32", "U32")
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 
 # Tensors that stand beside a packed weight, by its format.
+BESIDE_MLX = ("scales", "biases")
 BESIDE_QWEIGHT = ("qzeros", "scales", "g_idx")
 BESIDE_WEIGHT_PACKED = (
     "weight_scale",
@@ -77,16 +81,64 @@ Stored = dict[str, StoredTensor]
 Found = tuple[Weight, str, list[str]]  # the weight, its format, the tensors beside it
 
 
-def unpack(tensors: Iterable[StoredTensor], *, bits: int | None = None) -> Unpacked:
+class Packing(NamedTuple):
+    """Bits of a packed value, and how many values share a scale; None where it is not said."""
+
+    bits: int | None = None
+    group_size: int | None = None
+
+
+@frozen
+class Quantization:
+    """What a config says of its packed weights: of all, and of those of single modules (MLX)."""
+
+    packing: Packing
+    by_module: dict[str, Packing]
+
+
+def quantization_of(config: Json) -> Quantization:
+    """Read the quantization_config of a config or of its text model.
+
+    compressed-tensors has bits and group size in config_groups, MLX (and GPTQ) at the top, and
+    MLX those of single modules under their names.
+
+    >>> quantization_of({"quantization_config": {"bits": 4, "group_size": 64}}).packing
+    Packing(bits=4, group_size=64)
+    """
+    parts = [part for part in (config, *config.values()) if isinstance(part, dict)]
+    said = next((q for p in parts if isinstance(q := p.get("quantization_config"), dict)), {})
+    groups = said.get("config_groups")
+    if not isinstance(groups, dict):
+        modules = {k: _packing(v, "bits") for k, v in said.items() if isinstance(v, dict)}
+        return Quantization(packing=_packing(said, "bits"), by_module=modules)
+    weights = [group.get("weights") for group in groups.values() if isinstance(group, dict)]
+    packings = {_packing(weight, "num_bits") for weight in weights if weight is not None}
+    # which group a module is in is said by patterns of names, which are not run
+    columns = [{packing[i] for packing in packings} for i in range(2)]
+    agreed = (values.pop() if len(values) == 1 else None for values in columns)
+    return Quantization(packing=Packing(*agreed), by_module={})
+
+
+def _packing(said: object, bits: str) -> Packing:
+    """Read two whole numbers; None for what is none."""
+    if not isinstance(said, dict):
+        return Packing()
+    numbers = [said.get(name) for name in (bits, "group_size")]
+    return Packing(*(n if type(n) is int and 0 < n <= 2**20 else None for n in numbers))
+
+
+def unpack(tensors: Iterable[StoredTensor], quantization: Quantization | None = None) -> Unpacked:
     """Find what the stored tensors hold.
-    `bits` is the config's, for a format that does not show it.
+
+    `quantization` is what the config says, for a format that does not show it.
     """
     stored = {tensor.name: tensor for tensor in tensors}
+    said = quantization or Quantization(packing=Packing(), by_module={})
     weights: dict[str, Weight] = {}
     scales: dict[str, str] = {}
     formats: dict[str, int] = {}
     for tensor in stored.values():
-        found = _in_a_format(tensor, stored, bits)
+        found = _in_a_format(tensor, stored, said)
         if found is None:
             continue
         weights[tensor.name], style, beside = found
@@ -122,12 +174,15 @@ def _weight(
     )
 
 
-def _in_a_format(tensor: StoredTensor, stored: Stored, bits: int | None) -> Found | None:
+def _in_a_format(tensor: StoredTensor, stored: Stored, quantization: Quantization) -> Found | None:
     stem, _, leaf = tensor.name.rpartition(".")
+    packing = quantization.by_module.get(stem, quantization.packing)
     if leaf == "qweight" and f"{stem}.scales" in stored and tensor.dtype in WORDS:
         return _gptq_or_awq(tensor, stem, stored)
     if leaf == "weight_packed" and f"{stem}.weight_scale" in stored:
-        return _compressed(tensor, stem, stored, bits)
+        return _compressed(tensor, stem, stored, packing)
+    if leaf == "weight" and f"{stem}.scales" in stored and tensor.dtype == "U32":
+        return _mlx(tensor, stem, stored, packing)
     if leaf.endswith("_blocks") and f"{tensor.name.removesuffix('_blocks')}_scales" in stored:
         return _mxfp4_blocks(tensor, stored)
     if f"{tensor.name}.absmax" in stored:
@@ -175,21 +230,29 @@ def _whole(total: int, parts: int) -> int:
     return total // parts if total % parts == 0 else 0
 
 
-def _compressed(tensor: StoredTensor, stem: str, stored: Stored, bits: int | None) -> Found:
-    """Read a weight of compressed-tensors:
-    words [out, in·bits/32], whose bits the config says; or NVFP4.
+def _compressed(tensor: StoredTensor, stem: str, stored: Stored, packing: Packing) -> Found:
+    """Read a weight of compressed-tensors: words [out, in·bits/32], whose bits the config says, the
+    last one of a row filled up; scales [out, groups]. Or NVFP4, or MXFP4 with scales in bytes.
     """
     beside = _present(stem + ".", BESIDE_WEIGHT_PACKED, stored)
-    name = f"{stem}.weight"
-    found = _fp4(tensor, stored[f"{stem}.weight_scale"])
+    name, scale = f"{stem}.weight", stored[f"{stem}.weight_scale"]
+    bits, group = packing
+    if scale.dtype == "U8" and packing == (4, 32):
+        scale = scale._replace(dtype="F8_E8M0")
+    found = _fp4(tensor, scale)
     if found is not None:
         shape, style = found
         return _weight(tensor, name, shape, style, packed=True), style, beside
     style = "compressed-tensors"
     words: Shape | None = None
-    if tensor.dtype in WORDS and bits and tensor.shape and _whole(tensor.shape[-1] * WORD, bits):
-        words = (*tensor.shape[:-1], tensor.shape[-1] * WORD // bits)
-    how = f"{style}, {bits} bits" if words else f"{style}, bits not known from the header"
+    if tensor.dtype in WORDS and bits in (1, 2, 4, 8) and tensor.shape:
+        per_word = WORD // bits
+        most = tensor.shape[-1] * per_word
+        n_in = most
+        if group is not None and len(scale.shape) > 1:
+            n_in = scale.shape[-1] * group
+        words = (*tensor.shape[:-1], n_in) if most - per_word < n_in <= most else None
+    how = f"{style}, {bits} bits" if words else f"{style}, bits not known from header and config"
     return _weight(tensor, name, words, how, packed=True), style, beside
 
 
@@ -203,6 +266,18 @@ def _fp4(tensor: StoredTensor, scale: StoredTensor) -> tuple[Shape, str] | None:
     if not tensor.shape or not scale.shape or 2 * tensor.shape[-1] != scale.shape[-1] * group:
         return None
     return (*tensor.shape[:-1], 2 * tensor.shape[-1]), style
+
+
+def _mlx(tensor: StoredTensor, stem: str, stored: Stored, packing: Packing) -> Found:
+    """Read a weight of MLX: words [.., out, in·bits/32], scales [.., out, in/group_size]."""
+    scales, (bits, group) = stored[f"{stem}.scales"].shape, packing
+    shape: Shape | None = None
+    if bits and group and scales and tensor.shape and scales[:-1] == tensor.shape[:-1]:
+        n_in = scales[-1] * group
+        shape = (*scales[:-1], n_in) if tensor.shape[-1] * WORD == n_in * bits else None
+    how = f"MLX, {bits} bits" if shape else "MLX, bits not known from header and config"
+    beside = _present(stem + ".", BESIDE_MLX, stored)
+    return _weight(tensor, tensor.name, shape, how, packed=True), "MLX", beside
 
 
 def _mxfp4_blocks(tensor: StoredTensor, stored: Stored) -> Found | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,9 @@ from metacount.errors import shown
 from metacount.formats.gguf import ARCHITECTURE
 from metacount.formats.gguf_header import Header, read_header
 from metacount.huggingface.checkpoint.compare import Convert
-from metacount.huggingface.checkpoint.formats import APART, Weight
+from metacount.huggingface.checkpoint.formats import Weight
 from metacount.huggingface.checkpoint.header import StoredTensor
+from metacount.huggingface.checkpoint.names import join_stacks
 from metacount.huggingface.checkpoint.witness import CheckpointReport, join
 
 if TYPE_CHECKING:
@@ -81,25 +81,7 @@ def gguf_conversion(module: nn.Module, header: Header) -> Convert:
             else:
                 done.append(weight._replace(name=theirs.get(weight.name, weight.name)))
         for target, pieces in stacks.items():
-            done += _joined(target, [pieces[place] for place in sorted(pieces)])
+            done += join_stacks(target, [pieces[place] for place in sorted(pieces)])
         return done
 
     return convert
-
-
-def _joined(target: str, pieces: list[Weight]) -> list[Weight]:
-    """Join the pieces of a stack of experts: [E, m, d] over [E, m, d] -> [E, 2m, d]."""
-    shapes = [piece.shape for piece in pieces if piece.shape is not None]
-    first = shapes[0]
-    if len(first) != 3 or any(shape != first for shape in shapes):
-        return pieces
-    shape = (first[0], sum(shape[1] for shape in shapes), first[2])
-    return [
-        pieces[0]._replace(
-            name=target,
-            shape=shape,
-            n_values=math.prod(shape),
-            sources=tuple(source for piece in pieces for source in piece.sources),
-            how=APART if len(pieces) > 1 else "",
-        )
-    ]

@@ -5,11 +5,12 @@ Two ways of storing are bridged: a prefix that one side has, and experts stored 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.formats import Weight
+from metacount.huggingface.checkpoint.formats import APART, Weight
 from metacount.huggingface.checkpoint.header import Shape
 
 if TYPE_CHECKING:
@@ -122,13 +123,20 @@ def _prefixes(module: ModuleTensors, stored: Sequence[str]) -> list[tuple[str, s
 
 
 def fold(weights: Sequence[Weight], known: set[str]) -> list[Weight]:
-    """Join experts stored one by one into the fused tensors [E, ..] that the module has.
+    """Join experts stored one by one, or in stacks, into the fused tensors [E, ..] of the module.
 
     gate [m, d] over up [m, d] -> [2m, d] for each expert; only where all are there in one shape.
     """
     groups: dict[str, dict[tuple[int, int], Weight]] = {}
+    stacks: dict[str, dict[int, Weight]] = {}
     rest: list[Weight] = []
     for weight in weights:
+        *stem, owner, matrix, leaf = ["", "", *weight.name.split(".")]
+        if (owner, leaf) == ("switch_mlp", "weight") and matrix in FUSED:  # MLX: [E, ..] each
+            joined, part = FUSED[matrix]
+            if (name := ".".join([*stem[2:], "experts", joined])) in known:
+                stacks.setdefault(name, {})[part] = weight
+                continue
         place = _expert_place(weight.name, known)
         if place is None:
             rest.append(weight)
@@ -138,7 +146,27 @@ def fold(weights: Sequence[Weight], known: set[str]) -> list[Weight]:
     for target, pieces in groups.items():
         fused = _fused(target, pieces)
         rest += pieces.values() if fused is None else [fused]
+    for target, stack in stacks.items():
+        rest += join_stacks(target, [stack[part] for part in sorted(stack)])
     return rest
+
+
+def join_stacks(target: str, pieces: list[Weight]) -> list[Weight]:
+    """Join the stacks of all experts' matrices: [E, m, d] over [E, m, d] -> [E, 2m, d]."""
+    first = pieces[0].shape
+    if any(piece.shape != first for piece in pieces) or (first is not None and len(first) != 3):
+        return pieces
+    shape = None if first is None else (first[0], len(pieces) * first[1], first[2])
+    apart = APART if len(pieces) > 1 else ""
+    return [
+        pieces[0]._replace(
+            name=target,
+            shape=shape,
+            n_values=None if shape is None else math.prod(shape),
+            sources=tuple(source for piece in pieces for source in piece.sources),
+            how=", ".join(filter(None, (apart, pieces[0].how))),
+        )
+    ]
 
 
 def _expert_place(name: str, known: set[str]) -> tuple[str, int, int] | None:

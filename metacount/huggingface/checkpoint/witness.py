@@ -280,12 +280,12 @@ def _said(comparison: Comparison) -> list[str]:
         said.append(
             f"+{_n(n_values, 'value')} of {_n(sum(extra.n_tensors for extra in extras), what)}"
         )
-    faults = (
-        ("missing", comparison.missing),
-        ("of another shape", comparison.differs),
-        ("not comparable", comparison.not_comparable),
-    )
+    faults = (("missing", comparison.missing), ("of another shape", comparison.differs))
     said += [f"{_n(len(names), 'tensor')} {fault}" for fault, names in faults if names]
+    if unread := comparison.not_comparable:
+        name, why = next(iter(unread.items()))
+        first = f"{shown(name)}: {why}"
+        said.append(f"no opinion: {_n(len(unread), 'tensor')} not comparable, {first}")
     return [*said, *said_besides(comparison.prediction)]
 
 

@@ -110,7 +110,9 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
     """Compute `rotary_dim` for a share of the head; None when it is all of it."""
     if factor > 1:
         raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
-    width = int(head_dim * factor)
+    above, below = factor.as_integer_ratio()
+    # a half or a quarter in whole numbers: a head_dim that is a letter stays one
+    width = head_dim * above // below if below <= 64 else int(head_dim * factor)
     if width < 2:
         raise SpecError(
             "partial_rotary_factor",

@@ -105,12 +105,13 @@ def config_class(model_type: object) -> type[PreTrainedConfig]:
 
 
 def choose_class(
-    model_type: str, architectures: object, *, remote: bool
+    model_type: str, architectures: object, *, remote: bool, unread: str = ""
 ) -> tuple[type[PreTrainedModel], str]:
     """Choose the module class for a config and give the reason, in words.
 
     `remote` says that the config has its own code (`auto_map`): a class that only this code knows
-    is then replaced by transformers' own for the type.
+    is then replaced by transformers' own for the type. `unread` says which keys that one would not
+    read, where it would not: to count it instead is then no advice.
     """
     if architectures is not None:
         named = architectures[:1] if isinstance(architectures, list) else [architectures]
@@ -133,7 +134,7 @@ def choose_class(
                     "architectures",
                     f"names no model of transformers {version()}",
                     named[0],
-                    f"remove it to count {chosen.__name__}",
+                    unread or f"remove it to count {chosen.__name__}",
                 )
             return chosen, f"{reason}; {str(named[0])[:80]} is remote code"
     return _by_type(model_type)

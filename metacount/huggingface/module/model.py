@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import torch
 from torch import nn
 
-from metacount.errors import SpecError
+from metacount.errors import SpecError, shown_name
+from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number, same
 from metacount.huggingface.config.limits import checked_config
 from metacount.huggingface.module.classes import (
     MAPPINGS,
@@ -24,8 +26,10 @@ from metacount.huggingface.module.classes import (
     version,
 )
 from metacount.measure.others.quiet import quiet
+from metacount.measure.others.roles import text_config
 from metacount.measure.others.transformers_private import use_eager_attention
 from metacount.measure.torch_private import put_tensor, tensors_of
+from metacount.spec.flat import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +46,25 @@ MAX_MODULES = 250_000
 
 # Registered for a composite config, though they are built from its decoder's.
 DECODER_PART = frozenset(["MusicgenForCausalLM", "MusicgenMelodyForCausalLM"])
+
+# The spellings of each size, those of our fields that count the same thing together.
+SIZES = {
+    fields: frozenset(n for f in fields.split() for n in (f, *FIELDS[f].elsewhere)) - HARMLESS
+    for fields in (
+        "d_model",
+        "n_layers n_encoder_layers",
+        "n_heads",
+        "n_kv_heads",
+        "vocab_size",
+        "d_ff",
+        "d_ff_expert",
+        "d_ff_shared",
+        "n_experts",
+        "n_shared_experts",
+        "top_k",
+    )
+}
+PREDICTION_COUNTS = FIELDS["n_mtp_layers"].elsewhere
 
 SMALL = os.path.join(os.path.dirname(__file__), "small_configs.json")
 
@@ -103,21 +126,152 @@ def chosen_class(
         notes += (f"a small config kept for this type: {small_configs()[source]['why']}",)
     with _quiet():
         config_type = config_class(model_type)
-        chosen, reason = choose_class(model_type, architectures, remote=bool(data.get("auto_map")))
         config = _made(config_type.__name__, lambda: config_type(**checked))
-        config, note = _config_for(chosen, config, model_type)
+        keys = _unread_keys(config, checked)
+        more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+        unread = f"{config_type.__name__} has no field for {', '.join(keys[:8])}{more}"
+        unread = unread if keys else ""
+        remote = bool(data.get("auto_map"))
+        chosen, reason = choose_class(model_type, architectures, remote=remote, unread=unread)
+        added = (unread, _prediction_modules(config))
+        config, note = _config_for(chosen, config, model_type, unread)
         use_eager_attention(config)
     choice = ClassChoice(
         model_type=model_type,
         class_name=chosen.__name__,
         reason=reason,
-        notes=(*notes, *([note] if note else [])),
+        notes=(*notes, *(text for text in (note, *added) if text)),
     )
     return chosen, config, choice
 
 
+def _unread_keys(config: PreTrainedConfig, data: Json, path: str = "") -> list[str]:
+    """List the keys of a config, and of those inside it, that its class has no field for.
+
+    A size that is what was built is not listed. Raises `SpecError` for one that is not.
+    """
+    unread: list[str] = []
+    parts = _parts(config, path)
+    text = {path: config} | {p: part for p, part in parts.items() if part is text_config(config)}
+    for key, value in data.items():
+        part, name = _value(config, key), path + shown_name(key)
+        if isinstance(value, dict) and _is_config(part):
+            unread += _unread_keys(part, value, f"{name}.")
+        elif (
+            value is None
+            or _is_field(config, key)
+            or key not in vars(config)  # its class has read and dropped it
+            or key in HARMLESS
+            or key in PREDICTION_COUNTS
+            or any(same(value, neutral) for neutral in NEUTRAL.get(key, ()))
+            or (same(value, part) and key in _own_attributes(type(config)))
+        ):
+            continue
+        elif isinstance(value, dict):
+            if SIZES["vocab_size"].intersection(value):  # a language model
+                for inner, size in value.items():
+                    _is_built(parts, inner, size, f"{name}.{shown_name(inner)}")
+            unread.append(name)
+        elif not _is_built(text, key, value, name):
+            unread.append(name)
+    return unread
+
+
+def _parts(config: PreTrainedConfig, path: str) -> dict[str, PreTrainedConfig]:
+    """Find a config and those inside it, by the path before their keys."""
+    parts = {path: config}
+    for name, part in vars(config).items():
+        if _is_config(part):
+            parts |= _parts(part, f"{path}{name}.")
+    return parts
+
+
+def _is_config(part: object) -> TypeGuard[PreTrainedConfig]:
+    return dataclasses.is_dataclass(part) and hasattr(part, "attribute_map")
+
+
+def _own_attributes(kind: type[PreTrainedConfig]) -> frozenset[str]:
+    """Find what a config class sets beside its fields: it is in each file that was saved by it."""
+    try:
+        return frozenset(vars(kind()))
+    except Exception:  # one that has no defaults
+        return frozenset()
+
+
+def _is_field(config: PreTrainedConfig, key: str) -> bool:
+    kind = type(config)
+    return (
+        hasattr(kind, key)
+        or key in kind.attribute_map
+        or any(key == field.name for field in dataclasses.fields(kind))
+    )
+
+
+def _value(config: PreTrainedConfig, key: str) -> object:
+    try:
+        return getattr(config, key, None)
+    except Exception:  # one that has a value for each layer
+        return None
+
+
+def _is_built(parts: dict[str, PreTrainedConfig], key: str, value: object, name: str) -> bool:
+    """Tell whether a value that no class reads is a size, and what was built by another key.
+
+    Raises `SpecError` where something else was built.
+    """
+    kinds = [kind for kind in SIZES if key in SIZES[kind]]
+    if not kinds or not is_number(value):
+        return False
+    built: dict[int, str] = {}
+    lacking = False
+    for kind in kinds:
+        sizes = _sizes(parts, kind)
+        lacking = lacking or not sizes
+        if not sizes and kind == "n_kv_heads":
+            sizes = _sizes(parts, "n_heads")  # as many as queries have
+        if not sizes and kind == "n_experts":
+            sizes = {0: "no experts", 1: ""}  # a feed-forward without experts
+        if not sizes:
+            return False  # what it may mean was not built by any key
+        built |= sizes
+    if value in built:
+        return True
+    fields = {field: size for size, field in built.items() if field}
+    sizes_built = ", ".join(f"{field} {size}" if size else field for field, size in fields.items())
+    raise SpecError(
+        name,
+        f"is not read by {type(next(iter(parts.values()))).__name__}, which builds {sizes_built}",
+        value,
+        "transformers has no class of this type that reads it"
+        if lacking
+        else f"write it as {' or '.join(fields)}",
+    )
+
+
+def _sizes(parts: dict[str, PreTrainedConfig], kind: str) -> dict[int, str]:
+    """Find what parts of a config say of one size: the field of each value."""
+    sizes: dict[int, str] = {}
+    for path, part in parts.items():
+        for field in sorted(SIZES[kind]):
+            size = _value(part, field) if _is_field(part, field) else None
+            if isinstance(size, int):
+                sizes.setdefault(size, path + field)
+    return sizes
+
+
+def _prediction_modules(config: PreTrainedConfig) -> str:
+    """Say which prediction modules a config declares: no class has them among its layers."""
+    for part in reversed(_parts(config, "").values()):
+        for name in PREDICTION_COUNTS:
+            count = _value(part, name)
+            if isinstance(count, int) and count > 0:
+                modules = "module" if count == 1 else "modules"
+                return f"without the {count} multi-token-prediction {modules} of {name}"
+    return ""
+
+
 def _config_for(
-    chosen: type[PreTrainedModel], config: PreTrainedConfig, model_type: str
+    chosen: type[PreTrainedModel], config: PreTrainedConfig, model_type: str, unread: str
 ) -> tuple[PreTrainedConfig, str]:
     """Choose the config that the class takes:
     for a text class of a composite type, the text part.
@@ -136,7 +290,7 @@ def _config_for(
         "architectures",
         f"does not go with model_type: it takes a {wants.__name__}",
         chosen.__name__,
-        "remove architectures",
+        unread or "remove architectures",
     )
 
 

@@ -50,7 +50,7 @@ def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None
     roles = Roles(modules)
     roles.routed = routing(modules)[0]
     try:
-        counted, _, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
+        counted, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
     except Exception as error:  # likewise: the parameters still stand
         return None, f"prediction modules not run: {' '.join(str(error).split())[:160]}"
     return sum(counted.by_role().values()) - counted.idle(), ""

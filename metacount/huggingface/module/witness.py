@@ -68,6 +68,9 @@ def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -
     figures["params"] = found.params
     figures["active_params"] = found.active_params
     figures["active_params_no_embed"] = found.no_embed
+    if found.text_params != found.params:
+        figures["text_params"] = found.text_params
+        figures["text_active_params"] = found.text_active_params
     parts["by_role"], parts["active_by_role"] = found.by_role, found.active_by_role
     parts["buffers"] = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
     details = [_who(choice), *_param_details(found)]
@@ -115,8 +118,9 @@ def _param_details(found: MeasuredParams) -> list[str]:
     said = []
     if found.text_params not in (None, found.params):
         said.append(
-            f"the text model has {exact(found.text_params)} of the parameters; FLOPs and "
-            "caches are of text alone, the other towers are not run"
+            f"the text model has {exact(found.text_params)} of the parameters (text_params); "
+            "FLOPs and caches are of text alone: the other towers, which active_params counts and "
+            "text_active_params does not, are not run"
         )
     others = {name: n for name, n in found.buffers.items() if name not in KNOWN_BUFFERS}
     if others:

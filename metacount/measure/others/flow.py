@@ -32,8 +32,8 @@ def foreign_steps(
     """
     roles = Roles(model)
     roles.routed = routing(model)[0]
-    counter, _, note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
-    assumed = (*sorted(counter.ordinary.assumed), *note)
+    counter, note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
+    assumed = (*sorted(counter.ordinary.assumed | counter.said), *note)
     return steps_of(counter.root, model, of_torch), assumed, counter.idle()
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +16,6 @@ from metacount.measure.others.fold import Folding, folded
 from metacount.measure.others.params import routing
 from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import Roles
-from metacount.measure.others.transformers_private import experts_as
 from metacount.measure.questions import NeedsData
 from metacount.measure.result import MeasuredFlops, MeasuredRun
 from metacount.spec import Workload
@@ -54,53 +52,48 @@ def measure_any_forward(
     """
     roles = Roles(model) if roles is None else roles
     roles.routed = routing(model)[0]
-    run, change, note = as_it_runs(model, lambda: _measured(model, workload, roles, fold))
-    if change == "float32":
+    run, note = as_it_runs(model, lambda: _measured(model, workload, roles, fold))
+    if note:
         run = run.halved()
     return dataclasses.replace(run, assumed=(*run.assumed, *note))
 
 
-def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, str, tuple[str, ...]]:
-    """Run `measure` under the first of `CHANGES` that works;
-    return its result, which one, and what to say.
+WIDENED = "run in float32: its code does not run in 16 bits"
+
+
+def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+    """Run `measure`, with the model in float32 where its code fails in 16 bits; say so then.
+
+    A run in float32 is right for FLOPs, and for bytes of caches once they are halved: for no other.
     """
-    first: RuntimeError | None = None
-    for change, note in CHANGES:
-        with changed(model, change):
-            try:
-                return measure(), change, note
-            except NeedsData:
-                raise
-            except RuntimeError as error:
-                first = first or error
-    assert first is not None
-    raise first
+    tensors = (*model.parameters(), *model.buffers())
+    dtypes = [t.dtype for t in tensors]
 
-
-# How a model is run, and what is said of it: as it is; with the experts' product in a form that
-# takes any width (a grouped product wants rows of 16 bytes; the FLOPs are the same); in float32,
-# where code mixes types.
-CHANGES = (
-    ("", ()),
-    ("batched_mm", ()),
-    ("float32", ("run in float32: its code does not run in 16 bits",)),
-)
-
-
-@contextmanager
-def changed(model: Any, change: str) -> Iterator[None]:
-    """Change the model as one of `CHANGES` says, until the block ends."""
-    both = (*model.parameters(), *model.buffers())
-    wider = [t for t in both if change == "float32" and t.dtype in SHORT]
-    dtypes = [t.dtype for t in wider]
-    with experts_as(model.config, "batched_mm" if change else None):
-        for tensor in wider:
-            tensor.data = tensor.data.float()
+    def attempt() -> T | RuntimeError:
         try:
-            yield
-        finally:
-            for tensor, dtype in zip(wider, dtypes, strict=True):
-                tensor.data = tensor.data.to(dtype)
+            return measure()
+        except NeedsData:
+            raise
+        except RuntimeError as error:
+            return error
+
+    found = attempt()
+    if dtypes != [t.dtype for t in tensors]:  # Switch's router widens itself where it first runs
+        found = attempt()
+    if not isinstance(found, RuntimeError):
+        return found, ()
+    short = [t for t in tensors if t.dtype in SHORT]
+    before = [t.dtype for t in short]
+    for tensor in short:
+        tensor.data = tensor.data.float()
+    try:
+        widened = attempt() if short else found
+    finally:
+        for tensor, dtype in zip(short, before, strict=True):
+            tensor.data = tensor.data.to(dtype)
+    if isinstance(widened, RuntimeError):
+        raise found
+    return widened, (WIDENED,)
 
 
 def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> MeasuredRun:
@@ -108,7 +101,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
     with folded(model, enabled=fold) as folding:
         run = Runner(model, workload, roles, kind, folding)
         prefill, cache = run.prefill()
-        assumed = prefill.ordinary.assumed
+        assumed = prefill.ordinary.assumed | prefill.said
         nothing = kind == "encoder" or cache is None or run.no_cache
         if nothing:
             return MeasuredRun(

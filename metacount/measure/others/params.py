@@ -59,6 +59,7 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
     routed, unknown = routing(model)
     by_role, active = dict.fromkeys(ROLES, 0), dict.fromkeys(ROLES, 0)
     unclaimed: list[str] = []
+    text, of_text = _text_tensors(model), [0, 0]
     for path, owner, tensor in distinct_tensors(model, roles):
         role = roles.role[id(owner)]
         if role is None:
@@ -67,6 +68,8 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
         by_role[key] += values
         chosen, n_experts = routed.get(id(tensor), (1, 1))
         active[key] += values // n_experts * chosen
+        if id(tensor) in text:
+            of_text = [of_text[0] + values, of_text[1] + values // n_experts * chosen]
     table = _lone_token_table(model)
     return MeasuredParams(
         by_role=by_role,
@@ -75,7 +78,8 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
         buffers=_buffers(model),
         unclaimed=tuple(unclaimed),
         unknown_routing=tuple(unknown),
-        text_params=_text_params(model),
+        text_params=of_text[0],
+        text_active_params=None if unknown else of_text[1],
     )
 
 
@@ -115,19 +119,21 @@ def _asked(module: nn.Module, question: str) -> nn.Module | None:
     return told(module, question) if hasattr(module, "config") else None
 
 
-def _text_params(model: nn.Module) -> int:
+def _text_tensors(model: nn.Module) -> set[int]:
+    """Return the ids of the text model's parameters, its head's included; all of a plain one."""
     config = getattr(model, "config", None)
-    text = text_config(config) if config is not None else config
-    if config is None or text is config:
-        return sum({id(p): p.numel() for p in model.parameters()}.values())
-    found: dict[int, int] = {}
-    for module in model.modules():
-        if getattr(module, "config", None) is text and hasattr(module, "post_init"):
-            found |= {id(p): p.numel() for p in module.parameters()}
+    text = text_config(config)
+    parts = [
+        module
+        for module in model.modules()
+        if getattr(module, "config", None) is text and hasattr(module, "post_init")
+    ]
     head = _asked(model, "get_output_embeddings")
-    if head is not None:
-        found |= {id(p): p.numel() for p in head.parameters()}
-    return sum(found.values())
+    if text is config:
+        parts = [model]
+    elif head is not None:
+        parts.append(head)
+    return {id(p) for module in parts for p in module.parameters()}
 
 
 def routing(model: nn.Module) -> tuple[dict[int, tuple[int, int]], list[str]]:

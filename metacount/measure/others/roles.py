@@ -129,16 +129,23 @@ class Roles:
             role = claim or above
         self.role[id(module)] = role
         mixes = any(_experts_of(child) is not None for child in module.children())
+        experts = _experts_of(module)
         for child_name, child in module.named_children():
             # Granite's shared expert stands beside the mixture, not in it
             shared = mixes and child_name == "shared_mlp"
-            self._walk(child, child_name, "moe" if shared else role)
+            self._walk(child, child_name, "moe" if shared or child is experts else role)
 
     def _words(self, module: nn.Module) -> list[str]:
         name = type(module).__name__
         stem = next((name[len(p) :] for p in self._family if name.startswith(p)), name)
         # LFM2's mixer is one word; other convolutions are stems and towers
         return [stem] if stem == SHORT_CONVOLUTION else words_of(stem)
+
+    def _mixes_tokens(self, module: nn.Module) -> bool:
+        """Tell whether a module that holds experts is a layer: attention stands beside them."""
+        roles = {_by_class(child, self._words(child)) for child in module.children()}
+        roles |= {ATTRIBUTES.get(name) for name, _ in module.named_children()}
+        return bool(roles & {"attention", "recurrent"})
 
     def _claim(self, module: nn.Module, name: str, above: str | None) -> str | None:
         if id(module) in self._towers:
@@ -155,7 +162,7 @@ class Roles:
             return "position" if where else "embedding"
         if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.BatchNorm1d):
             return "norm"
-        if _experts_of(module) is not None:
+        if _experts_of(module) is not None and not self._mixes_tokens(module):
             return "moe"
         if _is_model(module):
             return None

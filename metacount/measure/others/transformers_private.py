@@ -31,21 +31,6 @@ def attention_way(config: PreTrainedConfig) -> str:
     return way
 
 
-@contextmanager
-def experts_as(config: PreTrainedConfig, way: str | None) -> Iterator[None]:
-    """Run experts in a way of transformers' (`batched_mm`) inside; None leaves it as it is.
-
-    What the model's code changes it to meanwhile is undone too.
-    """
-    before = getattr(config, "_experts_implementation", None)
-    if way is not None:
-        config._experts_implementation = way
-    try:
-        yield
-    finally:
-        config._experts_implementation = before
-
-
 def type_check() -> tuple[dict[str, object], str, Callable[[str, object, type], None]] | None:
     """Find where huggingface_hub checks the type of a config's field:
     a namespace, a name, the function.

@@ -150,6 +150,7 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
+        loss_bytes=job.loss_bytes(spec.vocab_size or 0) if unit.last and spec.head else 0,
     )
 
 

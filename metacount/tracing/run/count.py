@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from metacount.frozen import frozen
 from metacount.measure.counter import FlopCounter
@@ -17,8 +18,7 @@ from metacount.measure.operators import flops_of
 from metacount.measure.others.cache import measure_cache
 from metacount.measure.others.flops import IDLE, CounterByClass
 from metacount.measure.others.fold import folded
-from metacount.measure.others.forward import Runner, kind_of
-from metacount.measure.others.forward import changed as run_as
+from metacount.measure.others.forward import Runner, as_it_runs, kind_of
 from metacount.measure.others.params import distinct_tensors, routing
 from metacount.measure.others.roles import Roles, role_name
 from metacount.measure.questions import Ordinary
@@ -68,6 +68,14 @@ class OneExpert(Ordinary):
         return 1
 
 
+class EveryExpert(Ordinary):
+    """Every expert of a list gets all tokens: all have gradients, of whose sizes alone is asked."""
+
+    @staticmethod
+    def _share(choices: int, experts: int) -> list[int]:
+        return [choices] * experts
+
+
 class WithSymbols(FlopCounter):
     """Counts with symbols for sizes, and not for ever."""
 
@@ -101,6 +109,24 @@ class WithSymbols(FlopCounter):
         if flops := flops_of(func, args, out):
             self.charge(func.overloadpacket, args, flops)
         return out
+
+
+class Counted(TorchFunctionMode):
+    """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Give an empty tensor of as many counts, or let torch."""
+        given = kwargs or {}
+        bins, x = given.get("bins"), args[0] if args else None
+        if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
+            return x.new_empty(bins)
+        return func(*args, **given)
 
 
 class _Counter(WithSymbols, CounterByClass):
@@ -188,18 +214,8 @@ def traced_forward(
         seq_len=sizes.new("S", seq_len),
         encoder_len=sizes.new("S_e", source_len),
     )
-    first: Exception | None = None
-    # batched products of experts first: the grouped one makes a number of how many there are
-    for way in ("batched_mm", "", "float32"):
-        try:
-            with run_as(model, way), sizes.tracing():
-                return _run(model, run, roles, sizes, decode, seconds)
-        except TooSlow:
-            raise
-        except Exception as error:  # somebody else's code: the first reason is given
-            first = first or error
-    assert first is not None
-    raise first
+    with sizes.tracing(), Counted():
+        return as_it_runs(model, lambda: _run(model, run, roles, sizes, decode, seconds))[0]
 
 
 def _run(

@@ -27,6 +27,7 @@ from metacount.tracing.run.build import (
 )
 from metacount.tracing.run.count import (
     Amounts,
+    EveryExpert,
     OneExpert,
     TracedRun,
     traced_forward,
@@ -34,10 +35,10 @@ from metacount.tracing.run.count import (
 )
 from metacount.tracing.run.patches import with_symbols
 from metacount.tracing.run.sizes import NotTraced, Sizes
-from metacount.tracing.run.source import IDLE, OF_PARAMS, As, Built, Way, apart
+from metacount.tracing.run.source import IDLE, OF_PARAMS, OF_TENSORS, As, Built, Way, apart
 from metacount.tracing.run.steps import measured_step, traced_step
 from metacount.tracing.solve.layers import places_by_name
-from metacount.training.others import BookByClass, foreign_program, said_of
+from metacount.training.others import BookByClass, foreign_program
 from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class TransformersTrace:
             with with_symbols(type(self._module)), self.sizes.tracing():
                 program = foreign_program(self._module, run, setup)
                 assert isinstance(program.book, BookByClass)
-                program.book.ordinary = OneExpert(run.seq_len - 1)
+                experts = EveryExpert if quantity.startswith(OF_TENSORS) else OneExpert
+                program.book.ordinary = experts(run.seq_len - 1)
                 amounts = traced_step(
                     program,
                     quantity,
@@ -116,8 +118,10 @@ class TransformersTrace:
                 )
             return amounts, tuple(sorted(program.book.ordinary.assumed))
 
-        (amounts, assumed), change, notes = as_it_runs(self._module, step)
-        return amounts, (*notes, *said_of(self._module, change), *assumed)
+        (amounts, assumed), widened = as_it_runs(self._module, step)
+        if widened and not quantity.partition(":")[0].endswith("flops"):
+            raise NotTraced(f"no form of bytes: {widened[0]}")
+        return amounts, (*widened, *assumed)
 
     def _run(self, seq_len: int, decode: bool) -> TracedRun:
         key = seq_len, decode
@@ -246,7 +250,10 @@ def _of_step(
         program = foreign_program(module, workload, setup)
         return measured_step(program, quantity, roles, by_operator=by_operator)
 
-    return as_it_runs(module, step)[0]
+    found, widened = as_it_runs(module, step)
+    if widened and not quantity.partition(":")[0].endswith("flops"):
+        raise NotTraced(f"no {quantity}: {widened[0]}")
+    return found
 
 
 def _roles(module: nn.Module, roles: Roles) -> dict[str, str]:

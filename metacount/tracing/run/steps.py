@@ -11,30 +11,26 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from metacount.measure.roles import ROLES
-from metacount.tracing.run.count import Amounts, WithSymbols
+from metacount.tracing.run.count import Amounts, Counted, WithSymbols
 from metacount.tracing.run.sizes import Sizes
 from metacount.training.counter import (
     BACKWARD,
     LOSS,
-    OPTIMIZER,
     RECOMPUTE,
     RoleBook,
     StepCounter,
 )
 from metacount.training.memory import Ledger
 from metacount.training.setup import setup_of
-from metacount.training.step import Step, measure_step
+from metacount.training.step import measure_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metacount.tracing.solve.layers import Place
     from metacount.training.counter import Made
-    from metacount.training.setup import Setup
     from metacount.training.step import Program
 
 MAX_OPERATORS = 30_000  # of a forward, a backward and an optimizer's step
@@ -48,24 +44,6 @@ class _Counter(WithSymbols, StepCounter):
     """Counts a step with symbols for sizes."""
 
     may_run = MAX_OPERATORS
-
-
-class _Counted(TorchFunctionMode):
-    """Rows are counted by expert where their number is a symbol, of which torch makes a number."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        """Give an empty tensor of as many counts, or let torch."""
-        given = kwargs or {}
-        bins, x = given.get("bins"), args[0] if args else None
-        if func is torch.histc and isinstance(bins, torch.SymInt) and isinstance(x, Tensor):
-            return x.new_empty(bins)
-        return func(*args, **given)
 
 
 def _with_symbols(sizes: Sizes) -> Made:
@@ -90,7 +68,10 @@ def shares(
     setup, name = setup_of(quantity), quantity.partition(":")[0]
     assert setup is not None  # a quantity of a step
     if name == "optimizer_bytes":
-        return _by_owner(_states(program, setup, made), roles)
+        state: Counter[str] = Counter()
+        for (path, _), size in measure_step(program, setup, made).optimizer_state.items():
+            state[path] += size
+        return _by_owner(state, roles)
     if name == "activation_bytes":
         found = measure_step(program, setup, made, last=LOSS)
         kept = found.counter.kept.items()
@@ -100,19 +81,6 @@ def shares(
         return _by_owner(found.gradients, roles)
     charged = found.counter.charged(PHASES[name])
     return [(getattr(one, by) or "other", one.module, flops) for one, flops in charged]
-
-
-def _states(program: Program, setup: Setup, made: Made) -> dict[str, int]:
-    """Measure what an optimizer keeps between steps, in bytes by parameter, from a step of it."""
-    found: Counter[str] = Counter()
-    with Step(program, setup) as step:
-        counter = made(RoleBook(), Ledger(), program.place_of)
-        with counter.watching(program.model), counter.during(OPTIMIZER):
-            step.updates.prepare()
-        for path, _, tensor in step.updates.state_of_each():
-            found[path] += tensor.untyped_storage().nbytes()
-        counter.ledger.close()
-    return dict(found)
 
 
 def _by_owner(held: dict[str, int], roles: dict[str, str]) -> list[Share]:
@@ -142,7 +110,7 @@ def traced_step(
     """Trace a quantity of a step that runs with symbols, by role (or operator) and layer."""
     by = "operator" if by_operator else "role"
     parts: Amounts = defaultdict(lambda: 0)
-    with _Counted():
+    with Counted():
         found = shares(program, quantity, roles, by, _with_symbols(sizes))
     for part, module, amount in found:
         parts[part, places.get(module)] += sizes.expr(amount)

@@ -18,7 +18,12 @@ from metacount.tracing.run.count import TooSlow, check_free
 from metacount.tracing.run.errors import OurError, is_of_that_code
 from metacount.tracing.run.sizes import NotTraced, Sizes, WrongHint, symbol
 from metacount.tracing.run.source import OF_PARAMS, Source, Trace, of_parameters
-from metacount.tracing.solve.constants import Reading, solved_layer_counts, solved_length
+from metacount.tracing.solve.constants import (
+    Reading,
+    solved_chunks,
+    solved_layer_counts,
+    solved_length,
+)
 from metacount.tracing.solve.layers import FEW, Law, Layout, Stack, law, layout
 from metacount.training.setup import setup_of
 
@@ -96,6 +101,31 @@ class Readings:
         made = Readings(measured, strict=self._strict)
         made.by_length = self.by_length
         return made
+
+    def of_any_number_of_chunks(self, quantity: str, here: Reading) -> Reading | None:
+        """Solve a form that was read at several chunks for how many there are."""
+        counts = {
+            c.lhs: int(c.rhs)
+            for c in here.domain
+            if isinstance(c, sympy.Eq) and c.rhs.is_Integer and symbol("S") in c.lhs.free_symbols
+            if isinstance(c.lhs, sympy.floor | sympy.ceiling)
+        }
+        if not counts or (number := max(counts.values())) < 2:
+            return None
+        count = next(expr for expr, n in counts.items() if n == number)
+        size = int(self._measured.value(sympy.together(count.args[0]).as_numer_denom()[1]))
+        others = (number - 1, number + 1, number + 2, number + 3)
+        lengths = {n: n * size - size // 2 for n in others if n > 1}
+
+        def read(change: dict[str, int]) -> Reading | None:
+            workload = of_length(self._measured.workload, change["S"])
+            measured = Measured(self._source, workload, self._measured.split)
+            try:
+                return Readings(measured, strict=self._strict)._first(quantity)
+            except NotTraced:
+                return None
+
+        return solved_chunks(here, count, number, lengths, read)
 
     def _read(self, quantity: str) -> Reading:
         return self._solved_length(quantity) if self.by_length else self._first(quantity)

@@ -91,6 +91,32 @@ def solved_length(read: Read) -> Reading | None:
     return own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
 
 
+def solved_chunks(
+    here: Reading, count: sympy.Expr, number: int, lengths: dict[int, int], read: Read
+) -> Reading | None:
+    """Solve the form of code that goes through chunks one by one for how many there are, `count`;
+    it was read at `number` of them, and is read at others (`lengths` has S for each).
+    """
+    letter = sympy.Symbol("chunks", integer=True, positive=True)
+
+    def at(change: dict[str, int]) -> Reading | None:
+        return read({"S": lengths[change[letter.name]]})
+
+    found = _from_readings(letter, number, here, ({letter.name: n} for n in lengths), at, 1)
+    if found is None:
+        return None
+    asked = (c.xreplace({letter: count}) for c in found.domain)
+    return found.but(
+        parts=tuple(
+            CodePart(role=p.role, expr=p.expr.subs(letter, count), layers=p.layers, where=p.where)
+            for p in found.parts
+        ),
+        domain=(*(c for c in asked if c != sympy.true), sympy.Ge(count, 2, evaluate=False)),
+        solved_for=here.solved_for,
+        least=here.least,
+    )
+
+
 def _from_readings(
     letter: sympy.Symbol,
     number: int,

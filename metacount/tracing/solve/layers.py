@@ -12,13 +12,14 @@ from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.measure.others.alike import LAYER_NUMBERS, PLAIN
 from metacount.measure.torch_private import parameters_of
-from metacount.tracing.run.sizes import symbol
+from metacount.tracing.run.sizes import SMALLEST, symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.
 TRIED = (4, 5, 6, 7, 8, 13, 9, 11)
 TRIES_KEPT = 6
 # More of them for laws that begin at some layer: a long pattern looks like one over few layers.
 TRIED_LONG = (9, 10, 11, 17, 19, 27, 29, 37)
+FAR = 108  # layers that show a pattern of up to 52 twice
 FEW = 7  # layers that every kind is among, it is hoped; whether it was is measured
 
 
@@ -111,13 +112,15 @@ class Law:
     """How many layers of a kind there are: `expr` in fields of the config where one was found.
 
     `confirmed` is at how many other numbers of layers it was tried; 0 where it is only the count.
-    `moved` are the fields that had other values there.
+    `moved` are the fields that had other values there; `alone`, that it is one field, and that with
+    other values of others the law may be another one.
     """
 
     expr: sympy.Expr
     count: int
     confirmed: int
     moved: frozenset[str] = frozenset()
+    alone: bool = False
 
 
 # path of a list of layers -> what can be told of each of them
@@ -148,7 +151,8 @@ def law(
     rest = {layers[i] for i in range(stack.length) if i not in indices}
     seen: list[tuple[dict[str, int], int]] = [(fields, count)]
     if kind.isdisjoint(rest):
-        for change in _changes(fields, stack.length):
+        far = [{name: FAR} for name, n in fields.items() if n == stack.length] if rest else []
+        for change in (*_changes(fields, stack.length), *far):
             found = _count(layout_at({**fields, **change}), stack.path, kind, rest)
             if found is not None:
                 seen.append(({**fields, **change}, found))
@@ -166,7 +170,32 @@ def law(
                 if all(_value(expr, at) == found for at, found in seen):
                     tried = len(seen) - 1
                     return Law(expr=expr, count=count, confirmed=tried, moved=frozenset(moved))
+        for name in (name for name, number in fields.items() if number == stack.length):
+            layers = (layout_at({**fields, name: FAR}) or {}).get(stack.path, ())
+            repeated = _repeated(name, [one in kind for one in layers])
+            own = [(at, n) for at, n in seen if {**at, name: fields[name]} == fields]
+            known = len(own) > 2 and all(one in kind or one in rest for one in layers)
+            if known and repeated is not None and all(_value(repeated, at) == n for at, n in own):
+                only, tried = frozenset([name]), len(own) - 1
+                return Law(expr=repeated, count=count, confirmed=tried, moved=only, alone=True)
     return Law(expr=sympy.Integer(count), count=count, confirmed=0)
+
+
+def _repeated(name: str, has: list[bool]) -> sympy.Expr | None:
+    """Count the layers of a kind where a pattern repeats, perhaps after a few layers that are
+    otherwise: of `has`, whether each layer is one, the shortest pattern that is there twice.
+
+    >>> _repeated("n", [True, False, False, True] * 20)
+    floor(n/4) + floor(n/4 + 3/4)
+    """
+    letter = symbol(name)
+    for first in range(SMALLEST + 1):
+        for period in range(1, (len(has) - first) // 2 + 1):
+            if has[first + period :] == has[first:-period]:
+                places = [i for i in range(first, first + period) if has[i]]
+                counts = (sympy.floor((letter + period - 1 - i) / period) for i in places)
+                return sympy.Add(sum(has[:first]), *counts)
+    return None
 
 
 def _changes(fields: dict[str, int], length: int) -> Iterator[dict[str, int]]:

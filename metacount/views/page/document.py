@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from metacount import __version__
 from metacount.errors import InputError
-from metacount.textbook.fingerprints import source_of, unix_lines
+from metacount.files import read_of_package
 from metacount.views.page.flow import flow_html
 from metacount.views.page.model_js import models_js
 from metacount.views.page.tree import tree_html
@@ -151,10 +151,7 @@ def _contents(sheets: Sequence[Worksheet]) -> str:
 
 
 def _inside(name: str) -> str:
-    found = source_of(f"views/page/{name}")  # from an archive, too
-    if found is None:
-        raise FileNotFoundError(name)
-    return unix_lines(found).decode()
+    return read_of_package(f"views/page/{name}").decode()
 
 
 def _hash(text: str) -> str:

@@ -13,6 +13,7 @@ from metacount.algebra.writing import in_letters
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM
+from metacount.textbook.proven import own_type
 from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
 from metacount.views.formula import MEANINGS, in_python
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.textbook.proof_record import Candidate, ProofCases
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
@@ -105,7 +105,9 @@ def _model(sheet: Worksheet) -> Json:
         else _formula("n_positions"),
         "chunked": _formula("window") if spec.window_kind == "chunked" and spec.window else None,
         "fixed": sheet.fixed,
-        "config": sheet.config,
+        "config": {f"config_{n}": v for n, v in sheet.config.items() if type(v) is int},
+        "given": list(sheet.config),
+        "ownType": own_type(sheet.model),
         "from": FROM,
         "order": [*spec.to_dict(), *RUN],
         "unproven": REFUSED if sheet.model.refused else UNKNOWN,
@@ -145,30 +147,42 @@ def _rules(rules: Sequence[Rule]) -> list[Json]:
     ]
 
 
-def _proofs(proofs: ProofCases) -> Json:
+def _proofs(record: Json) -> Json:
     return {
-        "transformers": proofs.transformers,
-        "conditions": [
-            {
-                "says": says,
-                "test": test,
-                "names": list(names_in(test)) if test else [],
-                "holds": _test(test) if test else Code("() => true"),
-            }
-            for says, test in proofs.conditions
-        ],
-        "sides": {side: [_candidate(one) for one in those] for side, those in proofs.sides.items()},
+        "transformers": record["transformers"],
+        "layers": [[name, _formula(text)] for name, text in record["layers"].items()],
+        "forms": {quantity: _formula(text) for quantity, text in record["forms"].items()},
+        "conditions": [_condition(*condition) for condition in record["conditions"]],
+        "sides": {
+            side: [{"name": one["name"], "cases": _cases(one)} for one in those]
+            for side, those in record["sides"].items()
+        },
     }
 
 
-def _candidate(one: Candidate) -> Json:
-    cases = {name: [_case(case) for case in those] for name, those in one.cases.items()}
-    return {"name": one.name, "stale": one.stale, "cases": cases}
+def _condition(says: str, test: str, defaults: Json | None = None) -> Json:
+    return {
+        "says": says,
+        "test": test,
+        "names": list(names_in(test)) if test else [],
+        "holds": _test(test) if test else Code("() => true"),
+        "defaults": [
+            [field, names, _formula(text)] for field, (text, *names) in (defaults or {}).items()
+        ],
+    }
+
+
+def _cases(one: Json) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for case in one["cases"]:
+        for quantity, recorded in case["quantities"].items():
+            found.setdefault(quantity, []).append(_case(recorded))
+    return found
 
 
 def _case(case: Json) -> Json:
-    """Copy a case as it is recorded; where something is left, write the test whether it is 0."""
-    found = {key: value for key, value in case.items() if key != "zero"}
+    """Copy what is recorded of a case; where something is left, write the test whether it is 0."""
+    found = {key: value for key, value in case.items() if key not in ("zero", "textbook", "code")}
     if "zero" in case:
         test = case["zero"]
         found["zero"] = {"holds": _test(test), "names": list(names_in(test))}

@@ -82,25 +82,37 @@ function changed(model, v) {
 
 function asked(model, v) {
   // a config's own fields say nothing of a model whose sizes were changed
-  const known = changed(model, v) ? { ...v } : { ...model.config, ...v };
+  const same = !changed(model, v);
+  const known = same ? { ...model.config, ...v } : { ...v };
   for (const [name, member] of Object.entries(model.aliases)) known[name] = v[member];
-  const unknown = (names) => names.find((name) => known[name] === undefined);
+  const unknown = (names, at) => names.find((name) => at[name] === undefined);
+  const fails = model.proofs.conditions.map((condition) => {
+    const says = condition.says || condition.test, at = { ...known };
+    for (const [field, names, made] of condition.defaults) {
+      const given = same ? names.filter((one) => model.given.includes(one)) : [];
+      at[field] = given.length ? model.config[`config_${given[0]}`] : made(at);
+    }
+    const name = unknown(condition.names, at);
+    if (name !== undefined) return `${says}: ${name.replace(/^config_/, "")} is not known here`;
+    try { return condition.holds(at) ? "" : `shown only where ${says}`; }
+    catch { return `${says}: cannot be asked`; }
+  });
+  for (const [name, made] of model.proofs.layers) known[name] = made(known);
   return {
+    fails,
+    form: (quantity) => model.proofs.forms[quantity](known),
     zero(question) {
-      try { return unknown(question.names) === undefined && question.holds(known); }
+      try { return unknown(question.names, known) === undefined && question.holds(known); }
       catch { return false; }
     },
-    fails: model.proofs.conditions.map((condition) => {
-      const says = condition.says || condition.test;
-      const name = unknown(condition.names);
-      if (name !== undefined) return `${says}: ${name.replace(/^config_/, "")} is not known here`;
-      try { return condition.holds(known) ? "" : `shown only where ${says}`; }
-      catch { return `${says}: cannot be asked`; }
-    }),
   };
 }
 
-function saidOf(proofs, cases, question) {
+function saidOf(proofs, cases, question, figure, right) {
+  if (figure !== right) {
+    const text = `${grouped(figure)} here, ${grouped(right)} by the form that was proven`;
+    return { verdict: "other figure", text, where: [] };
+  }
   const wrong = cases.filter((one) => "differs" in one);
   if (wrong.length) return differs(proofs, wrong, question);
   const missed = [];
@@ -144,22 +156,21 @@ function better(a, b) {
   return i >= 0 && x[i] > y[i] ? a : b;
 }
 
-function proofsOf(model, v) {
+function proofsOf(model, v, totals) {
   if (model.proofs === null) return {};
   const question = asked(model, v);
   const found = {};
   for (const [side, candidates] of Object.entries(model.proofs.sides)) {
     if (candidates.length === 0) continue;
     const said = candidates.map((one) => ({
-      name: one.name, stale: one.stale,
+      name: one.name,
       said: Object.fromEntries(Object.entries(one.cases).map(([quantity, cases]) => [quantity,
-        one.stale === null ? saidOf(model.proofs, cases, question)
-          : { verdict: "not said", text: `metacount/${one.stale} is not what was proven`, where: [] },
-      ])),
+        saidOf(model.proofs, cases, question, totals[quantity], question.form(quantity))])),
     }));
-    const fresh = said.filter((one) => one.stale === null);
-    const pool = fresh.length ? fresh : said;
-    found[side] = pool.reduce((best, one) => better(one, best));
+    const best = said.reduce((one, other) => better(other, one));
+    const isOther = side !== "reference" && model.ownType !== null && best.name !== model.ownType;
+    const shown = Object.values(best.said).some((one) => ["equal", "chosen"].includes(one.verdict));
+    if (shown || !isOther) found[side] = best;
   }
   return found;
 }
@@ -185,16 +196,16 @@ function domain(model, where, v) {
 function evaluate(model, texts) {
   const { problem, v } = numbersOf(model, texts);
   if (problem) return { problem };
-  const proofs = proofsOf(model, v);
-  const figures = {};
-  for (const quantity of model.quantities) {
-    if (quantity.parts === null) { figures[quantity.name] = null; continue; }
-    const parts = quantity.parts.map((part) => part.value(v));
-    const said = {};
-    for (const [side, one] of Object.entries(proofs)) {
-      if (one.said[quantity.name]) said[side] = { name: one.name, ...one.said[quantity.name] };
+  const figures = {}, totals = {};
+  for (const { name, parts } of model.quantities) {
+    const values = parts === null ? null : parts.map((part) => part.value(v));
+    totals[name] = values === null ? null : values.reduce((a, b) => a + b, 0n);
+    figures[name] = values === null ? null : { total: totals[name], parts: values, said: {} };
+  }
+  for (const [side, one] of Object.entries(proofsOf(model, v, totals))) {
+    for (const [name, said] of Object.entries(one.said)) {
+      figures[name].said[side] = { name: one.name, ...said };
     }
-    figures[quantity.name] = { total: parts.reduce((a, b) => a + b, 0n), parts, said };
   }
   return { v, figures, warnings: warningsOf(model, v) };
 }
@@ -368,6 +379,7 @@ function proofLines(model, quantity, said, v) {
         `choose; for ${domain(model, one.where, v)}`],
       differs: ["differs", "no", `the formula less ${code} is ${one.text}`],
       "not said": ["not proven", "no", `against ${code}: ${one.text}`],
+      "other figure": ["not proven", "no", one.text],
     }[one.verdict];
     return made("p", {}, made("b", { class: `tag ${told[1]}` }, told[0]), ` ${told[2]}`);
   });

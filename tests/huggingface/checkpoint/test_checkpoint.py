@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.release import daily
 
 from metacount.huggingface.checkpoint.compare import (
     BUFFER,
@@ -20,6 +21,7 @@ from metacount.huggingface.checkpoint.compare import (
     Comparison,
 )
 from metacount.huggingface.checkpoint.conversion import transformers_conversion
+from metacount.huggingface.checkpoint.formats import quantization_of
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.names import ModuleTensors
 from metacount.huggingface.checkpoint.witness import (
@@ -88,6 +90,7 @@ def built(class_name: str, config_name: str, sizes: dict[str, Any], device: str 
     return model
 
 
+@daily(4)
 @pytest.mark.parametrize("shard_size", ["20KB", "5GB"])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_transformers_saves(name: str, shard_size: str, tmp_path: Path) -> None:
@@ -314,11 +317,43 @@ def test_scales_are_explained_and_packed_weights_counted() -> None:
 @pytest.mark.parametrize("dtype", ["BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"])
 def test_what_cannot_be_compared_gives_no_count(dtype: str) -> None:
     comparison = against(tensor("model.layers.1.up.weight", 17, 2, dtype=dtype), whole=WHOLE[:2])
-    assert comparison.params is None
-    assert comparison.differences() == (
-        f"model.layers.1.up.weight: not comparable: stored as {dtype} in a format not known",
-    )
+    assert (comparison.params, comparison.agree, comparison.differences()) == (None, True, ())
+    assert [*comparison.not_comparable] == ["model.layers.1.up.weight"]
     assert against(tensor("model.layers.1.up.W_q", 17, 2, dtype=dtype)).params is None
+    # of a module with such a tensor nothing is judged, of the others all is
+    odd = tensor("model.layers.1.up.W_q", 17, 2, dtype=dtype)
+    beside = tensor("model.layers.1.up.zero", 17)
+    comparison = against(odd, beside, whole=WHOLE[:2])
+    assert (comparison.params, comparison.agree) == (None, True)
+    assert {*comparison.not_comparable} == {"model.layers.1.up.weight", odd.name, beside.name}
+    other = against(odd, tensor("model.layers.0.zero", 17), whole=WHOLE[:1])
+    assert other.missing == ("model.layers.0.up.weight",)
+    assert [extra.name for extra in other.extra_of(UNEXPLAINED)] == ["model.layers.0.zero"]
+    # packed values of a prediction module: their number is not known, and not 0
+    mtp = against(tensor("mtp.fc.weight", 13, 2, dtype="U32"),
+                  tensor("mtp.fc.scales", 13, 1))  # fmt: skip
+    assert [*mtp.not_comparable] == ["mtp.fc.weight"]
+
+
+def test_stacks_of_experts_in_mlx_s_packing() -> None:
+    names = {"experts.gate_up_proj": (5, 34, 96), "experts.down_proj": (5, 96, 32)}
+    module = ModuleTensors(parameters={f"mlp.{name}": shape for name, shape in names.items()})
+    matrices = {"gate_proj": (17, 96), "up_proj": (17, 96), "down_proj": (96, 32)}
+    stored = []
+    for name, (n_out, n_in) in matrices.items():
+        stored += [
+            tensor(f"mlp.switch_mlp.{name}.weight", 5, n_out, n_in // 8, dtype="U32"),
+            tensor(f"mlp.switch_mlp.{name}.scales", 5, n_out, n_in // 32),
+            tensor(f"mlp.switch_mlp.{name}.biases", 5, n_out, n_in // 32),
+        ]
+    config = {"quantization_config": {"bits": 4, "group_size": 32}}
+    comparison = compare(module, stored, quantization=quantization_of(config))
+    assert (comparison.agree, comparison.params) == (True, 5 * 34 * 96 + 5 * 96 * 32)
+    assert not comparison.not_comparable
+    unread = compare(module, stored)
+    assert (unread.agree, unread.params) == (True, None)
+    assert {*unread.not_comparable} == {*module.parameters}
+    assert not compare(module, stored[3:], quantization=quantization_of(config)).agree
 
 
 def test_gpt_oss_in_mxfp4_is_stored_turned() -> None:

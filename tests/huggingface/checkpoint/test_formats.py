@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metacount.huggingface.checkpoint.formats import Unpacked, Weight, unpack
+from metacount.huggingface.checkpoint.formats import Unpacked, Weight, quantization_of, unpack
 from metacount.huggingface.checkpoint.header import StoredTensor
 
 
@@ -141,16 +141,62 @@ def test_two_values_in_a_byte(scale: str, group: int, style: str, leaf: str) -> 
     assert (only(found).how, only(found).packed) == (style, True)
 
 
-def test_compressed_tensors_needs_the_config_s_bits() -> None:
+@pytest.mark.parametrize(
+    ("bits", "group", "n_words", "scales", "n_in"),
+    [
+        (4, 32, 12, (17, 3), 96),  # 12 words x 32 / 4 = 3 groups x 32
+        (4, 10, 12, (17, 9), 90),  # the last word holds 2 values
+        (4, 10, 12, (17, 10), None),  # 100 values do not fit
+        (4, 8, 12, (17, 11), None),  # 88 leave a word empty
+        (8, None, 12, (17, 1), 48),  # one scale a row
+        (5, None, 12, (17, 1), None),
+        (True, None, 12, (17, 1), None),
+        ("4", None, 12, (17, 1), None),
+        (None, None, 12, (17, 1), None),
+    ],
+)
+def test_compressed_tensors_needs_the_config_s_bits(
+    bits: object, group: int | None, n_words: int, scales: tuple[int, ...], n_in: int | None
+) -> None:
     tensors = stored(
-        x__weight_packed=("I32", (17, 12)),
-        x__weight_scale=("BF16", (17, 3)),
+        x__weight_packed=("I32", (17, n_words)),
+        x__weight_scale=("BF16", scales),
         x__weight_shape=("I64", (2,)),
     )
+    groups = {"config_groups": {"g": {"weights": {"num_bits": bits, "group_size": group}}}}
+    for config in ({"quantization_config": groups}, {"text": {"quantization_config": groups}}):
+        weight = only(unpack(tensors, quantization_of(config)))
+        assert weight.shape == (None if n_in is None else (17, n_in))
     assert only(unpack(tensors)).shape is None
-    assert "not known" in only(unpack(tensors)).how
-    assert only(unpack(tensors, bits=4)).shape == (17, 96)  # 12 words x 32 / 4
-    assert only(unpack(tensors, bits=5)).shape is None  # 384 bits are no whole number of fives
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "n_in"),
+    [(4, 32, 96), (8, 16, 48), (3, 32, None), (4, 64, None), (6, None, None), (None, 32, None)],
+)
+def test_mlx(bits: int | None, group: int | None, n_in: int | None) -> None:
+    tensors = stored(x__weight=("U32", (5, 17, 12)), x__scales=("BF16", (5, 17, 3)))
+    config = {"quantization_config": {"bits": bits, "group_size": group}}
+    weight = only(unpack(tensors, quantization_of(config)))
+    assert weight.shape == (None if n_in is None else (5, 17, n_in))
+    assert weight.packed
+
+
+def test_mxfp4_with_scales_in_bytes() -> None:
+    tensors = stored(x__weight_packed=("U8", (17, 48)), x__weight_scale=("U8", (17, 3)))
+    config = {"config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 32}}}}
+    assert only(unpack(tensors)).shape is None
+    found = only(unpack(tensors, quantization_of({"quantization_config": config})))
+    assert (found.shape, found.how) == ((17, 96), "MXFP4")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 4, [], {"config_groups": []}, {"config_groups": {"g": None}},
+     {"config_groups": {"g": {"weights": None}}}, {"bits": -4, "group_size": 2**40}],
+)  # fmt: skip
+def test_a_config_that_says_nothing_of_bits(said: object) -> None:
+    assert quantization_of({"quantization_config": said}).packing == (None, None)
 
 
 def test_bytes_of_an_unknown_format_say_nothing() -> None:

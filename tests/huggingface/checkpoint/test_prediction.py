@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.header_files import written
+from helpers.release import one_day_in
 
 from metacount.formulas import mtp
 from metacount.huggingface.checkpoint.names import module_tensors
@@ -74,6 +75,7 @@ def folder(path: Path, shapes: dict[str, list[int]]) -> str:
     return str(path)
 
 
+@one_day_in(6)
 def test_its_prediction_layer_is_counted_apart_and_agrees(tmp_path: Path) -> None:
     found = verify_model(find_any(folder(tmp_path, stored())), Workload(seq_len=5))
     said = {witness.name: witness.figures for witness in found.witnesses}
@@ -88,6 +90,7 @@ def test_its_prediction_layer_is_counted_apart_and_agrees(tmp_path: Path) -> Non
     assert "and 4 values are buffers" in detail
 
 
+@one_day_in(6)
 def test_transformers_own_modules_agree_where_there_are_some(tmp_path: Path) -> None:
     modeling = pytest.importorskip("transformers.modeling_layers")
     if not hasattr(modeling, "MtpModel"):
@@ -100,6 +103,7 @@ def test_transformers_own_modules_agree_where_there_are_some(tmp_path: Path) -> 
     assert said["transformers"].parts["mtp_by_role"] == said["formula"].parts["mtp_by_role"]
 
 
+@one_day_in(6)
 def test_a_module_of_another_size_is_a_difference(tmp_path: Path) -> None:
     other = stored(wrong={"model.layers.2.eh_proj.weight": [14, 27]})
     found = verify_model(find_any(folder(tmp_path, other)), Workload(seq_len=5))

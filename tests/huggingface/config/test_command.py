@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from helpers.release import daily, one_day_in
 
+import metacount
 from metacount.cli import main
+from metacount.errors import SpecError
 from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
@@ -82,7 +85,112 @@ def test_a_model_without_a_spec_is_measured(
     assert main(["verify", str(folder)]) == 0
     assert "there is nothing to compare it with" in capsys.readouterr().out
     assert main(["formula", str(folder)]) == 2
-    assert "has no spec, so there is no formula" in capsys.readouterr().err
+
+
+def test_a_config_that_transformers_refuses_is_counted_with_the_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """rms_norm_eps is no number with a decimal point: from Python as on the command line."""
+    wrong = {**TINY, "rms_norm_eps": 1}
+    assert main(["count", str(folder_of(tmp_path / "wrong", wrong)), "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    result = metacount.count(wrong)
+    assert [*result.notes] == result.to_dict()["notes"] == notes
+    (reason,) = (note for note in notes if "refuses this config" in note)
+    assert "rms_norm_eps" in reason and reason in repr(result)
+    assert result.params == TINY_PARAMS
+    assert len(metacount.count(TINY).notes) == len(notes) - 1
+
+
+BERT = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101,
+        "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
+        "intermediate_size": 17}  # fmt: skip
+TEXT = {k: v for k, v in TINY.items() if k != "architectures"}
+LLAVA = {"model_type": "llava", "text_config": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({**BERT, "n_layer": 5}, "n_layer"),
+        ({**BERT, "n_embd": 24}, "n_embd"),
+        ({**BERT, "n_inner": 19}, "n_inner"),
+        ({**BERT, "num_key_value_heads": 2}, "num_key_value_heads"),
+        ({**BERT, "num_experts": 8}, "num_experts"),
+        ({**BERT, "padded_vocab_size": 103.0}, "padded_vocab_size"),
+        ({**LLAVA, "hidden_size": 24}, "hidden_size"),
+        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "n_layer": 5}, "n_layer"),
+        ({**LLAVA, "text_config": {**TEXT, "n_layer": 5}}, "text_config.n_layer"),
+        ({**LLAVA, "vision_config": {"n_head": 5}}, "vision_config.n_head"),
+        ({**LLAVA, "llm_config": {**TEXT, "hidden_size": 24}}, "llm_config.hidden_size"),
+        # those who have the sizes in place are told of no key to remove, if others are not read
+        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "odd": 3}, "architectures"),
+    ],
+)
+def test_a_size_that_the_class_does_not_read_is_no_count(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SpecError, match=" got ") as raised:
+        metacount.verify(config)
+    assert raised.value.field == field
+    assert "remove" not in raised.value.remedy
+    # nor is one told to give as many heads as there are for keys
+    assert ("write it as" in raised.value.remedy) is (
+        field not in ("num_key_value_heads", "num_experts", "architectures")
+    )
+    folder = folder_of(tmp_path / "wrong", config)
+    for command in ("count", "verify", "tree"):
+        assert main([command, str(folder)]) == 2
+        assert field in capsys.readouterr().err
+
+
+def test_what_the_class_does_not_read_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Sizes are what was built: nothing is to be said of those."""
+    sizes = {"n_layer": 3, "n_embd": 12, "num_key_value_heads": 6, "num_experts": 1}
+    beside = {"odd_key": 7, "head_dims": {"n_layer": 5}, "unset": None, "temperature": 0.5}
+    folder = folder_of(tmp_path / "odd", {**BERT, **sizes, **beside})
+    code, counted = answer(capsys, "count", str(folder))
+    # tables 101 and 2 (of types); per layer: 4·12², 3·12·17 and two norms; one after the embedding
+    assert counted["params"] == 103 * 12 + 3 * (4 * 12**2 + 3 * 12 * 17 + 4 * 12) + 2 * 12
+    assert (code, "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]) == (
+        0,
+        True,
+    )
+    assert "no field for odd_key, head_dims" in str(metacount.summary(folder).notes)
+    for name in (*sizes, "unset", "temperature"):
+        assert name not in counted["detail"]
+    saved = transformers.NomicBertConfig(**{k: v for k, v in BERT.items() if k != "model_type"})
+    code, counted = answer(capsys, "count", str(folder_of(tmp_path / "saved", saved.to_dict())))
+    assert (code, "has no field for" in counted["detail"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        ({**TINY, "an_odd_key": 3, "num_nextn_predict_layers": 2}, "detail"),
+        ({**BERT, "num_mtp_modules": 2}, "detail"),
+        ({**LLAVA, "text_config": {**TEXT, "mtp_num_hidden_layers": 2}}, "detail"),
+        ({"model_type": "minimax_m2", "num_mtp_modules": 2}, "notes"),
+        ({"model_type": "nemotron_h", "num_nextn_predict_layers": 2}, "notes"),
+    ],
+)
+def test_prediction_modules_that_are_not_counted_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], place: str
+) -> None:
+    folder = folder_of(tmp_path / "model", config)
+    (key,) = {name for part in (config, config.get("text_config", {})) for name in part
+              if name.startswith(("num_nextn", "num_mtp", "mtp_"))}  # fmt: skip
+    counted = answer(capsys, "count", str(folder))[1]
+    assert key in str(counted[place])
+    assert main(["count", str(folder)]) == 0
+    assert key in capsys.readouterr().out
+    without = {k: v for k, v in config.items() if k != key}
+    without |= {"text_config": TEXT} if "text_config" in config else {}
+    said = answer(capsys, "count", str(folder_of(tmp_path / "without", without)))[1]
+    assert said["params"] == counted["params"]
+    assert "prediction" not in str(said[place])
 
 
 def test_several_models_of_both_sorts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -117,6 +225,77 @@ def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_
     assert any("model.layers.3.mlp.up_proj.weight" in line for line in verified["differences"])
 
 
+QUANT = {  # 24 = 3 groups of 8 inputs
+    "compressed": {"quant_method": "compressed-tensors", "config_groups": {
+        f"group_{i}": {"weights": {"num_bits": 4, "group_size": 8}} for i in range(2)}},
+    "channel": {"config_groups": {"group_0": {"weights": {"num_bits": 8, "group_size": None}}}},
+    "mlx": {"group_size": 8, "bits": 4,
+            "model.layers.1.mlp.down_proj": {"group_size": 8, "bits": 8}},
+    "none": {},
+    "two": {"config_groups": {f"group_{b}": {"weights": {"num_bits": b}} for b in (4, 8)}},
+}  # fmt: skip
+PACKED: dict[str, Any] = {**TINY, "hidden_size": 24, "intermediate_size": 48, "head_dim": 8}
+PACKED_PARAMS = 2 * 101 * 24 + 3 * (2 * 24 * 48 + 2 * 24 * 16 + 3 * 24 * 48 + 2 * 24) + 24
+
+
+def packed_tensors(key: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A matrix as a quantised checkpoint has it, without its values."""
+    stem, (n_out, n_in) = name.removesuffix(".weight"), weight.shape
+    scales = torch.zeros(n_out, n_in // 8, dtype=torch.bfloat16)
+    if key == "mlx":
+        bits = 8 if stem == "model.layers.1.mlp.down_proj" else 4
+        words = torch.zeros(n_out, n_in * bits // 32, dtype=torch.uint32)
+        return {name: words, f"{stem}.scales": scales, f"{stem}.biases": scales.clone()}
+    words = torch.zeros(n_out, n_in // (4 if key == "channel" else 8), dtype=torch.int32)
+    return {
+        f"{stem}.weight_packed": words,
+        f"{stem}.weight_scale": scales[:, :1].clone() if key == "channel" else scales,
+        f"{stem}.weight_shape": torch.tensor([n_out, n_in]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [*((key, "quantization_config") for key in QUANT), ("mlx", "quantization")],
+)
+def test_packed_weights_are_counted_or_have_no_opinion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str, place: str
+) -> None:
+    from safetensors.torch import save_file
+
+    sizes = {k: v for k, v in PACKED.items() if k != "model_type"}
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    tensors: dict[str, torch.Tensor] = {}
+    for name, weight in module.state_dict().items():
+        is_packed = "_proj" in name or (key == "mlx" and "embed" in name)
+        tensors |= packed_tensors(key, name, weight) if is_packed else {name: weight.clone()}
+    folder = folder_of(tmp_path / "packed", {**PACKED, place: QUANT[key]})
+    save_file(tensors, folder / "model.safetensors")
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+    assert (code, verified["agree"], verified["differences"]) == (0, True, [])
+    *_, checkpoint = verified["witnesses"]
+    assert [w["name"] for w in verified["witnesses"]] == [
+        "formula", "reference", "transformers", "checkpoint"]  # fmt: skip
+    known = key in ("compressed", "channel", "mlx")
+    assert checkpoint["params"] == (PACKED_PARAMS if known else None)
+    assert ("not comparable" in checkpoint["detail"]) is not known
+    # a row too few is a difference still, in what can be compared
+    tensors["model.norm.weight"] = torch.zeros(23)
+    save_file(tensors, folder / "model.safetensors")
+    code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+    assert code == 1 and any("model.norm.weight" in line for line in verified["differences"])
+    if known:
+        packed = next(name for name in tensors if "q_proj" in name)
+        tensors[packed] = tensors[packed][:-1].clone()
+        for beside in ("weight_scale", "scales", "biases"):
+            if (name := packed.rpartition(".")[0] + "." + beside) in tensors:
+                tensors[name] = tensors[name][:-1].clone()
+        save_file(tensors, folder / "model.safetensors")
+        code, verified = answer(capsys, "verify", str(folder), "--seq", "3")
+        assert code == 1 and any("q_proj.weight" in line for line in verified["differences"])
+
+
+@one_day_in(6)
 def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -154,6 +333,7 @@ def test_a_body_without_a_head_agrees(
     assert theirs["kv_cache_bytes"] is None
 
 
+@one_day_in(6)
 def test_a_wrong_model_among_others_leaves_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "metacount", "verify", "gpt2", "type:nosuch"],
@@ -188,6 +368,7 @@ def test_a_broken_checkpoint_is_one_line(
     assert printed.err.count("\n") == 1
 
 
+@daily(3)
 @pytest.mark.parametrize("name", ["type:llama", "type:gpt_oss", "type:deepseek_v3"])
 def test_a_model_type(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, verified = answer(capsys, "verify", name, "--seq", "16")
@@ -225,6 +406,7 @@ def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.Comp
     )
 
 
+@one_day_in(6)
 def test_a_repository(hub: Any) -> None:
     config = transformers.LlamaConfig(**{k: v for k, v in TINY.items() if k != "model_type"})
     transformers.LlamaForCausalLM(config).save_pretrained(hub.folder)
@@ -239,6 +421,7 @@ def test_a_repository(hub: Any) -> None:
     assert json.loads(again.stdout)["params"] == TINY_PARAMS
 
 
+@daily(4)
 @pytest.mark.parametrize(
     ("argument", "variables", "message"),
     [
@@ -257,6 +440,7 @@ def test_a_repository_that_cannot_be_had(
     assert done.stderr.count("\n") == 1
 
 
+@one_day_in(6)
 def test_no_expert_is_allocated() -> None:
     """DeepSeek-V3's experts take 30 GB a tensor when they are made for real."""
     code = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers import one_line
 from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
@@ -101,8 +102,8 @@ def test_a_scale_that_is_not_used_is_counted_and_not_loaded() -> None:
 def test_what_cannot_be_is_one_line(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         mapped(**keys)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
+    assert one_line(caught.value).startswith(message)
+    assert "\n" not in one_line(caught.value)
 
 
 @pytest.mark.parametrize(

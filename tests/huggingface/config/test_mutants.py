@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 
 torch = pytest.importorskip("torch")
 
@@ -42,6 +42,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@daily(12)
 @pytest.mark.parametrize("model_type", one_in(10, mapped_types()))
 def test_no_count_by_formula_is_wrong(model_type: str) -> None:
     whole = bases(model_type)

@@ -38,5 +38,5 @@ def test_what_is_no_number_of_modules_is_refused() -> None:
     for value in (-1, "1", 1.0, True, 10**6):
         with pytest.raises(SpecError, match=r"^num_nextn_predict_layers must be .*: got "):
             spec_from_config({"model_type": "deepseek_v3", "num_nextn_predict_layers": value})
-    with pytest.raises(UnmappedKey, match="mtp_use_dedicated_embeddings has a value that no spec"):
+    with pytest.raises(UnmappedKey, match="mtp_use_dedicated_embeddings"):
         spec_from_config({"model_type": "qwen3_5_text", "mtp_use_dedicated_embeddings": True})

@@ -9,6 +9,8 @@ import pytest
 from metacount import catalog
 from metacount.formulas import model as formulas
 from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.textbook.proof_record import structure
+from metacount.verify.recording import of_type
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -609,3 +611,39 @@ def test_ignored_keys_are_listed() -> None:
     ignored = spec_from_config(GPT2).ignored
     assert {"n_ctx", "attn_pdrop", "task_specific_params", "summary_type"} <= set(ignored)
     assert not {"n_embd", "n_layer", "vocab_size"} & set(ignored)
+
+
+# What the entry says otherwise than its type's class does; no count depends on the first.
+OTHERWISE = {
+    "mixtral-8x7b": {"router"},  # the paper chooses, then takes the softmax
+    "longcat-flash": {"zero_expert_rows"},  # rows that no token reads
+    "minimax-text-01": {"rotary_dim"},  # the class rotates whole heads
+    "opt-175b": {"position_offset"},
+    "galactica-120b": {"norm_bias", "position_offset"},
+    "switch-xxl": {"activation", "gated"},
+}
+
+
+def test_a_catalog_model_is_of_the_structure_of_its_type() -> None:
+    """A config of the type, with the entry's switches and the type's own sizes."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    types = set()
+    for model in catalog.entries():
+        if model.model_type is None:
+            assert model.type_config == {}
+            continue
+        types.add(model.model_type)
+        if model.sizes is None:
+            assert (model.config or {})["model_type"] == model.model_type
+            continue
+        config = {**of_type(model.model_type), **model.type_config}
+        ours, theirs = model.spec(), spec_from_config(config).spec
+        other = {
+            name
+            for name in ours.to_dict()
+            if structure(theirs.substituted(**{name: getattr(ours, name)})) != structure(theirs)
+        }
+        assert other == OTHERWISE.get(model.id, set()), model.id
+        assert (structure(ours) == structure(theirs)) is (not other)
+    assert types <= CONFIG_MAPPING_NAMES.keys()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ROOT
-from helpers.release import one_in
+from helpers import ROOT, one_line
+from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +31,7 @@ BENCHMARKS = ROOT / "benchmarks"
 RECORD = json.loads(Path(FILE).read_text("utf-8"))
 
 
+@one_day_in(12)
 def test_the_record_is_what_the_installed_transformers_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,6 +58,7 @@ VALUES = st.sampled_from(
 )
 
 
+@daily(16)
 @pytest.mark.parametrize("model_type", mapped_types())
 def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     """Keys that change no count, one at a time: said to be refused exactly where it is."""
@@ -138,6 +140,7 @@ def proposed(error: SpecError) -> list[str]:
     return rest.rstrip("?").split(", ") if asked else []
 
 
+@daily(5)
 @pytest.mark.parametrize("model_type", one_in(8, mapped_types()))
 def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
     """Each key of the type's class, for each of its model classes, and each misspelt."""
@@ -227,4 +230,4 @@ def test_remedies_in_the_words_of_the_medium(
 def test_errors_speak_of_the_keys_of_the_config(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="; ") as caught:
         spec_from_config(config)
-    assert str(caught.value).startswith(message)
+    assert one_line(caught.value).startswith(message)

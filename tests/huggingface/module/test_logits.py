@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.in_float64 import build_in_float64, run
-from helpers.release import one_in
+from helpers.release import daily, one_in
 from torch import Tensor
 
 from metacount.huggingface.config.to_spec import spec_from_config
@@ -300,6 +300,7 @@ def decode(ours: Model, ids: Tensor, **options: Any) -> Tensor:
     return torch.cat([step for step in steps if step is not None], dim=1)
 
 
+@daily(17)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_a_decoder_has_the_logits_of_transformers(name: str) -> None:
@@ -310,6 +311,7 @@ def test_a_decoder_has_the_logits_of_transformers(name: str) -> None:
     assert distance(decode(ours, tokens(2)), expected) < TOLERANCE
 
 
+@daily(13)
 @pytest.mark.parametrize("seed", one_in(3, range(3)))
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
@@ -381,6 +383,7 @@ def test_an_encoder_has_the_logits_of_transformers() -> None:
 # ---- these tests can fail ----
 
 
+@daily(4)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_a_swap_or_a_small_change_of_a_weight_is_seen(name: str) -> None:

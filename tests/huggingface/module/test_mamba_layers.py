@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.in_float64 import in_float64, randomise
 from helpers.recurrent_cache import StateCache, in_pieces
+from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -218,6 +219,7 @@ def measured(theirs: Any, ours: Any, config: Any, sizes: tuple[int, int, int]) -
 SIZE = st.integers(1, 7)
 
 
+@one_day_in(6)
 @settings(max_examples=25, deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE, st.integers(1, 3), st.integers(1, 9))
 def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int, n: int) -> None:
@@ -249,6 +251,7 @@ def test_counts_of_mamba(width: int, state: int, rank: int, kernel: int, b: int,
     assert measured(theirs, ours, config, (b, n, width)) == [expected, expected]
 
 
+@one_day_in(6)
 @settings(max_examples=40, deadline=None)
 @given(
     SIZE,

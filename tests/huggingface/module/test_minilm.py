@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from helpers.in_float64 import run
+from helpers.release import one_day_in
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -68,6 +69,7 @@ def test_the_published_weights_give_the_hidden_states_of_transformers(folder: st
     assert expected.pooler_output.std() > 0.01
 
 
+@one_day_in(3)
 @torch.no_grad()
 def test_one_weight_less_or_changed_is_seen(folder: str) -> None:
     config, weights = read(folder)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.release import one_in
+from helpers.release import one_day_in, one_in
 
 
 def said(*arguments: str) -> tuple[int, str, str]:
@@ -22,6 +22,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@one_day_in(6)
 @pytest.mark.parametrize(
     "arguments",
     one_in(
@@ -44,6 +45,7 @@ def test_nothing_foreign_reaches_stderr(arguments: list[str]) -> None:
     assert out
 
 
+@one_day_in(6)
 def test_the_python_api_is_as_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
         [

@@ -138,25 +138,18 @@ def test_a_planted_error_is_found(
     assert differences(found[0], those[0]) != []
 
 
-def test_what_was_proven_of_other_files_is_not_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("proof_record", "proven"):
-        monkeypatch.setattr(f"metacount.textbook.{module}.has_changed", lambda *_: True)
+def test_a_figure_that_is_not_the_form_s_is_not_said_to_be_proven(tmp_path: Path) -> None:
     llama = worksheet(find_model("llama3-8b"), Request())
-    those = [drawn(llama, 6)]
-    found = evaluated_at(page_html([llama]), those, tmp_path)
-    assert differences(found[0], those[0]) == []
-    said = [
-        one
-        for row in found[0]
-        if "figures" in row
-        for figure in row["figures"].values()
-        for one in figure["said"].values()
-    ]
-    assert said
-    for one in said:
-        assert one["verdict"] == "not said" and one["text"].endswith("is not what was proven")
+    assert llama.proofs is not None
+    forms = {**llama.proofs["forms"], "params": llama.proofs["forms"]["params"] + " + 1"}
+    changed = Worksheet(**{**vars(llama), "proofs": {**llama.proofs, "forms": forms}})
+    (rows,) = evaluated_at(page_html([changed]), [drawn(llama, 6)], tmp_path)
+    figures = [row["figures"] for row in rows if "figures" in row]
+    assert figures
+    for by_quantity in figures:
+        said = {name: by_quantity[name]["said"].values() for name in ("params", "active_params")}
+        assert {one["verdict"] for one in said["params"]} == {"other figure"}
+        assert "other figure" not in {one["verdict"] for one in said["active_params"]}
 
 
 DRIVE = """

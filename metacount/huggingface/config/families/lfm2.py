@@ -93,8 +93,11 @@ def adjusted(keys: Keys) -> int:
     factor = keys.optional_number("block_ffn_dim_multiplier")
     if not keys.flag("block_auto_adjust_ff_dim"):
         return width
-    width = int(2 * width / 3)
-    return width if factor is None else multiple * -(-int(factor * width) // multiple)
+    width = 2 * width // 3
+    if factor is None:
+        return width
+    width = width if factor == 1 else int(factor * width)
+    return multiple * ((width + multiple - 1) // multiple)
 
 
 def lfm2_moe(keys: Keys) -> Json:

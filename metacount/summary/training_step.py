@@ -110,7 +110,7 @@ def train_transformers(
     """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
     from metacount.measure.others.forward import as_it_runs
-    from metacount.training.others import BookByClass, foreign_program, said_of
+    from metacount.training.others import BookByClass, foreign_program
 
     module.eval()
 
@@ -122,14 +122,15 @@ def train_transformers(
         return Training(**{**vars(found), "notes": found.notes + said})
 
     try:
-        found, change, note = as_it_runs(module, measure)
+        found, widened = as_it_runs(module, measure)
     except (InputError, SpecError):
         raise
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(f"{names[1]}: its training step was not run: {shortfall(error)}") from None
-    note += said_of(module, change)
-    return Training(**{**vars(found), "notes": found.notes + note})
+    if widened:
+        raise InputError(f"dtype: {names[1]}'s code does not run in {run.dtype}; choose fp32")
+    return found
 
 
 def told(
@@ -150,6 +151,9 @@ def told(
     by_layer: Counter[str] = Counter()
     for module, size in by_module.items():
         by_layer[program.place_of(module)] += size
+    state: Counter[str] = Counter()
+    for (_, tensor), size in found.optimizer_state.items():
+        state[tensor] += size
     flops = {phase: counter.flops(phase, "role") for phase in (FORWARD, BACKWARD, RECOMPUTE)}
     if program.targets is None and source != "given":
         notes += ("it has no output head: the loss is the sum of its hidden states",)
@@ -165,8 +169,8 @@ def told(
         buffer_bytes=ledger.sum(numbers["buffers"]),
         master_weight_bytes=ledger.sum(numbers["master weights"]),
         gradient_bytes=ledger.sum(numbers["gradients"]),
-        optimizer_bytes=sum(found.optimizer_state.values()),
-        optimizer_state=found.optimizer_state,
+        optimizer_bytes=sum(state.values()),
+        optimizer_state=dict(state),
         activation_bytes=ledger.sum(numbers["activations"]),
         activation_bytes_by_role=counter.kept_bytes("role"),
         activation_bytes_by_module=by_module,
@@ -216,7 +220,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
             f"attention {setup.attention}: no fused operator ran; its code or its shapes "
             "have the products written out"
         )
-    said += found.said
+    said += [*found.said, *sorted(found.counter.said)]
     if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
         said.append(
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "

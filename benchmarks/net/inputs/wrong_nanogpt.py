@@ -1,0 +1,1 @@
+n_layer = int(input())
