@@ -17,11 +17,10 @@ import pytest
 from helpers import ROOT
 from helpers.planted import plant
 from helpers.release import DAY, ONLY
-from metacount.formulas.feed_forward import feed_forward
 
 from metacount.catalog import entry
 from metacount.cli import main
-from metacount.huggingface.config.to_spec import mapped_types
+from metacount.formulas.feed_forward import feed_forward
 from metacount.resolve import Model, find_any
 from metacount.spec import ModelSpec, Request, Workload
 from metacount.textbook.count import count
@@ -516,27 +515,3 @@ def said_of_all(spec: ModelSpec, record: Any) -> set[tuple[str, str]]:
     found = proven(spec, count(spec, Workload(seq_len=64)), record=record)
     both = (found.code, found.ours) if found is not None else ()
     return {(it.side, it.name) for it in both if it is not None and it.of("equal")}
-
-
-def test_the_readme_says_how_many_are_recorded() -> None:
-    records = list(prove().Record(Path(FILE)).found.values())
-    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert prove().sentence(records) in text
-
-
-def default_figures() -> tuple[int, int]:
-    """Figures of `count type:NAME`, of all types with a formula: proven, and recorded in all."""
-    proof_of = []
-    for name in mapped_types():
-        model = find_any(f"type:{name}")
-        if isinstance(model, Model):
-            proof = proven_of(model, count(model.spec, Request()))
-            if proof is not None and proof.code is not None and proof.code.name == name:
-                proof_of.append(proof.code)
-    return sum(len(it.of("equal")) for it in proof_of), sum(len(it.said) for it in proof_of)
-
-
-def test_the_readme_says_how_many_default_configs_see() -> None:
-    proven_figures, every = default_figures()
-    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    assert f"{proven_figures} of {every} figures of the types' default configs" in text
