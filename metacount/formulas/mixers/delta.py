@@ -286,7 +286,13 @@ def hand_on(
         backward=gradients * (one - first),
     )
     if decay is not None:
-        t.record("mul", t.like(states), [(states, decay.grad), (decay, flowing)])
+        # of a state with a gradient, and read by a chunk that follows: from three chunks on
+        inner = (
+            decay
+            if decay.grad
+            else t.constant(several(size.chunks - 1) * decay.rows, decay.columns)
+        )
+        t.record("mul", t.like(states), [(states, decay.grad), (inner, flowing)])
     y.grad = y.grad or queried.grad
     return y
 
