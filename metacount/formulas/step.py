@@ -78,6 +78,11 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     al. 2022, arXiv:2205.14135, algorithm 4 (flash).
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
     """
+    _check_backward(spec, run)
+    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
+
+
+def _check_backward(spec: ModelSpec, run: Pass) -> None:
     check_run(spec, run)
     check_reached(spec)
     if spec.embedding is None:
@@ -87,7 +92,6 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
             None,
             "measure it instead",
         )
-    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
 
 
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -100,11 +104,16 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     Returns: every role in order, exact.
     Source: Chen et al. 2016, arXiv:1604.06174.
     """
-    check_run(spec, run)
+    _check_recomputation(spec, run)
     if run.checkpointing != FULL:
         return dict.fromkeys(ROLES, 0)
-    check_around(spec)
     return folds.by_role(_repeated(spec, run, _pieces(spec, run)), ROLES)
+
+
+def _check_recomputation(spec: ModelSpec, run: Pass) -> None:
+    check_run(spec, run)
+    if run.checkpointing == FULL:
+        check_around(spec)
 
 
 def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -138,10 +147,20 @@ def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
     backward: of each product 1 × for each factor that has a gradient
     saved: each tensor that a gradient needs
 
-    Returns: FLOPs and bytes by role, exact for the reference modules.
+    Returns: FLOPs and bytes by role, exact for the reference modules where `check_figure` passes.
     """
-    check_saved(spec, run)
     return _Walk(spec, run, tensors).step()
+
+
+def check_figure(name: str, spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` for a figure of a `Step` that has no formula for such a model or run."""
+    checks = {
+        "backward_matmul_flops": _check_backward,
+        "recompute_matmul_flops": _check_recomputation,
+        "activation_bytes": check_saved,
+    }
+    if name in checks:
+        checks[name](spec, run)
 
 
 class _Walk:
@@ -260,7 +279,7 @@ class _Walk:
                 amounts["again"] += ((times, *one) for one in again)
         amounts["saved"] += kept_beside(spec, self.run, n_kept, word)
         if of_memory and memory is not None:
-            amounts["saved"].append((1, "attention", memory.store.bytes))
+            amounts["saved"].append((1, role_of_memory(self.run), memory.store.bytes))
 
     def _add(
         self,
@@ -288,6 +307,11 @@ def sizes_of(run: Pass) -> Sizes:
         attention=run.attention,
         ring=run.ring,
     )
+
+
+def role_of_memory(run: Pass) -> str:
+    """Tell whose the output of an encoder is: keys are made of it, or a checkpoint keeps it."""
+    return "attention" if run.checkpointing == NONE else "other"
 
 
 def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tuple[Dim, str, Dim]]:
@@ -342,7 +366,7 @@ def _saved(spec: ModelSpec, run: Pass) -> Amounts:
         of_encoder = spec.has_encoder and stack is not spec.decoder
         yield from kept_beside(spec, run, stack.n_layers, SOURCE if of_encoder else TOKENS)
     if memory is not None:
-        yield 1, "attention", memory.bytes
+        yield 1, role_of_memory(run), memory.bytes
 
 
 def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:

@@ -184,6 +184,7 @@ def training_count(
             held = ("freeze", ",".join(part.freeze))
             field, value = held if part.freeze else ("lora_rank", part.rank)
             raise SpecError(field, rule, value, "measure it instead")
+        step.check_figure(name, spec, sizes)
         figures: dict[str, Dim] = getattr(partial(), name)
         return figures
 
