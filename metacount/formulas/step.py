@@ -325,9 +325,9 @@ def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tupl
     if isinstance(positions, RelativeBuckets | Alibi):
         assert not isinstance(mixer, NoAttention)  # a bias of scores belongs to attention
         of_bias = 8 if isinstance(positions, Alibi) else width  # in float64, as it is made
-        found.append((1, "position", mixer.n_heads * n * n * of_bias))
+        found.append((1, "other", mixer.n_heads * n * n * of_bias))
     if getattr(positions, "n_query_positions", 0):
-        found.append((1, "position", n * d * width))
+        found.append((1, "other", n * d * width))
     return found
 
 

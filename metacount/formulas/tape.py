@@ -491,7 +491,8 @@ class Tape:
         Source: Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450,
         eq. 4.
         """
-        role, self.role = self.role, "norm"
+        role = self.role
+        self.role = "norm" if name else role  # without a name it is of no module of its own
         width = x.columns if width is None else width
         affine = norms.affine if affine is None else affine
         wide = self.widen(x)

@@ -276,14 +276,16 @@ def hand_on(
     y = t.matmul("scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"])
     t.products.append(Product(role=t.role, name="k @ v", width=width, per=CHUNKS))
     gradients = written.grad + corrections.grad
+    added = t.make(every, key * value, grad=flowing)
     t.record(
         "k @ v",
-        t.make(every, key * value, grad=flowing),
+        added,
         [(written, corrections.grad), (corrections, handing_grad(handing, written.grad))],
         rows=chunks,
         width=width,
         factors=(written.grad, corrections.grad),
         backward=gradients * (one - first),
+        results=[added.store],
     )
     if decay is not None:
         # of a state with a gradient, and read by a chunk that follows: from three chunks on
