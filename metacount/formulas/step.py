@@ -223,6 +223,7 @@ class _Walk:
         first = x
         self._add(amounts, 1, tape.ops, tape.ops)
         of_block: dict[int, tuple[int, Tape, Tensor]] = {}
+        keeps_first, reads_first = False, False
         for index in range(stack.n_layers):
             layer = layer_of(spec, stack, index)
             owners = [(f"{name}.layers.{index}", "")]
@@ -239,8 +240,14 @@ class _Walk:
             tape, out = self._known[key]
             times = of_block[id(tape)][0] if id(tape) in of_block else 0
             of_block[id(tape)] = times + 1, tape, out
+            if folds.needs_backward(tape):
+                keeps_first = keeps_first or index == 0  # as its own input
+                reads_first = not keeps_first and (reads_first or number is not None)
             x = Tensor(x.store, spec.d_model, word, out.grad)
         self._blocks(stack, list(of_block.values()), memory, amounts, word)
+        if reads_first and self.run.checkpointing != NONE:
+            # the embedded tokens, which a block of those that layers share reads beside its input
+            amounts["saved"].append((1, "other", first.store.bytes))
         tape = self._tape(run, ends_of)
         x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=x.grad))
         if not of_encoder:
