@@ -149,16 +149,16 @@ def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
     """
     if learned:
         return True
-    if is_symbolic(key) or is_symbolic(value):
-        if key is value or key == value:
-            return False
-        raise SpecError(
-            "attention",
-            "has no formula in letters for latent attention: its kernel depends on widths",
-            SDPA,
-            "choose eager or flash, or give numbers",
-        )
-    return bool(key != value)
+    if same(key, value):
+        return False
+    if isinstance(key, int) and isinstance(value, int):
+        return True
+    raise SpecError(
+        "attention",
+        "has no formula in letters for latent attention: its kernel depends on widths",
+        SDPA,
+        "choose eager or flash, or give numbers",
+    )
 
 
 def _kernel(
@@ -204,9 +204,10 @@ def same(a: Dim, b: Dim) -> bool:
     >>> same(8, 8), same(8, 2)
     (True, False)
     """
-    if isinstance(a, int) or is_symbolic(a):
-        return bool(a == b)
-    return a is b
+    if a is b:
+        return True
+    alike = (isinstance(size, int) or is_symbolic(size) for size in (a, b))
+    return all(alike) and bool(a == b)
 
 
 def rotate(t: Tape, x: Tensor, n: Dim, rotary_dim: Dim) -> Tensor:
