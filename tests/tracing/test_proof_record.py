@@ -474,6 +474,8 @@ NOT_YET_OURS = """
 # Of catalog models, their types' codes in other structures than the default's.
 NOT_YET_OF = """
 """
+# Cases of recorded types that have not been tried yet: what holds there is not said to be proven.
+NOT_YET_CASES = {(CODE, "recurrent_gemma", ""): "n_kv_heads = 1"}
 
 
 FURTHER = "n_layers = |^S = "  # cases that follow from what the others showed
@@ -487,11 +489,16 @@ def test_what_is_recorded_has_all_of_its_cases_and_the_rest_is_named() -> None:
         for _, one in RECORDS
     }
     expected = {
-        task: [case.name for case in cases(*prove().model_of(task))] for task in prove().tasks()
+        task: [
+            case.name
+            for case in cases(*prove().model_of(task))
+            if task not in NOT_YET_CASES or not case.name.startswith(NOT_YET_CASES[task])
+        ]
+        for task in prove().tasks()
     }
     assert recorded == {task: found for task, found in expected.items() if task in recorded}
     missing = expected.keys() - recorded.keys()
-    print("not recorded yet:", missing)
+    print("not recorded yet:", missing, NOT_YET_CASES)
     assert missing == {
         *((CODE, name, "") for name in NOT_YET.split()),
         *((OURS, name, "") for name in NOT_YET_OURS.split()),
