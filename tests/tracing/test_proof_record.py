@@ -475,7 +475,7 @@ NOT_YET_OURS = """
 NOT_YET_OF = """
 """
 # Cases of recorded types that have not been tried yet: what holds there is not said to be proven.
-NOT_YET_CASES = {(CODE, "recurrent_gemma", ""): "n_kv_heads = 1"}
+NOT_YET_CASES = {(CODE, name, ""): "n_kv_heads = 1" for name in ("gemma3_text", "recurrent_gemma")}
 
 
 FURTHER = "n_layers = |^S = "  # cases that follow from what the others showed
