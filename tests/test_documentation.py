@@ -160,11 +160,11 @@ def test_names_files_and_links_in_the_text_exist() -> None:
     for file in FILES:
         for target in re.findall(r"\]\((?!https?:)([^)]*)\)", file.read_text("utf-8")):
             path, _, anchor = target.partition("#")
-            text = (file.parent / path).read_text("utf-8")
-            heads = [head.lower() for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
-            assert not anchor or anchor in [
-                re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in heads
-            ]
+            assert (file.parent / path).exists()
+            if anchor:
+                text = (file.parent / path).read_text("utf-8")
+                heads = [head.lower() for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+                assert anchor in [re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in heads]
 
 
 def test_numbers_in_sentences_are_of_today() -> None:

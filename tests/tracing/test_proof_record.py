@@ -473,7 +473,16 @@ NOT_YET_OURS = """
 """
 # Of catalog models, their types' codes in other structures than the default's.
 NOT_YET_OF = """
+    bamba:default bert:bert-base deepseek_v2:deepseek-v2 falcon:falcon-180b falcon_h1:falcon-h1-7b
+    falcon_mamba:falcon-mamba-7b glm4_moe:glm-4.5 granitemoehybrid:default
+    granitemoehybrid:granite-4.0-h-micro granitemoehybrid:granite-4.0-h-small
+    granitemoehybrid:granite-4.0-micro kimi_linear:kimi-linear-48b-a3b lfm2_moe:lfm2-8b-a1b
+    minimax_m3_vl_text:minimax-m3-text nemotron_h:nemotron-3-nano-30b-a3b nemotron_h:nemotron-h-8b
+    olmo_hybrid:olmo-hybrid-7b switch_transformers:switch-base-16
+    switch_transformers:switch-c-2048 zamba2:zamba2-1.2b zamba2:zamba2-7b
 """
+# Cases of recorded types that have not been tried yet: what holds there is not said to be proven.
+NOT_YET_CASES = {(CODE, name, ""): "n_kv_heads = 1" for name in ("gemma3_text", "recurrent_gemma")}
 
 
 FURTHER = "n_layers = |^S = "  # cases that follow from what the others showed
@@ -487,11 +496,16 @@ def test_what_is_recorded_has_all_of_its_cases_and_the_rest_is_named() -> None:
         for _, one in RECORDS
     }
     expected = {
-        task: [case.name for case in cases(*prove().model_of(task))] for task in prove().tasks()
+        task: [
+            case.name
+            for case in cases(*prove().model_of(task))
+            if task not in NOT_YET_CASES or not case.name.startswith(NOT_YET_CASES[task])
+        ]
+        for task in prove().tasks()
     }
     assert recorded == {task: found for task, found in expected.items() if task in recorded}
     missing = expected.keys() - recorded.keys()
-    print("not recorded yet:", missing)
+    print("not recorded yet:", missing, NOT_YET_CASES)
     assert missing == {
         *((CODE, name, "") for name in NOT_YET.split()),
         *((OURS, name, "") for name in NOT_YET_OURS.split()),
