@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
-from metacount.formulas.run import EAGER, FLASH, SDPA
 from metacount.formulas.tape import (
     COLUMNS,
+    EAGER,
     FLAG,
+    FLASH,
     FLOAT32,
     FLOAT64,
     INDEX,
     ROWS,
+    SDPA,
     Store,
     Tape,
     Tensor,

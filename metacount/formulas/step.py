@@ -40,8 +40,7 @@ from metacount.formulas.layers import layers_with
 from metacount.formulas.model import ROLES
 from metacount.formulas.part import Tensors
 from metacount.formulas.pieces import BLOCK, Piece, Sizes, pieces_of, remembered, run_of, stream
-from metacount.formulas.run import FULL, NONE, SELECTIVE, Pass, Run
-from metacount.formulas.tape import LOW, Op, Store, Tape, Tensor
+from metacount.formulas.tape import FULL, LOW, NONE, SELECTIVE, Op, Pass, Run, Store, Tape, Tensor
 from metacount.formulas.terms import SOURCE, TOKENS
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec

@@ -34,8 +34,7 @@ from metacount.formulas.dim import Dim, floor_div, smaller
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.masks import causal_pairs, chunked_pairs
 from metacount.formulas.pieces import Sizes, run_of
-from metacount.formulas.run import Run
-from metacount.formulas.tape import Store, Tape, Tensor
+from metacount.formulas.tape import Run, Store, Tape, Tensor
 from metacount.formulas.terms import (
     CACHED,
     CROSS_PAIRS,

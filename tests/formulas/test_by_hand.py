@@ -25,8 +25,7 @@ from metacount.formulas.mixers.delta import gated_delta_scan_flops, kimi_delta_s
 from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_flops
 from metacount.formulas.mixers.lightning import lightning_scan_flops
 from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
-from metacount.formulas.run import Run
-from metacount.formulas.tape import Tape
+from metacount.formulas.tape import Run, Tape
 from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.pieces import remembered
-from metacount.formulas.run import FULL, SDPA, Pass
 from metacount.formulas.step import saved_in_block
+from metacount.formulas.tape import FULL, SDPA, Pass
 from metacount.spec import ModelSpec
 from metacount.spec.position import Rope
 from metacount.spec.stack import WITH_ATTENTION
