@@ -149,7 +149,8 @@ def in_chunks(
     to_end = whole[..., None] - so_far + i_BHCQ
     largest, highest = to_end.max(-1).values, [memory.highest_BH]
     for c in range(whole.shape[2]):
-        highest.append(torch.maximum(whole[:, :, c] + highest[-1], largest[:, :, c]))
+        m_BH = torch.maximum(whole[:, :, c] + highest[-1], largest[:, :, c])
+        highest.append(m_BH)
     before, behind = torch.stack(highest[:-1], dim=2), torch.stack(highest[1:], dim=2)
     written = k_BHCQK * torch.exp(to_end - behind[..., None])[..., None]
     # [k, q] @ [q, v]
@@ -157,8 +158,10 @@ def in_chunks(
     keep = torch.exp(whole + before - behind)[..., None]
     cells, normalizers = [memory.cell_BHKV], [memory.normalizer_BHK]
     for c in range(whole.shape[2]):
-        cells.append(keep[:, :, c, :, None] * cells[-1] + added_cell[:, :, c])
-        normalizers.append(keep[:, :, c] * normalizers[-1] + added[:, :, c])
+        cell_BHKV = keep[:, :, c, :, None] * cells[-1] + added_cell[:, :, c]
+        normalizer_BHK = keep[:, :, c] * normalizers[-1] + added[:, :, c]
+        cells.append(cell_BHKV)
+        normalizers.append(normalizer_BHK)
     cell, normalizer = torch.stack(cells[:-1], dim=2), torch.stack(normalizers[:-1], dim=2)
     # what each position reads: of its chunk, and of the memory that the chunk began with
     between = after(so_far[..., :, None] - so_far[..., None, :]) + i_BHCQ[..., None, :]

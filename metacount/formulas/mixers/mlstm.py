@@ -83,7 +83,7 @@ def mlstm(t: Tape, part: MLstm, x: Tensor) -> Tensor:
         t.widen(t.linear(x, f"{NAME}.{name}", heads * each))
         for name, each in (("q", width), ("k", width), ("v", value_dim))
     )
-    gates = [_gate(t, x, f"{NAME}.{name}gate_preact", heads) for name in "if"]
+    gates = [_gate(t, x, f"{NAME}.{letter}gate_preact", heads) for letter in "if"]
     t.from_argument(t.record("negate", t.like(gates[1])), "softplus")
     given = Factors(q=q.grad, k=k.grad, v=v.grad, gates=gates[0].grad or gates[1].grad)
     t.products += mlstm_products(part)
