@@ -80,8 +80,8 @@ class MLstm(nn.Module):
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
         """Map [B, S, D] to [B, S, D]; a filled cache is continued, by any number of tokens."""
-        q_BHSK = self._heads(self.q(x_BSD)) * self.k_head_dim**-0.5
-        k_BHSK, v_BHSV = self._heads(self.k(x_BSD)), self._heads(self.v(x_BSD))
+        q_BHSK, k_BHSK, v_BHSV = (self._heads(m(x_BSD)) for m in (self.q, self.k, self.v))
+        q_BHSK = q_BHSK * self.k_head_dim**-0.5
         i_BHS = self._gate(self.igate_preact(x_BSD))
         f_BHS = self._gate(self.fgate_preact(x_BSD))
         kept_BHS = -F.softplus(-f_BHS)  # log σ(f)

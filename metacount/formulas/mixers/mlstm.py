@@ -6,7 +6,7 @@ by step.
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, floor_div, smaller
+from metacount.formulas.dim import Dim, floor_div, smaller, when
 from metacount.formulas.mixers.lightning import CHUNK_PAIRS
 from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
 from metacount.formulas.terms import TOKENS, Product, State, flops_of
@@ -183,7 +183,7 @@ def _in_chunks(t: Tape, part: MLstm, lengths: Lengths, given: Factors, *, forget
             [(asked, grad), (t.constant(every, size), asks)],
             rows=tokens,
             width=named[name].width,
-            backward=tokens * named[name].width * (asks + grad * handed),
+            backward=tokens * named[name].width * (when(asks, 1) + when(grad, handed)),
             results=[made.store],
         )
     _divide(t, given, y)

@@ -224,8 +224,8 @@ MIXERS: tuple[Row, ...] = (
     Row(Lightning, "y_BSC", "", "heads joined"),
     Row(Lightning, "return", "sigmoid mul", "y = sigmoid(gate) · y"),
     # the mLSTM: exponents are taken less the highest one, m
+    Row(MLstm, "q_BHSK, k_BHSK, v_BHSV", "", "q, k, v split into heads"),
     Row(MLstm, "q_BHSK", "mul", "q = q / √{last}"),
-    Row(MLstm, "k_BHSK, v_BHSV", "", "k, v split into heads"),
     *(Row(MLstm, f"{letter}_BHS", "div tanh mul", _capped_gate) for letter in "if"),
     Row(MLstm, "kept_BHS", "neg softplus", "f = log σ(f)"),
     Row(MLstm, "chunks", "", "whole chunks of positions"),
