@@ -98,7 +98,7 @@ def mlstm(t: Tape, part: MLstm, x: Tensor) -> Tensor:
     )
     _in_chunks(t, part, lengths, given, forget=gates[1].grad)
     _step_by_step(t, part, lengths, given)
-    y = t.make(n, heads * value_dim, grad=given.q or given.cell)
+    y = t.record("cat", t.make(n, heads * value_dim, grad=given.q or given.cell))
     y = t.norm(y, f"{NAME}.multihead_norm", LAYER, rows=n * heads, width=heads * value_dim)
     gate = t.from_result(t.linear(x, f"{NAME}.ogate_preact", heads * value_dim), "sigmoid")
     return t.linear(t.mul(gate, t.narrow(y)), f"{NAME}.out_proj", x.columns)
@@ -123,17 +123,17 @@ def _in_chunks(t: Tape, part: MLstm, lengths: Lengths, given: Factors, *, forget
     rows, tokens = every * chunk, run.batch_size * count * chunk
     written_on, handed = at_least(lengths.parts, 2), at_least(count, 2)
     q, k, v = (t.constant(rows, width) for width in (keys, keys, values))
-    y = t.make(rows, values, grad=given.q or given.cell)
 
     # the highest exponent behind each chunk: where it is, and both that were compared
+    highest = t.make(every, 1, grad=gates)
     indices = t.constant(every * written_on, width=INDEX)
-    t.record("max", y, [(indices, gates), (t.constant(2 * every * written_on), gates)])
+    t.record("max", highest, [(indices, gates), (t.constant(2 * every * written_on), gates)])
     # what each chunk writes
-    weight = t.constant(rows * written_on)
+    weight = t.make(rows * written_on, 1, grad=gates)
+    t.record("exp", weight, [(weight, gates)])
+    written = t.make(rows * written_on, keys, grad=given.normalizer)
     read = k if given.q else t.constant(rows * written_on, keys)
-    t.record("exp", y, [(weight, gates)])
-    t.record("mul", y, [(read, gates), (weight, given.k)])
-    written = t.constant(rows * written_on, keys)
+    t.record("mul", written, [(read, gates), (weight, given.k)])
     added = t.make(every, keys * values, grad=given.cell)
     t.record(
         "k @ v",
@@ -145,45 +145,41 @@ def _in_chunks(t: Tape, part: MLstm, lengths: Lengths, given: Factors, *, forget
         results=[added.store],
     )
     # the memory that is handed on, and what is kept of it
+    memory = t.make(every, keys * values + keys, grad=given.cell)
     keep = t.constant(every * (written_on if gates else at_least(lengths.parts, 3)))
     held = t.constant(each * (lengths.parts - 1) * any_chunk, keys * values + keys)
-    t.record("keep", y, [(keep, given.cell), (held, gates)])
+    t.record("keep", memory, [(keep, given.cell), (held, gates)])
     # what each position reads of its chunk
-    mask = t.constant(chunk * any_chunk, chunk, width=FLAG)
-    t.record("mask", y, [(mask, forget)])
-    t.record("max", y, [(t.constant(rows, width=INDEX), gates), (t.constant(2 * rows), gates)])
-    decays = t.constant(rows, chunk)
-    t.record("exp", y, [(decays, gates)])
+    decays = t.make(rows, chunk, grad=gates)
+    t.record("mask", decays, [(t.constant(chunk * any_chunk, chunk, width=FLAG), forget)])
+    compared = [(t.constant(rows, width=INDEX), gates), (t.constant(2 * rows), gates)]
+    t.record("max", t.make(rows, 1, grad=gates), compared)
+    t.record("exp", decays, [(decays, gates)])
     scores = t.make(rows, chunk, grad=given.q or given.k)
     _multiply(t, named["q @ k"], tokens * chunk, scores, (q, given.q), (k, given.k))
     weighed = t.make(rows, chunk, grad=given.read)
     t.record("mul", weighed, [(scores, gates), (decays, scores.grad)])
-    _multiply(
-        t,
-        named["scores @ v"],
-        tokens * chunk,
-        t.make(rows, values, grad=given.q or given.cell),
-        (weighed.store, given.read),
-        (v, given.v),
-    )
+    y = t.make(rows, values, grad=given.q or given.cell)
+    factors = (weighed.store, given.read), (v, given.v)
+    _multiply(t, named["scores @ v"], tokens * chunk, y, *factors)
     # what it reads of the memory
-    weight = t.constant(rows)
-    t.record("exp", y, [(weight, gates)])
-    t.record("mul", y, [(q, gates), (weight, given.q)])
-    asks = given.q or gates
-    asked = t.constant(rows * handed, keys)
+    weight = t.make(rows, 1, grad=gates)
+    t.record("exp", weight, [(weight, gates)])
+    asked = t.make(rows, keys, grad=given.q or gates)
+    t.record("mul", asked, [(q, gates), (weight, given.q)])
+    asked = t.make(rows * handed, keys, grad=asked.grad)  # saved where the memory has a gradient
     for name, size, out, grad in (
         ("q @ state", keys * values, values, given.cell),
         ("q @ normalizer", keys, 1, given.normalizer),
     ):
-        made = t.make(rows, out, grad=asks or grad)
+        made = t.make(rows, out, grad=asked.grad or grad)
         t.record(
             name,
             made,
-            [(asked, grad), (t.constant(every, size), asks)],
+            [(asked, grad), (t.constant(every, size), asked.grad)],
             rows=tokens,
             width=named[name].width,
-            backward=tokens * named[name].width * (when(asks, 1) + when(grad, handed)),
+            backward=tokens * named[name].width * (when(asked.grad, 1) + when(grad, handed)),
             results=[made.store],
         )
     _divide(t, given, y)
@@ -197,33 +193,38 @@ def _step_by_step(t: Tape, part: MLstm, lengths: Lengths, given: Factors) -> Non
     rows, tokens = each * lengths.rest, run.batch_size * lengths.rest
     after_first = lengths.rest - any_step
     q, k, v = (t.constant(rows, width) for width in (keys, keys, values))
-    y = t.make(rows, values, grad=given.q or given.cell)
     # the highest exponent: both that were compared
-    t.record("max", y, [(t.constant(2 * rows), gates)])
-    write = t.constant(rows)
-    t.record("exp", y, [(write, given.cell)])
-    added = t.make(rows, keys * values, grad=given.k or given.v)
-    _multiply(t, named["k @ v"], tokens, added, (k, given.k), (v, given.v))
-    t.record("mul", y, [(added, gates), (k, gates)])
+    t.record("max", t.make(rows, 1, grad=gates), [(t.constant(2 * rows), gates)])
+    write = t.make(rows, 1, grad=gates)
+    t.record("exp", write, [(write, given.cell)])
+    outer = t.make(rows, keys * values, grad=given.k or given.v)
+    _multiply(t, named["k @ v"], tokens, outer, (k, given.k), (v, given.v))
+    memory = t.make(rows, keys * values + keys, grad=given.cell)
+    t.record("mul", memory, [(outer, gates), (k, gates)])
     # without a gradient of its own, what is kept of a memory of zeros is not saved
     keep = rows if gates else each * (after_first + any_step * smaller(lengths.chunks, 1))
-    t.record("keep", y, [(t.constant(keep), given.cell)])
+    t.record("keep", memory, [(t.constant(keep), given.cell)])
+    y = t.make(rows, values, grad=given.q or given.cell)
     for name, size, out, grad in (
-        ("q @ state", keys * values, values, given.cell),
-        ("q @ normalizer", keys, 1, given.normalizer),
+        ("q @ state", keys * values, y, given.cell),
+        (
+            "q @ normalizer",
+            keys,
+            t.make(rows, 1, grad=given.q or given.normalizer),
+            given.normalizer,
+        ),
     ):
         first, last = (t.constant(each * any_step, size) for _ in range(2))
         between = t.constant(each * after_first, size)
-        t.record("keep", y, [(first, gates), (between, gates)])
-        made = t.make(rows, out, grad=given.q or grad)
+        t.record("keep", t.make(rows, size, grad=grad), [(first, gates), (between, gates)])
         t.record(
             name,
-            made,
+            out,
             [(q, grad), (between, given.q), (last, given.q)],
             rows=tokens,
             width=named[name].width,
             factors=(given.q, grad),
-            results=[made.store],
+            results=[out.store],
         )
     _divide(t, given, y)
 
@@ -250,10 +251,11 @@ def _multiply(
 
 def _divide(t: Tape, given: Factors, y: Tensor) -> None:
     """Divide y by max(|nᵀ·q|, exp(-m)) + ε: |nᵀ·q|, its argument, exp(-m), the divisor and y."""
-    t.record("max", y, [(t.constant(3 * y.rows), given.read)])
-    t.record(
-        "divide", y, [(t.constant(y.rows), y.grad), (t.constant(y.rows, y.columns), given.read)]
-    )
+    divisor = t.make(y.rows, 1, grad=given.read)
+    t.record("max", divisor, [(t.constant(3 * y.rows), given.read)])
+    quotient = t.make(y.rows, y.columns, grad=y.grad)
+    # y is the sum of both that were read
+    t.record("divide", quotient, [(divisor, y.grad), (t.constant(y.rows, y.columns), given.read)])
 
 
 def at_least(x: Dim, n: int) -> Dim:
