@@ -54,12 +54,12 @@ class Memory(NamedTuple):
 class MLstm(nn.Module):
     """y = out(sigmoid(o) · norm(h)), h = Cᵀ·q / max(|nᵀ·q|, 1).
 
-    Beck et al. 2024, arXiv:2405.04517, equations 19 to 27, with two gates of each head,
-    C ← σ(f)·C + exp(i)·k·vᵀ and n ← σ(f)·n + exp(i)·k; Beck et al. 2025, arXiv:2503.13427, section
-    3: q, k, v, o, i and f are each a projection of the input, a tanh bounds i and f, and a
-    LayerNorm of each head comes before the output gate. As transformers runs it: whole chunks of
-    positions as matrix products, the rest and more tokens step by step, and the memory is kept in
-    the dtype of the input.
+    Beck et al. 2024, arXiv:2405.04517, section 2.3, with two gates of each head,
+    C ← σ(f)·C + exp(i)·k·vᵀ and n ← σ(f)·n + exp(i)·k; Beck et al. 2025, arXiv:2503.13427: q, k,
+    v, o, i and f are each a projection of the input, a tanh bounds i and f, and a LayerNorm of
+    each head comes before the output gate. As transformers runs it: whole chunks of positions as
+    matrix products, the rest and more tokens step by step, and the memory is kept in the dtype of
+    the input.
     """
 
     def __init__(self, part: parts.MLstm, d_model: int, *, norms: Norms) -> None:
@@ -91,11 +91,11 @@ class MLstm(nn.Module):
         whole = length - length % self.chunk_size
         if whole:
             chunks = [cut(t, 0, whole).unflatten(2, (-1, self.chunk_size)) for t in sequence]
-            y_BHSV, memory = in_chunks(*chunks, memory, self.divisor_eps)
+            y_BHSV, memory = in_chunks(*chunks, memory=memory, eps=self.divisor_eps)
             outputs.append(y_BHSV)
         if whole < length:
             rest = [cut(t, whole, length) for t in sequence]
-            y_BHSV, memory = step_by_step(*rest, memory, self.divisor_eps)
+            y_BHSV, memory = step_by_step(*rest, memory=memory, eps=self.divisor_eps)
             outputs.append(y_BHSV)
         if cache is not None:
             cache.states = {n: t.to(x_BSD.dtype) for n, t in zip(STATES, memory, strict=True)}
@@ -134,6 +134,7 @@ def in_chunks(
     v_BHCQV: Tensor,
     i_BHCQ: Tensor,
     kept_BHCQ: Tensor,
+    *,
     memory: Memory,
     eps: float,
 ) -> tuple[Tensor, Memory]:
@@ -182,6 +183,7 @@ def step_by_step(
     v_BHSV: Tensor,
     i_BHS: Tensor,
     kept_BHS: Tensor,
+    *,
     memory: Memory,
     eps: float,
 ) -> tuple[Tensor, Memory]:

@@ -26,7 +26,8 @@ qwen2.5-32b qwen2.5-3b qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b
 qwen3-4b qwen3-8b qwen3-next-80b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
-textbook-block transformer-base transformer-big xlstm-7b yi-34b yulan-12b zamba2-1.2b zamba2-2.7b zamba2-7b
+textbook-block transformer-base transformer-big xlstm-7b yi-34b yulan-12b zamba2-1.2b
+zamba2-2.7b zamba2-7b
 """)
 
 # Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in

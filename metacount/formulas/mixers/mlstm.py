@@ -73,9 +73,9 @@ def mlstm(t: Tape, part: MLstm, x: Tensor) -> Tensor:
     The paper's letters: d_qk and d_hv are our linear_k_head_dim and linear_v_head_dim (d_lk, d_lv),
     L our linear_chunk_size (c_l).
 
-    Source: Beck et al. 2024, arXiv:2405.04517, eq. 19 to 27; Beck et al. 2025, arXiv:2503.13427,
-    sec. 3 (projections, caps, norms); arXiv:2503.14376, sec. 2 (in chunks), as transformers 5.23
-    runs it, `models/xlstm/modeling_xlstm.py`.
+    Source: Beck et al. 2024, arXiv:2405.04517, sec. 2.3 (the recurrence); Beck et al. 2025,
+    arXiv:2503.13427 (projections, caps, norms) and arXiv:2503.14376 (chunks); which chunks and
+    steps are run is transformers' choice, `models/xlstm/modeling_xlstm.py` of 5.23.
     """
     t.role, run, n = "recurrent", t.run, x.rows
     heads, width, value_dim = part.n_heads, part.k_head_dim, part.v_head_dim
@@ -204,29 +204,24 @@ def _step_by_step(t: Tape, part: MLstm, lengths: Lengths, given: Factors) -> Non
     # without a gradient of its own, what is kept of a memory of zeros is not saved
     keep = rows if gates else each * (after_first + any_step * smaller(lengths.chunks, 1))
     t.record("keep", memory, [(t.constant(keep), given.cell)])
-    y = t.make(rows, values, grad=given.q or given.cell)
     for name, size, out, grad in (
-        ("q @ state", keys * values, y, given.cell),
-        (
-            "q @ normalizer",
-            keys,
-            t.make(rows, 1, grad=given.q or given.normalizer),
-            given.normalizer,
-        ),
+        ("q @ state", keys * values, values, given.cell),
+        ("q @ normalizer", keys, 1, given.normalizer),
     ):
         first, last = (t.constant(each * any_step, size) for _ in range(2))
         between = t.constant(each * after_first, size)
         t.record("keep", t.make(rows, size, grad=grad), [(first, gates), (between, gates)])
+        made = t.make(rows, out, grad=given.q or grad)
         t.record(
             name,
-            out,
+            made,
             [(q, grad), (between, given.q), (last, given.q)],
             rows=tokens,
             width=named[name].width,
             factors=(given.q, grad),
-            results=[out.store],
+            results=[made.store],
         )
-    _divide(t, given, y)
+    _divide(t, given, t.make(rows, values, grad=given.q or given.cell))
 
 
 def _multiply(
@@ -321,7 +316,7 @@ def mlstm_scan_flops(
     chunked:    the same, and q·kᵀ and scores·v inside whole chunks, masked or not
 
     Returns: FLOPs of the forward, exact.
-    Source: Beck et al. 2024, arXiv:2405.04517, eq. 19 to 21; arXiv:2503.14376, sec. 2.
+    Source: Beck et al. 2024, arXiv:2405.04517, sec. 2.3; arXiv:2503.14376.
     Not counted: gates, decays and the normaliser's sum, in either form.
 
     >>> sizes = {"n_linear_heads": 8, "linear_k_head_dim": 256, "linear_v_head_dim": 512}
