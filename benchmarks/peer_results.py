@@ -109,7 +109,7 @@ def summary(
 
 
 def summary_lines(summaries: Sequence[Summary]) -> list[str]:
-    """The table of the README: one line a tool."""
+    """One line a tool: docs/other-tools.md has this table."""
     heads = ("tool", "params", "active", "FLOPs", "worst FLOPs", "KV cache", "fails", "s", "MiB")
     rows = [
         (

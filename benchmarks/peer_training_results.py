@@ -62,7 +62,7 @@ def tools_of(data: dict[str, Any]) -> list[str]:
 
 
 def summary_lines(data: dict[str, Any]) -> list[str]:
-    """The table of the README: of how many settings a tool says what, and how far it is off."""
+    """Of how many settings a tool says what, and how far it is off: docs/other-tools.md has it."""
     heads = ["tool", "says", *(word for name in FIGURES for word in (SHORT[name], "worst"))]
     rows = []
     for tool in tools_of(data):

@@ -308,7 +308,7 @@ def forms_of(one: Json) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def sentence(records: list[Json]) -> str:
-    """What the README says of the record."""
+    """What the record says is equal, in a sentence."""
     equal: dict[str, set[tuple[str, str]]] = {CODE: set(), OURS: set()}
     for one in records:
         equal[one["side"]] |= {(one["name"], q) for _, q, found in said_of(one) if is_equal(found)}
@@ -353,7 +353,7 @@ def main() -> int:
     if differ:
         print("not what the record says: " + ", ".join(differ))
     if args.save:
-        print("README.md has to say: " + sentence(list(record.found.values())))
+        print(sentence(list(record.found.values())))
     if failed:
         print("failed: " + ", ".join(failed))
     print(f"{len(todo) - len(failed)} structures tried, {wrong} formulas newly refuted")

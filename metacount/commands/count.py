@@ -107,7 +107,8 @@ def _one(model: Model | TransformersOnly, request: Request) -> str:
 def _figures(model: Model | TransformersOnly, request: Request) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
-        from metacount.textbook.count import count, count_data
+        from metacount.textbook.count import count
+        from metacount.textbook.proven import count_data
 
         return count_data(model, count(model.spec, request, notes=model.notes))
     from metacount.views.measured import measured_data

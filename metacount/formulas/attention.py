@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
-from metacount.formulas.run import EAGER, FLASH, SDPA
 from metacount.formulas.tape import (
     COLUMNS,
+    EAGER,
     FLAG,
+    FLASH,
     FLOAT32,
     FLOAT64,
     INDEX,
     ROWS,
+    SDPA,
     Store,
     Tape,
     Tensor,
@@ -149,16 +151,16 @@ def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
     """
     if learned:
         return True
-    if is_symbolic(key) or is_symbolic(value):
-        if key is value or key == value:
-            return False
-        raise SpecError(
-            "attention",
-            "has no formula in letters for latent attention: its kernel depends on widths",
-            SDPA,
-            "choose eager or flash, or give numbers",
-        )
-    return bool(key != value)
+    if same(key, value):
+        return False
+    if isinstance(key, int) and isinstance(value, int):
+        return True
+    raise SpecError(
+        "attention",
+        "has no formula in letters for latent attention: its kernel depends on widths",
+        SDPA,
+        "choose eager or flash, or give numbers",
+    )
 
 
 def _kernel(
@@ -204,9 +206,9 @@ def same(a: Dim, b: Dim) -> bool:
     >>> same(8, 8), same(8, 2)
     (True, False)
     """
-    if isinstance(a, int) or is_symbolic(a):
-        return bool(a == b)
-    return a is b
+    if isinstance(a, int) and isinstance(b, int):
+        return int(a) == int(b)  # of plain ints: what is copied changes no count, so none asks
+    return a is b or (is_symbolic(a) and is_symbolic(b) and bool(a == b))
 
 
 def rotate(t: Tape, x: Tensor, n: Dim, rotary_dim: Dim) -> Tensor:
@@ -505,7 +507,7 @@ def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees
     q = u.linear(latent, f"{INDEXER}.wq_b", h * width)
     k = u.linear(x, f"{INDEXER}.wk", width)
     weights = u.linear(x, f"{INDEXER}.weights_proj", h)
-    k = u.norm(k, f"{INDEXER}.k_norm", LAYER)
+    q, k = u.widen(q), u.widen(u.norm(k, f"{INDEXER}.k_norm", LAYER))
     scores = u.like(q, columns=h * u.run.n_keys)
     scores = u.matmul("index scores", q, k, scores, per=sees.pairs, width=h * width)
     total = u.like(scores, columns=u.run.n_keys)
@@ -528,7 +530,7 @@ def block_index(t: Tape, part: BlockIndexer, x: Tensor) -> None:
     q = u.linear(x, f"{INDEXER}.q_proj", h * width, cut=COLUMNS)
     k = u.linear(x, f"{INDEXER}.k_proj", width, cut=COLUMNS)
     q = u.norm(q, f"{INDEXER}.q_norm", RMS, rows=q.rows * h, width=width)
-    k = u.norm(k, f"{INDEXER}.k_norm", RMS)
+    q, k = u.widen(q), u.widen(u.norm(k, f"{INDEXER}.k_norm", RMS))
     scores = u.like(q, columns=h * u.run.n_keys)
     u.matmul("index scores", q, k, scores, per=PAIRS, width=h * width)
     t.cached.append(State(name="keys of the index", shape=(width,)))

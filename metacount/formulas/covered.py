@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_symbolic
-from metacount.formulas.run import EAGER, FLASH, SDPA, Pass
+from metacount.formulas.tape import EAGER, FLASH, SDPA, Pass
 from metacount.spec import ModelSpec
 from metacount.spec.altup_rules import AROUND, beyond_branches
 from metacount.spec.attention import Attention, NoAttention

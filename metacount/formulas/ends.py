@@ -135,6 +135,7 @@ def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
         logits = _head(t, x, tables.vocab_size, tied=head.tied)
         if head.bias:
             logits.grad = t.weight(f"{HEAD}.bias", tables.vocab_size, cut=COLUMNS) or logits.grad
+        t.role = "other"  # of no module but the model
         logits = t.scale(logits, head.scale)
         if head.softcap is not None:
             logits = t.from_result(logits, "tanh")

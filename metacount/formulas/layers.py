@@ -34,7 +34,7 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
 
     Letter i of a pattern of length p falls on the layers i, i + p, … below N: ⌈(N - i) / p⌉ =
     (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
-    where these are fewer, or as many and the first letter is asked for.
+    where these are fewer.
 
     Returns: a count.
     Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
@@ -45,7 +45,7 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
     period = len(pattern)
     reaches = [reach for reach, letter in enumerate(reversed(pattern)) if letter in letters]
     others = [reach for reach in range(period) if reach not in reaches]
-    if len(others) + (pattern[0] not in letters) <= len(reaches):
+    if len(others) < len(reaches):
         return n_layers - sum(floor_div(n_layers + reach, period) for reach in others)
     return sum(floor_div(n_layers + reach, period) for reach in reaches)
 

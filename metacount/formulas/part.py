@@ -105,11 +105,6 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
     return {path: weight for path, (weight, _) in _recorded(spec, structure or spec).items()}
 
 
-def unseen_paths(spec: ModelSpec) -> set[str]:
-    """Name the tensors that the loss has no gradient of: a pooler's, and an indexer's choice."""
-    return {path for path, (_, unseen) in _recorded(spec, spec).items() if unseen}
-
-
 def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
     """List every tensor by path, and whether the loss does not see it."""
     found: dict[str, tuple[Weight, bool]] = {}
@@ -190,22 +185,29 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
     24
     """
     stored: dict[str, Weight] = {}
-    for path, weight in tensors_by_path(spec).items():
+    unseen: set[str] = set()
+
+    def store(path: str, weight: Weight, is_unseen: bool) -> None:
+        stored[path] = weight
+        if is_unseen:
+            unseen.add(path)
+
+    for path, (weight, is_unseen) in _recorded(spec, spec).items():
         layer, _, kind = path.rpartition(".")
         beside = f"{layer}.weight"
         matrix = weight if beside == path else stored.get(f"{layer}.{BASE}.weight")
         if matrix is None or not part.adapts(beside, matrix):
-            stored[path] = weight
+            store(path, weight, is_unseen)
             continue
-        stored[f"{layer}.{BASE}.{kind}"] = weight
+        store(f"{layer}.{BASE}.{kind}", weight, is_unseen)
         if beside == path:
-            assert part.rank is not None  # who has adapters has a rank
+            assert part.rank is not None
             out, into = weight.shape
             for name, shape in ((LOW, (part.rank, into)), (HIGH, (out, part.rank))):
-                stored[f"{layer}.{name}"] = Weight(role=weight.role, name=name, shape=shape)
+                adapter = Weight(role=weight.role, name=name, shape=shape)
+                store(f"{layer}.{name}", adapter, is_unseen)
     if part.rank is not None:
         _check_targets(spec, part)
-    unseen = unseen_paths(spec)
     trained = {path for path in stored if path not in unseen}
     if part.rank is not None:
         trained = {path for path in trained if path.endswith(ADAPTERS)}

@@ -23,8 +23,7 @@ from metacount.formulas.block import (
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.layers import Kind, feed_forward_kinds, mixer_kinds, shared_uses
 from metacount.formulas.mixers import mixer_counts
-from metacount.formulas.run import ALONE, EAGER, Rank, Run
-from metacount.formulas.tape import Store, Tape, Tensor
+from metacount.formulas.tape import ALONE, EAGER, Rank, Run, Store, Tape, Tensor
 from metacount.formulas.terms import (
     CACHED,
     CROSS_PAIRS,

@@ -40,8 +40,7 @@ from metacount.formulas.layers import layers_with
 from metacount.formulas.model import ROLES
 from metacount.formulas.part import Tensors
 from metacount.formulas.pieces import BLOCK, Piece, Sizes, pieces_of, remembered, run_of, stream
-from metacount.formulas.run import FULL, NONE, SELECTIVE, Pass, Run
-from metacount.formulas.tape import LOW, Op, Store, Tape, Tensor
+from metacount.formulas.tape import FULL, LOW, NONE, SELECTIVE, Op, Pass, Run, Store, Tape, Tensor
 from metacount.formulas.terms import SOURCE, TOKENS
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -78,6 +77,11 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     al. 2022, arXiv:2205.14135, algorithm 4 (flash).
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
     """
+    _check_backward(spec, run)
+    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
+
+
+def _check_backward(spec: ModelSpec, run: Pass) -> None:
     check_run(spec, run)
     check_reached(spec)
     if spec.embedding is None:
@@ -87,7 +91,6 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
             None,
             "measure it instead",
         )
-    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
 
 
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -100,11 +103,16 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     Returns: every role in order, exact.
     Source: Chen et al. 2016, arXiv:1604.06174.
     """
-    check_run(spec, run)
+    _check_recomputation(spec, run)
     if run.checkpointing != FULL:
         return dict.fromkeys(ROLES, 0)
-    check_around(spec)
     return folds.by_role(_repeated(spec, run, _pieces(spec, run)), ROLES)
+
+
+def _check_recomputation(spec: ModelSpec, run: Pass) -> None:
+    check_run(spec, run)
+    if run.checkpointing == FULL:
+        check_around(spec)
 
 
 def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -138,10 +146,20 @@ def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
     backward: of each product 1 × for each factor that has a gradient
     saved: each tensor that a gradient needs
 
-    Returns: FLOPs and bytes by role, exact for the reference modules.
+    Returns: FLOPs and bytes by role, exact for the reference modules where `check_figure` passes.
     """
-    check_saved(spec, run)
     return _Walk(spec, run, tensors).step()
+
+
+def check_figure(name: str, spec: ModelSpec, run: Pass) -> None:
+    """Raise `SpecError` for a figure of a `Step` that has no formula for such a model or run."""
+    checks = {
+        "backward_matmul_flops": _check_backward,
+        "recompute_matmul_flops": _check_recomputation,
+        "activation_bytes": check_saved,
+    }
+    if name in checks:
+        checks[name](spec, run)
 
 
 class _Walk:
@@ -204,6 +222,7 @@ class _Walk:
         first = x
         self._add(amounts, 1, tape.ops, tape.ops)
         of_block: dict[int, tuple[int, Tape, Tensor]] = {}
+        keeps_first, reads_first = False, False
         for index in range(stack.n_layers):
             layer = layer_of(spec, stack, index)
             owners = [(f"{name}.layers.{index}", "")]
@@ -220,8 +239,14 @@ class _Walk:
             tape, out = self._known[key]
             times = of_block[id(tape)][0] if id(tape) in of_block else 0
             of_block[id(tape)] = times + 1, tape, out
+            if folds.needs_backward(tape):
+                keeps_first = keeps_first or index == 0  # as its own input
+                reads_first = not keeps_first and (reads_first or number is not None)
             x = Tensor(x.store, spec.d_model, word, out.grad)
         self._blocks(stack, list(of_block.values()), memory, amounts, word)
+        if reads_first and self.run.checkpointing != NONE:
+            # the embedded tokens, which a block of those that layers share reads beside its input
+            amounts["saved"].append((1, "other", first.store.bytes))
         tape = self._tape(run, ends_of)
         x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=x.grad))
         if not of_encoder:
@@ -260,7 +285,7 @@ class _Walk:
                 amounts["again"] += ((times, *one) for one in again)
         amounts["saved"] += kept_beside(spec, self.run, n_kept, word)
         if of_memory and memory is not None:
-            amounts["saved"].append((1, "attention", memory.store.bytes))
+            amounts["saved"].append((1, role_of_memory(self.run), memory.store.bytes))
 
     def _add(
         self,
@@ -290,6 +315,11 @@ def sizes_of(run: Pass) -> Sizes:
     )
 
 
+def role_of_memory(run: Pass) -> str:
+    """Tell whose the output of an encoder is: keys are made of it, or a checkpoint keeps it."""
+    return "attention" if run.checkpointing == NONE else "other"
+
+
 def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tuple[Dim, str, Dim]]:
     """List what checkpointing keeps of blocks: the input of each, and what else it is given."""
     if run.checkpointing == NONE or is_zero(n_kept):
@@ -301,9 +331,9 @@ def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tupl
     if isinstance(positions, RelativeBuckets | Alibi):
         assert not isinstance(mixer, NoAttention)  # a bias of scores belongs to attention
         of_bias = 8 if isinstance(positions, Alibi) else width  # in float64, as it is made
-        found.append((1, "position", mixer.n_heads * n * n * of_bias))
+        found.append((1, "other", mixer.n_heads * n * n * of_bias))
     if getattr(positions, "n_query_positions", 0):
-        found.append((1, "position", n * d * width))
+        found.append((1, "other", n * d * width))
     return found
 
 
@@ -342,7 +372,7 @@ def _saved(spec: ModelSpec, run: Pass) -> Amounts:
         of_encoder = spec.has_encoder and stack is not spec.decoder
         yield from kept_beside(spec, run, stack.n_layers, SOURCE if of_encoder else TOKENS)
     if memory is not None:
-        yield 1, "attention", memory.bytes
+        yield 1, role_of_memory(run), memory.bytes
 
 
 def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:

@@ -10,7 +10,7 @@ closed form, with arrays a sweep.
 
 from __future__ import annotations
 
-from metacount.formulas import altup, ends
+from metacount.formulas import ends
 from metacount.formulas.attention import (
     EVERY_PAIR,
     block_index,
@@ -25,19 +25,16 @@ from metacount.formulas.block import (
     STORED,
     Given,
     Layer,
-    around,
     run_attention,
     run_block,
     run_feed_forward,
-    run_layer_mixer,
     run_shared,
 )
 from metacount.formulas.dim import Dim, floor_div, smaller
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.masks import causal_pairs, chunked_pairs
 from metacount.formulas.pieces import Sizes, run_of
-from metacount.formulas.run import Run
-from metacount.formulas.tape import Store, Tape, Tensor
+from metacount.formulas.tape import Run, Store, Tape, Tensor
 from metacount.formulas.terms import (
     CACHED,
     CROSS_PAIRS,
@@ -97,15 +94,6 @@ def cross_tape(spec: ModelSpec) -> Tape:
     return recorded(spec, forward)
 
 
-def recurrent_tape(spec: ModelSpec, *, decode: bool = False) -> Tape:
-    """Record the mixer with a state of one block."""
-    return recorded(
-        spec,
-        lambda t, x: run_layer_mixer(t, spec, Layer(mixer="R"), x, Given()),
-        decode=decode,
-    )
-
-
 def dense_tape(spec: ModelSpec, *, second: bool = False) -> Tape:
     """Record a block's dense feed-forward; nothing where every block is MoE (no d_ff)."""
     part = spec.last_stack.feed_forward
@@ -122,13 +110,6 @@ def mixture_tape(spec: ModelSpec) -> Tape:
     return recorded(spec, lambda t, x: mixture(t, part, like, x, name=name))
 
 
-def index_tape(spec: ModelSpec) -> Tape:
-    """Record the block indexer of one block that has one; nothing where no block has."""
-    part = spec.last_stack.attention
-    index = part.indexer if isinstance(part, Attention) else None
-    return recorded(spec, lambda t, x: None if index is None else block_index(t, index, x))
-
-
 def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight], list[Product]]:
     """Record the use of a block that many layers share.
 
@@ -143,18 +124,6 @@ def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight], list[Prod
     return stored, [one for one in tape.weights if not one.name.startswith(STORED)], tape.products
 
 
-def around_tape(spec: ModelSpec) -> Tape:
-    """Record what stands around and beside the branches of one block; nothing in most models."""
-
-    def forward(t: Tape, x: Tensor) -> None:
-        around(t, spec, x)
-        part = spec.last_stack.laurel
-        if part is not None:
-            altup.laurel(t, part, x, x, spec.last_stack.norms)
-
-    return recorded(spec, forward)
-
-
 def block_tape(spec: ModelSpec, layer: Layer) -> Tape:
     """Record one whole block."""
 
@@ -163,11 +132,6 @@ def block_tape(spec: ModelSpec, layer: Layer) -> Tape:
         run_block(t, spec, layer, x, Given(memory=memory))
 
     return recorded(spec, forward)
-
-
-def stack_end_weights(spec: ModelSpec) -> list[Weight]:
-    """List a stack's tensors before and after its blocks: final norm, embedding norm, positions."""
-    return [one for one in _ends(spec).weights if not one.name.startswith(ends.OF_MODEL)]
 
 
 def end_weights(spec: ModelSpec) -> list[Weight]:

@@ -189,7 +189,8 @@ class _Job:
         return Outcome(path=path, data={}, error=said)
 
     def _data(self, whole: str) -> Json:
-        from metacount.textbook.count import count, count_data
+        from metacount.textbook.count import count
+        from metacount.textbook.proven import count_data
 
         model = find_in_file(whole, self.settings)
         if isinstance(model, TransformersOnly):

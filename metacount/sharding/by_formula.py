@@ -31,8 +31,21 @@ from metacount.formulas.ranks import (
     shard_values,
     spread_moves,
 )
-from metacount.formulas.run import EAGER, FLASH, FULL, NONE, SDPA, SELECTIVE, Pass, Rank
-from metacount.formulas.tape import BACKWARD, FORWARD, Move, Op, Tape
+from metacount.formulas.tape import (
+    BACKWARD,
+    EAGER,
+    FLASH,
+    FORWARD,
+    FULL,
+    NONE,
+    SDPA,
+    SELECTIVE,
+    Move,
+    Op,
+    Pass,
+    Rank,
+    Tape,
+)
 from metacount.formulas.terms import TOKENS, Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import Piece, between_stages, kind_from

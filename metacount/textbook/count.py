@@ -12,7 +12,6 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.resolve import Model
 
 
 # The figures of a model under their public names, in the order in which they are shown.
@@ -272,27 +271,6 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         warnings=_warnings(spec, run),
         notes=notes,
     )
-
-
-def count_data(model: Model, result: Count) -> Json:
-    """Return the figures of a model that was looked up, as `count --json` prints them."""
-    from metacount.textbook.proven import proven_of
-
-    inferred = list(model.entry.inferred) if model.entry is not None else []
-    proof = proven_of(model, result)
-    figures = result.to_dict()
-    stored = None if model.published is None else model.published.stored_checkpoint
-    if stored is not None and result.prediction:
-        figures["checkpoint_parts"] = result.checkpoint_parts(stored.total)
-    return {
-        "model": model.id,
-        "name": model.name,
-        "changes": model.changes,
-        "computed": list(model.computed),
-        **figures,
-        "inferred": inferred,
-        "proof": None if proof is None else proof.to_dict(),
-    }
 
 
 def said_of_too_many(spec: ModelSpec, run: Workload) -> tuple[str, ...]:

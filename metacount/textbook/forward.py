@@ -18,8 +18,7 @@ from metacount.formulas.block import STORED, Given, layer_of, run_block
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.part import stack_name
 from metacount.formulas.pieces import Sizes, run_of, stream
-from metacount.formulas.run import EAGER
-from metacount.formulas.tape import Op, Store, Tape, Tensor
+from metacount.formulas.tape import EAGER, Op, Store, Tape, Tensor
 from metacount.formulas.terms import SOURCE, TOKENS, Weight
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend

@@ -108,6 +108,25 @@ def proven_of(model: Model, result: Count) -> Proven | None:
     return None if model.refused else proven(model.spec, result, config, own_type=own_type(model))
 
 
+def count_data(model: Model, result: Count) -> Json:
+    """Return the figures of a model that was looked up, as `count --json` prints them."""
+    inferred = list(model.entry.inferred) if model.entry is not None else []
+    proof = proven_of(model, result)
+    figures = result.to_dict()
+    stored = None if model.published is None else model.published.stored_checkpoint
+    if stored is not None and result.prediction:
+        figures["checkpoint_parts"] = result.checkpoint_parts(stored.total)
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        "computed": list(model.computed),
+        **figures,
+        "inferred": inferred,
+        "proof": None if proof is None else proof.to_dict(),
+    }
+
+
 def own_type(model: Model) -> str | None:
     """Return a model's type in transformers: that of its config, or of its entry of the catalog."""
     if model.source is not None and model.source.config is not None:

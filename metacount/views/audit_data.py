@@ -1,4 +1,4 @@
-"""The audit as JSON, and as the table of findings that stands in the README."""
+"""The audit as JSON, and as the table of findings that stands in docs/other-tools.md."""
 
 from __future__ import annotations
 

@@ -26,9 +26,7 @@ def flow_text(flow: Flow) -> str:
     used = _used(flow.steps)
     if used:
         terms = [
-            f"{one.letter} = {one.value}\0{one.name}"
-            for one in flow.letters
-            if one.letter in used
+            f"{one.letter} = {one.value}\0{one.name}" for one in flow.letters if one.letter in used
         ]
         text = ", ".join(term.replace(" = ", "\0=\0") for term in terms)
         lines += [*(line.replace("\0", " ") for line in paragraph("letters", text, width)), ""]

@@ -9,38 +9,21 @@ import sys
 from fractions import Fraction
 
 import pytest
-from helpers import ROOT
 from helpers.release import daily
 
 from metacount.audit.judge import NOT_ASKED, Found, judged
 from metacount.audit.mfu import mfu
-from metacount.audit.record import NO_COUNT, Formula, chosen, compared, formulas
+from metacount.audit.record import NO_COUNT, Formula, chosen
 from metacount.audit.report import audit, models
 from metacount.audit.restated import outside
 from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.errors import InputError
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["audit", *arguments]) == 0
     return capsys.readouterr().out
-
-
-def test_the_readme_counts_what_there_is() -> None:
-    every = formulas()
-    said = re.search(
-        r"(\d+) formulas from (\d+) sources, (\d+) of them judged, (\d+) compared with the real",
-        " ".join(README.split()),
-    )
-    assert said is not None
-    judged = sum(f.judged for f in every)
-    sources = len({f.source.id for f in every})
-    assert [int(n) for n in said.groups()] == [len(every), sources, judged, len(compared())]
-    unread = {f.source.id for f in every if not f.source.read}
-    assert f"{len(unread)} of the sources are papers or posts that were not looked up" in README
 
 
 @daily(2)
@@ -134,9 +117,6 @@ def test_how_many_models_is_said_where_they_are_counted(
     assert len(models()) == n < len(plain) < len(specs)
     said = f"of the catalog's {n} of one stack with attention in every layer and no indexer"
     assert said in " ".join(printed(capsys, "vllm").split())
-    assert f"the catalog's {n} models of one stack with attention in every layer" in " ".join(
-        README.split()
-    )
     for id in ("t5-small", "lfm2-350m", "falcon-h1-0.5b", "deepseek-v3.2", "minimax-m3-text"):
         with pytest.raises(InputError, match=id):
             audit("vllm", model=id)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from helpers import ROOT
 from helpers.release import daily, one_day_in
 
 import metacount
@@ -20,7 +19,6 @@ from metacount.audit.restated import both, holds, place_of, there, value_of
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.formulas import model as ours
 from metacount.spec import Workload
-from metacount.views.audit_data import markdown
 
 JUDGED = [formula for formula in formulas() if formula.judged]
 SPECS = dict(models())
@@ -33,13 +31,6 @@ def changed(formula: Formula, terms: Sequence[Term]) -> Formula:
 
 def at(formula: Formula, model: str, seq_len: int) -> tuple[Fraction, Fraction]:
     return both(formula, (SPECS[model], Workload(seq_len=seq_len)))
-
-
-@one_day_in(6)
-def test_the_readme_has_the_table_that_the_command_prints(audits: tuple[Audited, ...]) -> None:
-    table = markdown(audits)
-    assert table in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(table.splitlines()) <= 27
 
 
 @one_day_in(6)

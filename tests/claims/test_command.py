@@ -44,8 +44,7 @@ def test_the_list_fits_and_ends_with_the_counts(
 
 
 def test_help_names_every_topic(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["claims", "--help"])
+    assert main(["claims", "--help"]) == 0
     words = capsys.readouterr().out.replace(",", " ").split()
     assert {*TOPICS} <= {*words}
 

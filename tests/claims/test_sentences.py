@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from helpers import ROOT
 from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily, one_in
 
@@ -249,17 +247,6 @@ def moved(label: Label, steps: int) -> str:
         if not label.step
         else (label.rounded(Fraction(label.value + steps * label.step)))
     )
-
-
-def test_the_readme_says_how_many_there_are() -> None:
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    found = re.findall(
-        r"`claims` takes (\d+) well-known statements .*?: today (\d+), (\d+) and "
-        r"(\d+)\.",
-        readme,
-    )
-    counts = Counter(verdict_on(id).verdict for id in ALL)
-    assert found == [tuple(str(n) for n in (len(ALL), *(counts[name] for name in VERDICTS)))]
 
 
 def test_qk_norm_counted_twice() -> None:

@@ -14,12 +14,12 @@ from helpers.miniatures import TINY, miniature
 from metacount import SpecError
 from metacount.catalog import entries, entry
 from metacount.formulas import covered
-from metacount.formulas.run import Pass
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
+from metacount.formulas.tape import Pass
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 

@@ -23,9 +23,8 @@ from metacount.formulas.ranks import (
     shard_values,
     spread_moves,
 )
-from metacount.formulas.run import Rank
 from metacount.formulas.sublayers import block_tape
-from metacount.formulas.tape import Move, Tape
+from metacount.formulas.tape import Move, Rank, Tape
 from metacount.formulas.terms import TOKENS, product
 from metacount.sharding.by_formula import counted_kinds, without_formula
 from metacount.sharding.mesh import Mesh

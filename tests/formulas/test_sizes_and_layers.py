@@ -201,10 +201,10 @@ def test_closed_forms_read_well() -> None:
         (windowed_layers(n, "LL"), n),
         (windowed_layers(n, "G"), 0),
         (windowed_layers(n, "LG"), sympy.floor(n / 2 + half)),
-        # the fewer letters are counted; of as many, those that begin later
+        # the fewer letters are counted
         (lettered_layers(n, "RRRRARRR", "A"), sympy.floor(n / 8 + eighths)),
         (lettered_layers(n, "RRRRARRR", "R"), n - sympy.floor(n / 8 + eighths)),
-        (lettered_layers(n, "RA", "R"), n - sympy.floor(n / 2)),
+        (lettered_layers(n, "RA", "R"), sympy.floor(n / 2 + half)),
         (lettered_layers(n, "RA", "A"), sympy.floor(n / 2)),
         (layers_by_law(n), n),
         (layers_by_law(n, n_dense_layers=3), n - 3),

@@ -29,12 +29,12 @@ from metacount.formulas import block, ends, feed_forward, folds, pieces, tape
 from metacount.formulas.covered import check_alike
 from metacount.formulas.optimizer import OPTIMIZERS, master_bytes, optimizer_bytes_by_role
 from metacount.formulas.part import Part
-from metacount.formulas.run import Pass, Rank, Run
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
+from metacount.formulas.tape import Pass, Rank, Run
 from metacount.formulas.terms import TOKENS, params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.modules.build import build

@@ -9,7 +9,6 @@ import sys
 from fractions import Fraction
 
 import pytest
-from helpers import ROOT
 
 from metacount import InputError, Workload, entry, find_model
 from metacount.cli import main
@@ -111,23 +110,6 @@ def test_the_range_of_training() -> None:
     per_token = sorted(c.per_token(S) for c in training)
     ends = [giga(n, "FLOP") for n in (per_token[0], per_token[-1])]
     assert ends == ["41.9 GFLOP", "81.4 GFLOP"]
-
-
-def test_the_readme_gives_the_range_that_the_command_prints(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    model, seq, low, high = re.findall(
-        r"`count MODEL --conventions` .* for ([\w.-]+) at ([\d,]+) tokens, training takes "
-        r"([\d.]+) to ([\d.]+) GFLOP per token",
-        readme,
-    )[0]
-    assert model == "LLaMA-3-8B"
-    arguments = ["count", "llama3-8b", "--seq", seq.replace(",", ""), "--conventions"]
-    assert main(arguments) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"training GFLOPs per token range from {low}, " in said
-    assert f" to {high}, " in said
 
 
 def test_megatrons_paper_as_it_is_written() -> None:

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from helpers import ROOT
 from helpers.release import ONLY, daily, one_day_in, one_in
 from sympy import Integer
 
@@ -223,16 +222,3 @@ def test_a_form_over_whole_chunks_says_of_which_lengths_it_is(model_type: str) -
     whole = {"how": "interpolated in B and S", "domain": (divides(Integer(64), symbol("S")),)}
     shown = CodeForm(**{**vars(form), **whole})
     assert "for     lengths where 64 divides S" in code_form_text(model_type, shown)
-
-
-def test_the_readme_says_how_many_types_have_a_form() -> None:
-    rows = json.loads((ROOT / "benchmarks/results/forms.json").read_text("utf-8"))
-    built = [row for row in rows if row["builds"]]
-    params = [row["confirmed_at"] for row in built if row.get("confirmed_at", 0)]
-    flops = [row["matmul_flops"] for row in built if "matmul_flops" in row]
-    traced = [how for how in flops if how.startswith("traced")]
-    assert (
-        f"Of {len(built)} causal-LM types of transformers that build, {len(params)} have a form of "
-        f"their parameters that other configs confirm (three of them for {params.count(3)} types), "
-        f"and {len(flops)} one of their FLOPs, {len(traced)} of these traced"
-    ) in " ".join((ROOT / "README.md").read_text("utf-8").split())

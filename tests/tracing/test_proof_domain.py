@@ -267,14 +267,14 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
         " len(found.ours.of('equal')))"
     )
     # a matrix of a feed-forward, and one with twice its rows
-    right, wrong = b'"up_proj": (d_ff, d_model)', b'"up_proj": (2 * d_ff, d_model)'
+    right, wrong = b'.up_proj", width,', b'.up_proj", 2 * width,'
     package = Path(PACKAGE)
     for planted, said in ((right, "True 5 6"), (wrong, "True 1 1")):
         archive = tmp_path / "all.zip"
         with zipfile.ZipFile(archive, "w") as made:
             for file in (*package.rglob("*.py"), package / "proofs.json"):
                 source = file.read_bytes()
-                if file.name == "ffn.py" and file.parent.name == "formulas":
+                if file.name == "feed_forward.py" and file.parent.name == "formulas":
                     assert right in source
                     source = source.replace(right, planted)
                 made.writestr(f"metacount/{file.relative_to(package).as_posix()}", source)

@@ -15,8 +15,8 @@ from torch import nn
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
 from metacount.formulas import optimizer
-from metacount.formulas.run import Pass
 from metacount.formulas.step import backward_matmul_flops_by_role
+from metacount.formulas.tape import Pass
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook.training.chosen import COMPARED, OVER_TIME

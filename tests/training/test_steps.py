@@ -28,8 +28,7 @@ from metacount.catalog import entry
 from metacount.formulas import attention, block, ends, feed_forward, folds
 from metacount.formulas.attention import Sees
 from metacount.formulas.part import Part, chosen_tensors, tensors_by_path
-from metacount.formulas.run import CHECKPOINTINGS, Pass
-from metacount.formulas.tape import Tape
+from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form

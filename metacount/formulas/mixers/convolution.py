@@ -34,7 +34,7 @@ def causal_convolution(
     t.record(
         name,
         y,
-        [(seen, trained)],
+        [(seen, y.grad)],  # torch has one derivative for all three: it wants x for any of them
         rows=run.counts[CONVOLVED],
         width=channels * kernel,
         factors=(x.grad, trained),

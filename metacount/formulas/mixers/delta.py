@@ -276,17 +276,25 @@ def hand_on(
     y = t.matmul("scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"])
     t.products.append(Product(role=t.role, name="k @ v", width=width, per=CHUNKS))
     gradients = written.grad + corrections.grad
+    added = t.make(every, key * value, grad=flowing)
     t.record(
         "k @ v",
-        t.make(every, key * value, grad=flowing),
+        added,
         [(written, corrections.grad), (corrections, handing_grad(handing, written.grad))],
         rows=chunks,
         width=width,
         factors=(written.grad, corrections.grad),
         backward=gradients * (one - first),
+        results=[added.store],
     )
     if decay is not None:
-        t.record("mul", t.like(states), [(states, decay.grad), (decay, flowing)])
+        # of a state with a gradient, and read by a chunk that follows: from three chunks on
+        inner = (
+            decay
+            if decay.grad
+            else t.constant(several(size.chunks - 1) * decay.rows, decay.columns)
+        )
+        t.record("mul", t.like(states), [(states, decay.grad), (inner, flowing)])
     y.grad = y.grad or queried.grad
     return y
 

@@ -131,8 +131,11 @@ def _doubled(t: Tape, decay: Tensor, x: Tensor) -> Tensor:
     inputs = t.constant(n_rounds * x.rows, w)
     shifted = t.constant(after_first * x.rows, w)
     saves = [(decays, grad), (inputs, decay.grad), (shifted, decay.grad)]
-    if not isinstance(n_rounds, int) or n_rounds:
-        saves.append((decay.store, grad))  # of the first round, before it is shifted
+    # of the first round, before it is shifted
+    if isinstance(n_rounds, int) or t.run.value == decay.store.width:
+        saves += [(decay.store, grad)] if not isinstance(n_rounds, int) or n_rounds else []
+    else:  # lengths in an array: of a single position there is no round
+        saves.append((t.constant(smaller(n_rounds, 1) * decay.rows, w), grad))
     return t.record("rounds", t.like(x, grad=grad), saves)
 
 

@@ -247,6 +247,7 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
         gate = t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)])
         made = t.make(n, inner, grad=y.grad or z.grad, width=run.value)
         return t.record("mul", made, [(y, gate.grad), (gate, y.grad)])
+    role, t.role = t.role, "norm"  # one module gates and norms
     z = t.widen(z)
     gate = t.record("silu", t.make(n, inner, grad=z.grad), [(z, z.grad)])
     norm = {"rows": n * part.n_groups, "width": inner}
@@ -254,6 +255,7 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
         y = t.mul(t.norm(y, "mamba.norm", RMS, **norm), gate)
     else:
         y = t.norm(t.mul(y, gate), "mamba.norm", RMS, **norm)
+    t.role = role
     return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
 
 

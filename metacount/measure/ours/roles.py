@@ -86,7 +86,8 @@ def role_of(path: list[nn.Module]) -> str | None:
     One exception: in a MoE layer everything but a norm is `moe`, the shared experts' FFN too.
     None where no module on the path has a role.
     """
-    roles = [ROLE_OF[type(module)] for module in path if type(module) in ROLE_OF]
+    adapted = [getattr(module, "base", module) for module in path]  # an adapter is of its layer
+    roles = [ROLE_OF[type(module)] for module in adapted if type(module) in ROLE_OF]
     if not roles:
         return None
     return "moe" if "moe" in roles and roles[-1] != "norm" else roles[-1]

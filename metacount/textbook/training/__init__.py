@@ -12,7 +12,7 @@ from metacount.formulas import optimizer as optimizers
 from metacount.formulas.dim import Dim
 from metacount.formulas.optimizer import MASTER
 from metacount.formulas.part import WHOLE, Part, chosen_tensors
-from metacount.formulas.run import ATTENTIONS, CHECKPOINTINGS, EAGER, FLASH, FULL, NONE, Pass
+from metacount.formulas.tape import ATTENTIONS, CHECKPOINTINGS, EAGER, FLASH, FULL, NONE, Pass
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.frozen import frozen
@@ -184,6 +184,7 @@ def training_count(
             held = ("freeze", ",".join(part.freeze))
             field, value = held if part.freeze else ("lora_rank", part.rank)
             raise SpecError(field, rule, value, "measure it instead")
+        step.check_figure(name, spec, sizes)
         figures: dict[str, Dim] = getattr(partial(), name)
         return figures
 

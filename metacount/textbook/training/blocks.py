@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from metacount.errors import SpecError
 from metacount.formulas.pieces import remembered
-from metacount.formulas.run import FULL, Pass
 from metacount.formulas.step import saved_in_block
+from metacount.formulas.tape import FULL, SDPA, Pass
 from metacount.spec import ModelSpec
 from metacount.spec.position import Rope
 from metacount.spec.stack import WITH_ATTENTION
@@ -77,4 +78,9 @@ def _of_block(spec: ModelSpec, run: Pass, part: Stack, index: int) -> int:
     if run.checkpointing == FULL:
         n = run.source if spec.has_encoder and part is not spec.decoder else run.seq_len
         return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
+    stack = spec.last_stack
+    seen = {bool(spec.is_windowed_layer(i)) for i in range(stack.n_layers)}
+    if run.attention == SDPA and len(seen) > 1:  # blocks that see a window share a mask
+        rule = "has no formula of what one block keeps where some see a window"
+        raise SpecError("attention", rule, SDPA, "choose eager or flash")
     return int(saved_in_block(spec, run, part, index))

@@ -15,10 +15,9 @@ from __future__ import annotations
 from metacount.formulas.covered import check_alike, check_saved
 from metacount.formulas.dim import Dim, when
 from metacount.formulas.optimizer import MASTER, STEP, adamw_state
-from metacount.formulas.run import Pass
 from metacount.formulas.step import block_stores
 from metacount.formulas.sublayers import norms_per_block
-from metacount.formulas.tape import several
+from metacount.formulas.tape import Pass, several
 from metacount.formulas.terms import params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec

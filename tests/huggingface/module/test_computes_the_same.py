@@ -348,11 +348,12 @@ def test_activations(name: str) -> None:
             assert same(found), (value, found)
 
 
-def test_the_readme_says_of_how_many_types_that_is_so() -> None:
+def test_the_documentation_says_of_how_many_types_that_is_so() -> None:
     """And to which bound."""
-    text = " ".join(ROOT.joinpath("README.md").read_text("utf-8").split())
-    assert f"For {len(TYPES)} of the {len(mapped_types())} mapped types logits, cached dec" in text
-    assert "to 1e-11 of the largest value" in text
+    for page, words in (("README.md", "model types"), ("docs/proofs.md", "mapped types")):
+        text = " ".join(ROOT.joinpath(page).read_text("utf-8").split())
+        assert f"or {len(TYPES)} of the {len(mapped_types())} {words}" in text
+        assert "to 1e-11" in text
     assert BOUND == 1e-11
 
 

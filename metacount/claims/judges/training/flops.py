@@ -12,11 +12,11 @@ from metacount.claims.parts import model_of, models, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
 from metacount.formulas import model
-from metacount.formulas.run import FULL, Pass
 from metacount.formulas.step import (
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
 )
+from metacount.formulas.tape import FULL, Pass
 from metacount.spec import legend
 from metacount.spec.altup_rules import beyond_branches
 

@@ -1,4 +1,4 @@
-"""What README says of times is what the saved rows say: table, sentences and pictures."""
+"""What the documentation says of times is what the saved rows say, and so are the pictures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ from helpers import ROOT
 from metacount.bench.results import files as results
 from metacount.cli import main
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
-
-NAMES = {
-    "gelu, 4·d": "gelu",
-    "swiglu, equal parameters": "swiglu",
-    "swiglu, gate and up joined": "swiglu-joined",
-    "swiglu, compiled": "swiglu-joined-compiled",
-    "swiglu, equal width": "swiglu-4d",
-}
 
 
 def rows() -> dict[str, dict[str, Any]]:
@@ -37,51 +29,12 @@ def rows() -> dict[str, dict[str, Any]]:
     }
 
 
-def cells(line: dict[str, Any]) -> list[str]:
-    """What the table shows of a row."""
-    assert line["dtype"] == "fp32" and line["threads"] == 2
-    return [
-        f"{1e3 * line['median_s']:.1f} ms",
-        f"{1e3 * line['p20_s']:.1f} – {1e3 * line['p80_s']:.1f}",
-        f"{line['tflops_per_s']:.3f}",
-        f"{100 * line['ceiling_share']:.0f} %",
-        f"{line['intensity']:.0f}",
-        f"{line['ratio']:.2f}"
-        + (" ~" if line["within_noise"] and line["variant"] != line["baseline"] else ""),
-    ]
-
-
-def table(text: str) -> dict[str, list[str]]:
-    """The README's table: first cell, and the others."""
-    (body,) = re.findall(r"^\| variant \| median .*\n\|[-:|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
-    return {first: rest for first, *rest in found}
-
-
-def differences(text: str) -> list[str]:
-    measured, shown = rows(), table(text)
-    wrong = [
-        name for name in shown if name not in NAMES or cells(measured[NAMES[name]]) != shown[name]
-    ]
-    return wrong + [name for name in NAMES if name not in shown]
-
-
-def test_the_table_is_what_the_saved_rows_say() -> None:
-    assert differences(README) == []
-
-
-@pytest.mark.parametrize(("right", "wrong"), [("24.4 ms", "24.5 ms"), ("| 1.00 ~ |", "| 1.00 |")])
-def test_a_changed_figure_is_found(right: str, wrong: str) -> None:
-    assert differences(README.replace(right, wrong, 1)) != []
-
-
 def test_the_sentences_are_what_the_saved_rows_say() -> None:
     found = rows()
-    words = " ".join(README.split())
+    words = " ".join(PAGE.split())
     gelu, equal, wide = found["gelu"], found["swiglu"], found["swiglu-4d"]
-    top = gelu["ceiling"]["flops_per_s"] / 1e12
-    assert f"({top:.3f} TFLOP/s at most)" in words
-    assert gelu["load_average"] < 1 and "on two otherwise idle cores" in words
+    assert gelu["load_average"] < 1
+    assert "two otherwise idle cores" in words
     assert "At equal parameters SwiGLU takes GELU's time;" in words
     assert equal["within_noise"] and abs(equal["ratio"] - 1) < 0.01
     assert "at equal width it has 3/2 of the FLOPs and takes 3/2 of the time" in words
@@ -89,9 +42,9 @@ def test_the_sentences_are_what_the_saved_rows_say() -> None:
     assert round(2 * wide["ratio"]) == 3 and abs(wide["ratio"] / 1.5 - 1) < 0.05
 
 
-def test_no_row_of_a_gpu_is_saved_while_readme_says_so() -> None:
+def test_no_row_of_a_gpu_is_saved_while_the_page_says_so() -> None:
     kinds = {line["kind"] for file in RESULTS.glob("*.jsonl") for line in results.read(str(file))}
-    assert ("cuda" not in kinds) == ("Every figure of a GPU is still missing" in README)
+    assert ("cuda" not in kinds) == ("No figure of a GPU exists yet" in PAGE)
 
 
 PICTURES = {
