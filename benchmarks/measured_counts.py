@@ -317,6 +317,19 @@ def recurrent_gemma(s: Sizes) -> dict[str, Any]:
     }
 
 
+def xlstm(s: Sizes) -> dict[str, Any]:
+    heads, d_model = s["n_linear_heads"], s["d_model"]
+    return {
+        "hidden_size": d_model,
+        "num_hidden_layers": s["n_layers"],
+        "vocab_size": s["vocab_size"],
+        "num_heads": heads,
+        "qk_dim_factor": heads * s["linear_k_head_dim"] / d_model,
+        "v_dim_factor": heads * s["linear_v_head_dim"] / d_model,
+        "ffn_proj_factor": s["d_ff"] / d_model,
+    }
+
+
 def zamba2(s: Sizes) -> dict[str, Any]:
     return {
         **without(common(s), "head_dim"),
@@ -404,6 +417,7 @@ CLASSES: list[tuple[str, str, Callable[[Sizes], dict[str, Any]]]] = [
     ("nemotron", "NemotronHForCausalLM", nemotron_h),
     ("olmo-hybrid", "OlmoHybridForCausalLM", olmo_hybrid),
     ("recurrentgemma", "RecurrentGemmaForCausalLM", recurrent_gemma),
+    ("xlstm", "xLSTMForCausalLM", xlstm),
     ("zamba2", "Zamba2ForCausalLM", zamba2),
     # the same tensors as LLaMA's under other names, or in other pieces
     *((id, "LlamaForCausalLM", common) for id in (

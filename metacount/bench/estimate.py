@@ -128,6 +128,7 @@ def measuring_seconds(variant: Variant, call_s: float, plan: Plan, rates: Rates)
 
 def plan_of(case: Case, plan: Plan, rates: Rates) -> CasePlan:
     """Plan the variants of a case, built on meta, where they cost nothing."""
+    torch.manual_seed(plan.seed)  # a run draws the same routing
     built = case.build(torch.device("meta"), 1)
     names = [name for name in case.variants if plan.only is None or name in plan.only]
 

@@ -26,6 +26,7 @@ MIXERS = {
     "lightning": "lightning attention",
     "mamba": "Mamba",
     "mamba2": "Mamba-2",
+    "mlstm": "mLSTM",
     "short_conv": "short convolutions",
     "rg_lru": "RG-LRU blocks",
 }

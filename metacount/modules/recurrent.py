@@ -11,9 +11,19 @@ from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import Mamba2
+from metacount.modules.mlstm import MLstm
 from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.short_conv import ShortConvolution
-from metacount.spec import gated_delta, kimi_delta, lightning, mamba, mamba2, rg_lru, short_conv
+from metacount.spec import (
+    gated_delta,
+    kimi_delta,
+    lightning,
+    mamba,
+    mamba2,
+    mlstm,
+    rg_lru,
+    short_conv,
+)
 from metacount.spec.norm import Norms
 
 
@@ -31,6 +41,7 @@ MIXERS: dict[type, Made] = {
     lightning.Lightning: Made("linear_attn", Lightning, by_depth=True),
     mamba.Mamba: Made("mamba", Mamba),
     mamba2.Mamba2: Made("mamba", Mamba2),
+    mlstm.MLstm: Made("mlstm_layer", MLstm),
     short_conv.ShortConv: Made("conv", ShortConvolution),
     rg_lru.RgLru: Made("temporal_block", RecurrentBlock),
 }

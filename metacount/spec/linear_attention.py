@@ -24,10 +24,32 @@ class LinearAttention:
 
 
 @part
-class LinearHeads(LinearAttention):
-    """Linear attention whose keys and values have as many heads, of one width."""
+class OneCountOfHeads(LinearAttention):
+    """Linear attention with as many heads of keys as of values."""
 
     n_heads: int = size(
         "n_linear_heads", "h_l", "heads of linear attention", "heads", "linear_num_heads"
     )
+
+
+@part
+class LinearHeads(OneCountOfHeads):
+    """Linear attention whose keys and values have as many heads, of one width."""
+
     head_dim: int = size("linear_head_dim", "d_l", "width of one of its keys and values", "values")
+
+
+@part
+class TwoWidths:
+    """Keys and values of linear attention, each of a width of its own."""
+
+    k_head_dim: int = size(
+        "linear_k_head_dim",
+        "d_lk",
+        "width of one of its queries and keys",
+        "values",
+        "linear_key_head_dim",
+    )
+    v_head_dim: int = size(
+        "linear_v_head_dim", "d_lv", "width of one of its values", "values", "linear_value_head_dim"
+    )

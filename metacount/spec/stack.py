@@ -23,6 +23,7 @@ from metacount.spec.lightning import Lightning
 from metacount.spec.mamba import Mamba
 from metacount.spec.mamba2 import Mamba2
 from metacount.spec.mla import LatentAttention
+from metacount.spec.mlstm import MLstm
 from metacount.spec.moe import Mixture
 from metacount.spec.norm import Norms
 from metacount.spec.recurrent import NoRecurrent
@@ -76,6 +77,7 @@ class Stack:
         Lightning,
         Mamba,
         Mamba2,
+        MLstm,
         ShortConv,
         RgLru,
     )

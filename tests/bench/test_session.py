@@ -199,6 +199,20 @@ def test_a_plan_needs_no_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert "swiglu-joined-compiled" in capsys.readouterr().out
 
 
+def test_a_plan_and_its_run_draw_the_same_routing(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--device", "cpu", "--tokens", "64", "--dry-run", "--json"]
+
+    def moved() -> list[int]:
+        assert main(["bench", "moe", "--model", "deepseek-moe-16b", *options]) == 0
+        cases = json.loads(capsys.readouterr().out)
+        return [v["moved_bytes"] for case in cases for v in case["variants"]]
+
+    torch.manual_seed(1)
+    first = moved()
+    torch.manual_seed(2)
+    assert moved() == first
+
+
 def line(**changes: Any) -> dict[str, Any]:
     return {
         "date": "2026-01-02T03:04:05+00:00",

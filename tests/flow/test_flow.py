@@ -59,6 +59,7 @@ MIXERS = (
     "qwen3-next-80b-a3b",
     "kimi-linear-48b-a3b",
     "minimax-text-01",
+    "xlstm-7b",
     "lfm2-1.2b",
     "recurrentgemma-2b",
     "deepseek-v3.2",
@@ -78,6 +79,8 @@ def shallow(name: str) -> ModelSpec:
         fewer["n_shared_blocks"] = 1
     if spec.n_kv_shared_layers:  # the first layer that sees everything is the fifth
         fewer |= {"n_layers": 6, "n_kv_shared_layers": 1}
+    if spec.recurrent == "mlstm":  # a whole chunk: elsewhere other numbers of steps are left over
+        fewer["linear_chunk_size"] = 29
     return spec.replace(**fewer)
 
 

@@ -24,6 +24,7 @@ from metacount.formulas.mixers.convolution import convolved_positions
 from metacount.formulas.mixers.delta import gated_delta_scan_flops, kimi_delta_scan_flops
 from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_flops
 from metacount.formulas.mixers.lightning import lightning_scan_flops
+from metacount.formulas.mixers.mlstm import mlstm_scan_flops
 from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
 from metacount.formulas.tape import Run, Tape
 from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
@@ -34,6 +35,7 @@ from metacount.spec.kimi_delta import KimiDelta
 from metacount.spec.lightning import Lightning
 from metacount.spec.mamba import Mamba
 from metacount.spec.mamba2 import Mamba2
+from metacount.spec.mlstm import MLstm
 from metacount.spec.rg_lru import RgLru
 from metacount.spec.short_conv import ShortConv
 
@@ -224,6 +226,8 @@ INDEX = [
 DELTA_RULE: dict[str, Any] = {"linear_k_head_dim": 5, "linear_v_head_dim": 7}
 DELTA_RULE |= {"n_linear_v_heads": 6, "linear_chunk_size": 11}
 LINEAR: dict[str, Any] = {"n_linear_heads": 3, "linear_head_dim": 5, "linear_chunk_size": 11}
+MLSTM_SIZES: dict[str, Any] = {"n_linear_heads": 3, "linear_chunk_size": 11}
+MLSTM_SIZES |= {"linear_k_head_dim": 5, "linear_v_head_dim": 7}
 CHUNKED: dict[str, Any] = {"n_ssm_heads": 6, "ssm_head_dim": 5}
 CHUNKED |= {"ssm_state_dim": 7, "ssm_chunk_size": 3}
 SCANS = [
@@ -236,6 +240,9 @@ SCANS = [
     # 251 pairs × 2·5, 25 tokens × 2·25, of 3 heads
     case(2 * 3 * (2510 + 1250), lightning_scan_flops, 25, **LINEAR),
     case(2 * 3 * 1250, lightning_scan_flops, 25, **LINEAR, recurrent=True),
+    # 242 pairs × 12, 25 tokens × 75, of 3 heads
+    case(2 * 3 * (2904 + 1875), mlstm_scan_flops, 25, **MLSTM_SIZES),
+    case(2 * 3 * 1875, mlstm_scan_flops, 25, **MLSTM_SIZES, recurrent=True),
     # 7 tokens × 17 channels × 5 values × 2 multiply-adds, of which reading is one
     case(2 * 2 * 595, mamba_scan_flops, 7, 17, 5),
     # 7 tokens × 6·35 values × 2 multiply-adds; three chunks: see MAMBA2 below
@@ -293,6 +300,8 @@ DELTA = GatedDelta(
 KIMI = KimiDelta(n_heads=3, head_dim=5, conv_kernel=4, chunk_size=11)
 # 5·13·15 = 975 and a norm of 15
 LIGHTNING = Lightning(n_heads=3, head_dim=5, chunk_size=11)
+# q, k 2·15·13 = 390, v and output gate 2·21·13 = 546, gates 2·3·13 = 78 and 6, out 273; norm 21
+MLSTM = MLstm(n_heads=3, k_head_dim=5, v_head_dim=7, chunk_size=11)
 # in 3·13·13 = 507, conv 13·5 = 65, out 13·13 = 169
 SHORT = ShortConv(conv_kernel=5)
 # d=11: x, y, out 3·165; conv 60; gates 2·3·25; decays 15; biases 15 + 15 + 11 + 15 + 15 + 15
@@ -317,6 +326,7 @@ RG_LRU = RgLru(lru_width=15, n_lru_blocks=3, conv_kernel=4, activation="gelu")
         (DELTA, 13, 2054 + 186 + 12, 7),
         (KIMI, 13, 1099 + 180 + 18, 5),
         (LIGHTNING, 13, 975, 15),
+        (MLSTM, 13, 1287 + 6, 21),
         (SHORT, 13, 741, 0),
         (altered(SHORT, conv_bias=True), 13, 741 + 39 + 13 + 13, 0),
         (RG_LRU, 11, 495 + 60 + 150 + 15 + 86, 0),
@@ -358,6 +368,10 @@ MIXERS: list[tuple[Any, int, int, int, bool, int]] = [
     # 25 tokens in chunks of 11: 121 + 121 + 9 pairs; of a head 2·5 a pair, 2·25 a token
     (LIGHTNING, 13, 2, 25, PREFILL, 2 * (25 * 975 + 3 * (251 * 10 + 25 * 50))),
     (LIGHTNING, 13, 2, 1, STEP, 2 * (975 + 3 * 50)),
+    # 2 whole chunks of 121 pairs, 3 steps; of a head 5 + 7 a pair, 2·35 + 5 a token
+    (MLSTM, 13, 2, 25, PREFILL, 2 * (25 * 1287 + 3 * (242 * 12 + 25 * 75))),
+    (MLSTM, 13, 2, 10, PREFILL, 2 * (10 * 1287 + 3 * 10 * 75)),
+    (MLSTM, 13, 2, 1, STEP, 2 * (1287 + 3 * 75)),
     # 676 a token; 3 tokens are filled up to 5, then 4 positions more
     (SHORT, 13, 2, 7, PREFILL, 2 * (7 * 676 + 11 * 65)),
     (SHORT, 13, 2, 3, PREFILL, 2 * (3 * 676 + 9 * 65)),
@@ -386,6 +400,10 @@ def test_flops_of_a_mixer(
         (DELTA, [("conv", (62, 3), None), ("recurrent", (6, 5, 7), 4)]),
         (KIMI, [("conv", (45, 4), None), ("recurrent", (3, 5, 5), 4)]),
         (LIGHTNING, [("recurrent", (3, 5, 5), None)]),
+        (
+            MLSTM,
+            [("cell", (3, 5, 7), None), ("normalizer", (3, 5), None), ("highest", (3,), None)],
+        ),
         (SHORT, [("conv", (13, 5), None)]),
         (RG_LRU, [("conv", (15, 3), None), ("recurrent", (15,), 4)]),
     ],

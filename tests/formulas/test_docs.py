@@ -34,7 +34,7 @@ OF_SIZES = {
     "mixers.convolution": "convolved_positions",
     **{
         f"mixers.{name}": r"\w+_scan_flops"
-        for name in ("delta", "gates", "lightning", "state_space")
+        for name in ("delta", "gates", "lightning", "mlstm", "state_space")
     },
 }
 

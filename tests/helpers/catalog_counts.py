@@ -26,7 +26,8 @@ qwen2.5-32b qwen2.5-3b qwen3-0.6b qwen3-1.7b qwen3-14b qwen3-235b-a22b qwen3-30b
 qwen3-4b qwen3-8b qwen3-next-80b-a3b qwen3.5-35b-a3b-text recurrentgemma-2b recurrentgemma-9b
 smollm2-1.7b smollm2-135m smollm3-3b switch-base-16 switch-base-256 switch-base-32 switch-base-64
 switch-base-8 switch-c-2048 switch-large-128 switch-xxl t5-11b t5-base t5-large t5-small
-textbook-block transformer-base transformer-big yi-34b yulan-12b zamba2-1.2b zamba2-2.7b zamba2-7b
+textbook-block transformer-base transformer-big xlstm-7b yi-34b yulan-12b zamba2-1.2b
+zamba2-2.7b zamba2-7b
 """)
 
 # Measured by others (benchmarks/measured_counts.py prints them anew): numel() of the class in
@@ -83,6 +84,7 @@ MEASURED: dict[str, int | tuple[int, int, int]] = {
     "switch-xxl": 394_543_476_736, "t5-11b": 11_307_321_344, "t5-base": 222_903_552,
     "t5-large": 737_668_096, "t5-small": 60_506_624, "transformer-base": 63_045_632,
     "transformer-big": 214_171_648, "yi-34b": 34_388_917_248, "yulan-12b": 11_904_353_024,
+    "xlstm-7b": 6_865_424_896,
     "mamba2-130m": 128_989_632,
     "mamba2-370m": 368_346_624,
     "mamba2-780m": 780_161_280,

@@ -143,6 +143,12 @@ def _recurrent(spec: ModelSpec) -> dict[str, Any]:
             "linear_chunk_size": 4,
             "conv_kernel": 3,
         },
+        "mlstm": {
+            "n_linear_heads": 3,
+            "linear_k_head_dim": 5,
+            "linear_v_head_dim": 7,
+            "linear_chunk_size": 4,
+        },
         "lightning": {"n_linear_heads": 3, "linear_head_dim": 7, "linear_chunk_size": 4},
         "short_conv": {"conv_kernel": 4},
         "rg_lru": {"lru_width": 15, "n_lru_blocks": 5, "conv_kernel": 3},

@@ -34,6 +34,7 @@ from metacount.modules.lightning import Lightning
 from metacount.spec.gated_delta import GatedDelta as GatedDeltaPart
 from metacount.spec.kimi_delta import KimiDelta as KimiDeltaPart
 from metacount.spec.lightning import Lightning as LightningPart
+from metacount.spec.mlstm import MLstm as MLstmPart
 from metacount.spec.norm import Norms
 
 # d=11; 4 value heads of 7 on 2 key heads of 5; or 3 heads of 5; chunks of 4
@@ -318,6 +319,11 @@ def test_which_tensors_there_are() -> None:
         (GatedDeltaPart, {**DELTA, "chunk_size": 0}, "linear_chunk_size"),
         (KimiDeltaPart, {**HEADS, "conv_kernel": 0}, "conv_kernel"),
         (LightningPart, {**HEADS, "chunk_size": 0}, "linear_chunk_size"),
+        (
+            MLstmPart,
+            {"n_heads": 3, "k_head_dim": 5, "v_head_dim": 7, "chunk_size": 1},
+            "linear_chunk_size must be at least 2 in an mLSTM",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(kind: Any, options: dict[str, Any], rule: str) -> None:

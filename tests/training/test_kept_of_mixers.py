@@ -44,6 +44,10 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         {"lru_width": 1, "n_lru_blocks": 1, "conv_kernel": 1},
     ),
     "minimax-text-01": ({}, {"n_linear_heads": 1}, {"linear_chunk_size": 3}),
+    "xlstm-7b": (
+        *({}, {"linear_chunk_size": 2}, {"n_linear_heads": 1, "linear_k_head_dim": 1}),
+        {"linear_chunk_size": 3, "linear_v_head_dim": 1},
+    ),
     "mamba-2.8b": ({}, {"d_ssm": 1}, {"dt_rank": 1, "ssm_state_dim": 1}),
     "jamba-1.5-mini": ({},),
     "falcon-mamba-7b": ({},),

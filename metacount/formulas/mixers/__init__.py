@@ -19,6 +19,7 @@ FILES = {
     "gated_delta": "delta",
     "kimi_delta": "delta",
     "lightning": "lightning",
+    "mlstm": "mlstm",
     "rg_lru": "gates",
     "short_conv": "gates",
 }

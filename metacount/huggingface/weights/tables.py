@@ -34,8 +34,10 @@ from metacount.huggingface.weights.linear_attention import DECAYS, LINEAR_ATTENT
 from metacount.huggingface.weights.names import Dialect
 from metacount.huggingface.weights.shared_block import SHARED_BLOCK
 from metacount.huggingface.weights.state_space import STATE_SPACE
+from metacount.huggingface.weights.xlstm import XLSTM
 
 DIALECTS = {
+    **XLSTM,
     **STATE_SPACE,
     **SHARED_BLOCK,
     **GEMMA3N,

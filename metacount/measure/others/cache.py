@@ -59,6 +59,12 @@ def holds_tensors(cache: object) -> bool:
     return next(_held(cache, (), set()), None) is not None
 
 
+def _is_number(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a single number; of whole numbers, also in an axis (xLSTM's)."""
+    counts = tensor.numel() == 1 and not tensor.is_floating_point()
+    return tensor.dim() == 0 or counts
+
+
 def _held(
     value: object, path: tuple[str, ...], seen: set[int]
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
@@ -66,7 +72,7 @@ def _held(
         return
     if isinstance(value, Tensor):
         seen.add(id(value))
-        if value.dim():
+        if not _is_number(value):
             yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():

@@ -54,7 +54,7 @@ ATTRIBUTES = {
         "embedding_hidden_mapping_in token_type_embeddings project_in",
         "head": "lm_head cls lm_predictions vocab_transform vocab_projector vocab_layer_norm "
         "predictions generator_predictions generator_lm_head output_projection pred_layer",
-        "recurrent": "mixer mamba linear_attn temporal_block",
+        "recurrent": "mixer mamba linear_attn temporal_block mlstm_layer",
         "other": "pooler vision_tower vision_model audio_tower multi_modal_projector conv visual",
     }.items()
     for name in names.split()

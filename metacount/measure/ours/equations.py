@@ -38,6 +38,7 @@ SUBLAYERS = {
     "mlp": "ffn",
     "mamba": "mamba",
     "linear_attn": "attn",
+    "mlstm_layer": "mlstm",
     "conv": "conv",
     "temporal_block": "recurrence",
 }

@@ -20,6 +20,7 @@ from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
+from metacount.modules.mlstm import MLstm, MultiHeadNorm
 from metacount.modules.model import Stack
 from metacount.modules.rg_lru import RecurrentBlock, RgLru
 from metacount.modules.shared_block import SharedBlock
@@ -49,6 +50,11 @@ def _gated_norm(seen: Seen) -> str:
 
 def _rate_of_heads(seen: Seen) -> str:
     return f"rate = 2^(−8·head / {seen.module.n_heads}) · {seen.module.slowed:.4g}"
+
+
+def _capped_gate(seen: Seen) -> str:
+    cap, gate = seen.module.gate_softcap, seen.gives[0]
+    return f"{gate} = {cap:g}·tanh({gate} / {cap:g})"
 
 
 def _clamped(seen: Seen) -> str:
@@ -217,6 +223,46 @@ MIXERS: tuple[Row, ...] = (
     Row(Lightning, "return", "cat", "y of all chunks"),
     Row(Lightning, "y_BSC", "", "heads joined"),
     Row(Lightning, "return", "sigmoid mul", "y = sigmoid(gate) · y"),
+    # the mLSTM: exponents are taken less the highest one, m
+    Row(MLstm, "q_BHSK, k_BHSK, v_BHSV", "", "q, k, v split into heads"),
+    Row(MLstm, "q_BHSK", "mul", "q = q / √{last}"),
+    *(Row(MLstm, f"{letter}_BHS", "div tanh mul", _capped_gate) for letter in "if"),
+    Row(MLstm, "kept_BHS", "neg softplus", "f = log σ(f)"),
+    Row(MLstm, "chunks", "", "whole chunks of positions"),
+    Row(MLstm, "so_far", "cumsum", "f so far in the chunk"),
+    Row(MLstm, "to_end", "sub add", "a = f to the chunk's end + i"),
+    Row(MLstm, "largest, highest", "max", "largest a of the chunk"),
+    Row(MLstm, "m_BH", "add maximum", "m = max(f of the chunk + m, largest a)"),
+    Row(MLstm, "before, behind", "stack", "m before each chunk, and behind it"),
+    Row(MLstm, "written", "sub exp mul", "written = exp(a − m)·k"),
+    Row(MLstm, "added_cell, added", "bmm sum", "added = writtenᵀ·v, and Σ written"),
+    Row(MLstm, "keep", "add sub exp", "kept = exp(f of the chunk + m before − m behind)"),
+    Row(MLstm, "cell_BHKV", "mul add", "C = kept·C + added"),
+    Row(MLstm, "normalizer_BHK", "mul add", "n = kept·n + added"),
+    Row(MLstm, "cell, normalizer", "stack", "C and n before each chunk"),
+    Row(MLstm, "between", "sub tril bitwise_not masked_fill add",
+        "D = f between the two + i, −∞ ahead"),
+    Row(MLstm, "from_start", "add", "f from the chunk's start + m"),
+    Row(MLstm, "m", "max maximum", "m = max(f from the start + m, largest D)"),
+    Row(MLstm, "scores", "bmm sub exp mul", "scores = q·kᵀ · exp(D − m)"),
+    Row(MLstm, "q", "sub exp mul", "q = q · exp(f from the start + m before − m)"),
+    Row(MLstm, "y", "bmm add", "y = q·C + scores·v"),
+    Row(MLstm, "divisor", "bmm sum add", "divisor = q·n + Σ scores"),
+    Row(MLstm, "divisor", "abs neg exp maximum add", "divisor = max(|divisor|, exp(−m)) + ε"),
+    Row(MLstm, "return", "div", "h = y / divisor"),
+    Row(MLstm, "decayed", "add", "f + m"),
+    Row(MLstm, "m", "maximum", "m = max(f + m, i)"),
+    Row(MLstm, "keep, write", "sub exp", "f = exp(f + m before − m), i = exp(i − m)"),
+    Row(MLstm, "cell", "mul bmm add", "C = f·C + i·k·vᵀ"),
+    Row(MLstm, "normalizer", "mul add", "n = f·n + i·k"),
+    Row(MLstm, "y", "bmm", "y = q·C"),
+    Row(MLstm, "divisor", "bmm", "divisor = q·n"),
+    Row(MLstm, "", "div", "h = y / divisor"),
+    Row(MLstm, "return", "stack", "h of all steps"),
+    Row(MLstm, "y_BSC", "cat", "h of all positions"),
+    Row(MLstm, "return", "sigmoid mul", "h = sigmoid(o) · h"),
+    Row(MultiHeadNorm, "", "mean sub pow add rsqrt mul",
+        "y = (x − mean(x)) / √(var(x) + ε) of each head · w"),
     # the real-gated linear recurrent unit
     Row(RecurrentBlock, "x_BSW", "convolution",
         "each channel's sum over its position and those before it"),

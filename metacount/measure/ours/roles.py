@@ -24,6 +24,7 @@ from metacount.modules.lightning import Lightning
 from metacount.modules.mamba import Mamba
 from metacount.modules.mamba2 import GatedNorm, Mamba2
 from metacount.modules.mla import LatentAttention
+from metacount.modules.mlstm import MLstm, MultiHeadNorm
 from metacount.modules.moe import MixtureOfExperts
 from metacount.modules.mtp import PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
@@ -48,6 +49,7 @@ ROLE_OF: dict[type[nn.Module], str] = {
     Lightning: "recurrent",
     Mamba: "recurrent",
     Mamba2: "recurrent",
+    MLstm: "recurrent",
     SharedUse: "other",  # its linear layer
     AttentionAdapter: "attention",
     FeedForwardAdapter: "ffn",
@@ -63,6 +65,7 @@ ROLE_OF: dict[type[nn.Module], str] = {
     LayerNorm: "norm",
     RMSNorm: "norm",
     GatedNorm: "norm",
+    MultiHeadNorm: "norm",
     AltUp: "other",
     Copies: "other",
     Laurel: "other",

@@ -82,6 +82,8 @@ def odd(name: str) -> dict[str, Any]:
         config["head_dim"] = 14  # 6 heads of it are twice the width
     if name in ("phi", "persimmon", "bamba", "recurrent_gemma"):
         config["hidden_size"] = 72  # likewise, of heads that share the width
+    if name == "xlstm":
+        config["hidden_size"] = 192  # a third of it, and two, are multiples of 64
     if name in ("stablelm", "gpt_neox"):
         config["hidden_size"] = 96  # a quarter of it rotates
     if name in ("helium", "mixtral"):

@@ -33,6 +33,7 @@ FILES = {
     "mamba_hybrids": "bamba granitemoehybrid falcon_h1",
     "nemotron_h": "nemotron_h",
     "zamba": "zamba2",
+    "xlstm": "xlstm",
     "seq2seq": "t5 switch_transformers mt5 bart mbart plbart",
     "bert": "bert roberta camembert xlm-roberta electra modernbert",
 }
