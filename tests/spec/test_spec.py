@@ -118,6 +118,11 @@ COPIES = {
     "d_per_layer": 4,
     "vocab_size_per_layer": 7,
 }
+MLSTM = {
+    **{name: DELTA[name] for name in DELTA if name != "conv_kernel" and "_linear_" not in name},
+    "recurrent": "mlstm",
+    "n_linear_heads": 3,
+}
 FFN_ALONE = {
     **{
         name: value
@@ -406,6 +411,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "n_zero_experts makes one tensor of more than 2^62 values: got 5; lower n_zero_experts"),
     (MLA, {"kv_lora_rank": WIDE, "n_heads": 2**22, "v_head_dim": 2**17},
      "kv_lora_rank makes one tensor of more than 2^62 values: got 16777216; lower kv_lora_rank"),
+    (MLSTM, {"linear_chunk_size": 1}, "linear_chunk_size must be at least 2 in an mLSTM: got 1"),
 ]  # fmt: skip
 
 WORKLOADS: list[tuple[dict[str, Any], str]] = [
