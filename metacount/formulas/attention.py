@@ -207,7 +207,8 @@ def same(a: Dim, b: Dim) -> bool:
     (True, False)
     """
     if isinstance(a, int) and isinstance(b, int):
-        return int(a) == int(b)  # of plain ints: what is copied changes no count, so none asks
+        # as plain ints: a page that records comparisons of sizes needs none about copies
+        return int(a) == int(b)
     return a is b or (is_symbolic(a) and is_symbolic(b) and bool(a == b))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.views.layout import bold, columns, dim, paragraph
+from metacount.views.layout import bold, columns, dim, paragraph, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -15,13 +15,15 @@ WIDEST, FLOPS = 120, 10
 
 
 def forward_text(name: str, table: ForwardTable) -> str:
-    """Write a forward: title, letters, two lines an operation at most, total."""
+    """Write a forward: title, letters, lines of each operation, total."""
     width, run = min(columns(), WIDEST), table.workload
     lines = [bold(name), f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}", ""]
     letters = ", ".join(f"{letter}\0=\0{number}" for letter, number in table.numbers.items())
     lines += [*(line.replace("\0", " ") for line in paragraph("letters", letters, width)), ""]
     for part in table.parts:
-        lines.append(bold(part.name) + (f"  ×{part.times}, each" if part.times > 1 else ""))
+        times = f"  ×{part.times}, each" if part.times > 1 else ""
+        *first, last = wrapped(part.name, width - len(times))
+        lines += [*map(bold, first), bold(last) + times]
         for step in part.steps:
             lines += (f"  {line}" for line in _lines(step, width - 2))
         lines.append("")
@@ -42,7 +44,14 @@ def _lines(step: ForwardStep, width: int) -> Iterator[str]:
     if len(text) + 2 + len(price) <= width:
         yield text + (f"{price:>{width - len(text)}}" if price else "")
     else:
-        yield text
-        yield f"{price:>{width}}"
+        yield from _fitted(text, width)
+        yield from (f"{line:>{width}}" for line in _fitted(price, width))
     saved = f"; saves {step.saved} = {units.gib(step.saved_value)}" if step.saved else ""
-    yield "    " + dim(f"→ {step.result}{saved}")
+    first, *more = wrapped(f"→ {step.result}{saved}", width - 6)
+    yield "    " + dim(first)
+    yield from ("      " + dim(line) for line in more)
+
+
+def _fitted(text: str, width: int) -> list[str]:
+    """Break a line where it is too long; its gaps are kept where it is not."""
+    return [text] if len(text) <= width else wrapped(text, width)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
 
-ROLES = (
-    "by role, activation_bytes have the sum of a measured step and other parts: what several "
-    "operations keep is `other`, what the loss keeps is of the head"
-)
-
 
 def counted_text(model: Model, setup: Setup, found: TrainingCount) -> str:
     """Write a step that formulas count, in tables; what they leave open, with the reason."""
@@ -69,8 +64,7 @@ def counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
 
 
 def _notes(model: Model, found: TrainingCount) -> tuple[str, ...]:
-    said = said_of_too_many(model.spec, found.workload) + left_out(model.spec)
-    return said if found.activation_bytes is None else (*said, ROLES)
+    return said_of_too_many(model.spec, found.workload) + left_out(model.spec)
 
 
 def _counted_bytes(found: TrainingCount, setup: Setup, width: int) -> list[str]:

@@ -48,6 +48,16 @@ def test_as_text_and_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["matmul_flops"] == count(entry("gpt2").spec(), Workload(seq_len=64)).matmul_flops
 
 
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("name", ["xlstm-7b", "qwen3-next-80b-a3b", "deepseek-v3"])
+def test_it_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = run(capsys, "flow", name, "--formula").splitlines()
+    assert [line for line in lines if len(line) > width] == []
+
+
 @pytest.mark.parametrize("more", [["--decode"], ["--reference"], ["--depth", "2"]])
 def test_what_it_does_not_take(capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
     assert "--formula takes" in refused(capsys, "flow", "gpt2", "--formula", *more)
