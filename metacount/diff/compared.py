@@ -16,7 +16,7 @@ from metacount.diff.part import Part
 from metacount.diff.parts import QUANTITIES, parts
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.flat import FIELDS, PATHS
+from metacount.spec.model import FIELDS, PATHS
 from metacount.textbook.count import COMPARED, count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
