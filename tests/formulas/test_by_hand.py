@@ -26,8 +26,7 @@ from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_f
 from metacount.formulas.mixers.lightning import lightning_scan_flops
 from metacount.formulas.mixers.mlstm import mlstm_scan_flops
 from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
-from metacount.formulas.tape import Run, Tape
-from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
+from metacount.formulas.tape import OF_PAIRS, PAIRS, TOKENS, Run, Tape, by_role, flops_of, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
 from metacount.spec.mixers import (

@@ -19,8 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from metacount.formulas import folds
 from metacount.formulas.attention import Sees, attention_core
 from metacount.formulas.ends import loss
-from metacount.formulas.tape import EAGER, FLASH, SDPA, Run, Store, Tape, Tensor
-from metacount.formulas.terms import PAIRS, TOKENS
+from metacount.formulas.tape import EAGER, FLASH, PAIRS, SDPA, TOKENS, Run, Store, Tape, Tensor
 from metacount.measure.counter import FlopCounter
 from metacount.modules import ffn as module_ffn
 from metacount.modules.norm import make_norm

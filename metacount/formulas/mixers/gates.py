@@ -9,8 +9,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
 )
 from metacount.formulas.mixers.state_space import rounds
-from metacount.formulas.tape import Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, State
+from metacount.formulas.tape import TOKENS, State, Tape, Tensor, several
 from metacount.spec.mixers import RgLru, ShortConv
 
 

@@ -8,8 +8,7 @@ from metacount.formulas.mixers.convolution import (
     causal_convolution,
     convolved_positions,
 )
-from metacount.formulas.tape import FLAG, Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, flops_of, several
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba, Mamba2
 from metacount.spec.stack import Norms
