@@ -8,7 +8,7 @@ from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.attention import NoAttention
 from metacount.spec.mla import LatentAttention
-from metacount.textbook.closed_form import QUANTITIES, run_sizes
+from metacount.textbook.closed_form import FORWARD, run_sizes
 from metacount.textbook.count import count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -30,7 +30,7 @@ def by_part(spec: ModelSpec, run: Workload, quantity: str) -> dict[str, int]:
     >>> by_part(entry("llama-7b").spec(), Workload(), "kv_cache_bytes")
     {'self-attention': 1073741824}
     """
-    return {part: n for part, n in QUANTITIES[quantity](spec, run_sizes(spec, run)).items() if n}
+    return {part: n for part, n in FORWARD[quantity](spec, run_sizes(spec, run)).items() if n}
 
 
 @frozen
