@@ -14,7 +14,7 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
 from metacount.formulas.terms import params_of
 from metacount.spec import legend
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 from metacount.units import exact
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from metacount.diff.parts import QUANTITIES, parts
 from metacount.figures import COUNTED
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.flat import FIELDS, PATHS
+from metacount.spec.model import FIELDS, PATHS
 from metacount.textbook.count import count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

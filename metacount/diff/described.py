@@ -7,9 +7,8 @@ from fractions import Fraction
 from metacount.formulas import ends, layers
 from metacount.notation import heads, latent_heads
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture
+from metacount.spec.attention import Attention, LatentAttention
+from metacount.spec.ffn import Mixture
 
 
 def attention_described(spec: ModelSpec) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from metacount.formulas.dim import Dim
 from metacount.formulas.tape import INDEX, Tape, Tensor
 from metacount.formulas.terms import TOKENS
-from metacount.spec.altup import AltUp, Laurel, LayerInputs
-from metacount.spec.norm import Norms
+from metacount.spec.stack import AltUp, Laurel, LayerInputs, Norms
 
 TABLE = "per_layer_inputs.embed_tokens"
 

@@ -34,11 +34,9 @@ from metacount.formulas.terms import (
     State,
 )
 from metacount.frozen import frozen
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention
 from metacount.spec.field import altered
-from metacount.spec.indexer import BlockIndexer, Indexer
-from metacount.spec.mla import LatentAttention
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 RANDOM_STATE = 3  # seed and offset of flash's dropout, and one number that is not used
 RMS, LAYER = Norms(kind="rmsnorm"), Norms(kind="layernorm", bias=True)

@@ -25,8 +25,7 @@ from metacount.formulas.terms import (
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import Attention, LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
 from metacount.spec.stack import (
     BESIDE,

@@ -6,11 +6,10 @@ from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, is_symbolic
 from metacount.formulas.tape import EAGER, FLASH, SDPA, Pass
 from metacount.spec import ModelSpec
-from metacount.spec.altup_rules import AROUND, beyond_branches
-from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.mamba2 import Mamba2
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.mixers import Mamba2
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
+from metacount.spec.rules import AROUND, beyond_branches
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from metacount.formulas.sublayers import (
 )
 from metacount.formulas.terms import PAIRS, TOKENS, flops_of
 from metacount.spec import ModelSpec
-from metacount.spec.attention import NoAttention
-from metacount.spec.indexer import Indexer
+from metacount.spec.attention import Indexer, NoAttention
 
 
 def attention_by_selection(

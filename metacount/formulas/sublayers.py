@@ -50,13 +50,10 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.ffn import FeedForward
+from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention
+from metacount.spec.ffn import FeedForward, Mixture, SharedExperts, ZeroExperts
 from metacount.spec.field import altered
-from metacount.spec.indexer import BlockIndexer, Indexer
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture, SharedExperts, ZeroExperts
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

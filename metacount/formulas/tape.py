@@ -26,7 +26,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from metacount.spec.norm import Norms
+    from metacount.spec.stack import Norms
 
 
 EAGER, FLASH, SDPA = "eager", "flash", "sdpa"

@@ -6,8 +6,7 @@ from metacount.errors import SpecError
 from metacount.formulas import layers, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.attention import NoAttention
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import LatentAttention, NoAttention
 from metacount.textbook.closed_form import FORWARD, run_sizes
 from metacount.textbook.count import count
 

@@ -18,7 +18,7 @@ from metacount.measure.ours.forward import measure_prediction
 from metacount.measure.ours.params import measure_params
 from metacount.modules.build import build, build_prediction
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.mtp import prediction_layers
+from metacount.spec.model import prediction_layers
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import count
 

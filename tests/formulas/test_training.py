@@ -39,8 +39,7 @@ from metacount.formulas.terms import TOKENS, params_of
 from metacount.formulas.trained import trained_tensors
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, PREDICTION, QUANTITIES, closed_form, run_sizes
 from metacount.textbook.training import TRAINING, training_count
 

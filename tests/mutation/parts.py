@@ -73,7 +73,7 @@ PARTS = {
         TORCH,
     ),
     "metacount/modules": Part(
-        ("metacount/modules", "metacount/spec/rope_scaling.py", "metacount/spec/position.py"),
+        ("metacount/modules", "metacount/spec/position.py"),
         ("tests/modules", "tests/spec", "tests/verify/test_witnesses.py"),
         BOTH,
     ),

@@ -12,8 +12,8 @@ from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
 from metacount.formulas.terms import TOKENS, Product, State, flops_of
 from metacount.frozen import frozen
 from metacount.spec.field import altered
-from metacount.spec.mlstm import MLstm
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import MLstm
+from metacount.spec.stack import Norms
 
 LAYER = Norms(kind="layernorm")
 NAME = "mlstm_layer"

@@ -14,7 +14,7 @@ from metacount.huggingface.config.parts import (
     sizes,
     windows,
 )
-from metacount.spec.rope_scaling import QueryGrowth, record_from
+from metacount.spec.position import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from metacount.huggingface.config.parts import (
     sizes,
     windows,
 )
-from metacount.spec.rope_scaling import QueryGrowth
+from metacount.spec.position import QueryGrowth
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
