@@ -12,52 +12,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 
-# The figures of a model under their public names, in the order in which they are shown.
-FIGURES = {
-    "params": "stored, tied ones once",
-    "active_params": "used for one token",
-    "least_active_params": "the least, with zero experts alone; FLOPs are of the most",
-    "active_params_no_embed": "without the token table",
-    "text_params": "of the text part alone",
-    "text_active_params": "used for one token of text",
-    "param_bytes": "of all parameters",
-    "matmul_flops": "forward, 2 per multiply-add, attention in full",
-    "causal_matmul_flops": "forward, attention over the pairs that the mask keeps",
-    "macs": "half of matmul_flops",
-    "decode_matmul_flops": "one more token, attending to seq positions",
-    "kv_cache_bytes_per_token": "one token, all layers",
-    "kv_cache_bytes": "kept after seq tokens",
-    "cross_kv_cache_bytes": "of them by cross-attention",
-    "state_bytes": "states, however many tokens",
-    "dense_attention_flops": "its products over all it may see",
-    "selected_attention_flops": "over what the index leaves",
-    "index_flops": "the index itself",
-    "mtp_params": "without the embedding and the head, which they share",
-    "mtp_params_with_copies": "with a copy of both in each",
-    "mtp_active_params": "of mtp_params for one token",
-    "mtp_active_params_with_shared": "with the embedding and the head",
-    "mtp_buffers": "selection biases, not among them",
-    "mtp_matmul_flops": "forward, with the head",
-    "mtp_matmul_flops_no_head": "without it",
-    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
-    "mtp_decode_matmul_flops": "one more position, with the head",
-    "mtp_kv_cache_bytes": "kept after seq tokens",
-}
-PREDICTION = tuple(name for name in FIGURES if name.startswith("mtp_"))
-# What few models have: shown where a model has it.
-RARE = (
-    "least_active_params",
-    "text_params",
-    "text_active_params",
-    "cross_kv_cache_bytes",
-    "state_bytes",
-    "dense_attention_flops",
-    "selected_attention_flops",
-    "index_flops",
-    *PREDICTION,
-)
-# Beside each other two models have no macs: they are half of matmul_flops.
-COMPARED = tuple(name for name in FIGURES if name != "macs")
 ALL_POSITIONS = "all its positions"
 OTHERS = "others"
 

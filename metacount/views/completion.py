@@ -174,10 +174,11 @@ def _tree_columns() -> Iterable[str]:
 
 
 def _count_columns() -> Iterable[str]:
+    from metacount.figures import COUNTED
     from metacount.spec.model import FIELDS
-    from metacount.views.columns import BY_ROLE, FIGURES, ROLES
+    from metacount.views.columns import BY_ROLE, ROLES
 
-    return (*FIGURES, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
+    return (*COUNTED, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
 
 
 def _models() -> Iterable[str]:
