@@ -60,7 +60,7 @@ def profiled(call: Call) -> float:
     for _ in range(20):
         call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(100):
             call()
         torch.cuda.synchronize()
