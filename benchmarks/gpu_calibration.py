@@ -30,9 +30,9 @@ from metacount.bench.clocks.stopwatch import COLD, HOT, flusher
 from metacount.bench.device import describe, environment, flush_bytes
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-calibration.jsonl"
-SIZES = (2**16, 2**20, 2**24)  # float32 values: in the L2, in the L2, beyond it
+SIZES = (2**16, 2**20, 2**24, 2**28)  # float32 values: two in the L2, two beyond it
 BURSTS = 12
-LOAD_SECONDS = 20.0
+LOAD_SECONDS = 8.0
 
 Call = Callable[[], Any]
 
@@ -60,7 +60,7 @@ def profiled(call: Call) -> float:
     for _ in range(20):
         call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(100):
             call()
         torch.cuda.synchronize()

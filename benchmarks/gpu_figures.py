@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_figures.py [FILE...]      (default benchmarks/results/gpu-ffn.jsonl)
 
-* SwiGLU at LLaMA-7B's sizes, 4,096 tokens, bf16: its share of the best product of its run;
+* SwiGLU at LLaMA-7B's sizes, 8,192 tokens, bf16: its share of the best product of its run;
 * the time of SwiGLU over that of GELU at equal parameters, with the interval;
 * the number of tokens at which memory stops being the bound, against the roofline's prediction;
 * how far two runs of the same command lie apart.
@@ -22,7 +22,7 @@ from metacount.bench.results.rows import FORWARD, OK
 from metacount.views.pictures.ffn import split
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-ffn.jsonl"
-MODEL, TOKENS, DTYPE = "llama-7b", 4096, "bf16"
+MODEL, TOKENS, DTYPE = "llama-7b", 8192, "bf16"
 ASKED_SHARE, ASKED_REPEAT = 0.90, 0.01
 
 Line = dict[str, Any]

@@ -23,8 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 LIMIT = 480  # seconds of a step
 BUDGET = 420  # of a benchmark: what is left is for starting and for the last case
-TOKENS = ("1", "16", "64", "128", "256", "512", "1024", "4096", "16384")
-MODELS = ("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3")
+TOKENS = tuple(str(2**n) for n in (0, 2, 4, *range(6, 15)))  # 1 to 16,384
+MODELS = ("llama-7b", "qwen3-0.6b")
+QUICK = ("--launch", "graph", "--seconds", "0.15")  # a turn is short: medians settle in few rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ def bench(name: str, topic: str, *options: str) -> Step:
             topic,
             "--device",
             "cuda",
+            *QUICK,
             *options,
             "--budget",
             str(BUDGET),
@@ -63,32 +65,33 @@ def bench(name: str, topic: str, *options: str) -> Step:
 
 def steps() -> list[Step]:
     """All of them, in order: what must be right before what is slow."""
-    found = [
-        Step(name="tests", words=("-m", "pytest", "-q", "-ra", "tests/bench/test_cuda.py")),
-        Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
-    ]
-    for model in MODELS:
-        found.append(
-            bench(f"ffn-{model}", "ffn", "--model", model, "--tokens", *TOKENS, "--dtype", "bf16")
-        )
-    found += [
-        bench("ffn-again", "ffn", "--model", "llama-7b", "--tokens", "4096", "--dtype", "bf16",
-              "--compare", str(RESULTS / "gpu-ffn.jsonl")),
-        bench("ffn-parts", "ffn", "--model", "llama-7b", "--tokens", "1", "128", "4096", "--dtype",
-              "bf16", "--parts", "--equal-time", "--no-compile"),
-        bench("ffn-backward", "ffn", "--model", "llama-7b", "--tokens", "128", "4096", "--dtype",
-              "bf16", "--direction", "forward", "backward", "forward+backward"),
-        *(bench(f"ffn-{dtype}", "ffn", "--model", "llama-7b", "--tokens", "1", "128", "1024",
-                "4096", "--dtype", dtype) for dtype in ("fp16", "tf32", "fp32")),
-        bench("attention", "attention", "--model", "llama3-8b", "--dtype", "bf16"),
-        bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
-        bench("mla", "mla", "--model", "deepseek-v3"),
-        bench("moe", "moe"),
-        bench("norm", "norm"),
+    tests = tuple(
+        f"tests/{name}.py"
+        for name in ("bench/test_cuda", "modules/test_on_cuda", "training/test_on_cuda")
+    )
+    ffn, plain = ("--model", *MODELS), "--no-compile"
+    one, few = ("--model", MODELS[0]), ("--tokens", "1", "128", "8192")
+    return [
+        Step(name="tests", words=("-m", "pytest", "-q", "-ra", *tests)),
         Step(name="modules", words=("benchmarks/gpu_modules.py",)),
+        Step(name="peaks", words=("benchmarks/gpu_peaks.py",)),
+        Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
+        bench("ffn-bf16", "ffn", *ffn, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
+        bench("ffn-again", "ffn", *one, "--tokens", *TOKENS, plain, "--dtype", "bf16",
+              "--compare", str(RESULTS / "gpu-ffn.jsonl")),
+        bench("ffn-compiled", "ffn", *one, *few, "--dtype", "bf16"),
+        bench("ffn-parts", "ffn", *one, *few, "--dtype", "bf16", "--parts", "--equal-time", plain),
+        bench("ffn-backward", "ffn", *one, "--tokens", "128", "8192", "--dtype", "bf16", plain,
+              "--direction", "forward", "backward", "forward+backward"),
+        bench("ffn-others", "ffn", *ffn, "--tokens", "1", "128", "2048", "16384", plain,
+              "--dtype", "fp16", "tf32", "fp32", "--state", "hot"),
+        bench("attention", "attention", "--model", "llama3-8b", "--dtype", "bf16", plain),
+        bench("mla", "mla", "--model", "deepseek-v3"),
+        bench("moe", "moe", "--model", "mixtral-8x7b", "--tokens", "1", "128", "4096"),
+        bench("norm", "norm", "--model", "llama-7b", "--tokens", "128", "8192"),
+        bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
         Step(name="figures", words=("benchmarks/gpu_figures.py",)),
     ]  # fmt: skip
-    return found
 
 
 def estimate(step: Step) -> float | None:

@@ -28,8 +28,8 @@ NOT_FOR_FORMULAS = {"torch", "transformers", "accelerate"}
 
 # From the ground up: nothing imports from what stands after it here.
 ORDER = """
-    errors frozen units notation tensors files languages output_file sources algebra spec witness
-    catalog formulas modules in_hand given settings measure bench huggingface.config formats
+    errors frozen units figures notation tensors files languages output_file sources algebra spec
+    witness catalog formulas modules in_hand given settings measure bench huggingface.config formats
     training huggingface tracing resolve textbook diff many sharding check verify claims audit flow
     lessons views summary api commands cli __main__
 """

@@ -11,7 +11,7 @@ from metacount.audit.names import Absent, Place, Structure, reference
 from metacount.claims.facts import computed
 from metacount.errors import InputError
 from metacount.spec import DTYPE_BYTES
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

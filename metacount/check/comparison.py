@@ -13,6 +13,7 @@ from metacount.check.places import Gap, places
 from metacount.check.trials import alike, random_cases, shrunk, sizes_of
 from metacount.check.truth import count_of
 from metacount.errors import InputError, SpecError
+from metacount.figures import FIGURES
 from metacount.spec import Workload
 from metacount.spec.legend import WORKLOAD_TERMS
 from metacount.textbook.training import holds_dtype
@@ -30,12 +31,11 @@ TO_SHRINK = 1  # seconds for making a counterexample small
 
 
 RUN = {*(LETTERS[term.name] for term in WORKLOAD_TERMS), BYTES_LETTER}
-NO_RUN = ("params", "active_params")
 
 
 def of_the_run(quantity: str, used: set[sympy.Expr]) -> bool:
     """Tell whether a count, or a formula that uses these letters, depends on what is run."""
-    return quantity not in NO_RUN or bool(used & RUN)
+    return bool(FIGURES[quantity.partition(":")[0]].run or used & RUN)
 
 
 class Theirs:

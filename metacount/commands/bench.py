@@ -133,7 +133,9 @@ def _command(args: argparse.Namespace) -> str:
     """Write the command with the options that decide what is measured, no files of this machine."""
     words = ["metacount", "bench", args.topic]
     for name, value in sorted(vars(args).items()):
-        if name in ("topic", "run", "command", "json", "save", "compare", "list", "dry_run"):
+        if name in ("topic", "command", "json", "save", "compare", "list", "dry_run"):
+            continue
+        if callable(value):  # what the parser leaves for the program, no option
             continue
         if value is None or value is False:
             continue

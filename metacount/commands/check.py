@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.commands import json_text
 from metacount.commands.options import (
+    WAYS,
     add_json,
     add_model,
     add_quantity,
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "our words, our letters or a config's",
     )
     add_model(parser, several=False)
-    add_quantity(parser, COUNTS)
+    add_quantity(parser, COUNTS, WAYS)
     parser.add_argument(
         "--timeout",
         type=_seconds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.commands import json_text, prepare_for_torch
 from metacount.commands.options import (
+    WAYS,
     add_model,
     add_quantity,
     add_workload,
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from metacount.textbook.closed_form import COUNTS
 
     add_model(parser, several=False)
-    add_quantity(parser, COUNTS)
+    add_quantity(parser, COUNTS, WAYS)
     parser.add_argument(
         "--from-code",
         action="store_true",

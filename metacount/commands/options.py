@@ -19,6 +19,10 @@ MODEL_HELP = (
     "(org/name), or type:NAME for a model type of transformers"
 )
 
+WAYS = (
+    "; of a training step also run in other ways: activation_bytes:flash:full, "
+    "optimizer_bytes:muon, ..."
+)
 # The formats of a table, by option.
 TABLES = {"markdown": "Markdown", "csv": "CSV", "latex": "LaTeX"}
 
@@ -154,14 +158,14 @@ def add_quantity(parser: argparse.ArgumentParser, known: Iterable[str], more: st
         "--quantity",
         default="params",
         metavar="NAME",
-        help=f"{', '.join(known)} (default params){more}",
+        help=f"{', '.join(name for name in known if ':' not in name)} (default params){more}",
     )
 
 
 def check_quantity(quantity: str, known: Iterable[str]) -> None:
     """Raise `InputError` unless --quantity is one of `known`."""
     if quantity not in known:
-        close = nearest(quantity, known, f"choose one of {', '.join(known)}")
+        close = nearest(quantity, known, "see --help for those that are known")
         raise InputError(f"--quantity '{shown(quantity)}' is unknown; {close}")
 
 

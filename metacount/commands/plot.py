@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.textbook.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import FORWARD
 
     kind = asked_kind(args)
-    check_quantity(args.quantity, QUANTITIES)
+    check_quantity(args.quantity, FORWARD)
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
     if args.html is not None:
         return _page(args), 0

@@ -39,7 +39,7 @@ BELONGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.textbook.closed_form import QUANTITIES
+    from metacount.textbook.closed_form import FORWARD
 
     parser.add_argument("model", metavar="MODEL", nargs="*", help=MODEL_HELP)
     parser.add_argument(
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "its sizes are sliders, its numbers closed forms that it evaluates, each "
         "with what is proven of it",
     )
-    add_quantity(parser, QUANTITIES, "; by its parts, absolute and in percent")
+    add_quantity(parser, FORWARD, "; by its parts, absolute and in percent")
     add_over(parser)
     parser.add_argument(
         "--seq",

@@ -12,7 +12,7 @@ from metacount.commands.options import (
 )
 from metacount.errors import InputError, nearest, shown
 from metacount.resolve import Model, find_any
-from metacount.spec.mtp import left_out
+from metacount.spec.model import left_out
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

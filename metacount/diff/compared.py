@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from metacount.diff.part import Part
 from metacount.diff.parts import QUANTITIES, parts
+from metacount.figures import COUNTED
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.flat import FIELDS, PATHS
-from metacount.textbook.count import COMPARED, count
+from metacount.spec.model import FIELDS, PATHS
+from metacount.textbook.count import count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def diff(
 def side(name: str, spec: ModelSpec, run: Workload) -> Side:
     """Count a model's figures under the names of `count`."""
     data = count(spec, run).to_dict()
-    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in COMPARED})
+    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in COUNTED})
 
 
 def aligned(

@@ -25,11 +25,10 @@ from metacount.formulas import ends, model
 from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim
 from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
-from metacount.formulas.terms import CROSS_PAIRS, Product, Weight
+from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
 from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.attention import NoAttention
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import LatentAttention, NoAttention
 from metacount.spec.stack import SHARING
 from metacount.textbook.closed_form import run_sizes
 

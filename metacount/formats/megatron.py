@@ -12,7 +12,7 @@ from metacount.formats.megatron_experts import with_experts
 from metacount.formats.shell import options
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import biases, divided
-from metacount.spec.rope_scaling import RopeScaling
+from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -142,7 +142,7 @@ def from_hugging_face(
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
     from metacount.huggingface.config.keys import is_number
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
-    from metacount.spec.flat import FIELDS
+    from metacount.spec.model import FIELDS
 
     by_mlx = data.get("quantization")  # its name of quantization_config; often both are there
     if isinstance(by_mlx, dict) and data.get("quantization_config", by_mlx) == by_mlx:

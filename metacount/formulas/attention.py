@@ -10,35 +10,31 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
 from metacount.formulas.tape import (
+    CACHED,
     COLUMNS,
+    CROSS_PAIRS,
     EAGER,
     FLAG,
     FLASH,
     FLOAT32,
     FLOAT64,
     INDEX,
+    PAIRS,
+    POSITIONS,
     ROWS,
     SDPA,
+    TOKENS,
+    Product,
+    State,
     Store,
     Tape,
     Tensor,
     several,
 )
-from metacount.formulas.terms import (
-    CACHED,
-    CROSS_PAIRS,
-    PAIRS,
-    POSITIONS,
-    TOKENS,
-    Product,
-    State,
-)
 from metacount.frozen import frozen
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention
 from metacount.spec.field import altered
-from metacount.spec.indexer import BlockIndexer, Indexer
-from metacount.spec.mla import LatentAttention
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 RANDOM_STATE = 3  # seed and offset of flash's dropout, and one number that is not used
 RMS, LAYER = Norms(kind="rmsnorm"), Norms(kind="layernorm", bias=True)

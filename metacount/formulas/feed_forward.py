@@ -5,8 +5,7 @@ from __future__ import annotations
 from metacount.formulas.attention import adapted
 from metacount.formulas.dim import Dim, chunk
 from metacount.formulas.tape import COLUMNS, FLAG, INDEX, ROWS, Store, Tape, Tensor
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from metacount.formulas.block import (
 from metacount.formulas.dim import Dim, floor_div, smaller
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.masks import causal_pairs, chunked_pairs
-from metacount.formulas.pieces import Sizes, run_of
-from metacount.formulas.tape import Run, Store, Tape, Tensor
-from metacount.formulas.terms import (
+from metacount.formulas.pieces import Sizes, indexed_layers, run_of
+from metacount.formulas.tape import (
     CACHED,
     CROSS_PAIRS,
     PAIRS,
@@ -43,6 +42,10 @@ from metacount.formulas.terms import (
     SOURCE,
     TOKENS,
     Product,
+    Run,
+    Store,
+    Tape,
+    Tensor,
     Weight,
     active_params_of,
     by_role,
@@ -50,17 +53,15 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
-from metacount.spec.ffn import FeedForward
+from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention, NoAttention
+from metacount.spec.ffn import FeedForward, Mixture, SharedExperts, ZeroExperts
 from metacount.spec.field import altered
-from metacount.spec.indexer import BlockIndexer, Indexer
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture, SharedExperts, ZeroExperts
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 # --- a sublayer of a model --------------------------------------------------------------------
 
@@ -1083,3 +1084,50 @@ def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks
     before = floor_div(kv_len - 1, index_block_len)
     own = kv_len - before * index_block_len
     return own + index_block_len * smaller(before, index_top_blocks - 1)
+
+
+def attention_by_selection(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, decode: bool = False
+) -> dict[str, Dim]:
+    """Count the FLOPs between positions of all layers, dense and selected, and those of the index.
+
+    dense_attention_flops     attention's products over every position that a token may see
+    selected_attention_flops  the same over the positions that the index leaves, in layers with one:
+                              the k_i best at most, or the visible ones of the k_b best blocks
+    index_flops               the index's projections, and its scores of every such position
+
+    A forward over seq_len tokens (MLA expanded), or with `decode` one more token at seq_len
+    positions, itself included (absorbed). Attention's own projections are in none of the three.
+
+    Returns: FLOPs by name; nothing for a model without an indexer.
+    Source: `attention.position_index`, `attention.block_index`, `selected_pairs`,
+    `selected_block_pairs`.
+    Not counted: softmax, norms, rotary embedding, the choice of the best.
+    """
+    part = spec.last_stack.attention
+    if isinstance(part, NoAttention) or part.indexer is None:
+        return {}
+    n_layers = indexed = spec.last_stack.n_layers
+    if decode:
+        n_new, one = batch_size, seq_len
+    else:
+        n_new, one = batch_size * seq_len, causal_pairs(seq_len)
+    index = part.indexer
+    if isinstance(index, Indexer):
+        chosen = (selected_positions if decode else selected_pairs)(seq_len, index.top_k)
+    else:
+        indexed = indexed_layers(spec, n_layers)
+        of_blocks = selected_block_positions if decode else selected_block_pairs
+        chosen = of_blocks(seq_len, index.block_len, index.top_blocks)
+    tape = attention_tape(spec, indexed=True, decode=decode)
+    of_index = [each for each in tape.products if each.name.startswith("index")]
+    products = [each for each in tape.products if each not in of_index]
+    scorers = [weight for weight in tape.weights if weight.name in tape.unseen]
+    seen = batch_size * one
+    pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
+    run = {TOKENS: n_new, PAIRS: seen}
+    return {
+        "dense_attention_flops": n_layers * flops_of(products, run),
+        "selected_attention_flops": flops_of(products, {PAIRS: pairs}),
+        "index_flops": indexed * flops_of([*scorers, *of_index], run),
+    }

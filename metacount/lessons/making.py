@@ -21,7 +21,7 @@ from metacount.lessons.source import (
     read_words,
 )
 from metacount.resolve import find_model, model_of
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from metacount.claims.facts import evaluated
 from metacount.formulas import sublayers
 from metacount.frozen import frozen
 from metacount.spec import legend
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import LatentAttention
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

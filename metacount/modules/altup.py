@@ -11,8 +11,8 @@ from metacount.modules.ffn import activate
 from metacount.modules.linear import Linear, Table
 from metacount.modules.norm import at_least_float32, make_norm
 from metacount.spec import ModelSpec
-from metacount.spec import altup as parts
-from metacount.spec.norm import Norms
+from metacount.spec import stack as parts
+from metacount.spec.stack import Norms
 
 LEAST_SQUARE = 1e-5  # below it a copy's mean square is not divided by
 

@@ -14,9 +14,8 @@ from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
 from metacount.modules.visibility import Visibility as Visibility
 from metacount.spec import attention as parts
-from metacount.spec.norm import Norms
-from metacount.spec.position import Rope
-from metacount.spec.rope_scaling import QueryGrowth
+from metacount.spec.position import QueryGrowth, Rope
+from metacount.spec.stack import Norms
 
 
 class ScaledDotProduct(nn.Module):

@@ -7,9 +7,8 @@ from torch import Tensor
 from metacount.modules.attention import RMS, Attention
 from metacount.modules.cache import LayerCache, Lent
 from metacount.spec import attention as parts
-from metacount.spec.norm import Norms
-from metacount.spec.position import Rope
-from metacount.spec.rope_scaling import QueryGrowth
+from metacount.spec.position import QueryGrowth, Rope
+from metacount.spec.stack import Norms
 
 
 class BorrowingAttention(Attention):

@@ -10,9 +10,9 @@ from metacount.modules.block import make_norm
 from metacount.modules.ffn import activate
 from metacount.modules.linear import Linear, Table
 from metacount.spec import ModelSpec
-from metacount.spec import embedding as parts
+from metacount.spec import model as parts
 from metacount.spec.ffn import FeedForward
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm, at_least_float32
-from metacount.spec import gated_delta as parts
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

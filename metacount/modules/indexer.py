@@ -11,9 +11,9 @@ from metacount.modules.linear import Linear
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import apply_rope
 from metacount.modules.visibility import Visibility
-from metacount.spec import indexer as parts
-from metacount.spec.norm import Norms
+from metacount.spec import attention as parts
 from metacount.spec.position import Rope
+from metacount.spec.stack import Norms
 
 EPS = 1e-6  # of the LayerNorm over keys, whatever the model's norms have
 

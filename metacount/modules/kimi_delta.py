@@ -13,8 +13,8 @@ from metacount.modules.convolution import CausalConv1d
 from metacount.modules.gated_delta import after, cut, hand_on, step_by_step, unit
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm, at_least_float32
-from metacount.spec import kimi_delta as parts
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

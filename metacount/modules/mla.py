@@ -11,9 +11,9 @@ from metacount.modules.indexer import Indexer
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm
 from metacount.modules.position import apply_rope
-from metacount.spec import mla as parts
-from metacount.spec.norm import Norms
+from metacount.spec import attention as parts
 from metacount.spec.position import Rope
+from metacount.spec.stack import Norms
 
 NORMS = Norms(kind="rmsnorm", eps=1e-6)
 ROPE = Rope(style="interleaved")

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from metacount.modules.ffn import activate, feed_forward, gate
 from metacount.modules.linear import Linear
 from metacount.modules.norm import at_least_float32
-from metacount.spec import moe as parts
-from metacount.spec.ffn import FeedForward as FeedForwardPart
+from metacount.spec import ffn as parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +127,7 @@ class Experts(nn.Module):
     first tensor has rows for them that nobody reads, as transformers' class stores it.
     """
 
-    def __init__(self, part: parts.Mixture, d_model: int, like: FeedForwardPart) -> None:
+    def __init__(self, part: parts.Mixture, d_model: int, like: parts.FeedForward) -> None:
         super().__init__()
         n_experts, d_ff, bias, gated = part.n_experts, part.d_ff, part.bias, like.gated
         self.weigh_input = part.router_scales_input
@@ -202,7 +201,7 @@ class MixtureOfExperts(nn.Module):
     DeepSeekMoE, arXiv:2401.06066, eq. 9-11; the shared experts' optional gate is Qwen's.
     """
 
-    def __init__(self, part: parts.Mixture, d_model: int, like: FeedForwardPart) -> None:
+    def __init__(self, part: parts.Mixture, d_model: int, like: parts.FeedForward) -> None:
         super().__init__()
         self.gate, self.experts = Router(part, d_model), Experts(part, d_model, like)
         self.shared_experts = self.shared_expert_gate = None

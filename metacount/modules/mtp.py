@@ -23,7 +23,7 @@ from metacount.modules.linear import Linear
 from metacount.modules.model import Model
 from metacount.modules.norm import make_norm
 from metacount.spec import ModelSpec
-from metacount.spec.mtp import prediction_layers
+from metacount.spec.model import prediction_layers
 
 
 class PredictionModule(nn.Module):

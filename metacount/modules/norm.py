@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from metacount.modules.linear import Linear, Table
 from metacount.modules.norm import at_least_float32
 from metacount.modules.rope_scaling import speeds
 from metacount.spec.attention import Attention
-from metacount.spec.position import RelativeBuckets
-from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
+from metacount.spec.position import QueryGrowth, RelativeBuckets, RopeScaling
 
 
 def sinusoid(positions: Tensor, width: int, *, style: str = "alternating") -> Tensor:

@@ -14,17 +14,8 @@ from metacount.modules.mamba2 import Mamba2
 from metacount.modules.mlstm import MLstm
 from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.short_conv import ShortConvolution
-from metacount.spec import (
-    gated_delta,
-    kimi_delta,
-    lightning,
-    mamba,
-    mamba2,
-    mlstm,
-    rg_lru,
-    short_conv,
-)
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 
 class Made(NamedTuple):
@@ -36,14 +27,14 @@ class Made(NamedTuple):
 
 
 MIXERS: dict[type, Made] = {
-    gated_delta.GatedDelta: Made("linear_attn", GatedDelta),
-    kimi_delta.KimiDelta: Made("linear_attn", KimiDelta),
-    lightning.Lightning: Made("linear_attn", Lightning, by_depth=True),
-    mamba.Mamba: Made("mamba", Mamba),
-    mamba2.Mamba2: Made("mamba", Mamba2),
-    mlstm.MLstm: Made("mlstm_layer", MLstm),
-    short_conv.ShortConv: Made("conv", ShortConvolution),
-    rg_lru.RgLru: Made("temporal_block", RecurrentBlock),
+    parts.GatedDelta: Made("linear_attn", GatedDelta),
+    parts.KimiDelta: Made("linear_attn", KimiDelta),
+    parts.Lightning: Made("linear_attn", Lightning, by_depth=True),
+    parts.Mamba: Made("mamba", Mamba),
+    parts.Mamba2: Made("mamba", Mamba2),
+    parts.MLstm: Made("mlstm_layer", MLstm),
+    parts.ShortConv: Made("conv", ShortConvolution),
+    parts.RgLru: Made("temporal_block", RecurrentBlock),
 }
 
 

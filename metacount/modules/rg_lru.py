@@ -10,8 +10,8 @@ from metacount.modules.cache import StateCache
 from metacount.modules.ffn import activate
 from metacount.modules.linear import Linear
 from metacount.modules.norm import at_least_float32
-from metacount.spec import rg_lru as parts
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 DECAY = 8.0  # the paper's c: what the recurrence gate's exponent is multiplied with
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from metacount.spec.rope_scaling import RopeScaling
+from metacount.spec.position import RopeScaling
 
 
 def speeds(

@@ -13,7 +13,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.ffn import FeedForward as FeedForwardPart
 from metacount.spec.position import Rope
-from metacount.spec.shared_block import SharedBlock as SharedPart
+from metacount.spec.stack import SharedBlock as SharedPart
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from metacount.modules.cache import StateCache
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.linear import Linear
-from metacount.spec import short_conv as parts
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 
 class ShortConvolution(nn.Module):

@@ -8,9 +8,7 @@ from metacount.modules.ffn import FeedForward, GatedFeedForward, feed_forward
 from metacount.modules.mla import LatentAttention
 from metacount.modules.moe import MixtureOfExperts
 from metacount.spec import ModelSpec
-from metacount.spec import mla as parts
-from metacount.spec.attention import Attention as GroupedPart
-from metacount.spec.attention import NoAttention
+from metacount.spec import attention as parts
 from metacount.spec.field import altered
 from metacount.spec.position import Rope, TransformerXL
 
@@ -18,7 +16,7 @@ from metacount.spec.position import Rope, TransformerXL
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Make the self-attention of block `index`."""
     part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
-    assert not isinstance(part, NoAttention)  # who asks has asked
+    assert not isinstance(part, parts.NoAttention)  # who asks has asked
     windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
@@ -49,7 +47,7 @@ def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
 def make_cross_attention(spec: ModelSpec) -> Attention:
     """Make cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
     part = spec.last_stack.attention
-    assert isinstance(part, GroupedPart)  # the spec requires it
+    assert isinstance(part, parts.Attention)  # the spec requires it
     bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
     return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
 

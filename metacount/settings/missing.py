@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec import FIELDS, ModelSpec
-from metacount.spec.flat import REQUIRED_NAMES
+from metacount.spec.model import REQUIRED_NAMES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

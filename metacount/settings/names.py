@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
 from metacount.spec import FIELDS
-from metacount.spec.flat import every_path
 from metacount.spec.legend import MODEL_TERMS, SWITCHES, ours
+from metacount.spec.model import every_path
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from metacount.errors import InputError, SpecError, shown
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, divisors, stage_layers
 from metacount.spec import ModelSpec
-from metacount.spec.altup_rules import beyond_branches
-from metacount.spec.attention import Attention
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import Attention, LatentAttention
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, TransformerXL
+from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -9,7 +9,7 @@ from metacount.sharding.by_formula import without_formula
 from metacount.sharding.mesh import Mesh, parse_mesh
 from metacount.sharding.plan import Plan, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
-from metacount.spec.mtp import left_out
+from metacount.spec.model import left_out
 from metacount.spec.stack import WITH_STATE
 from metacount.textbook.count import said_of_states
 

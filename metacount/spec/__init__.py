@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.spec.field import MAX_TOKENS
-from metacount.spec.flat import CHOICES, FIELDS, LIMITS
-from metacount.spec.model import ModelSpec
+from metacount.spec.model import CHOICES, FIELDS, LIMITS, ModelSpec
 from metacount.spec.workload import DTYPE_BYTES, SEQ_LEN, Request, Workload
 
 __all__ = [

@@ -1,12 +1,15 @@
-"""Attention with key/value heads, and what every attention has: heads, a scale, a window."""
+"""Attention: its heads, window and indexers, and the law that says which layers have what."""
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.frozen import frozen
 from metacount.spec.field import (
     MAX_LAYERS,
     MAX_TOKENS,
+    at_most,
     choice,
+    divides,
     flag,
     number,
     part,
@@ -14,8 +17,130 @@ from metacount.spec.field import (
     size,
     where,
 )
-from metacount.spec.indexer import BlockIndexer
-from metacount.spec.law import Law
+
+
+@frozen
+class Law:
+    """Layers from `after` on where `every` divides i + 1 - offset, or whose letter is in `letter`.
+
+    The first n dense: `after`. Every c-th: `every`, shifted by `offset`. Alternating, or listed one
+    by one: `letters`, repeated over the layers. `but` turns it round: all layers but those.
+
+    >>> Law(after=1, every=2).sequence(7)
+    (False, True, False, True, False, True, False)
+    >>> Law(letters="LLG", letter="L").sequence(7)
+    (True, True, False, True, True, False, True)
+    >>> Law(every=4, but=True).sequence(4), Law(every=4, but=True).count(61)
+    ((True, True, True, False), 46)
+    """
+
+    after: int = 0
+    every: int = 1
+    offset: int = 0
+    letters: str | None = None
+    letter: str = "L"
+    but: bool = False
+
+    def holds(self, index: int) -> bool:
+        """Tell whether layer `index`, from 0, is of the kind."""
+        if self.letters is not None:
+            found = self.letters[index % len(self.letters)] in self.letter
+        else:
+            found = bool(index >= self.after and (index + 1 - self.offset) % self.every == 0)
+        return found is not self.but
+
+    def sequence(self, n_layers: int) -> tuple[bool, ...]:
+        """Tell of each layer whether it is of the kind."""
+        return tuple(self.holds(index) for index in range(n_layers))
+
+    def count(self, n_layers: int) -> int:
+        """Count how many of the first `n_layers` are of the kind, without going through them.
+
+        A symbol is taken at its word: `after` is no more than the layers.
+        """
+        if self.letters is not None:
+            period = len(self.letters)
+            # letter i falls on the layers i, i + period, ... up to the last
+            places = [i for i, letter in enumerate(self.letters) if letter in self.letter]
+            found = sum((n_layers - 1 - i) // period + 1 for i in places)
+        else:
+            numbers = isinstance(n_layers, int) and isinstance(self.after, int)
+            leading = min(self.after, n_layers) if numbers else self.after
+            # multiples of `every` among i + 1 - offset, up to the last layer, less the leading ones
+            found = (n_layers - self.offset) // self.every - (leading - self.offset) // self.every
+        return n_layers - found if self.but else found
+
+
+@part
+class IndexHeads:
+    """What every indexer has: a few narrow query heads, and one key for all of them."""
+
+    n_heads: int = size("n_index_heads", "h_i", "heads of an indexer", "heads", "index_n_heads")
+    head_dim: int = size("index_head_dim", "d_I", "width of an indexer's head", "values")
+
+
+@part
+class Indexer(IndexHeads):
+    """DeepSeek-V3.2's, beside MLA; a query attends to the `top_k` positions it scores best."""
+
+    needed = "by an indexer"
+
+    top_k: int = size(
+        "index_top_k",
+        "k_i",
+        "positions that an indexer leaves a query",
+        "positions",
+        "index_topk",
+        most=MAX_TOKENS,
+    )
+
+
+@part
+class BlockIndexer(IndexHeads):
+    """MiniMax-M3's, in the layers that `law` names: a query attends to whole blocks of positions.
+
+    A block scores what its best position scores. Among the `top_blocks` that a query reads are
+    always its own and those before it, `local_blocks` in all.
+    """
+
+    needed = "by a block indexer"
+
+    block_len: int = size(
+        "index_block_len",
+        "b_i",
+        "positions of one block that a block indexer scores",
+        "positions",
+        "index_block_size sparse_block_size",
+        most=MAX_TOKENS,
+    )
+    top_blocks: int = size(
+        "index_top_blocks",
+        "k_b",
+        "blocks that a block indexer leaves a query, the local ones included",
+        "blocks",
+        "index_topk_blocks sparse_topk_blocks",
+        most=MAX_TOKENS,
+    )
+    local_blocks: int = size(
+        "index_local_blocks",
+        "l_b",
+        "blocks that a query always reads: its own and those before it",
+        "blocks",
+        "sparse_local_block",
+        most=MAX_TOKENS,
+    )
+    pattern: str = pattern(
+        "index_pattern",
+        "I with a block indexer, G without, repeated over the layers: GGGI",
+        "I with a block indexer, G without",
+        "GGGI",
+        default="I",
+    )
+
+    @property
+    def law(self) -> Law:
+        """Which layers have an indexer."""
+        return Law(letters=self.pattern, letter="I")
 
 
 @part
@@ -167,20 +292,63 @@ class Attention(Heads):
             divides("n_index_heads", index.n_heads, "n_heads", self.n_heads)
 
 
-def at_most(small: str, low: int, large: str, high: int) -> None:
-    """Raise `SpecError` unless low <= high, in the names of the two fields."""
-    if low > high:
-        raise SpecError(small, f"must be at most {large} = {high}", low, f"choose 1 to {high}")
+@part
+class LatentAttention(Heads):
+    """DeepSeek-V2's attention; `q_lora_rank` None: queries are not compressed."""
 
+    word = "mla"
 
-def divides(small: str, part_: int, large: str, whole: int) -> None:
-    """Raise `SpecError` unless the one divides the other; it names the numbers that do."""
-    if whole % part_:
-        divisors = [n for n in range(1, min(whole, 4096) + 1) if whole % n == 0]
-        choices = ", ".join(map(str, divisors[:12])) + (", ..." if len(divisors) > 12 else "")
-        raise SpecError(
-            small,
-            f"must divide {large}: {whole} % {part_} = {whole % part_}",
-            part_,
-            f"choose {choices}",
-        )
+    q_lora_rank: int | None = size(
+        "q_lora_rank", "r_q", "MLA: width of the query latent", "values", default=None
+    )
+    kv_lora_rank: int = size("kv_lora_rank", "d_c", "MLA: width of the key/value latent", "values")
+    qk_nope_head_dim: int = size(
+        "qk_nope_head_dim", "d_n", "MLA: part of a query head without RoPE", "values"
+    )
+    qk_rope_head_dim: int = size(
+        "qk_rope_head_dim",
+        "d_r",
+        "MLA: part of a query head with RoPE",
+        "values",
+        "qk_pos_emb_head_dim",
+    )
+    v_head_dim: int = size(
+        "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
+    )
+    bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
+    scaled: bool = flag(
+        "scaled_latents",
+        "MLA: queries times √(d/r_q), the normed key/value latent times √(d/d_c) (LongCat-Flash)",
+        default=False,
+    )
+    indexer: Indexer | None = where("index_top_k", Indexer, "without index_top_k", default=None)
+    norm_eps: float | None = number(
+        "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same", default=None
+    )
+
+    def check(self) -> None:
+        """Raise `SpecError` unless the rotated part is made of pairs, and an indexer has room."""
+        if self.qk_rope_head_dim % 2:
+            raise SpecError(
+                "qk_rope_head_dim",
+                "must be even",
+                self.qk_rope_head_dim,
+                f"choose {self.qk_rope_head_dim + 1}",
+            )
+        if self.indexer is None:
+            return
+        if self.q_lora_rank is None:
+            raise SpecError(
+                "q_lora_rank",
+                "is needed by an indexer, which reads the query latent",
+                None,
+                "set q_lora_rank, or leave index_top_k out",
+            )
+        if self.indexer.head_dim < self.qk_rope_head_dim:
+            rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
+            raise SpecError(
+                "index_head_dim",
+                rule,
+                self.indexer.head_dim,
+                f"choose {self.qk_rope_head_dim} or more",
+            )

@@ -81,18 +81,14 @@ class Field:
         if self.takes == "whole":
             check_int(self.name, value, self.least, self.most)
         elif self.takes == "number":
-            if type(value) is bool or not isinstance(value, int | float) or not 0 < value < 1e12:
-                raise SpecError(
-                    self.name, "must be a positive number", value, "choose one below 1e12"
-                )
+            check_number(self.name, value)
         elif self.takes == "choice":
             if value not in self.choices:
                 raise SpecError(
                     self.name, "is unknown", value, f"choose one of {', '.join(self.choices)}"
                 )
         elif self.takes == "flag":
-            if not isinstance(value, bool):
-                raise SpecError(self.name, "must be true or false", value, "choose true or false")
+            check_flag(self.name, value)
         elif self.takes == "object":
             if type(value) is not self.made:
                 raise SpecError(self.name, "must be an object", value, f"leave {self.name} out")
@@ -109,6 +105,44 @@ def check_int(name: str, value: object, lowest: int, highest: int) -> None:
     if not lowest <= value <= highest:
         rule = f"must be at least {lowest}" if value < lowest else f"must be at most {highest}"
         raise SpecError(name, rule, value, f"choose {lowest} to {highest}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise `SpecError` unless `value` is a positive number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise `SpecError` unless `value` is true or false."""
+    if not isinstance(value, bool):
+        raise SpecError(name, "must be true or false", value, "choose true or false")
+
+
+def at_most(small: str, low: int, large: str, high: int) -> None:
+    """Raise `SpecError` unless low <= high, in the names of the two fields."""
+    if low > high:
+        raise SpecError(small, f"must be at most {large} = {high}", low, f"choose 1 to {high}")
+
+
+def below(small: str, low: int, large: str, high: int, why: str = "") -> None:
+    """Raise `SpecError` unless low < high, in the names of the two fields; `why` is added."""
+    if low >= high:
+        rule = f"must be below {large} = {high}{why and ': '}{why}"
+        raise SpecError(small, rule, low, f"choose 0 to {high - 1}")
+
+
+def divides(small: str, part_: int, large: str, whole: int) -> None:
+    """Raise `SpecError` unless the one divides the other; it names the numbers that do."""
+    if whole % part_:
+        divisors = [n for n in range(1, min(whole, 4096) + 1) if whole % n == 0]
+        choices = ", ".join(map(str, divisors[:12])) + (", ..." if len(divisors) > 12 else "")
+        raise SpecError(
+            small,
+            f"must divide {large}: {whole} % {part_} = {whole % part_}",
+            part_,
+            f"choose {choices}",
+        )
 
 
 def size(

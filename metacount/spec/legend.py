@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
-from metacount.spec.flat import FIELDS
+from metacount.spec.model import FIELDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -1,30 +1,358 @@
 """What a model is: a tree of frozen parts. Nothing is computed here.
 
-Formulas and modules both read a `ModelSpec`, never each other.
+Its ends and prediction modules, the way from flat names (files, JSON, `--set`) to parts and back,
+every flat name in one table, and `ModelSpec`. Formulas and modules both read it, never each other.
 """
 
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest, shown_name
-from metacount.spec.altup_rules import check_altup
-from metacount.spec.field import Field, Place, declared
-from metacount.spec.flat import DEFAULTS, FIELDS, PARTS, RECORDS, REQUIRED_NAMES, ROOT
-from metacount.spec.indexer import BlockIndexer
-from metacount.spec.mtp import check_mtp
-from metacount.spec.position import Rope
-from metacount.spec.rope_scaling import record_from
+from metacount.frozen import REQUIRED
+from metacount.spec.attention import BlockIndexer
+from metacount.spec.field import (
+    MAX_LAYERS,
+    MAX_VOCAB,
+    Field,
+    Place,
+    altered,
+    choice,
+    declared,
+    flag,
+    number,
+    one_of,
+    part,
+    size,
+    where,
+)
+from metacount.spec.mixers import NoRecurrent
+from metacount.spec.position import POSITIONS, Rope, record_from
 from metacount.spec.rules import check_goes_with, check_model
-from metacount.spec.shared_rules import check_shared
 from metacount.spec.stack import KINDS, WITH_EXPERTS, Encoder, Stack
-from metacount.spec.tree import assembled, flat_place, flattened, paths_below, placed, refuse
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from metacount.files import Json
-    from metacount.spec.embedding import Embedding, Head
-    from metacount.spec.mtp import MultiToken
+
+
+@part
+class Embedding:
+    """The tables that tokens are looked up in."""
+
+    vocab_size: int = size(
+        "vocab_size",
+        "V",
+        "embedding rows as stored, padding included",
+        "rows",
+        "padded_vocab_size vocabulary_size n_vocab",
+        most=MAX_VOCAB,
+        asked=True,
+    )
+    n_token_types: int = size(
+        "n_token_types",
+        "V_t",
+        "rows of the token-type (segment) table",
+        "rows",
+        "type_vocab_size",
+        default=0,
+        least=0,
+        most=MAX_VOCAB,
+    )
+    width: int | None = size(
+        "d_embedding",
+        "d_e",
+        "width of the tables, where it is not d_model",
+        "values",
+        "embedding_size embedding_dim",
+        default=None,
+    )
+    norm: bool = flag(
+        "embedding_norm", "a norm right after the embedding (BLOOM, BERT)", default=False
+    )
+    scale: float = number("embedding_scale", "factor on the embedding's output", default=1.0)
+
+
+@part
+class HeadTransform:
+    """What stands between the last block and the head."""
+
+    bias: bool = flag("head_transform_bias", "a bias on that dense layer", default=False)
+
+
+@part
+class Head:
+    """From the last block's output to logits."""
+
+    tied: bool = flag("tie_embeddings", "the output head is the token table", default=False)
+    bias: bool = flag("head_bias", "a bias on the output head", default=False)
+    transform: HeadTransform | None = where(
+        "head_transform",
+        HeadTransform,
+        "without head_transform",
+        flag(
+            "head_transform",
+            "a dense layer, an activation and a norm before the output head (BERT)",
+            default=False,
+        ),
+        default=None,
+    )
+    scale: float = number("logit_scale", "factor on the logits", default=1.0)
+    softcap: float | None = number(
+        "logit_softcap", "bound that a tanh keeps the logits in", default=None
+    )
+
+
+@part
+class MultiToken:
+    """Modules that read the model's hidden state and the next token, each with a layer of its own.
+
+    Its layer has attention over everything, and experts where the model has experts. Embedding and
+    head are those of the model.
+    """
+
+    n_modules: int = size(
+        "n_mtp_layers",
+        "N_p",
+        "multi-token-prediction modules behind the last block, counted apart",
+        "modules",
+        "num_nextn_predict_layers num_mtp_layers mtp_num_hidden_layers num_mtp_modules",
+        most=MAX_LAYERS,
+    )
+    dense: bool = flag(
+        "mtp_dense",
+        "the layer of a prediction module has the dense feed-forward, not the experts",
+        default=False,
+    )
+
+
+def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tuple[str, Field]]:
+    """Yield each field below a part's class with its path, also switches; some names come twice.
+
+    A field that a model may do without, since it may do without the part, is marked as `lacking`.
+    """
+    for attribute, it in declared(kind).items():
+        here = f"{path}{attribute}"
+        if isinstance(it, Field):
+            it.lacking = it.lacking or (lacking and it.default is REQUIRED)
+            yield here, it
+            continue
+        if it.switch is not None:
+            yield here, it.switch
+        everywhere = set.intersection(*(set(names_of(each)) for each in it.kinds.values()))
+        for below in it.kinds.values():
+            for path_below, field in fields_of(below, f"{here}.", lacking or bool(it.without)):
+                if field.name not in everywhere and field.default is REQUIRED:
+                    field.lacking = True
+                yield path_below, field
+
+
+def paths_below(
+    place_of: dict[str, Field | Place], flat: Json, path: str = ""
+) -> Iterator[tuple[str, Field]]:
+    """Yield each path below these places and fields, for the words in `flat`, and its field."""
+    for attribute, it in place_of.items():
+        here = f"{path}{attribute}"
+        if isinstance(it, Field):
+            yield here, it
+            continue
+        if it.switch is not None:
+            yield here, it.switch
+        kind = it.kinds[""] if "" in it.kinds else it.kinds[flat[it.by]]
+        yield from paths_below(declared(kind), flat, f"{here}.")
+
+
+def assembled(kind: type, flat: Json, needed: str, *, checked: bool) -> object:
+    """Make a part of class `kind` from flat values; `checked`: by its rules, else anything goes."""
+    values: dict[str, object] = {}
+    needed = vars(kind).get("needed", needed)
+    for attribute, it in declared(kind).items():
+        if isinstance(it, Place):
+            values[attribute] = placed(it, flat, checked=checked)
+            continue
+        value = values[attribute] = flat[it.name]
+        if value is None and it.default is REQUIRED:
+            raise SpecError(it.name, f"is needed {needed}", None, f"set {it.name}")
+    made: object = object.__new__(kind)
+    made.__dict__.update(values)
+    check = getattr(kind, "check", None)
+    if checked and check is not None:
+        check(made)
+    return made
+
+
+def placed(place: Place, flat: Json, *, checked: bool) -> object:
+    """Make what stands in a place by the flat values: a part, or None where none is said."""
+    if not place.by:
+        return assembled(place.kinds[""], flat, "", checked=checked)
+    chosen = flat[place.by]
+    if place.without:
+        kind = place.kinds[""]
+        if is_there(chosen):
+            return assembled(kind, flat, "", checked=checked)
+        refuse(kind, flat, (), place.without, place.remedy)
+        return None
+    made = assembled(place.kinds[chosen], flat, f"by {place.by} {chosen}", checked=checked)
+    for word, kind in place.kinds.items():
+        if word != chosen:
+            mine = names_of(place.kinds[chosen])
+            refuse(kind, flat, mine, f"with {place.by} {chosen}", place.remedy)
+    return made
+
+
+def is_there(said: object) -> bool:
+    """Tell whether a switch says that its part is there; a symbol says yes."""
+    return said is not None and said is not False and not (isinstance(said, int) and said == 0)
+
+
+_names: dict[type, tuple[str, ...]] = {}
+
+
+def names_of(kind: type) -> tuple[str, ...]:
+    """List the flat names below a part's class."""
+    if kind not in _names:
+        _names[kind] = tuple(dict.fromkeys(field.name for _, field in fields_of(kind)))
+    return _names[kind]
+
+
+_absent: dict[type, tuple[tuple[str, object], ...]] = {}
+
+
+def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str = "") -> None:
+    """Raise `SpecError` for a value of a part that is not there."""
+    if kind not in _absent:
+        _absent[kind] = tuple({field.name: field.absent for _, field in fields_of(kind)}.items())
+    for name, absent in _absent[kind]:
+        value = flat[name]
+        plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
+        if value is absent or name in but or (plain and value == absent):
+            continue
+        raise SpecError(
+            name,
+            f"has no meaning {why}",
+            getattr(value, "kind", value),
+            remedy or f"leave {name} out",
+        )
+
+
+def flattened(kind: type, value: object, into: Json) -> Json:
+    """Add to `into` the flat values of a part and of what is below it, and return `into`."""
+    for attribute, it in declared(kind).items():
+        one = getattr(value, attribute)
+        if isinstance(it, Field):
+            _put(into, it.name, one)
+        else:
+            flat_place(it, one, into)
+    return into
+
+
+def flat_place(place: Place, value: object, into: Json) -> None:
+    """Add to `into` what stands in a place: the word of its switch, and the part's own values."""
+    if place.switch is not None:
+        said = value is not None if place.without else vars(type(value))["word"]
+        _put(into, place.switch.name, said)
+    if value is not None:
+        flattened(type(value), value, into)
+    elif place.switch is None:
+        for _, field in fields_of(place.kinds[""]):
+            if field.name == place.by:
+                _put(into, place.by, field.absent)
+
+
+def _put(into: Json, name: str, value: object) -> None:
+    if name in into and into[name] != value:
+        raise SpecError(
+            name,
+            "differs between the encoder and the decoder, which are made alike",
+            value,
+            f"choose {into[name]!r}",
+        )
+    into[name] = value
+
+
+# The order of flat names in files and in JSON; a name that is not here comes after these.
+ORDER = (
+    "kind", "d_model", "n_layers", "n_encoder_layers", "vocab_size", "tie_embeddings", "has_head",
+    "head_bias", "n_token_types", "d_embedding", "head_transform", "head_transform_bias",
+    "embedding_norm", "pooler", "embedding_scale", "residual_scale", "logit_scale",
+    "residual_weight",
+    "logit_softcap", "attention", "n_heads", "n_kv_heads", "head_dim", "q_bias", "k_bias",
+    "v_bias", "o_bias", "qk_norm", "attention_sinks", "attention_scale", "attention_softcap",
+    "output_gate", "v_norm", "n_kv_shared_layers",
+    "window", "window_kind", "window_pattern", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "v_head_dim", "mla_bias", "latent_norm_eps", "scaled_latents",
+    "index_top_k",
+    "n_index_heads", "index_head_dim", "index_block_len", "index_top_blocks",
+    "index_local_blocks", "index_pattern", "recurrent",
+    "mixer_pattern", "ffn_pattern", "d_ff", "d_ff_second", "d_ff_pattern", "activation",
+    "gated", "ffn_bias", "swish_beta", "activation_sparsity", "sparsity_pattern",
+    "n_altup_inputs", "altup_active", "laurel_rank", "d_per_layer", "vocab_size_per_layer",
+    "n_experts", "top_k", "d_ff_expert", "n_dense_layers",
+    "moe_every", "moe_offset", "n_shared_experts", "d_ff_shared", "shared_expert_gate",
+    "n_zero_experts", "zero_expert_rows", "router",
+    "router_bias", "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
+    "mixer_jitter", "router_scales_input", "expert_bias", "norm", "norm_bias", "norm_affine",
+    "norm_unit_offset", "norm_placement", "norm_eps", "final_norm", "first_norm", "position",
+    "n_positions", "position_offset", "n_query_positions", "rotary_dim", "rope_theta",
+    "rope_theta_windowed", "rope_style", "nope_every", "rope_scaling", "rope_scaling_windowed",
+    "query_growth", "alibi_scale", "sinusoid_style", "n_buckets", "max_distance",
+)  # fmt: skip
+
+ROOT: dict[str, Field | Place] = {
+    "kind": choice("kind", "the stacks a model has and what its tokens see", *KINDS),
+    "d_model": size(
+        "d_model",
+        "d",
+        "residual width",
+        "values",
+        "hidden_size n_embd dim hidden_dim model_dim embed_dim embedding_length n_embed",
+    ),
+    "embedding": where("vocab_size", Embedding, "without vocab_size", default=None),
+    "head": where(
+        "has_head",
+        Head,
+        "without a head",
+        flag("has_head", "an output head over the vocabulary", default=True),
+        default=None,
+    ),
+    "prediction": where("n_mtp_layers", MultiToken, "without n_mtp_layers", default=None),
+    "pooler": flag("pooler", "a dense layer with tanh over the first token (BERT)", default=False),
+    "positions": one_of(choice("position", "how the model knows positions"), *POSITIONS),
+}
+
+
+def _fields() -> tuple[dict[str, Field], dict[str, str]]:
+    """Return every flat name's field, in order, and the path of each in a model with a decoder."""
+    root = type("Root", (), {"__declared__": ROOT})
+    found = {field.name: (path, field) for path, field in fields_of(Stack, "decoder.")}
+    depth = declared(Encoder)["n_layers"]
+    assert isinstance(depth, Field)  # a size
+    found["n_encoder_layers"] = ("encoder.n_layers", depth)
+    found |= {field.name: (path, field) for path, field in fields_of(root)}
+    names = [*(name for name in ORDER if name in found), *(n for n in found if n not in ORDER)]
+    return {name: found[name][1] for name in names}, {name: found[name][0] for name in names}
+
+
+def every_path() -> dict[str, Field]:
+    """Map every path of any model to a field; a few paths lead to another in another model."""
+    root = type("Root", (), {"__declared__": ROOT})
+    stacks = (("encoder.", Encoder), ("decoder.", Stack))
+    below = {path: field for name, kind in stacks for path, field in fields_of(kind, name)}
+    return {**dict(fields_of(root)), **below}
+
+
+FIELDS, PATHS = _fields()
+PARTS = {"embedding", "head", "positions", "encoder", "decoder", "prediction"}
+REQUIRED_NAMES = tuple(
+    name
+    for name, field in FIELDS.items()
+    if field.asked or (field.default is REQUIRED and not field.lacking)
+)
+DEFAULTS = {name: field.absent for name, field in FIELDS.items()}
+RECORDS = {name: field.made for name, field in FIELDS.items() if field.made is not None}
+CHOICES = {name: field.choices for name, field in FIELDS.items() if field.choices}
+LIMITS = {name: field.most for name, field in FIELDS.items() if field.takes == "whole"}
 
 
 class ModelSpec:
@@ -66,10 +394,7 @@ class ModelSpec:
             if not (value is None and field.lacking):
                 field.check(value)
         self._fill(filled, checked=True)
-        check_shared(self, self.last_stack)
         check_model(self)
-        check_altup(self, self.last_stack)
-        check_mtp(self)
 
     def _fill(self, flat: Json, *, checked: bool) -> None:
         made: dict[str, Any] = {"encoder": None, "decoder": None}
@@ -216,3 +541,35 @@ def _flat_of(values: Json) -> Json:
         elif found is not None:
             flattened(type(found), found, flat)
     return flat
+
+
+def left_out(spec: ModelSpec) -> tuple[str, ...]:
+    """Say that no figure has the prediction modules of a model in it; nothing without them."""
+    if spec.prediction is None:
+        return ()
+    n = spec.prediction.n_modules
+    return (
+        f"not counted: {n} multi-token-prediction module{'s' if n > 1 else ''}; "
+        "`count` says what they add",
+    )
+
+
+def prediction_layers(spec: ModelSpec) -> ModelSpec:
+    """Give the layers of the prediction modules as the stack of a model; sizes may be symbols.
+
+    Each has the attention of `spec`, over everything, and its experts, or its dense feed-forward.
+    """
+    modules, stack = spec.prediction, spec.last_stack
+    assert modules is not None  # who asks has asked
+    experts = stack.mixture is not None and not modules.dense
+    own = altered(
+        stack,
+        n_layers=modules.n_modules,
+        mixer_pattern="A",
+        ffn_pattern="E" if experts else "F",
+        mixture=stack.mixture if experts else None,
+        recurrent=NoRecurrent(),
+        attention=altered(stack.attention, window=None),
+        norms=altered(stack.norms, first=True),
+    )
+    return altered(spec, n_layers=modules.n_modules, decoder=own, prediction=None)

@@ -1,11 +1,172 @@
-"""How a model knows positions: a class for each way. Far positions: `rope_scaling.py`."""
+"""How a model knows positions: a class for each way, and what becomes of RoPE at far positions."""
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
-from metacount.spec.field import MAX_LAYERS, MAX_VOCAB, choice, number, part, record, size, where
-from metacount.spec.law import Law
-from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
+from metacount.errors import SpecError, nearest, shown_name
+from metacount.frozen import REQUIRED, fields, frozen
+from metacount.spec.attention import Law
+from metacount.spec.field import (
+    MAX_LAYERS,
+    MAX_TOKENS,
+    MAX_VOCAB,
+    below,
+    check_flag,
+    check_int,
+    check_number,
+    choice,
+    number,
+    part,
+    record,
+    size,
+    where,
+)
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.files import Json
+
+
+# What each kind of scaling needs, and what else it may have.
+SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "linear": (("factor",), ()),
+    "dynamic": (("factor", "n_trained"), ()),
+    "llama3": (("factor", "n_trained", "low_freq_factor", "high_freq_factor"), ()),
+    "yarn": (("factor", "n_trained"), ("beta_fast", "beta_slow", "truncate", "attention_factor")),
+    "longrope": (("n_trained", "short_factors", "long_factors"), ("attention_factor",)),
+}
+
+
+@frozen
+class RopeScaling:
+    """How the angles of RoPE change beyond the `n_trained` positions a model was first trained on.
+
+    The formulas of the kinds, with their sources, stand in `modules/rope_scaling.py`.
+    """
+
+    kind: str
+    factor: float | None = None
+    n_trained: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True  # the ramp of yarn starts and ends at whole dimensions
+    short_factors: tuple[float, ...] | None = None  # one for each pair of rotated values
+    long_factors: tuple[float, ...] | None = None
+    attention_factor: float = 1.0  # on queries and keys alike, so squared in the scores
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in SCALINGS:
+            raise SpecError(
+                "rope_scaling.kind", "is unknown", self.kind, f"choose one of {', '.join(SCALINGS)}"
+            )
+        needed, optional = SCALINGS[self.kind]
+        for name, default in fields(RopeScaling).items():
+            value = getattr(self, name)
+            if name in needed and value is None:
+                raise SpecError(
+                    f"rope_scaling.{name}", f"is needed by {self.kind}", None, f"give {name}"
+                )
+            if name not in ("kind", *needed, *optional) and value != default:
+                raise SpecError(
+                    f"rope_scaling.{name}",
+                    f"has no meaning with {self.kind}",
+                    value,
+                    "leave it out",
+                )
+            _check_value("rope_scaling", name, value)
+        if (self.high_freq_factor or 0) < (self.low_freq_factor or 0):
+            raise SpecError(
+                "rope_scaling.high_freq_factor",
+                f"must be at least low_freq_factor = {self.low_freq_factor}",
+                self.high_freq_factor,
+                "raise it",
+            )
+        if self.factor is not None and self.factor < 1:
+            raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
+
+    def to_dict(self) -> Json:
+        """Return what is not left at its default, as plain data."""
+        found = {
+            name: getattr(self, name)
+            for name, default in fields(RopeScaling).items()
+            if getattr(self, name) != default
+        }
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+
+
+@frozen
+class QueryGrowth:
+    """Queries at position p are multiplied by 1 + weight·ln(1 + floor((p + shift) / step)).
+
+    Scalable softmax, arXiv:2501.19399, as Llama 4 has it in its layers without RoPE (`nope_only`,
+    shift 1) and Ministral 3 in all (shift 0).
+    """
+
+    weight: float
+    step: float
+    shift: int = 0
+    nope_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("query_growth.weight", self.weight)
+        check_number("query_growth.step", self.step)
+        check_int("query_growth.shift", self.shift, 0, 1)
+        check_flag("query_growth.nope_only", self.nope_only)
+
+    def to_dict(self) -> Json:
+        """Return every field, in order."""
+        return {name: getattr(self, name) for name in fields(QueryGrowth)}
+
+
+def record_from(name: str, made: type, value: object) -> object:
+    """Make the record that field `name` holds from an object of a file; None and records stay."""
+    if value is None or type(value) is made:
+        return value
+    if not isinstance(value, dict):
+        raise SpecError(name, "must be an object", value, f"leave {name} out")
+    known = fields(made)
+    for key in value:
+        if key not in known:
+            remedy = nearest(str(key), known, f"choose among {', '.join(known)}")
+            raise SpecError(
+                f"{name}.{shown_name(key)}", "is not one of its fields", value[key], remedy
+            )
+    for key, default in known.items():
+        if default is REQUIRED and key not in value:
+            raise SpecError(f"{name}.{key}", "is missing", None, f"give {key}")
+    return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items()})
+
+
+def _check_value(part: str, name: str, value: object) -> None:
+    name = f"{part}.{name}"
+    if value is None or name == "rope_scaling.kind":
+        return
+    if name.endswith("truncate"):
+        check_flag(name, value)
+    elif name.endswith("n_trained"):
+        check_int(name, value, 1, MAX_TOKENS)
+    else:
+        for number in value if isinstance(value, tuple) else (value,):
+            check_number(name, number)
+
+
+def check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
+    """Raise `SpecError` for a scaling that does not go with so many rotated values."""
+    if scaling is None:
+        return
+    if scaling.kind == "dynamic" and rotated < 4:
+        raise SpecError(
+            name, "dynamic needs more than 2 rotated values", rotated, f"leave {name} out"
+        )
+    for factors in (scaling.short_factors, scaling.long_factors):
+        if factors is not None and len(factors) != rotated // 2:
+            raise SpecError(
+                name,
+                f"needs one factor for each of the {rotated // 2} pairs",
+                len(factors),
+                "give as many",
+            )
 
 
 @part
@@ -58,13 +219,7 @@ class Learned(Offset):
 
     def check(self) -> None:
         """Raise `SpecError` for a table that ends before its first position."""
-        if self.offset >= self.n_positions:
-            raise SpecError(
-                "position_offset",
-                f"must be below n_positions = {self.n_positions}",
-                self.offset,
-                f"choose 0 to {self.n_positions - 1}",
-            )
+        below("position_offset", self.offset, "n_positions", self.n_positions)
 
 
 @part

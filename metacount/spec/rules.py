@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.index_rules import check_block_index
-from metacount.spec.law import Law
-from metacount.spec.mla import LatentAttention
-from metacount.spec.position import Learned, NoPositions, Rope, Sinusoidal, TransformerXL
-from metacount.spec.rope_scaling import check_pairs
-from metacount.spec.rules_of_layers import check_patterns
-from metacount.spec.stack import WITH_DENSE, WITH_EXPERTS
+from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
+from metacount.spec.field import MAX_LAYERS, below, short
+from metacount.spec.mixers import NoRecurrent
+from metacount.spec.position import (
+    Learned,
+    NoPositions,
+    Rope,
+    Sinusoidal,
+    TransformerXL,
+    check_pairs,
+)
+from metacount.spec.stack import (
+    BESIDE,
+    SHARING,
+    WITH_ATTENTION,
+    WITH_DENSE,
+    WITH_EXPERTS,
+    WITH_FFN,
+    WITH_STATE,
+    common_period,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.spec.model import ModelSpec
-    from metacount.spec.stack import Stack
+    from metacount.spec.stack import SharedBlock, Stack
+
 
 MAX_TENSOR = 2**62  # torch counts the elements of one tensor in a signed 64-bit integer
 
@@ -35,8 +49,9 @@ def check_goes_with(stack: Stack, kind: str, position: str) -> None:
 def check_model(spec: ModelSpec) -> None:
     """Raise `SpecError` for the first rule between parts that a model breaks."""
     stack = spec.last_stack
+    _check_shared(spec, stack)
     _check_ends(spec)
-    check_patterns(spec, stack)
+    _check_patterns(spec, stack)
     _check_mixer(spec, stack)
     _check_experts(stack)
     _check_window(spec, stack)
@@ -49,8 +64,10 @@ def check_model(spec: ModelSpec) -> None:
             "choose pre or post",
         )
     _check_positions(spec, stack)
-    check_block_index(spec, stack)
+    _check_block_index(spec, stack)
     _check_tensors(spec, stack)
+    _check_altup(spec, stack)
+    _check_mtp(spec, stack)
 
 
 def _check_ends(spec: ModelSpec) -> None:
@@ -255,7 +272,386 @@ def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
             width = mixture.shared.d_ff or mixture.d_ff
             sizes["n_shared_experts"] = n_shared, n_shared * d * width
     for name, (value, numel) in sizes.items():
-        if numel > MAX_TENSOR:
+        _fits_a_tensor(name, value, numel)
+
+
+def _fits_a_tensor(name: str, value: int, numel: int) -> None:
+    if numel > MAX_TENSOR:
+        raise SpecError(name, "makes one tensor of more than 2^62 values", value, f"lower {name}")
+
+
+def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
+    """Check the letters of the two patterns against the parts that they speak of."""
+    mixers, ffns = stack.mixer_pattern, stack.ffn_pattern
+    has_attention = not isinstance(stack.attention, NoAttention)
+    has_state = not isinstance(stack.recurrent, NoRecurrent)
+    told = (
+        ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
+        ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
+        ("activation", stack.feed_forward and not stack.shared, "ffn_pattern", ffns, WITH_FFN),
+        ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, WITH_EXPERTS),
+    )
+    for name, given, pattern, letters, meant in told:
+        asks = bool(set(letters) & set(meant))
+        if asks and not given:
             raise SpecError(
-                name, "makes one tensor of more than 2^62 values", value, f"lower {name}"
+                name,
+                f"is needed by {pattern} {short(letters)}",
+                None,
+                f"set {name}, or another {pattern}",
             )
+        if given and not asks and name != "n_experts":
+            raise SpecError(
+                pattern,
+                f"has no layer for {name}",
+                letters,
+                f"put one of the letters {' and '.join(meant)} in, or leave {name} out",
+            )
+    if not stack.uniform:
+        _check_layers_that_differ(spec, stack)
+
+
+def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
+    mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
+    if spec.kind != "decoder":
+        name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
+        raise SpecError(
+            name, "of layers that differ needs a decoder", short(letters), "choose kind decoder"
+        )
+    if norms.placement in ("post", "deep", "parallel", "parallel_two") or not norms.first:
+        raise SpecError(
+            "norm_placement",
+            "is not defined for layers that differ in their mixers",
+            norms.placement,
+            "choose pre",
+        )
+    window = stack.attention.window
+    period = common_period(len(mixers), len(ffns))
+    longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
+    if longest > MAX_LAYERS:
+        rule = f"and the other patterns repeat together only after {longest} layers"
+        raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
+    if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
+        raise SpecError(
+            "ffn_pattern",
+            "leaves a layer with neither mixer nor feed-forward",
+            short(ffns),
+            "put F in, or a mixer",
+        )
+    if BESIDE in ffns:
+        _check_experts_beside(stack)
+    mixture = stack.mixture
+    if mixture is None:
+        return
+    if stack.names_experts and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
+        raise SpecError(
+            "moe_every",
+            "has no meaning where ffn_pattern names the layers of experts",
+            mixture.every,
+            "leave it out, and n_dense_layers and moe_offset",
+        )
+    if "N" in ffns and not stack.names_experts:
+        raise SpecError(
+            "ffn_pattern", "with N must name the layers of experts", short(ffns), "write E for them"
+        )
+
+
+def _check_experts_beside(stack: Stack) -> None:
+    """Check experts beside a feed-forward: one input for both, a later layer adds their output."""
+    ffns, last = stack.ffn_pattern, stack.n_layers - 1
+    if "E" in ffns:
+        raise SpecError(
+            "ffn_pattern",
+            "has experts beside a feed-forward and in the place of one",
+            short(ffns),
+            "choose one of the letters B and E",
+        )
+    if stack.norms.placement != "pre":
+        raise SpecError(
+            "norm_placement",
+            "is not defined for experts beside a feed-forward",
+            stack.norms.placement,
+            "choose pre",
+        )
+    for place, letter in enumerate(ffns):
+        # that the last layer has this letter, as a comparison of numbers, which others read
+        if letter == BESIDE and stack.n_layers % len(ffns) == (place + 1) % len(ffns):
+            raise SpecError(
+                "ffn_pattern",
+                f"leaves nobody to add what the experts of the last layer, {last}, give",
+                short(ffns),
+                "choose another n_layers, or another letter than B for the last one",
+            )
+
+
+def _check_block_index(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` for a model that a block indexer does not go with."""
+    mixer, positions = stack.attention, spec.positions
+    if not isinstance(mixer, Attention) or mixer.indexer is None:
+        return
+    index = mixer.indexer
+    if not isinstance(positions, Rope):
+        raise SpecError(
+            "index_block_len",
+            "belongs to a block indexer, which needs position rope",
+            index.block_len,
+            "choose position rope",
+        )
+    # of each field the value that goes with an indexer
+    known = {
+        "kind": (spec.kind, "decoder"),
+        "mixer_pattern": ("A" if set(stack.mixer_pattern) == {"A"} else stack.mixer_pattern, "A"),
+        "window": (mixer.window and mixer.window.size, None),
+        "n_kv_shared_layers": (mixer.n_kv_shared_layers, 0),
+        "nope_every": (positions.nope_every, None),
+        "n_mtp_layers": (spec.prediction and spec.prediction.n_modules, None),
+    }
+    for name, (value, plain) in known.items():
+        if value != plain:
+            remedy = f"leave {name} out" if plain is None else f"choose {plain}"
+            raise SpecError(name, "is not defined with a block indexer", value, remedy)
+    rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
+    if index.head_dim < rotated:
+        raise SpecError(
+            "index_head_dim",
+            f"must be at least the {rotated} values of a head that RoPE rotates",
+            index.head_dim,
+            f"choose {rotated} or more, or a smaller rotary_dim",
+        )
+    first = index.pattern.find("I")
+    if first < 0 or stack.n_layers <= first:
+        raise SpecError(
+            "index_pattern",
+            "leaves no layer to the indexer",
+            index.pattern,
+            "put I in for one, or leave index_block_len out",
+        )
+
+
+# What the attention and the norms of a shared block are; other values were never seen in one.
+BESIDE_SHARED = {
+    "attention": "gqa",
+    "qk_norm": "none",
+    "output_gate": False,
+    "attention_sinks": False,
+    "window": None,
+    "attention_out_scale": 1.0,
+    "norm_placement": "pre",
+    "residual_scale": 1.0,
+    "residual_weight": 1.0,
+    "n_experts": None,
+}
+
+
+def _check_shared(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` for what does not go with shared blocks, and for layers without them."""
+    letters, shared = stack.mixer_pattern, stack.shared
+    if shared is not None:
+        _check_shared_parts(spec, stack, shared)
+    elif SHARING in letters:
+        raise SpecError(
+            "n_shared_blocks",
+            f"is needed by mixer_pattern {short(letters)}",
+            None,
+            "set n_shared_blocks, or another mixer_pattern",
+        )
+
+
+def _check_shared_parts(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
+    letters = stack.mixer_pattern
+    if set(letters) - {"R", SHARING}:
+        raise SpecError(
+            "mixer_pattern",
+            "of a model with shared blocks has letters R and S alone: attention is in the blocks",
+            short(letters),
+            "write S where a shared block is used, else R",
+        )
+    if set(stack.ffn_pattern) != {"N"}:
+        raise SpecError(
+            "ffn_pattern",
+            "of a model with shared blocks is N: the feed-forward is in the blocks",
+            stack.ffn_pattern,
+            "choose N",
+        )
+    if stack.feed_forward is None:
+        raise SpecError("activation", "is needed by shared blocks", None, "set activation")
+    for name, plain in BESIDE_SHARED.items():
+        value = getattr(spec, name)
+        if value != plain:
+            raise SpecError(
+                name,
+                "is not defined for a model with shared blocks",
+                value,
+                f"choose {plain}" if isinstance(plain, str) else f"leave {name} out",
+            )
+    if spec.position not in ("rope", "none"):
+        raise SpecError(
+            "position",
+            "of a model with shared blocks is rope or none",
+            spec.position,
+            "choose rope or none",
+        )
+    uses = Law(letters=letters, letter=SHARING).count(stack.n_layers)
+    if shared.n_blocks > uses:
+        raise SpecError(
+            "n_shared_blocks",
+            f"must be at most the {uses} layers of letter S that use one",
+            shared.n_blocks,
+            f"choose 1 to {uses}" if uses else "put S into mixer_pattern, below n_layers",
+        )
+    # the query projection reads both inputs
+    _fits_a_tensor("n_heads", spec.n_heads, 2 * spec.d_model * spec.n_heads * spec.head_dim)
+
+
+# What Gemma 3n has in and around its blocks: of each field the value that says that there is none.
+AROUND: dict[str, object] = {
+    "n_altup_inputs": None,
+    "laurel_rank": None,
+    "d_per_layer": None,
+    "n_kv_shared_layers": 0,
+    "v_norm": False,
+    "d_ff_second": None,
+    "activation_sparsity": None,
+}
+# Values of these fields that go with one of them; any other is refused.
+BESIDE_STREAMS: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "attention": ("gqa",),
+    "mixer_pattern": ("A",),
+    "ffn_pattern": ("F",),
+    "n_experts": (None,),
+    "n_mtp_layers": (None,),
+    "norm_placement": ("sandwich", "pre"),
+    "residual_scale": (1.0,),
+    "residual_weight": (1.0,),
+}
+# The same of layers that borrow keys and values: those of an earlier layer were made alike.
+BESIDE_BORROWED: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "mixer_pattern": ("A",),
+    "position": ("rope", "learned", "sinusoidal", "alibi", "none"),
+    "nope_every": (None,),
+    "n_query_positions": (0,),
+    "n_mtp_layers": (None,),
+}
+# The same of feed-forwards of two widths, and of those that keep the top values of their gate.
+BESIDE_WIDTHS: dict[str, tuple[object, ...]] = {
+    "ffn_pattern": ("F",),
+    "n_experts": (None,),
+    "n_shared_blocks": (None,),
+    "n_mtp_layers": (None,),
+    "kind": ("decoder",),
+}
+# The same of prediction modules.
+BESIDE_PREDICTION: dict[str, tuple[object, ...]] = {
+    "kind": ("decoder",),
+    "norm_placement": ("pre",),
+    "position": ("rope", "none"),
+}
+
+
+def beyond_branches(spec: ModelSpec) -> str:
+    """Name the first field of what Gemma 3n has in and around its blocks; empty in other models."""
+    for name, none in AROUND.items():
+        value = getattr(spec, name)
+        if value is not none and not (isinstance(value, int) and value == none):
+            return name
+    return ""
+
+
+def _check_altup(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` for what does not go with what Gemma 3n has around and in its blocks."""
+    for name in ("n_altup_inputs", "laurel_rank", "d_per_layer"):
+        _check_beside(spec, name, getattr(spec, name), BESIDE_STREAMS)
+    for name in ("d_ff_second", "activation_sparsity"):
+        _check_beside(spec, name, getattr(spec, name), BESIDE_WIDTHS)
+    _check_inputs(spec, stack)
+    if isinstance(stack.attention, Attention) and stack.attention.n_kv_shared_layers:
+        _check_borrowed(spec, stack, stack.attention.n_kv_shared_layers)
+
+
+def _check_beside(
+    spec: ModelSpec, name: str, value: object, known: dict[str, tuple[object, ...]]
+) -> None:
+    if not value:
+        return
+    for other, plain in known.items():
+        found = getattr(spec, other)
+        alike = isinstance(found, str) and found and set(found) == set(str(plain[0]))
+        if found in plain or (alike and len(str(plain[0])) == 1):
+            continue
+        words = " or ".join(str(word) for word in plain)
+        raise SpecError(
+            other,
+            f"of a model with {name} {'is left out' if plain == (None,) else f'is {words}'}",
+            short(found) if isinstance(found, str) else found,
+            f"{f'leave {other} out' if plain[0] in (None, 0) else f'choose {words}'}, or leave"
+            f" {name} out",
+        )
+
+
+def _check_inputs(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` unless one table can give each layer's embeddings, looked up by token."""
+    inputs = stack.layer_inputs
+    if inputs is None:
+        return
+    if spec.embedding is None:
+        raise SpecError(
+            "d_per_layer",
+            "needs an embedding: each layer looks up the token",
+            inputs.width,
+            "set vocab_size, or leave d_per_layer out",
+        )
+    _fits_a_tensor("d_per_layer", inputs.width, inputs.vocab_size * stack.n_layers * inputs.width)
+
+
+def _check_borrowed(spec: ModelSpec, stack: Stack, n_borrowing: int) -> None:
+    """Raise `SpecError` unless borrowing layers follow one that makes keys for what they see."""
+    name, n_layers = "n_kv_shared_layers", stack.n_layers
+    below(name, n_borrowing, "n_layers", n_layers, "one has to make keys and values")
+    _check_beside(spec, name, n_borrowing, BESIDE_BORROWED)
+    law, making = stack.windowed, n_layers - n_borrowing
+    if law is None:
+        return
+    near = (law.count(making), law.count(n_layers) - law.count(making))
+    kinds = {"a window": near, "everything": (making - near[0], n_borrowing - near[1])}
+    for sees, (makers, borrowers) in kinds.items():
+        if borrowers and not makers:
+            raise SpecError(
+                name,
+                f"leaves {borrowers} blocks that see {sees} and none before them that does",
+                n_borrowing,
+                "choose fewer, or another window_pattern",
+            )
+
+
+def _check_mtp(spec: ModelSpec, stack: Stack) -> None:
+    """Raise `SpecError` for a model that its prediction modules do not go with."""
+    modules = spec.prediction
+    if modules is None:
+        return
+    _check_beside(spec, "n_mtp_layers", modules.n_modules, BESIDE_PREDICTION)
+    missing = "activation" if stack.feed_forward is None else "attention"
+    broken = {
+        "is not defined for a model with shared blocks": stack.shared is not None,
+        "needs an embedding and a head, which its modules share": (
+            spec.embedding is None or spec.head is None
+        ),
+        f"needs {missing}: a prediction module has a layer with it": (
+            isinstance(stack.attention, NoAttention) or stack.feed_forward is None
+        ),
+    }
+    for rule, is_broken in broken.items():
+        if is_broken:
+            raise SpecError("n_mtp_layers", rule, modules.n_modules, "leave n_mtp_layers out")
+    if BESIDE in stack.ffn_pattern and not modules.dense:
+        raise SpecError(
+            "mtp_dense",
+            f"must be true where experts stand beside a feed-forward ({BESIDE} in ffn_pattern)",
+            False,
+            "set mtp_dense",
+        )
+    if modules.dense and stack.mixture is None:
+        raise SpecError(
+            "mtp_dense", "has no meaning without n_experts", True, "leave mtp_dense out"
+        )

@@ -1,14 +1,20 @@
-"""A stack of layers, each with a mixer, a feed-forward or a mixture, and norms."""
+"""A stack of layers, each with a mixer, a feed-forward or a mixture, and norms.
+
+Beside them stand shared blocks (Zamba2) and what Gemma 3n has: AltUp, LAuReL, inputs of each layer.
+"""
 
 from __future__ import annotations
 
-from metacount.spec.altup import AltUp, Laurel, LayerInputs
-from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.ffn import FeedForward
+from metacount.errors import SpecError
+from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
+from metacount.spec.ffn import FeedForward, Mixture
 from metacount.spec.field import (
     MAX_LAYERS,
+    MAX_VOCAB,
     always,
+    below,
     choice,
+    flag,
     number,
     one_of,
     part,
@@ -16,29 +22,182 @@ from metacount.spec.field import (
     size,
     where,
 )
-from metacount.spec.gated_delta import GatedDelta
-from metacount.spec.kimi_delta import KimiDelta
-from metacount.spec.law import Law
-from metacount.spec.lightning import Lightning
-from metacount.spec.mamba import Mamba
-from metacount.spec.mamba2 import Mamba2
-from metacount.spec.mla import LatentAttention
-from metacount.spec.mlstm import MLstm
-from metacount.spec.moe import Mixture
-from metacount.spec.norm import Norms
-from metacount.spec.recurrent import NoRecurrent
-from metacount.spec.rg_lru import RgLru
-from metacount.spec.shared_block import SharedBlock
-from metacount.spec.short_conv import ShortConv
+from metacount.spec.mixers import (
+    GatedDelta,
+    KimiDelta,
+    Lightning,
+    Mamba,
+    Mamba2,
+    MLstm,
+    NoRecurrent,
+    RgLru,
+    ShortConv,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
+
+MAX_INPUTS = 256  # of the residual stream, each as large as the stream
 WITH_ATTENTION, WITH_STATE, WITH_FFN = "APS", "RPS", "FEB"  # letters of the two patterns
 WITH_DENSE, WITH_EXPERTS = "FB", "EB"
 BESIDE = "B"  # a layer of both, whose experts' output is added one layer later
 SHARING = "S"  # a layer whose mixer stands behind a shared block
+
+
+@part
+class Norms:
+    """One kind of norm for the whole model, and its places in a block and a stack."""
+
+    kind: str = choice("norm", "of the residual stream", "layernorm", "rmsnorm")
+    bias: bool = flag("norm_bias", "a bias on each layernorm", default=False)
+    affine: bool = flag("norm_affine", "norms have weights", default=True)
+    unit_offset: bool = flag(
+        "norm_unit_offset", "norm weights are stored less 1 (Gemma)", default=False
+    )
+    placement: str = choice(
+        "norm_placement",
+        "where in a block the norms stand",
+        "pre",
+        "post",
+        "sandwich",
+        "deep",
+        "parallel",
+        "parallel_two",
+        "post_branch",
+        "stream",
+        "hybrid",
+        default="pre",
+    )
+    eps: float = number("norm_eps", "added below the root", default=1e-5)
+    final: bool = flag("final_norm", "a norm after the last block", default=True)
+    first: bool = flag(
+        "first_norm", "a norm before the first block's attention (ModernBERT: false)", default=True
+    )
+
+    def check(self) -> None:
+        """Raise `SpecError` for what the kind of norm does not have."""
+        if self.kind == "rmsnorm" and self.bias:
+            raise SpecError("norm_bias", "has no meaning with rmsnorm", True, "leave norm_bias out")
+        if self.kind == "layernorm" and self.unit_offset:
+            raise SpecError(
+                "norm_unit_offset", "belongs to rmsnorm", True, "leave norm_unit_offset out"
+            )
+        if not self.first and self.placement != "pre":
+            raise SpecError(
+                "first_norm", "can only be left out of placement pre", False, "leave first_norm out"
+            )
+        for name, given in (("norm_bias", self.bias), ("norm_unit_offset", self.unit_offset)):
+            if given and not self.affine:
+                raise SpecError(
+                    name, "has no meaning without norm_affine", True, f"leave {name} out"
+                )
+
+
+@part
+class AltUp:
+    """Copies of the residual stream, of which a block computes one and predicts the others."""
+
+    n_inputs: int = size(
+        "n_altup_inputs",
+        "a",
+        "copies of the residual stream; a block computes one and predicts the others",
+        "copies",
+        "altup_num_inputs",
+        most=MAX_INPUTS,
+    )
+    active: int = size(
+        "altup_active",
+        "a_0",
+        "the copy that a block computes, from 0",
+        "copies",
+        "altup_active_idx",
+        default=0,
+        least=0,
+        most=MAX_INPUTS,
+    )
+
+    def check(self) -> None:
+        """Raise `SpecError` for a copy that there is not."""
+        why = "copies are numbered from 0"
+        below("altup_active", self.active, "n_altup_inputs", self.n_inputs, why)
+
+
+@part
+class Laurel:
+    """A second residual of low rank around each attention."""
+
+    rank: int = size(
+        "laurel_rank",
+        "r_l",
+        "rank of the residual beside each attention",
+        "values",
+    )
+
+
+@part
+class LayerInputs:
+    """An embedding of the token for each layer, which a gate lets in behind the layer."""
+
+    needed = "by d_per_layer"
+
+    width: int = size(
+        "d_per_layer",
+        "d_p",
+        "width of each layer's own embedding of the token",
+        "values",
+        "hidden_size_per_layer_input",
+    )
+    vocab_size: int = size(
+        "vocab_size_per_layer",
+        "V_p",
+        "rows of the table of each layer's own embeddings; a token beyond them reads row 0",
+        "rows",
+        "vocab_size_per_layer_input",
+        most=MAX_VOCAB,
+    )
+
+
+@part
+class SharedBlock:
+    """Stored blocks, used in turn by the layers of letter S in front of their mixer.
+
+    Each is the stack's attention over hidden state and embedding side by side, and its
+    feed-forward. A layer that uses one has adapters of its own and a linear layer of its own.
+    """
+
+    n_blocks: int = size(
+        "n_shared_blocks",
+        "N_s",
+        "stored blocks of attention and feed-forward that layers use in turn",
+        "blocks",
+        "num_mem_blocks",
+        most=MAX_LAYERS,
+    )
+    adapter_rank: int | None = size(
+        "adapter_rank",
+        "r_a",
+        "rank of what each use of a shared block adds to its projections",
+        "values",
+        "lora_rank",
+        default=None,
+    )
+    attention_adapters: bool = flag(
+        "attention_adapters",
+        "each use of a shared block adapts queries, keys and values too",
+        default=False,
+    )
+
+    def check(self) -> None:
+        """Raise `SpecError` for adapters of attention without a rank."""
+        if self.attention_adapters and self.adapter_rank is None:
+            raise SpecError(
+                "attention_adapters",
+                "has no meaning without adapter_rank",
+                True,
+                "set adapter_rank, or leave attention_adapters out",
+            )
 
 
 @part

@@ -12,7 +12,7 @@ from metacount.errors import InputError, SpecError
 from metacount.measure.adam8bit import torchao_version
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload
-from metacount.spec.mtp import left_out
+from metacount.spec.model import left_out
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training.chosen import beside
 from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE

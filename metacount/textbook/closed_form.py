@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.formulas import layers, model, mtp
-from metacount.formulas.dim import Dim, is_zero
+from metacount.figures import COUNTED
+from metacount.formulas import model, mtp, pieces
+from metacount.formulas.dim import Dim, exact_div, is_zero
+from metacount.formulas.sublayers import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.attention import Attention
@@ -25,8 +27,11 @@ from metacount.textbook.training import TRAINING, holds_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     import sympy
+
+    Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
 
 # Letters for sizes that no field of a spec or workload holds.
 LAYERS = tuple(
@@ -127,7 +132,8 @@ def _state_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
     )
 
 
-QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
+# Which `verify` compares, and proofs are recorded of.
+QUANTITIES: dict[str, Count] = {
     "params": _params,
     "active_params": _active_params,
     "matmul_flops": _matmul_flops,
@@ -137,7 +143,7 @@ QUANTITIES: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
     "state_bytes": _state_bytes,
 }
 # What multi-token-prediction modules add to these; 0 in a model without them.
-PREDICTION: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
+PREDICTION: dict[str, Count] = {
     "mtp_params": lambda spec, _: mtp.params_by_role(spec),
     "mtp_active_params": lambda spec, _: mtp.active_params_by_role(spec),
     "mtp_matmul_flops": lambda spec, run: mtp.matmul_flops_by_role(
@@ -156,9 +162,83 @@ PREDICTION: dict[str, Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]] = {
         bytes_per_value=run["bytes_per_value"],
     ),
 }
-# Those of one forward, which `verify` compares and proofs are recorded of, what prediction modules
-# add, and those of training.
-COUNTS = {**QUANTITIES, **PREDICTION, **TRAINING}
+
+
+def _no_embed(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
+    found = model.active_params_by_role(spec)
+    left_out = sum(found.values()) - model.active_params_no_embed(spec)
+    return {**found, "embedding": found["embedding"] - left_out}
+
+
+def _least_active(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
+    found = model.active_params_by_role(spec)
+    given_back = sum(found.values()) - model.least_active_params(spec)
+    return {**found, "moe": found["moe"] - given_back}
+
+
+def _param_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    found = model.params_by_role(spec)
+    return {role: n * run["bytes_per_value"] for role, n in found.items()}
+
+
+def _macs(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return {role: exact_div(n, 2) for role, n in _matmul_flops(spec, run).items()}
+
+
+def _by_selection(name: str) -> Count:
+    def counted(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+        sizes = {"batch_size": run["batch_size"], "seq_len": run["seq_len"]}
+        return {"attention": attention_by_selection(spec, **sizes).get(name, 0)}
+
+    return counted
+
+
+def _shared(spec: ModelSpec, copies: Dim) -> dict[str, Dim]:
+    """Count the embedding and the head that prediction modules share, or have copies of."""
+    if spec.prediction is None:
+        return {"embedding": 0, "head": 0}
+    head = copies * model.params_by_role(spec)["head"]
+    return {"embedding": copies * mtp.shared_params(spec) - head, "head": head}
+
+
+def _mtp_with_copies(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
+    n = 0 if spec.prediction is None else spec.prediction.n_modules
+    return {**mtp.params_by_role(spec), **_shared(spec, n)}
+
+
+def _mtp_no_head(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
+    return {**PREDICTION["mtp_matmul_flops"](spec, run), "head": 0}
+
+
+# What `count` prints beside these, most of it a sum or a part of them.
+BESIDE: dict[str, Count] = {
+    "active_params_no_embed": _no_embed,
+    "least_active_params": _least_active,
+    "param_bytes": _param_bytes,
+    "macs": _macs,
+    "kv_cache_bytes_per_token": lambda spec, run: {
+        "self-attention": model.kv_cache_bytes_per_token(
+            spec, bytes_per_value=run["bytes_per_value"]
+        )
+    },
+    "cross_kv_cache_bytes": lambda spec, run: {
+        "cross-attention": _kv_cache_bytes(spec, run)["cross-attention"]
+    },
+    "dense_attention_flops": _by_selection("dense_attention_flops"),
+    "selected_attention_flops": _by_selection("selected_attention_flops"),
+    "index_flops": _by_selection("index_flops"),
+    "mtp_params_with_copies": _mtp_with_copies,
+    "mtp_active_params_with_shared": lambda spec, _: {
+        **mtp.active_params_by_role(spec),
+        **_shared(spec, 1),
+    },
+    "mtp_buffers": lambda spec, _: {"moe": sum(mtp.buffers(spec).values())},
+    "mtp_matmul_flops_no_head": _mtp_no_head,
+}
+EXPLAINED = {**QUANTITIES, **PREDICTION}  # whose mistakes `check` knows by name
+# Of one forward, in the order in which `count` prints them; then those of training.
+FORWARD = dict(sorted({**EXPLAINED, **BESIDE}.items(), key=lambda item: [*COUNTED].index(item[0])))
+COUNTS = {**FORWARD, **TRAINING}
 
 
 def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedForm:
@@ -239,17 +319,17 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_d": (last.ffn_pattern if last.names_experts else "", WITH_DENSE),
     }
     found = {
-        letter: layers.lettered_layers(last.n_layers, pattern, letters)
+        letter: pieces.lettered_layers(last.n_layers, pattern, letters)
         for letter, (pattern, letters) in kinds.items()
         if set(pattern) & set(letters) and set(pattern) - set(letters)
     }
     if "N_w" in found:  # as the formulas write it
-        found["N_w"] = layers.windowed_layers(last.n_layers, last.seen)
-        if not is_zero(layers.borrowing_layers(spec)):
-            found["N_wc"] = layers.caching_layers(spec)[0]
+        found["N_w"] = pieces.windowed_layers(last.n_layers, last.seen)
+        if not is_zero(pieces.borrowing_layers(spec)):
+            found["N_wc"] = pieces.caching_layers(spec)[0]
     part = last.feed_forward
     if part is not None and set(part.second_pattern) == {"M", "W"}:
-        found["N_m2"] = layers.lettered_layers(last.n_layers, part.second_pattern, "W")
+        found["N_m2"] = pieces.lettered_layers(last.n_layers, part.second_pattern, "W")
     return found
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from metacount.errors import InputError
-from metacount.formulas import ends, layers, model, sublayers
+from metacount.formulas import ends, model, pieces, sublayers
 from metacount.formulas.dim import Dim
-from metacount.formulas.terms import OF_PAIRS, Product, Weight
-from metacount.formulas.terms import by_role as terms_by_role
+from metacount.formulas.tape import OF_PAIRS, Product, Weight
+from metacount.formulas.tape import by_role as terms_by_role
 from metacount.frozen import frozen
 from metacount.textbook import convention_sources as by
 
@@ -164,7 +164,7 @@ def _router_weights(spec: ModelSpec) -> Dim:
     if spec.n_experts is None:
         return 0
     rows = spec.n_experts + spec.n_zero_experts + int(spec.shared_expert_gate)
-    return layers.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
+    return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
-from metacount.formulas.mtp import predicted
-from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
@@ -14,52 +12,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 
-# The figures of a model under their public names, in the order in which they are shown.
-FIGURES = {
-    "params": "stored, tied ones once",
-    "active_params": "used for one token",
-    "least_active_params": "the least, with zero experts alone; FLOPs are of the most",
-    "active_params_no_embed": "without the token table",
-    "text_params": "of the text part alone",
-    "text_active_params": "used for one token of text",
-    "param_bytes": "of all parameters",
-    "matmul_flops": "forward, 2 per multiply-add, attention in full",
-    "causal_matmul_flops": "forward, attention over the pairs that the mask keeps",
-    "macs": "half of matmul_flops",
-    "decode_matmul_flops": "one more token, attending to seq positions",
-    "kv_cache_bytes_per_token": "one token, all layers",
-    "kv_cache_bytes": "kept after seq tokens",
-    "cross_kv_cache_bytes": "of them by cross-attention",
-    "state_bytes": "states, however many tokens",
-    "dense_attention_flops": "its products over all it may see",
-    "selected_attention_flops": "over what the index leaves",
-    "index_flops": "the index itself",
-    "mtp_params": "without the embedding and the head, which they share",
-    "mtp_params_with_copies": "with a copy of both in each",
-    "mtp_active_params": "of mtp_params for one token",
-    "mtp_active_params_with_shared": "with the embedding and the head",
-    "mtp_buffers": "selection biases, not among them",
-    "mtp_matmul_flops": "forward, with the head",
-    "mtp_matmul_flops_no_head": "without it",
-    "mtp_causal_matmul_flops": "over the pairs that the mask keeps, with the head",
-    "mtp_decode_matmul_flops": "one more position, with the head",
-    "mtp_kv_cache_bytes": "kept after seq tokens",
-}
-PREDICTION = tuple(name for name in FIGURES if name.startswith("mtp_"))
-# What few models have: shown where a model has it.
-RARE = (
-    "least_active_params",
-    "text_params",
-    "text_active_params",
-    "cross_kv_cache_bytes",
-    "state_bytes",
-    "dense_attention_flops",
-    "selected_attention_flops",
-    "index_flops",
-    *PREDICTION,
-)
-# Beside each other two models have no macs: they are half of matmul_flops.
-COMPARED = tuple(name for name in FIGURES if name != "macs")
 ALL_POSITIONS = "all its positions"
 OTHERS = "others"
 
@@ -226,6 +178,17 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         decode = model.decode_matmul_flops(
             spec, batch_size=batch_size, kv_len=seq_len, source_len=source_len
         )
+    selection, prediction = {}, {}  # few models have either: their formulas are loaded then
+    if spec.n_index_heads is not None:
+        from metacount.formulas.sublayers import attention_by_selection
+
+        selection = attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len)
+    if spec.prediction is not None:
+        from metacount.formulas.mtp import predicted
+
+        prediction = predicted(
+            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
+        )
     return Count(
         workload=run,
         params=sum(by_role.values()),
@@ -264,10 +227,8 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
         least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
-        selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
-        prediction=predicted(
-            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
-        ),
+        selection=selection,
+        prediction=prediction,
         warnings=_warnings(spec, run),
         notes=notes,
     )

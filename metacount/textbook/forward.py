@@ -16,10 +16,9 @@ from metacount.algebra.writing import in_letters
 from metacount.formulas import ends
 from metacount.formulas.block import STORED, Given, layer_of, run_block
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.part import stack_name
 from metacount.formulas.pieces import Sizes, run_of, stream
-from metacount.formulas.tape import EAGER, Op, Store, Tape, Tensor
-from metacount.formulas.terms import SOURCE, TOKENS, Weight
+from metacount.formulas.tape import EAGER, SOURCE, TOKENS, Op, Store, Tape, Tensor, Weight
+from metacount.formulas.trained import stack_name
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.rows import in_symbols

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import layers, sublayers
+from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.attention import NoAttention
-from metacount.spec.mla import LatentAttention
-from metacount.textbook.closed_form import QUANTITIES, run_sizes
+from metacount.spec.attention import LatentAttention, NoAttention
+from metacount.textbook.closed_form import FORWARD, run_sizes
 from metacount.textbook.count import count
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -30,7 +29,7 @@ def by_part(spec: ModelSpec, run: Workload, quantity: str) -> dict[str, int]:
     >>> by_part(entry("llama-7b").spec(), Workload(), "kv_cache_bytes")
     {'self-attention': 1073741824}
     """
-    return {part: n for part, n in QUANTITIES[quantity](spec, run_sizes(spec, run)).items() if n}
+    return {part: n for part, n in FORWARD[quantity](spec, run_sizes(spec, run)).items() if n}
 
 
 @frozen
@@ -127,7 +126,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         latent, rotated = 4 * width, width // 2
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
-    one = sum(layers.attention_layers(spec)) * DTYPE_BYTES[dtype]
+    one = sum(pieces.attention_layers(spec)) * DTYPE_BYTES[dtype]
     found = []
     for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1)):
         if kind == "GQA" and not 1 < heads < h:

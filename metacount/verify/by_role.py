@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from metacount.diff.compared import Diff, Row, Side
 from metacount.diff.part import Part
 from metacount.diff.parts import QUANTITIES
+from metacount.figures import COUNTED
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import COMPARED, count, fitted
+from metacount.textbook.count import count, fitted
 from metacount.verify.compare import fitted_outside, outside_witnesses
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ def _measured(
         (said, *_), _ = outside_witnesses(source, run)
         params = said.figures["params"]
         assert params is not None  # what builds has parameters
-        data = {**said.figures, "param_bytes": params * DTYPE_BYTES[run.dtype]}
+        matmul_flops = said.figures["matmul_flops"]
+        data = {
+            **said.figures,
+            "param_bytes": params * DTYPE_BYTES[run.dtype],
+            "macs": None if matmul_flops is None else matmul_flops // 2,
+        }
         by_role, active = said.parts["by_role"] or {}, said.parts["active_by_role"] or {}
         flops = said.parts["matmul_flops_by_role"] or {}
         notes = (f"{model.id}: by role alone, {model.problem}; measured: {said.detail}",)
@@ -74,7 +80,7 @@ def _measured(
         found[role] = _part(role, values)
     kept = {**dict.fromkeys(QUANTITIES, 0), "kv_cache_bytes": data["kv_cache_bytes"] or 0}
     found[CACHE] = _part(CACHE, kept)
-    figures = {name: data.get(name) for name in COMPARED}
+    figures = {name: data.get(name) for name in COUNTED}
     return Side(name=model.id, workload=run, figures=figures), found, notes
 
 

@@ -125,7 +125,7 @@ def _listed(verdict: Verdict, width: int) -> list[str]:
 def verdict_text(verdict: Verdict) -> str:
     """Write one statement with everything that was computed about it."""
     from metacount.claims.text import in_language, listed, say, translated
-    from metacount.spec.flat import FIELDS
+    from metacount.spec.model import FIELDS
 
     claim, lang = verdict.claim, verdict.lang
     width = min(columns(), WIDEST_TEXT)

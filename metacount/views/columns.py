@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from metacount.errors import InputError, nearest, shown
+from metacount.figures import COUNTED
 from metacount.notation import heads
 from metacount.settings.names import meant
 from metacount.spec import FIELDS
-from metacount.textbook.count import FIGURES as FIGURES
 from metacount.views.count_table import RUN
 from metacount.views.layout import GAP, columns, table
 from metacount.views.tables import Share, Table
@@ -100,11 +100,11 @@ def _checked(name: str) -> str:
     first, _, role = name.partition(".")
     if first in BY_ROLE and role in ROLES:
         return name
-    if name in (*DERIVED, *FIGURES, *RUN, *FIELDS, "name"):
+    if name in (*DERIVED, *COUNTED, *RUN, *FIELDS, "name"):
         return name
     known = [
         *DERIVED,
-        *FIGURES,
+        *COUNTED,
         *FIELDS,
         *RUN,
         "name",

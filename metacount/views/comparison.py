@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from metacount import units
+from metacount.figures import COUNTED, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import COMPARED, RARE
 from metacount.views.layout import bold, columns, paragraph, table, width_of
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -92,7 +92,7 @@ def _labels(data: Sequence[Json]) -> list[str]:
     roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
     buffers = dict.fromkeys(n for each in data for n, k in (each["buffers"] or {}).items() if k)
     run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
-    shown = [n for n in COMPARED if n not in RARE or any(each.get(n) for each in data)]
+    shown = [n for n in COUNTED if is_shown(n, [each.get(n) for each in data])]
     return [*FACTS, "", *roles, "params", *buffers, "", *run, *(n for n in shown if n != "params")]
 
 

@@ -174,10 +174,11 @@ def _tree_columns() -> Iterable[str]:
 
 
 def _count_columns() -> Iterable[str]:
-    from metacount.spec.flat import FIELDS
-    from metacount.views.columns import BY_ROLE, FIGURES, ROLES
+    from metacount.figures import COUNTED
+    from metacount.spec.model import FIELDS
+    from metacount.views.columns import BY_ROLE, ROLES
 
-    return (*FIGURES, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
+    return (*COUNTED, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
 
 
 def _models() -> Iterable[str]:
@@ -188,7 +189,7 @@ def _models() -> Iterable[str]:
 
 def _settings() -> Iterable[str]:
     """Yield `FIELD=VALUE` for each value of a field that has few, `FIELD=` for other fields."""
-    from metacount.spec.flat import FIELDS
+    from metacount.spec.model import FIELDS
 
     for name, field in FIELDS.items():
         values = ("true", "false") if field.takes == "flag" else field.choices

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
+from metacount.figures import COUNTED, OF_MTP, is_shown
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import FIGURES, OTHERS, PREDICTION, RARE, length_shown
+from metacount.textbook.count import OTHERS, length_shown
 from metacount.textbook.proven import proven_of
 from metacount.views.bars import with_bars
 from metacount.views.layout import (
@@ -22,8 +23,6 @@ from metacount.views.proven import proven_lines
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
     from metacount.textbook.count import Count
@@ -124,18 +123,19 @@ def _figure_rows(spec: ModelSpec, result: Count) -> list[tuple[str, str, str]]:
         no_embed = "its tied token table stays: the head multiplies with it"
     if spec.d_per_layer is not None:
         no_embed = f"without the table of each layer's embeddings; {no_embed}"
-    notes = {**FIGURES, "active_params_no_embed": no_embed}
+    notes = {name: figure.brief for name, figure in COUNTED.items()}
+    notes |= {"active_params_no_embed": no_embed}
     if spec.has_encoder:
         notes |= {n: notes[n].replace("forward", "encoder and decoder") for n in FLOPS}
     if result.least_active_params is not None:
         notes["active_params"] = "the most used for one token"
     data = result.to_dict()
     rows = []
-    for name in FIGURES:
+    for name, figure in COUNTED.items():
         value = data.get(name)
-        if name in PREDICTION or (name in RARE and not value):
+        if name in OF_MTP or not is_shown(name, [value]):
             continue
-        note = f"{_rounded(name)(value)}: {notes[name]}" if value else notes[name]
+        note = f"{figure.short(value)}: {notes[name]}" if value else notes[name]
         if value is None:
             note = "an encoder has no decode step"
         rows.append((name, DASH if value is None else units.exact(value), note))
@@ -149,7 +149,7 @@ def _prediction(model: Model, result: Count, width: int) -> list[str]:
     n = model.spec.n_mtp_layers
     said = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
     rows = [
-        (name, units.exact(n), f"{_rounded(name)(n)}: {FIGURES[name]}")
+        (name, units.exact(n), f"{COUNTED[name].short(n)}: {COUNTED[name].brief}")
         for name, n in result.prediction.items()
         if n
     ]
@@ -167,19 +167,6 @@ def _stored(model: Model, result: Count) -> str:
     terms = " + ".join(f"{units.exact(n)} {words.get(name, name)}" for name, n in parts.items())
     said = f"{units.exact(stored.total)} values in the published checkpoint = {terms}"
     return f"{said} ({stored.note})" if OTHERS in parts else said
-
-
-def _rounded(name: str) -> Callable[[int], str]:
-    """Choose how a figure is shown in short, by what its name says it counts.
-
-    >>> _rounded("mtp_matmul_flops")(2 * 10**12), _rounded("mtp_params")(5 * 10**9)
-    ('2.00 TFLOP', '5.00B')
-    """
-    if "bytes" in name:
-        return units.gib
-    if name == "macs":
-        return units.macs
-    return units.flops if "flops" in name else units.short
 
 
 def _notes(model: Model, result: Count, width: int) -> list[str]:

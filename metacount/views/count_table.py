@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.textbook.count import FIGURES, RARE
+from metacount.figures import COUNTED, is_shown
 from metacount.views.tables import Table
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -33,9 +33,9 @@ def count_table(data: Sequence[Json]) -> Table:
         values = [model["workload"].get(name) for model in data]
         if any(value is not None for value in values) and (any(values) or name != "prefix_len"):
             rows.append((name, *values))
-    for name in FIGURES:
+    for name in COUNTED:
         values = [model.get(name) for model in data]
-        if name not in RARE or any(values):
+        if is_shown(name, values):
             rows.append((name, *values))
     heads = ("figure", *(str(model["model"]) for model in data))
     return Table(heads=heads, rows=tuple(rows), align="<" + ">" * len(data))

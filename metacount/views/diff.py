@@ -5,8 +5,8 @@ from __future__ import annotations
 from metacount import units
 from metacount.diff.compared import STATUSES
 from metacount.diff.parts import QUANTITIES
+from metacount.figures import FIGURES, is_shown
 from metacount.spec.legend import TERMS
-from metacount.textbook.count import RARE
 from metacount.views.layout import (
     bold,
     columns,
@@ -43,8 +43,8 @@ def diff_text(found: Diff) -> str:
     lines = [bold(f"{found.a.name} → {found.b.name}"), *wrapped(_runs(found), width), ""]
     lines += [*_sentence(found, width), ""]
     both = [(name, found.a.figures[name], found.b.figures[name]) for name in found.a.figures]
-    both = [one for one in both if one[0] not in RARE or any(one[1:])]
-    briefs = [brief(name) for name, *_ in both]
+    both = [one for one in both if is_shown(one[0], one[1:])]
+    briefs = [FIGURES[name].short for name, *_ in both]
     lines += [*_fitting(_heads(found, "figure"), both, briefs, width), ""]
     for quantity in QUANTITIES:
         lines += _quantity(found, quantity, width)
@@ -94,7 +94,7 @@ def diff_table(found: Diff) -> Table:
                 )
     for name, one_ in found.a.figures.items():
         other_ = found.b.figures[name]
-        if name in RARE and not (one_ or other_):
+        if not is_shown(name, (one_, other_)):
             continue
         known = one_ is not None and other_ is not None
         difference = other_ - one_ if one_ is not None and other_ is not None else None
@@ -132,17 +132,6 @@ def ratio(a: int, b: int) -> str:
 def _heads(found: Diff, first: str) -> tuple[str, ...]:
     names = [name if len(name) <= 18 else name[:17] + "…" for name in (found.a.name, found.b.name)]
     return (first, *names, "difference", "ratio")
-
-
-def brief(figure: str) -> Callable[[int], str]:
-    """Choose how a figure is shortened, by its name.
-
-    >>> brief("matmul_flops")(5 * 10**12), brief("params")(7 * 10**9), brief("kv_cache_bytes")(1024)
-    ('5.00 TFLOP', '7.00B', '1.00 KiB')
-    """
-    if figure.endswith("flops"):
-        return units.flops
-    return units.gib if "bytes" in figure else units.short
 
 
 def _fitting(
@@ -214,7 +203,10 @@ def _quantity(found: Diff, quantity: str, width: int) -> list[str]:
         return []
     a, b = (sum(both[i] for _, both in pairs) for i in (0, 1))
     shown = _fitting(
-        _heads(found, "part"), [*rows, (TOTAL, a, b)], [brief(quantity)] * (len(rows) + 1), width
+        _heads(found, "part"),
+        [*rows, (TOTAL, a, b)],
+        [FIGURES[quantity].short] * (len(rows) + 1),
+        width,
     )
     return [bold(TITLES[quantity]), *shown, ""]
 

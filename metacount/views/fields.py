@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.spec.flat import FIELDS, PATHS, REQUIRED_NAMES
+from metacount.spec.model import FIELDS, PATHS, REQUIRED_NAMES
 from metacount.views.layout import WIDEST_TEXT, columns, noted_table, wrapped
 from metacount.views.tables import Table
 

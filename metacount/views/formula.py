@@ -11,6 +11,7 @@ from sympy.printing.str import StrPrinter
 
 from metacount import units
 from metacount.algebra.writing import in_letters
+from metacount.figures import FIGURES
 from metacount.textbook.closed_form import readable
 from metacount.textbook.count import ALL_POSITIONS
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, noted_table, wrapped
@@ -27,26 +28,6 @@ if TYPE_CHECKING:
 GLUE = "\0"
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # \w would take the ² of d² along
 
-MEANINGS = {
-    "params": "distinct stored parameters, tied ones once",
-    "active_params": "parameters used for one token, input embedding included",
-    "matmul_flops": "FLOPs of a forward, 2 per multiply-add, attention counted in full",
-    "causal_matmul_flops": "FLOPs of a forward, attention over the pairs that the mask keeps",
-    "decode_matmul_flops": "FLOPs of one more token per sequence, attending to T positions",
-    "kv_cache_bytes": "bytes kept after S tokens of every sequence",
-    "state_bytes": "bytes of states between tokens, however many there were",
-    "mtp_params": "parameters of the multi-token-prediction modules, apart from the model's",
-    "mtp_active_params": "parameters of the prediction modules that one token uses",
-    "mtp_matmul_flops": "FLOPs of a forward of the prediction modules, the shared head included",
-    "mtp_causal_matmul_flops": "the same, attention over the pairs that the mask keeps",
-    "mtp_decode_matmul_flops": "FLOPs of one more position in every prediction module",
-    "mtp_kv_cache_bytes": "bytes that the prediction modules keep after S tokens of every sequence",
-    "backward_matmul_flops": "FLOPs of the backward of a training step, all parameters trained",
-    "recompute_matmul_flops": "FLOPs that full checkpointing computes a second time",
-    "activation_bytes": "bytes that autograd holds between the loss and its backward",
-    "gradient_bytes": "bytes of the gradients of all parameters",
-    "optimizer_bytes": "bytes of the tensors that the optimizer keeps between steps",
-}
 WAYS = {
     "flash": "fused attention",
     "sdpa": "attention by the kernel of torch's CPU",
@@ -67,7 +48,7 @@ def meaning(quantity: str) -> str:
     'bytes that autograd holds between the loss and its backward, full checkpointing'
     """
     name, *ways = quantity.split(":")
-    return ", ".join([MEANINGS[name], *(WAYS.get(way, way) for way in ways)])
+    return ", ".join([FIGURES[name].meaning, *(WAYS.get(way, way) for way in ways)])
 
 
 class _Python(StrPrinter):

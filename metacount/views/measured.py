@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from metacount import units
 from metacount.catalog import compare_published
+from metacount.figures import COUNTED, OF_MTP
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import FIGURES, PREDICTION
 from metacount.views.layout import bold, columns, paragraph, table
 from metacount.views.models import compared, said_besides
 
@@ -63,8 +63,8 @@ def measured_text(
     rows += [(), ("total", units.exact(total), units.share(total, total), everything)]
     figures = [
         (name, DASH if data[name] is None else units.exact(data[name]))
-        for name in FIGURES
-        if name in data and (data[name] is not None or name not in PREDICTION)
+        for name in COUNTED
+        if name in data and (data[name] is not None or name not in OF_MTP)
     ]
     run = f"batch {workload.batch_size}, seq {workload.seq_len}, {workload.dtype}"
     width = columns()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.spec.mtp import left_out
+from metacount.spec.model import left_out
 from metacount.textbook.count import said_of_too_many
 from metacount.views.layout import columns, paragraph, table
 from metacount.views.train import bytes_table, flops_table, joined, role_table, title

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from metacount.resolve import Model
-from metacount.spec.mtp import left_out
+from metacount.spec.model import left_out
 from metacount.views.layout import (
     GAP,
     bold,

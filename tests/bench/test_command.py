@@ -71,6 +71,7 @@ def test_json_and_save(
     saved = (tmp_path / "metacount-bench-norm.jsonl").read_text()
     assert len(saved.splitlines()) == len(data)
     assert str(tmp_path) not in saved and "--rounds 3" in data[0]["command"]
+    assert "<" not in data[0]["command"]
 
 
 def test_nothing_is_written_unasked(

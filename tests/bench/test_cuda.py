@@ -26,7 +26,11 @@ from metacount.bench.results.rows import Ceiling
 from metacount.bench.run import run_case
 from metacount.bench.work import Positions
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # torch's own compiler warns of torch's own scripts
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+]
 
 ROOF = Ceiling(dtype="bf16", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)
 
@@ -80,7 +84,7 @@ def test_the_profiler_says_the_same() -> None:
 
     x = torch.randn(2**22, device=cuda())
     hot = read(graph_watch([partial(torch.add, x, 1)]), "hot")
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(50):
             torch.add(x, 1)
         torch.cuda.synchronize()

@@ -60,28 +60,28 @@ def test_the_turning_point_of_a_roofline_is_where_it_is_predicted(figures: Any) 
 
 def test_every_figure_is_said_or_missing(figures: Any) -> None:
     assert figures.sentences([]) == [
-        "llama-7b, 4,096 tokens, bf16: missing",
-        "llama-7b, 4,096 tokens, bf16: SwiGLU / GELU with its interval: missing",
+        "llama-7b, 8,192 tokens, bf16: missing",
+        "llama-7b, 8,192 tokens, bf16: SwiGLU / GELU with its interval: missing",
         "the same command twice: missing",
     ]
     ratio = {"ratio": 1.0123, "ratio_low": 1.01, "ratio_high": 1.0149, "ceiling_share": 0.921}
     rows = [
         row(1),
-        row(4096, **ratio),
+        row(8192, **ratio),
         row(16384),
-        row(4096, **ratio, date="2", median_s=1.005 * row(4096)["median_s"]),
-        row(4096, variant="swiglu-4d", ceiling_share=0.99),
-        row(4096, launch="eager", ceiling_share=0.99),
+        row(8192, **ratio, date="2", median_s=1.005 * row(8192)["median_s"]),
+        row(8192, variant="swiglu-4d", ceiling_share=0.99),
+        row(8192, launch="eager", ceiling_share=0.99),
     ]
     said = figures.sentences(rows)
     assert said == [
-        "llama-7b, 4,096 tokens, bf16: swiglu reaches 92.1 % of the best product of its run, at "
+        "llama-7b, 8,192 tokens, bf16: swiglu reaches 92.1 % of the best product of its run, at "
         "least 90 %",
-        "llama-7b, 4,096 tokens, bf16: SwiGLU / GELU at equal parameters 1.0123 (1.0100 - 1.0149)",
+        "llama-7b, 8,192 tokens, bf16: SwiGLU / GELU at equal parameters 1.0123 (1.0100 - 1.0149)",
         "llama-7b, bf16: memory is the bound up to 200 tokens; the roofline says 200",
         "the same command twice: 0.50 % apart, within 1 %",
     ]
-    slow = {"ceiling_share": 0.8, "median_s": 2 * row(4096)["median_s"]}
-    worse = figures.sentences([row(4096, ceiling_share=0.85), row(4096, date="2", **slow)])
+    slow = {"ceiling_share": 0.8, "median_s": 2 * row(8192)["median_s"]}
+    worse = figures.sentences([row(8192, ceiling_share=0.85), row(8192, date="2", **slow)])
     assert "reaches 85.0 %" in worse[0] and "less than 90 %" in worse[0]
     assert worse[-1] == "the same command twice: 100.00 % apart, not within 1 %"

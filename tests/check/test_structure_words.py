@@ -7,7 +7,7 @@ import pytest
 from metacount import find_model
 from metacount.check.structure import MIXERS, structure
 from metacount.spec import ModelSpec
-from metacount.spec.flat import CHOICES
+from metacount.spec.model import CHOICES
 
 
 def test_every_mixer_has_words() -> None:

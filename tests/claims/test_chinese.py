@@ -21,8 +21,8 @@ from metacount.claims.judges.counted import apart
 from metacount.claims.text import chinese, in_language, listed, say
 from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.spec.flat import FIELDS
 from metacount.spec.legend import MODEL_TERMS
+from metacount.spec.model import FIELDS
 from metacount.views.claims import LETTER, verdict_text, verdicts_text
 from metacount.views.layout import cells
 

@@ -16,7 +16,8 @@ import metacount
 from metacount import catalog
 from metacount.diff.compared import Diff
 from metacount.diff.parts import QUANTITIES, parts
-from metacount.textbook.count import COMPARED, count, fitted
+from metacount.figures import COUNTED
+from metacount.textbook.count import count, fitted
 from metacount.views.diff import TITLES
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
@@ -147,7 +148,7 @@ def test_printed_columns_add_up(
 def test_json_and_csv_hold_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "diff", "llama-7b", "mixtral-8x7b")
     assert data["models"] == ["llama-7b", "mixtral-8x7b"]
-    assert set(data["figures"]) == set(COMPARED)
+    assert set(data["figures"]) == set(COUNTED)
     for quantity in QUANTITIES:
         for side in ("a", "b"):
             parts_ = sum(part[quantity][side] for part in data["parts"])

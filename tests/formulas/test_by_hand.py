@@ -26,18 +26,19 @@ from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_f
 from metacount.formulas.mixers.lightning import lightning_scan_flops
 from metacount.formulas.mixers.mlstm import mlstm_scan_flops
 from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
-from metacount.formulas.tape import Run, Tape
-from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
+from metacount.formulas.tape import OF_PAIRS, PAIRS, TOKENS, Run, Tape, by_role, flops_of, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
-from metacount.spec.gated_delta import GatedDelta
-from metacount.spec.kimi_delta import KimiDelta
-from metacount.spec.lightning import Lightning
-from metacount.spec.mamba import Mamba
-from metacount.spec.mamba2 import Mamba2
-from metacount.spec.mlstm import MLstm
-from metacount.spec.rg_lru import RgLru
-from metacount.spec.short_conv import ShortConv
+from metacount.spec.mixers import (
+    GatedDelta,
+    KimiDelta,
+    Lightning,
+    Mamba,
+    Mamba2,
+    MLstm,
+    RgLru,
+    ShortConv,
+)
 
 SMALL = st.integers(1, 30)
 

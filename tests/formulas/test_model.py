@@ -15,9 +15,9 @@ from helpers.small_specs import MLA as SMALL_MLA
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.formulas import layers, model, sublayers
-from metacount.formulas.selection import attention_by_selection
-from metacount.formulas.terms import TOKENS, by_role, flops_of, params_of
+from metacount.formulas import model, pieces, sublayers
+from metacount.formulas.sublayers import attention_by_selection
+from metacount.formulas.tape import TOKENS, by_role, flops_of, params_of
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import closed_form
@@ -104,8 +104,8 @@ BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
         run(1, 6),
         {"attention": 6 * (6240 + 13 * 60)},
     ),
-    (TINY, layers.attention_layers, {}, (0, 3)),
-    (WINDOWED_MOE, layers.attention_layers, {}, (5, 2)),
+    (TINY, pieces.attention_layers, {}, (0, 3)),
+    (WINDOWED_MOE, pieces.attention_layers, {}, (5, 2)),
     # layers 3 and 5 are MoE: router 13·11 = 143, experts 11·(3·13·5) = 2145, shared 3·13·10 = 390;
     # of a token 143 + 3·195 + 390
     (WINDOWED_MOE, PARAMS, {}, {"ffn": 5 * 663, "moe": 2 * 2678}),
@@ -400,7 +400,7 @@ def test_what_is_added_by_hand(
 def test_borrowed_keys_and_values_are_kept_by_nobody() -> None:
     spec = AROUND.replace(n_kv_shared_layers=3, window=5, window_pattern="LLG")
     # LLGLLGL: of the four that make some three see the window; at most 5 - 1 positions are kept
-    assert layers.caching_layers(spec) == (3, 1)
+    assert pieces.caching_layers(spec) == (3, 1)
     assert PER_TOKEN(spec, bytes_per_value=2) == 4 * 2 * 2 * 10 * 2
     kept = (3 * 4 + 1 * 29) * 2 * 2 * 10
     assert CACHE(spec, **run(2, 29), bytes_per_value=2) == 2 * kept * 2

@@ -20,10 +20,15 @@ from metacount.catalog import entry
 from metacount.diff.parts import parts
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
-from metacount.formulas.part import Part, chosen_tensors, is_inner, tensors_by_path
 from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
-from metacount.formulas.trained import trained_tensors
+from metacount.formulas.trained import (
+    Part,
+    chosen_tensors,
+    is_inner,
+    tensors_by_path,
+    trained_tensors,
+)
 from metacount.measure.ours.forward import measure_forward
 from metacount.measure.ours.params import measure_params
 from metacount.modules.build import build

@@ -13,12 +13,12 @@ from helpers.small_specs import DENSE, MLA, MOE
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, mtp, sublayers
-from metacount.formulas.terms import Weight
+from metacount.formulas.tape import Weight
 from metacount.measure.ours.forward import measure_prediction
 from metacount.measure.ours.params import measure_params
 from metacount.modules.build import build, build_prediction
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.mtp import prediction_layers
+from metacount.spec.model import prediction_layers
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import count
 

@@ -19,12 +19,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from metacount.formulas import folds
 from metacount.formulas.attention import Sees, attention_core
 from metacount.formulas.ends import loss
-from metacount.formulas.tape import EAGER, FLASH, SDPA, Run, Store, Tape, Tensor
-from metacount.formulas.terms import PAIRS, TOKENS
+from metacount.formulas.tape import EAGER, FLASH, PAIRS, SDPA, TOKENS, Run, Store, Tape, Tensor
 from metacount.measure.counter import FlopCounter
 from metacount.modules import ffn as module_ffn
 from metacount.modules.norm import make_norm
-from metacount.spec.norm import Norms
+from metacount.spec.stack import Norms
 
 ROWS, WIDTH, OUT, KEYS, RANK = 6, 5, 7, 3, 2
 BATCH, HEADS, QUERIES, HEAD = 2, 4, 3, 8  # of an attention; of each sequence 3 queries and keys

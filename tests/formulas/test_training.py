@@ -26,21 +26,23 @@ from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.formulas import attention as attention_forwards
 from metacount.formulas import block, ends, feed_forward, folds, pieces, tape
-from metacount.formulas.covered import check_alike
-from metacount.formulas.optimizer import OPTIMIZERS, master_bytes, optimizer_bytes_by_role
-from metacount.formulas.part import Part
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
+    check_alike,
     recompute_matmul_flops_by_role,
 )
-from metacount.formulas.tape import Pass, Rank, Run
-from metacount.formulas.terms import TOKENS, params_of
-from metacount.formulas.trained import trained_tensors
+from metacount.formulas.tape import TOKENS, Pass, Rank, Run, params_of
+from metacount.formulas.trained import (
+    OPTIMIZERS,
+    Part,
+    master_bytes,
+    optimizer_bytes_by_role,
+    trained_tensors,
+)
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, PREDICTION, QUANTITIES, closed_form, run_sizes
 from metacount.textbook.training import TRAINING, training_count
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from metacount.modules import Attention, Experts, LatentAttention, MixtureOfExperts, Router
-from metacount.spec import attention, ffn, mla, moe
+from metacount.spec import attention, ffn
 from metacount.spec.field import altered, declared
-from metacount.spec.norm import Norms
 from metacount.spec.position import Rope
+from metacount.spec.stack import Norms
 
 NORMS = {"norm_eps": "eps", "norm_unit_offset": "unit_offset"}
 ROPE = {
@@ -41,17 +41,17 @@ def make_mla(d_model: int, **options: Any) -> LatentAttention:
     """A latent attention as DeepSeek-V2 has it."""
     norms = Norms(kind="rmsnorm", **{"eps": 1e-6, **taken(options, NORMS)})
     rope = Rope(**{"style": "interleaved", **taken(options, ROPE)})
-    part = part_of(mla.LatentAttention, options)
+    part = part_of(attention.LatentAttention, options)
     return LatentAttention(part, d_model, norms=norms, rope=rope, **options)
 
 
-def mixture(**options: Any) -> moe.Mixture:
+def mixture(**options: Any) -> ffn.Mixture:
     """A mixture of experts; groups where they are said, `scoring` is the router's."""
     if "scoring" in options:
         options["router"] = options.pop("scoring")
     groups = {"n_groups": "n_groups", "top_groups": "top_groups", "group_score": "score"}
     found = taken(options, groups)
-    return moe.Mixture(**{"d_ff": 3, **options, "groups": moe.Groups(**found) if found else None})
+    return ffn.Mixture(**{"d_ff": 3, **options, "groups": ffn.Groups(**found) if found else None})
 
 
 def make_router(d_model: int, **options: Any) -> Router:

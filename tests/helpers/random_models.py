@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.field import Field
-from metacount.spec.flat import FIELDS
+from metacount.spec.model import FIELDS
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 11, 16]
 NUMBERS = [0.5, 1.0, 1.7, 30.0]

@@ -7,10 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention
+from metacount.spec.attention import Attention, LatentAttention
+from metacount.spec.ffn import Mixture, SharedExperts
 from metacount.spec.field import Field, declared
-from metacount.spec.mla import LatentAttention
-from metacount.spec.moe import Mixture, SharedExperts
 
 SMALL = st.sampled_from([1, 2, 3, 5, 7, 11, 13])
 

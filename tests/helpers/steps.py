@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from metacount import Setup, Workload
-from metacount.formulas.part import tensors_by_path
+from metacount.formulas.trained import tensors_by_path
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, NoAttention
-from metacount.spec.mla import LatentAttention
+from metacount.spec.attention import Attention, LatentAttention, NoAttention
 from metacount.summary.training_step import train_reference
 from metacount.textbook.training import TrainingCount
 from metacount.textbook.training.chosen import COMPARED, count_step

@@ -15,8 +15,8 @@ from metacount.modules.altup import AltUp, Copies, LayerInputs
 from metacount.modules.build import build
 from metacount.modules.ffn import top_values
 from metacount.spec import ModelSpec
-from metacount.spec import altup as parts
-from metacount.spec.norm import Norms
+from metacount.spec import stack as parts
+from metacount.spec.stack import Norms
 
 SPEC: dict[str, Any] = {
     "kind": "decoder",

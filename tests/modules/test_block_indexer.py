@@ -16,9 +16,9 @@ from metacount.modules import Visibility
 from metacount.modules.build import build
 from metacount.modules.indexer import CHOOSING, BlockIndexer, Indexer
 from metacount.spec import ModelSpec
-from metacount.spec import indexer as spec
-from metacount.spec.norm import Norms
+from metacount.spec import attention as spec
 from metacount.spec.position import Rope
+from metacount.spec.stack import Norms
 
 D, HEADS, WIDTH, TURNED, SIZE, ATTENDING = 13, 3, 6, 4, 3, 6
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.modules import GatedFeedForward, MixtureOfExperts
 from metacount.modules import moe as moe_file
-from metacount.spec.moe import SharedExperts
+from metacount.spec.ffn import SharedExperts
 
 D, M, E, K, SHARED = 5, 7, 11, 3, 13
 

@@ -20,7 +20,7 @@ from metacount.measure.ours.tree import found, whole_tree
 from metacount.modules import MixtureOfExperts, Model, Visibility
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.moe import ZeroExperts
+from metacount.spec.ffn import ZeroExperts
 
 torch.set_num_threads(1)
 

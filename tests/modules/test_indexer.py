@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metacount.modules import Visibility
 from metacount.modules.indexer import Indexer
-from metacount.spec import indexer as spec
+from metacount.spec import attention as spec
 from metacount.spec.position import Rope
 
 # heads enough that a score is rarely 0, which would tie with another

@@ -31,11 +31,11 @@ from metacount.modules import gated_delta, kimi_delta, lightning
 from metacount.modules.gated_delta import GatedDelta
 from metacount.modules.kimi_delta import KimiDelta
 from metacount.modules.lightning import Lightning
-from metacount.spec.gated_delta import GatedDelta as GatedDeltaPart
-from metacount.spec.kimi_delta import KimiDelta as KimiDeltaPart
-from metacount.spec.lightning import Lightning as LightningPart
-from metacount.spec.mlstm import MLstm as MLstmPart
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import GatedDelta as GatedDeltaPart
+from metacount.spec.mixers import KimiDelta as KimiDeltaPart
+from metacount.spec.mixers import Lightning as LightningPart
+from metacount.spec.mixers import MLstm as MLstmPart
+from metacount.spec.stack import Norms
 
 # d=11; 4 value heads of 7 on 2 key heads of 5; or 3 heads of 5; chunks of 4
 DELTA: dict[str, Any] = {

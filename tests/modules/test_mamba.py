@@ -21,8 +21,8 @@ from helpers.recurrent_cache import in_pieces
 
 from metacount.modules import mamba
 from metacount.modules.mamba import Mamba
-from metacount.spec import mamba as parts
-from metacount.spec.norm import Norms
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 # d=11, d_i=6, d_s=5, r_t=3
 SIZES: dict[str, Any] = {"conv_kernel": 4, "state_dim": 5, "d_ssm": 6, "dt_rank": 3}

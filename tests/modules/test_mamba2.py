@@ -24,8 +24,8 @@ from helpers.recurrent_cache import in_pieces
 from helpers.release import daily
 
 from metacount.modules.mamba2 import Mamba2, in_chunks, step_by_step
-from metacount.spec.mamba2 import Mamba2 as Part
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import Mamba2 as Part
+from metacount.spec.stack import Norms
 
 # d=11; 6 heads of 5 = 30 channels, 2 groups with a state of 7, chunks of 4
 SIZES: dict[str, Any] = {

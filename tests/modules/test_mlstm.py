@@ -8,8 +8,8 @@ from helpers.module_loops import assert_near, randomised
 from helpers.recurrent_cache import in_pieces
 
 from metacount.modules.mlstm import MLstm
-from metacount.spec.mlstm import MLstm as Part
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import MLstm as Part
+from metacount.spec.stack import Norms
 
 
 def make(chunk_size: int) -> MLstm:

@@ -16,7 +16,7 @@ from metacount.modules.build import build
 from metacount.modules.moe import mixed
 from metacount.modules.position import grown
 from metacount.modules.rope_scaling import speeds
-from metacount.spec.rope_scaling import QueryGrowth, RopeScaling
+from metacount.spec.position import QueryGrowth, RopeScaling
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
 LONG = RopeScaling(kind="longrope", n_trained=10, short_factors=(1.0, 2.0), long_factors=(4.0, 5.0))

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from metacount.modules.cache import StateCache
 from metacount.modules.rg_lru import RecurrentBlock, doubled, recurrence
 from metacount.modules.short_conv import ShortConvolution
-from metacount.spec.rg_lru import RgLru
-from metacount.spec.short_conv import ShortConv
+from metacount.spec.mixers import RgLru, ShortConv
 
 D, W = 6, 10
 

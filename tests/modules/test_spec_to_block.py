@@ -19,7 +19,7 @@ from metacount.modules import (
 )
 from metacount.modules.block import make_norm
 from metacount.spec import CHOICES
-from metacount.spec.moe import Groups
+from metacount.spec.ffn import Groups
 
 
 def test_what_each_layer_is_made_of() -> None:

@@ -38,10 +38,7 @@ TORCH = ("torch",)
 BOTH = ("torch", "transformers")
 
 # of a step of training and of a mesh, each with the tests that measure the same
-OF_TRAINING = tuple(
-    f"{FORMULAS}/{name}.py"
-    for name in ("covered", "folds", "optimizer", "part", "step", "tape", "trained")
-)
+OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape", "trained"))
 OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 
 PARTS = {
@@ -73,7 +70,7 @@ PARTS = {
         TORCH,
     ),
     "metacount/modules": Part(
-        ("metacount/modules", "metacount/spec/rope_scaling.py", "metacount/spec/position.py"),
+        ("metacount/modules", "metacount/spec/position.py"),
         ("tests/modules", "tests/spec", "tests/verify/test_witnesses.py"),
         BOTH,
     ),

@@ -10,8 +10,8 @@ import sympy  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount.formulas.layers import layers_by_law, windowed_layers
-from metacount.spec.law import Law
+from metacount.formulas.pieces import layers_by_law, windowed_layers
+from metacount.spec.attention import Law
 
 N = sympy.Symbol("N", integer=True, positive=True)
 LAYERS = st.integers(1, 41)

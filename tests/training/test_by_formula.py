@@ -14,7 +14,7 @@ from torch import nn
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
-from metacount.formulas import optimizer
+from metacount.formulas import trained
 from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
 from metacount.modules.build import build
@@ -97,7 +97,7 @@ def test_vectors_that_are_given_have_no_gradient() -> None:
 def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes" in train_text(plain)
     assert "None" not in train_text(plain)
-    monkeypatch.setattr(optimizer, "STEP", 5)
+    monkeypatch.setattr(trained, "STEP", 5)
     again = metacount.train(SPEC, RUN)
     # a counter for each of 3 layers' 9 tensors, two tables and the last norm
     wrong = again.optimizer_bytes + 3 * 9 + 3

@@ -27,8 +27,8 @@ from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, block, ends, feed_forward, folds
 from metacount.formulas.attention import Sees
-from metacount.formulas.part import Part, chosen_tensors, tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
+from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form

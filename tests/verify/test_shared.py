@@ -14,7 +14,7 @@ import pytest
 import metacount
 from metacount.measure import operators
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.spec.law import Law
+from metacount.spec.attention import Law
 from metacount.textbook import count as figures
 from metacount.verify import compare as witnesses
 

@@ -132,6 +132,7 @@ class GraphStopwatch(_OnDevice):
         out = None
         for _ in range(self.passes):
             for call in reversed(self.calls):
+                out = None  # given back first: each call writes where the one before it did
                 out = call()
         return out
 

@@ -25,7 +25,7 @@ from metacount.bench.peers.cores import FlashMla
 from metacount.bench.work import Positions, mla_work
 from metacount.modules.mla import LatentAttention
 from metacount.spec import ModelSpec
-from metacount.spec import mla as parts
+from metacount.spec import attention as parts
 
 # name: absorbed, and what takes the core's place over a cache that is written in place
 WAYS: dict[str, tuple[bool, Callable[[float], nn.Module] | None]] = {

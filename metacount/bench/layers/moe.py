@@ -20,8 +20,7 @@ from metacount.bench.work import ffn_work, moe_work
 from metacount.measure.torch_private import grouped_product
 from metacount.modules.moe import Experts
 from metacount.spec import ModelSpec
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 
 NAMES = ("dense", "loop", "batched", "grouped")
 ROUTINGS = ("balanced", "skewed")

@@ -6,6 +6,7 @@ None of them is a dependency. Where one cannot be imported its row says what to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch.nn.functional as F
@@ -43,11 +44,14 @@ class _Joined(nn.Module):
 class LigerGated(_Joined):
     """Liger-Kernel's silu·up; it takes the halves as matrices of their own, so two products."""
 
+    def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
+        super().__init__(gate_up_XD, down_DM)
+        if missing("-liger") is None:  # before anything is counted: the import runs operators
+            import_module("liger_kernel.ops.swiglu")
+
     def forward(self, x_ND: Tensor) -> Tensor:
         """Compute SwiGLU with Liger-Kernel's silu·up: [N, D] -> [N, D]."""
-        from liger_kernel.ops.swiglu import (
-            LigerSiLUMulFunction,
-        )
+        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
 
         gate, up = (F.linear(x_ND, half) for half in self.gate_up.chunk(2))
         y_ND: Tensor = F.linear(LigerSiLUMulFunction.apply(gate, up), self.down)

@@ -18,7 +18,7 @@ from metacount.check.given.vocabulary import LETTERS
 from metacount.check.judgement import Term
 from metacount.check.parts.params import Letters
 from metacount.check.parts.products import CAUSAL
-from metacount.textbook.training import TRAINING
+from metacount.textbook.closed_form import EXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def explain(
     meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None = None,
 ) -> tuple[Term, ...]:
     """Explain `difference`, theirs less ours, as terms that sum to it, the largest first."""
-    if truth.quantity in TRAINING:
+    if truth.quantity not in EXPLAINED:
         value = value_at(difference, numbers)
         return (Term(expr=truth.shown(difference), value=value, words=UNTOLD, known=False),)
     try:

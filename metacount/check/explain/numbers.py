@@ -19,7 +19,7 @@ from metacount.check.parts.params import Letters
 from metacount.check.trials import alike
 from metacount.check.truth import count_of
 from metacount.errors import SpecError
-from metacount.textbook.training import TRAINING
+from metacount.textbook.closed_form import EXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 UNKNOWN = "not accounted for: no part of the model explains this"
-UNTOLD = "not accounted for: the known mistakes are those of a forward"
+UNTOLD = "not accounted for: no mistakes are known by name of this quantity"
 FEWEST = 8  # sizes at which a mistake must fit before it is named
 MOST = 16
 MULTIPLES = [2**n for n in range(3, 13)]  # that widths are rounded up to
@@ -46,7 +46,7 @@ def explain_numbers(case: Case, answer: Answer, truth: Truth) -> tuple[Term, ...
     """
     difference = answer.value - truth.value
     unknown = (Term(expr=None, value=difference, words=UNKNOWN, known=False),)
-    if truth.quantity in TRAINING:
+    if truth.quantity not in EXPLAINED:
         return (Term(expr=None, value=difference, words=UNTOLD, known=False),)
     equal = [one for one in answer.cases if _alike(case[0], one[0][0])]
     for others in (answer.cases, equal):

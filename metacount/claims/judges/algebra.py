@@ -23,7 +23,7 @@ from metacount.claims.parts import computation, letters, spec_of, value
 from metacount.claims.text import Said, Words, listed, say
 from metacount.frozen import frozen
 from metacount.spec import legend
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 from metacount.units import exact, relative
 
 if TYPE_CHECKING:

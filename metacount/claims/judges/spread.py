@@ -13,7 +13,7 @@ from metacount.claims.text import Words, listed, say
 from metacount.formulas.model import params_by_role
 from metacount.formulas.sublayers import norm_params
 from metacount.spec import ModelSpec
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 from metacount.units import exact, short
 
 OVER_CATALOG = say("formula, over the catalog")

@@ -14,12 +14,10 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
 )
 from metacount.formulas.mixers.state_space import CHUNKS
-from metacount.formulas.tape import FLAG, Tape, Tensor, several
-from metacount.formulas.terms import Product, State, flops_of
+from metacount.formulas.tape import FLAG, Product, State, Tape, Tensor, flops_of, several
 from metacount.frozen import frozen
-from metacount.spec.gated_delta import GatedDelta
-from metacount.spec.kimi_delta import KimiDelta
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import GatedDelta, KimiDelta
+from metacount.spec.stack import Norms
 
 RMS = Norms(kind="rmsnorm")
 

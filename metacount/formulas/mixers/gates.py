@@ -9,10 +9,8 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
 )
 from metacount.formulas.mixers.state_space import rounds
-from metacount.formulas.tape import Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, State
-from metacount.spec.rg_lru import RgLru
-from metacount.spec.short_conv import ShortConv
+from metacount.formulas.tape import TOKENS, State, Tape, Tensor, several
+from metacount.spec.mixers import RgLru, ShortConv
 
 
 def short_conv(t: Tape, part: ShortConv, x: Tensor) -> Tensor:

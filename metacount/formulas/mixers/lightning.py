@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, ceil_div, floor_div, smaller
-from metacount.formulas.tape import Store, Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
-from metacount.spec.lightning import Lightning
-from metacount.spec.norm import Norms
+from metacount.formulas.tape import TOKENS, Product, State, Store, Tape, Tensor, flops_of, several
+from metacount.spec.mixers import Lightning
+from metacount.spec.stack import Norms
 
 CHUNK_PAIRS = "pairs of positions in a chunk"  # of all sequences, masked or not
 RMS = Norms(kind="rmsnorm")

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from metacount.formulas.dim import Dim, floor_div, smaller, when
 from metacount.formulas.mixers.lightning import CHUNK_PAIRS
-from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import (
+    FLAG,
+    INDEX,
+    TOKENS,
+    Product,
+    State,
+    Store,
+    Tape,
+    Tensor,
+    flops_of,
+)
 from metacount.frozen import frozen
 from metacount.spec.field import altered
-from metacount.spec.mlstm import MLstm
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import MLstm
+from metacount.spec.stack import Norms
 
 LAYER = Norms(kind="layernorm")
 NAME = "mlstm_layer"

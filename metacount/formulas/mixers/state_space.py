@@ -8,12 +8,10 @@ from metacount.formulas.mixers.convolution import (
     causal_convolution,
     convolved_positions,
 )
-from metacount.formulas.tape import FLAG, Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, flops_of, several
 from metacount.spec.field import altered
-from metacount.spec.mamba import Mamba
-from metacount.spec.mamba2 import Mamba2
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import Mamba, Mamba2
+from metacount.spec.stack import Norms
 
 CHUNKS = "chunks"  # each chunk of all sequences, the last one of each filled up
 CHUNK_STATES = "pairs of chunk states"  # each pair of the states before and after chunks

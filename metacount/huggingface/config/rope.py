@@ -6,7 +6,7 @@ import math
 
 from metacount.errors import SpecError, shown_name
 from metacount.huggingface.config.keys import Keys, is_number, words
-from metacount.spec.rope_scaling import RopeScaling
+from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from metacount.measure.others.quiet import quiet
 from metacount.measure.others.roles import text_config
 from metacount.measure.others.transformers_private import use_eager_attention
 from metacount.measure.torch_private import put_tensor, tensors_of
-from metacount.spec.flat import FIELDS
+from metacount.spec.model import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.huggingface.weights.blocks import LLAMA_BLOCK, LLAMA_ENDS, same
 from metacount.huggingface.weights.names import Dialect, Table
-from metacount.spec.altup import MAX_INPUTS
+from metacount.spec.stack import MAX_INPUTS
 
 ALTUP = "altup.correction_coefs altup.prediction_coefs altup.modality_router altup.router_norm"
 BLOCK: Table = {

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from metacount.huggingface.weights.names import Place, Table
 from metacount.spec import ModelSpec
-from metacount.spec.gated_delta import GatedDelta
+from metacount.spec.mixers import GatedDelta
 
 OURS = "linear_attn"  # what a block calls its mixer
 # One name on both sides: OLMo Hybrid's, Kimi's, Lightning's.

@@ -16,7 +16,7 @@ from metacount.huggingface.weights.names import Dialect, Place
 from metacount.huggingface.weights.tables import DIALECTS
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec
-from metacount.spec.recurrent import NoRecurrent
+from metacount.spec.mixers import NoRecurrent
 
 # Where tables say the names of another placement: OPT has blocks of both kinds, mBART the names
 # of BART, VaultGemma those of a sandwich.

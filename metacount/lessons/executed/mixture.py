@@ -11,8 +11,7 @@ from metacount.claims.judges.executed.small import normal
 from metacount.lessons.here import same, shown
 from metacount.modules import Experts, Router, load_balancing_loss
 from metacount.modules.moe import Routing
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

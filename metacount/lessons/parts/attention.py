@@ -15,7 +15,7 @@ from metacount.lessons.here import matrix, rows, same, shown
 from metacount.lessons.page import Exercise
 from metacount.modules import LatentAttention, ScaledDotProduct, Visibility
 from metacount.spec import DTYPE_BYTES, Request
-from metacount.spec.mla import LatentAttention as LatentPart
+from metacount.spec.attention import LatentAttention as LatentPart
 from metacount.textbook.count import fitted
 from metacount.units import gib, share
 

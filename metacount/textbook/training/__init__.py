@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model, step
-from metacount.formulas import optimizer as optimizers
 from metacount.formulas.dim import Dim
-from metacount.formulas.optimizer import MASTER
-from metacount.formulas.part import WHOLE, Part, chosen_tensors
-from metacount.formulas.tape import ATTENTIONS, CHECKPOINTINGS, EAGER, FLASH, FULL, NONE, Pass
-from metacount.formulas.terms import params_of
-from metacount.formulas.trained import trained_tensors
+from metacount.formulas.tape import (
+    ATTENTIONS,
+    CHECKPOINTINGS,
+    EAGER,
+    FLASH,
+    FULL,
+    NONE,
+    Pass,
+    params_of,
+)
+from metacount.formulas.trained import (
+    MASTER,
+    OPTIMIZERS,
+    WHOLE,
+    Part,
+    chosen_tensors,
+    gradient_bytes_by_role,
+    optimizer_bytes_by_role,
+    trained_tensors,
+)
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.attention import NoAttention
@@ -53,13 +67,13 @@ def _of_pass(
 
 
 def _of_optimizer(name: str) -> Count:
-    return lambda spec, run: optimizers.optimizer_bytes_by_role(
+    return lambda spec, run: optimizer_bytes_by_role(
         spec, optimizer=name, bytes_per_value=run["bytes_per_value"]
     )
 
 
 def _gradients(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return optimizers.gradient_bytes_by_role(spec, bytes_per_value=run["bytes_per_value"])
+    return gradient_bytes_by_role(spec, bytes_per_value=run["bytes_per_value"])
 
 
 def _named(quantity: str, *ways: str) -> str:
@@ -83,7 +97,7 @@ TRAINING: dict[str, Count] = {
         for attention in ATTENTIONS
     },
     "gradient_bytes": _gradients,
-    **{_named("optimizer_bytes", name): _of_optimizer(name) for name in optimizers.OPTIMIZERS},
+    **{_named("optimizer_bytes", name): _of_optimizer(name) for name in OPTIMIZERS},
 }
 
 
@@ -213,9 +227,7 @@ def training_count(
     stored = MASTER if master_weights else width
     if tensors is None:
         adapters, trained = 0, params_of(trained_tensors(spec).all)
-        states = optimizers.optimizer_bytes_by_role(
-            spec, optimizer=optimizer, bytes_per_value=stored
-        )
+        states = optimizer_bytes_by_role(spec, optimizer=optimizer, bytes_per_value=stored)
         state = sum(states.values())
     else:
         adapters, trained = tensors.adapter_params, tensors.trained_params

@@ -6,7 +6,7 @@ What no formula covers is told by name, with the reason; nothing is left out, no
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.part import Part
+from metacount.formulas.trained import Part
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.training import TrainingCount, training_count
 

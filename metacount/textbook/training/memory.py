@@ -12,14 +12,11 @@ S  Adam's two moments of each in 32 bits
 
 from __future__ import annotations
 
-from metacount.formulas.covered import check_alike, check_saved
 from metacount.formulas.dim import Dim, when
-from metacount.formulas.optimizer import MASTER, STEP, adamw_state
-from metacount.formulas.step import block_stores
+from metacount.formulas.step import block_stores, check_alike, check_saved
 from metacount.formulas.sublayers import norms_per_block
-from metacount.formulas.tape import Pass, several
-from metacount.formulas.terms import params_of
-from metacount.formulas.trained import trained_tensors
+from metacount.formulas.tape import Pass, params_of, several
+from metacount.formulas.trained import MASTER, STEP, adamw_state, trained_tensors
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention
 

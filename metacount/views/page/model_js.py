@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
+from metacount.figures import FIGURES
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.domain import FROM
 from metacount.textbook.proven import own_type
 from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
-from metacount.views.formula import MEANINGS, in_python
+from metacount.views.formula import in_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def _model(sheet: Worksheet) -> Json:
         "quantities": [
             {
                 "name": name,
-                "meaning": MEANINGS[name],
+                "meaning": FIGURES[name].meaning,
                 "parts": None if form is None else _parts(form),
             }
             for name, form in sheet.forms.items()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from metacount import units
+from metacount.figures import BYTES
 from metacount.views.pictures.ffn import short
 from metacount.views.pictures.picture import COLOURS, new_figure, plain
-from metacount.views.pictures.quantities import BYTES
+from metacount.views.pictures.quantities import AXES
 from metacount.views.pictures.words import say
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def caches_figure(
     figure = new_figure(10, 4)
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
-    letter, unit = next(u for u in BYTES if largest >= u[1])
+    letter, unit = next(u for u in AXES[BYTES] if largest >= u[1])
     names, mine = [], say("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from metacount import units
 from metacount.errors import InputError
+from metacount.figures import BYTES, FIGURES, FLOPS, MACS, VALUES
 from metacount.views.pictures.fonts import give_letters
 from metacount.views.pictures.picture import COLOURS, new_figure, plain
 from metacount.views.pictures.words import say
@@ -24,18 +24,16 @@ DARK = ("#0072B2", "#009E73", "#D55E00", "#555555")  # white text reads better o
 MOST_BARS = 40
 WIDEST_NAME = 30  # letters of one line of a name
 WIDEST_NOTE = 150
+THOUSANDS = ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "k"), (0, ""))
 # Letter and size of the units of an axis, the largest first.
-COUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3), ("", 1))
-FLOPS = (
-    ("EFLOP", 10**18),
-    ("PFLOP", 10**15),
-    ("TFLOP", 10**12),
-    ("GFLOP", 10**9),
-    ("MFLOP", 10**6),
-    ("kFLOP", 10**3),
-    ("FLOP", 1),
-)
-BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+AXES = {
+    VALUES: (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3), ("", 1)),
+    BYTES: (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1)),
+    **{
+        unit: tuple((f"{letter}{unit}", 1000**power) for power, letter in THOUSANDS)
+        for unit in (FLOPS, MACS)
+    },
+}
 # One colour for each part, in every picture; cross-attention is beside self-attention only.
 PARTS = (
     "embedding",
@@ -79,7 +77,7 @@ def plot(
 
 def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> Figure:
     """Draw one bar for each of `bars`, absolute on the left, percent on the right."""
-    runs = not quantity.endswith("params")  # what is stored is the same whatever is run
+    runs = bool(FIGURES[quantity].run)  # what is stored is the same whatever is run
     rows = [(_name(bar, bars, lang) if runs else bar.label, bar.parts) for bar in bars]
     notes = _notes(bars) if runs else []
     return _figure(rows, quantity, lang, said=_said(bars, quantity, lang), notes=notes)
@@ -112,10 +110,10 @@ def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
     run = bars[0].run
     found = []
-    if not quantity.endswith("params"):
+    if FIGURES[quantity].run:
         found = [f"{say('batch', lang)} {run.batch_size:,}"]
         found += [f"{say('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
-        found += [run.dtype] if quantity == "kv_cache_bytes" else []
+        found += [run.dtype] if "c" in FIGURES[quantity].run else []
     beside = len(bars) == 1 or any(bar.label != bar.model for bar in bars) or len(lengths) > 1
     name = [bars[0].model] if len(models) == 1 and beside and len(bars) > 1 else []
     return ": ".join(filter(None, [*name, ", ".join(found)]))
@@ -145,7 +143,7 @@ def _figure(
         axes[0].text(
             total / _unit(quantity, max(totals)),
             place,
-            f" {_rounded(quantity, total)}",
+            f" {FIGURES[quantity].short(total)}",
             va="center",
             fontsize=8,
         )
@@ -213,12 +211,12 @@ def _labels(axes: Sequence[Axes], quantity: str, largest: int, lang: str) -> Non
     letter, unit = _unit_of(quantity, largest)
     name = "parameters" if quantity == "params" else quantity
     thousands = say("powers of 1000", lang)
-    if quantity.endswith("bytes"):
+    if FIGURES[quantity].unit == BYTES:
         bracket = f" [{letter}]" if unit == 1 else f" [{letter} = 2^{unit.bit_length() - 1} B]"
     else:
         bracket = f" [{letter}, {thousands}]" if unit > 1 else ""
     axes[0].set_xlabel(say(name, lang) + bracket)
-    axes[0].set_xlim(0, (1.14 if quantity.endswith("params") else 1.2) * largest / unit)
+    axes[0].set_xlim(0, (1.14 if FIGURES[quantity].unit == VALUES else 1.2) * largest / unit)
     for one in axes:
         one.grid(axis="x")
         one.tick_params(axis="y", length=0)
@@ -233,12 +231,5 @@ def _unit(quantity: str, largest: int) -> int:
 
 
 def _unit_of(quantity: str, largest: int) -> tuple[str, int]:
-    known = BYTES if quantity.endswith("bytes") else FLOPS if quantity.endswith("flops") else COUNTS
+    known = AXES[FIGURES[quantity].unit]
     return next((u for u in known if largest >= u[1]), known[-1])
-
-
-def _rounded(quantity: str, value: int) -> str:
-    """Format a value as it stands beside its bar."""
-    if quantity.endswith("bytes"):
-        return units.gib(value)
-    return units.flops(value) if quantity.endswith("flops") else units.short(value)

@@ -19,16 +19,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from metacount.formulas.mixers import mixer_counts, run_mixer
-from metacount.formulas.tape import Run, Tape
-from metacount.formulas.terms import TOKENS, flops_of, params_of
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
 from metacount.measure.counter import FlopCounter
 from metacount.modules.recurrent import make_recurrent
-from metacount.spec.gated_delta import GatedDelta
-from metacount.spec.kimi_delta import KimiDelta
-from metacount.spec.lightning import Lightning
-from metacount.spec.mamba import Mamba
-from metacount.spec.mamba2 import Mamba2
-from metacount.spec.norm import Norms
+from metacount.spec.mixers import GatedDelta, KimiDelta, Lightning, Mamba, Mamba2
+from metacount.spec.stack import Norms
 
 torch.set_num_threads(1)
 

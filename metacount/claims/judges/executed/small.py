@@ -9,8 +9,7 @@ from metacount import catalog
 from metacount.claims.text import say
 from metacount.modules.moe import Experts, Router
 from metacount.spec import ModelSpec
-from metacount.spec.ffn import FeedForward
-from metacount.spec.moe import Mixture
+from metacount.spec.ffn import FeedForward, Mixture
 
 WITNESS = say("reference modules, run")
 STEPS = say("x from -6 to 6 in steps of 0.001, float64")

@@ -18,7 +18,7 @@ from metacount.formulas.step import (
 )
 from metacount.formulas.tape import FULL, Pass
 from metacount.spec import legend
-from metacount.spec.altup_rules import beyond_branches
+from metacount.spec.rules import beyond_branches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -46,7 +46,7 @@ from metacount.huggingface.config.parts import (
 )
 from metacount.huggingface.config.rope import rope_object, rotation
 from metacount.huggingface.config.row import row
-from metacount.spec.rope_scaling import QueryGrowth, record_from
+from metacount.spec.position import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ from metacount.huggingface.config.parts import (
 )
 from metacount.huggingface.config.rope import kind_of, rope_object, rotation
 from metacount.huggingface.config.row import row
-from metacount.spec.rope_scaling import QueryGrowth
+from metacount.spec.position import QueryGrowth
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
