@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.families.routing import with_experts as joined
-from metacount.huggingface.config.parts import moe_layout
+from metacount.huggingface.config.experts import moe_layout, placed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
         **_shared(keys),
         **_grouped(keys, top_k),
     }
-    return joined(fields, layout, experts)
+    found = placed(fields, layout, experts)
+    return {**fields, **found}
 
 
 def _layout(keys: Keys, n_layers: int) -> Json:

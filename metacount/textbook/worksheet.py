@@ -21,8 +21,7 @@ from metacount.textbook.closed_form import (
     run_sizes,
 )
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_record import by_side, read_structure, structure
-from metacount.textbook.proven import own_type
+from metacount.textbook.proven import by_side, own_type, read_structure, structure
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 
 if TYPE_CHECKING:

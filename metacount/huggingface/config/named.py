@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
-from metacount.huggingface.config.families import FAMILIES, family_of
-from metacount.huggingface.config.remote import remote_types
+from metacount.huggingface.config.families import family_of, mapped_types
+from metacount.huggingface.config.remote import REMOTE
 
 
 def type_of_class(architectures: object) -> tuple[str, str]:
@@ -22,11 +22,11 @@ def type_of_class(architectures: object) -> tuple[str, str]:
             "give the config's model_type",
         )
     types: dict[str, list[str]] = {}
-    for name in FAMILIES:
+    for name in mapped_types():
         family = family_of(name)
         for known in () if family is None else family.classes:
             types.setdefault(known, []).append(name)
-    for name, family in remote_types().items():
+    for name, family in REMOTE.items():
         for known in family.classes:
             # Phi was ported under its class's name: the port is what the name means today
             types.setdefault(known, [name])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
-from metacount.huggingface.config.families import FAMILIES, family_of
+from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.huggingface.config.keys import (
     Keys,
     Unmapped,
@@ -15,14 +15,13 @@ from metacount.huggingface.config.keys import (
     UnmappedType,
 )
 from metacount.huggingface.config.named import type_of_class
-from metacount.huggingface.config.remote import remote_types
-from metacount.huggingface.config.rules import refusals
+from metacount.huggingface.config.record import refusals
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.families.family import Family
+    from metacount.huggingface.config.row import Family
 
 # Of a spec, what belongs to the output head or needs it; a base class has none of it.
 HEAD_FIELDS = (
@@ -61,11 +60,6 @@ class Mapped:
     is_remote: bool = False
 
 
-def mapped_types() -> tuple[str, ...]:
-    """List the model types of transformers that have a mapping."""
-    return tuple(FAMILIES)
-
-
 def spec_from_config(config: Json) -> Mapped:
     """Read the spec of the class that `config` means.
 
@@ -92,9 +86,11 @@ def spec_from_config(config: Json) -> Mapped:
     family = family_of(name)
     if family is not None:
         return _mapped(config, name, family, notes)
-    family = remote_types().get(name)
+    from metacount.huggingface.config.remote import REMOTE
+
+    family = REMOTE.get(name)
     if family is None:
-        remedy = nearest(name, FAMILIES, "transformers' own module may tell")
+        remedy = nearest(name, mapped_types(), "transformers' own module may tell")
         raise UnmappedType("model_type", "has no spec", name, remedy)
     notes.append(
         f"type {name} is read by its keys: its own code is not run, and transformers has none"

@@ -12,7 +12,7 @@ import pytest
 from metacount import catalog
 from metacount.errors import InputError, SpecError
 from metacount.formulas import model as formulas
-from metacount.huggingface.config.remote import remote_types
+from metacount.huggingface.config.remote import REMOTE
 from metacount.huggingface.config.to_spec import UnmappedType, mapped_types, spec_from_config
 from metacount.resolve import find_model
 
@@ -382,7 +382,7 @@ EVERY = {
 
 
 def test_every_remote_type_is_tried_here_and_is_none_of_transformers() -> None:
-    assert set(EVERY) == set(remote_types())
+    assert set(EVERY) == set(REMOTE)
     assert set(EVERY) & set(mapped_types()) == set()
 
 
