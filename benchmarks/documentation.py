@@ -107,6 +107,44 @@ def ffn() -> str:
     return markdown(heads, rows)
 
 
+# Columns of the table of an H200, by variant.
+ON_GPU = {
+    "swiglu": "SwiGLU, equal parameters",
+    "swiglu-triton": "with silu·up in one kernel",
+    "swiglu-4d": "SwiGLU, width 4·d",
+}
+
+
+def ffn_gpu() -> str:
+    """LLaMA-7B's sizes in bf16, hot graphs, of the last run with the most numbers of tokens."""
+    where = ("llama-7b", "bf16", "hot", "graph", "forward", "ok")
+    names = ("model", "dtype", "state", "launch", "direction", "status")
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in files.read(str(RESULTS / "gpu-ffn.jsonl")):
+        if tuple(row[n] for n in names) == where:
+            run = runs.setdefault(row["date"], {})
+            run.setdefault(row["workload"]["tokens"], {})[row["variant"]] = row
+    found = max(reversed(runs.values()), key=len)
+
+    def ratio(row: dict[str, Any]) -> str:
+        if row["ratio_low"] is None:
+            return f"{row['ratio']:.2f}"
+        return f"{row['ratio']:.2f} ({row['ratio_low']:.2f} – {row['ratio_high']:.2f})"
+
+    rows = [
+        (
+            f"{tokens:,}",
+            f"{1e6 * at['gelu']['median_s']:,.0f} µs",
+            f"{1e6 * at['swiglu']['median_s']:,.0f} µs",
+            f"{100 * at['swiglu']['ceiling_share']:.0f} %",
+            *(ratio(at[variant]) for variant in ON_GPU),
+        )
+        for tokens, at in sorted(found.items())
+    ]
+    heads = ("tokens", "GELU, 4·d", "SwiGLU", "of the best product", *ON_GPU.values())
+    return markdown(heads, rows)
+
+
 # A model of each kind that meshes treat in its own way.
 KINDS = {
     "attention in every layer": "llama3-8b",
@@ -191,6 +229,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "peers-training": ("docs/other-tools.md", peers_training),
     "audit": ("docs/other-tools.md", audited),
     "ffn": ("docs/benchmarks.md", ffn),
+    "ffn-gpu": ("docs/benchmarks.md", ffn_gpu),
     "meshes": ("docs/meshes.md", meshes),
     "proven": ("docs/proofs.md", proven),
 }

@@ -21,7 +21,7 @@ from metacount.errors import SpecError
 from metacount.modules.build import DTYPES, build
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.count import count
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-modules.jsonl"
 TOKENS = 33

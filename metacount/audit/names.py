@@ -11,7 +11,7 @@ G  the same, halved as a triangle: S²/2, and S·m - m²/2 with m = min(S, w) in
 K  bytes of the KV cache, of which a windowed layer keeps what the next token still needs
 U  bytes of the KV cache if every layer kept every token
 
-and those of textbook/training/memory.py.
+and those of textbook/training.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metacount.formulas import ends, masks, model, pieces, sublayers
 from metacount.formulas.dim import exact_div
 from metacount.spec import legend
 from metacount.textbook.conventions import Amounts, amounts_at
-from metacount.textbook.training.memory import activation_amounts, stored_amounts
+from metacount.textbook.training import activation_amounts, stored_amounts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

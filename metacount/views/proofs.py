@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.textbook.domain import FROM, sizes_text
+from metacount.textbook.proven import FROM, sizes_text
 from metacount.verify.recording import conditions_of
 from metacount.views.code_form import in_fields
 from metacount.views.layout import bold, columns, paragraph

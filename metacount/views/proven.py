@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.textbook.domain import SHOWN, sizes_text
-from metacount.textbook.proof_record import CODE
+from metacount.textbook.proven import CODE, SHOWN, sizes_text
 from metacount.views.layout import paragraph
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

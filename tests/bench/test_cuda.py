@@ -28,8 +28,9 @@ from metacount.bench.work import Positions
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # torch's own compiler warns of torch's own scripts
+    # torch's compiler warns of torch's own scripts, and its backward of its own thread
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
 ]
 
 ROOF = Ceiling(dtype="bf16", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)

@@ -147,7 +147,6 @@ PARTS = {
     "metacount/verify": Part(
         (
             "metacount/textbook/proven.py",
-            "metacount/textbook/domain.py",
             "metacount/verify/for_all_sizes.py",
             "metacount/verify/cases.py",
             "metacount/verify/recording.py",
@@ -165,7 +164,7 @@ PARTS = {
         BOTH,
     ),
     "metacount/training": Part(
-        ("metacount/training", "metacount/textbook/training"),
+        ("metacount/training", "metacount/textbook/training.py"),
         ("tests/formulas/test_training.py", "tests/training"),
         BOTH,
     ),
@@ -183,7 +182,6 @@ PARTS = {
             "metacount/views/bars.py",
             "metacount/textbook/read_rules.py",
             "metacount/textbook/worksheet.py",
-            "metacount/textbook/proof_record.py",
             "metacount/textbook/series.py",
             "metacount/commands/plot.py",
             "metacount/output_file.py",

@@ -19,7 +19,7 @@ from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.textbook.training.chosen import COMPARED, OVER_TIME
+from metacount.textbook.training import COMPARED, OVER_TIME
 from metacount.views.train import train_text
 
 SPEC = ModelSpec.from_dict(TINY)

@@ -32,9 +32,7 @@ from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.training import block_bytes, training_count
-from metacount.textbook.training.blocks import block_numbers
-from metacount.textbook.training.chosen import count_step
+from metacount.textbook.training import block_bytes, block_numbers, count_step, training_count
 
 Changes = dict[str, Any]
 

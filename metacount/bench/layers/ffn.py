@@ -22,7 +22,7 @@ from metacount.bench.layers.case import (
 )
 from metacount.bench.layers.ffn_widths import near_widths, widths
 from metacount.bench.layers.training import ForwardBackward, gated_gradients, picks, plain_gradients
-from metacount.bench.peers.activations import AUTOTUNED, GATED_PEERS, missing
+from metacount.bench.peers.activations import AUTOTUNED, FORWARD_ONLY, GATED_PEERS, missing
 from metacount.bench.results.rows import BACKWARD, BOTH, FORWARD
 from metacount.bench.work import elementwise_work, ffn_training_work, ffn_work, product_work
 from metacount.modules.ffn import FeedForward, GatedFeedForward
@@ -236,7 +236,7 @@ def _gated(
                 name=name + way,
                 module=ForwardBackward(module),
                 compiled=compiled,
-                missing=lacks,
+                missing=lacks or FORWARD_ONLY.get(way),
                 foreign=way in GATED_PEERS,
                 direction=BOTH,
                 reference=gated_gradients(*weights),

@@ -59,7 +59,7 @@ class LigerGated(_Joined):
 
 
 class TritonGated(_Joined):
-    """silu·up in one Triton kernel that reads the joined product as it lies. Forward only."""
+    """silu·up in one Triton kernel that reads the joined product as it lies."""
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Compute SwiGLU with silu·up in one Triton kernel: [N, D] -> [N, D]."""
@@ -67,6 +67,8 @@ class TritonGated(_Joined):
 
         return F.linear(silu_mul(F.linear(x_ND, self.gate_up)), self.down)
 
+
+FORWARD_ONLY = {"-triton": "its kernel has no backward"}
 
 GATED_PEERS: dict[str, Callable[[nn.Parameter, nn.Parameter], nn.Module]] = {
     "-liger": LigerGated,

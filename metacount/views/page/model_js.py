@@ -13,8 +13,7 @@ from metacount.algebra.writing import in_letters
 from metacount.figures import FIGURES
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.domain import FROM
-from metacount.textbook.proven import own_type
+from metacount.textbook.proven import FROM, own_type
 from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
 from metacount.views.formula import in_python

@@ -17,8 +17,12 @@ from metacount.formulas.step import check_alike, check_saved, saved_in_blocks
 from metacount.formulas.tape import FULL, NONE, Pass
 from metacount.formulas.trained import WHOLE, Part
 from metacount.spec import Workload, legend
-from metacount.textbook.training import TrainingCount, training_count
-from metacount.textbook.training.memory import activation_amounts, inputs_of_blocks
+from metacount.textbook.training import (
+    TrainingCount,
+    activation_amounts,
+    inputs_of_blocks,
+    training_count,
+)
 from metacount.units import exact
 
 if TYPE_CHECKING:
