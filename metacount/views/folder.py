@@ -82,6 +82,9 @@ class FolderView:
             return EXIT_INTERRUPTED
         if self.passed and not self.in_text:
             print(f"metacount: passed over {self._no_models()}", file=sys.stderr)
+        if not n_refused + self.n_counted:
+            print("metacount: error: no file of the folder describes a model", file=sys.stderr)
+            return EXIT_WRONG_INPUT
         if not n_refused:
             return 0
         if not self.in_text:

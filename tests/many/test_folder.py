@@ -290,6 +290,7 @@ def test_a_file_that_is_no_model_is_passed_over(
     """What NVIDIA's tools write beside a quantised checkpoint."""
     quantised = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     write(mixed / "org" / "llama" / "hf_quant_config.json", quantised)
+    write(mixed / ".none" / "hf_quant_config.json", quantised)
     said = "1 file without a size of a model: org/llama/hf_quant_config.json"
     code, out, err = counted(capsys, "--folder", str(mixed), "--json")
     assert (code, err) == (0, f"metacount: passed over {said}\n")
@@ -298,6 +299,8 @@ def test_a_file_that_is_no_model_is_passed_over(
     assert (code, err) == (0, "")
     assert "counted  3 of 3 files" in out
     assert said in " ".join(out.split())
+    code, _, err = counted(capsys, "--folder", str(mixed / ".none"))
+    assert (code, err) == (2, "metacount: error: no file of the folder describes a model\n")
     # alone it is asked for as a model, and is none
     code, _, err = counted(capsys, str(mixed / "org" / "llama" / "hf_quant_config.json"))
     assert (code, err.count("\n")) == (2, 1)
