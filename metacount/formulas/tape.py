@@ -133,26 +133,6 @@ class Product:
         return 2 * run[self.per] * self.times * self.width
 
 
-def matrix(
-    name: str,
-    role: str,
-    shape: tuple[Dim, Dim],
-    rows: str,
-    *,
-    bias: bool = False,
-    split: tuple[tuple[str, Dim], ...] = (),
-) -> tuple[Weight, ...]:
-    """Build the weight of a linear layer, [outputs, inputs], and with `bias` its bias, [outputs].
-
-    >>> [weight.name for weight in matrix("up_proj", "ffn", (11008, 4096), TOKENS, bias=True)]
-    ['up_proj.weight', 'up_proj.bias']
-    """
-    weight = Weight(role=role, name=f"{name}.weight", shape=shape, rows=rows, split=split)
-    if not bias:
-        return (weight,)
-    return weight, Weight(role=role, name=f"{name}.bias", shape=shape[:1])
-
-
 def by_role(
     terms: Iterable[Weight | Product], of: Callable[[Any], Dim], roles: Iterable[str] = ()
 ) -> dict[str, Dim]:
