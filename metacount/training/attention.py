@@ -34,6 +34,7 @@ class FusedAttention(TorchFunctionMode):
         super().__init__()
         self._said = said
         self._run: Callable[..., Tensor] | None = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
+        self._fused: Callable[..., bool] | None = fused_on_cpu if way == "sdpa" else None
 
     def __torch_function__(
         self,
@@ -55,7 +56,7 @@ class FusedAttention(TorchFunctionMode):
                     self._said.add(
                         f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
-                if self._run is as_on_cpu and not fused_on_cpu(*args, **given):
+                if self._fused is not None and not self._fused(*args, **given):
                     self._said.add(WRITTEN_OUT)
                 return self._run(*args, **given)
         return func(*args, **given)
