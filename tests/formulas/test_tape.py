@@ -620,3 +620,34 @@ def test_the_type_of_what_is_sent(kept: str, widths: tuple[int, int, int]) -> No
     move = Move("forward", "all-gather", "tp", 1, kept)
     found = (move.width(2, cast=False), move.width(2, cast=True), move.width(8, cast=False))
     assert found == widths
+
+
+# --- sums over a tape -----------------------------------------------------------------------------
+
+
+def test_amounts_add_up_by_role() -> None:
+    amounts = [(2, "ffn", 5), (3, "ffn", 5), (1, "ffn", 7), (4, "moe", 1), (0, "norm", 9)]
+    amounts += [(6, "position", 3), (-6, "position", 3)]
+    # 5·5 + 7; what is there no times has no role, unless it is asked for
+    assert folds.by_role(amounts, ("head", "ffn")) == {"head": 0, "ffn": 32, "moe": 4}
+    n = np.array([1, 0])
+    found = folds.by_role([(n, "ffn", 5), (2, "ffn", n), (1, "moe", n)])
+    assert {role: list(count) for role, count in found.items()} == {"ffn": [7, 0], "moe": [1, 0]}
+
+
+def test_what_full_checkpointing_runs_again() -> None:
+    """Up to the last operation that needs something, which runs again if it saves its result."""
+
+    def again(*operations: str) -> int:
+        t = recording()
+        x = t.tensor(WIDTH, TOKENS, grad=True)
+        for name in operations:
+            x = {"argument": t.from_argument, "result": t.from_result}[name](x, name)
+        assert folds.needs_backward(t) == bool(operations)
+        t.add(x, x)
+        ops = folds.repeated_ops(t.ops)
+        assert ops == t.ops[: len(ops)]
+        return len(ops)
+
+    assert [again(), again("argument"), again("result")] == [0, 0, 1]
+    assert [again("argument", "result"), again("result", "argument")] == [2, 1]
