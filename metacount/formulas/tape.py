@@ -420,7 +420,7 @@ class Op:
         factors: int = 0,
         backward: Dim | None = None,
         results: list[Store] | None = None,
-        needs: bool = False,
+        needs: bool,
         moves: tuple[Move, ...] = (),
     ) -> None:
         self.role, self.name, self.out, self.saves = role, name, out, saves
@@ -771,9 +771,8 @@ class Tape:
         if affine:
             trained = self.weight(f"{name}.weight", width)
             biased = norms.bias and self.weight(f"{name}.bias", width)
-            offset = norms.unit_offset and norms.kind != "layernorm"
             saves: list[tuple[Tensor | Store, bool]] = [(y, trained)]
-            if offset:
+            if norms.unit_offset:
                 saves.append((self.constant(width), x.grad))
             y = self.record("weigh", self.like(y, grad=x.grad or trained), saves)
             if biased:
