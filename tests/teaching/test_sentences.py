@@ -11,12 +11,21 @@ from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily, one_in
 
 from metacount import InputError
-from metacount.claims import judge_claim, needs_torch
-from metacount.claims.facts import BRACES, computed, named
-from metacount.claims.finding import RIGHT, VERDICTS, WRONG, Claim
-from metacount.claims.labels import Label, parse
 from metacount.errors import SpecError
+from metacount.teaching.claims import (
+    RIGHT,
+    VERDICTS,
+    WRONG,
+    Claim,
+    Label,
+    judge_claim,
+    label,
+    named,
+    needs_torch,
+)
+from metacount.teaching.texts import computed
 
+BRACES = re.compile(r"\{[^{}]*\}")
 SENTENCES = [(id, n) for id, claim in ALL.items() for n in range(len(claim.explain))]
 
 # Digits in prose that are not put in when it is printed. Each is either part of a name, or a
@@ -231,9 +240,9 @@ def test_every_stated_number_decides(id: str) -> None:
     for name, text in stated_numbers(claim):
         if text.startswith("over "):
             continue  # a bound, not a number: see test_another_number_gets_another_verdict
-        label = parse(text.removeprefix("about "))
+        printed = label(text.removeprefix("about "))
         for steps in (-5, 5):
-            other = moved(label, steps)
+            other = moved(printed, steps)
             claimed = other if name is None else {**claim.claimed, name: other}
             verdict = judge_claim(changed(id, claimed=claimed)).verdict
             assert verdict != RIGHT, (name, other)
@@ -241,12 +250,10 @@ def test_every_stated_number_decides(id: str) -> None:
                 assert verdict == WRONG, (name, other)
 
 
-def moved(label: Label, steps: int) -> str:
-    return (
-        label.rounded(int(label.value + steps))
-        if not label.step
-        else (label.rounded(Fraction(label.value + steps * label.step)))
-    )
+def moved(printed: Label, steps: int) -> str:
+    if not printed.step:
+        return printed.rounded(int(printed.value + steps))
+    return printed.rounded(Fraction(printed.value + steps * printed.step))
 
 
 def test_qk_norm_counted_twice() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     import sympy
 
     from metacount.catalog import CatalogEntry
-    from metacount.claims.finding import Claim
     from metacount.spec import ModelSpec
+    from metacount.teaching.claims import Claim
 
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
@@ -242,11 +241,6 @@ def value(spec: ModelSpec, part: str) -> int:
     return int(PARTS[part](spec))
 
 
-def words(part: str) -> str:
-    """Name a part as it is printed."""
-    return part.replace("_", " ")
-
-
 def letters(spec: ModelSpec, part: str) -> sympy.Expr:
     """Write a part as a SymPy expression in the legend's letters;
     what the model lacks is left out.
@@ -278,15 +272,3 @@ def computation(spec: ModelSpec, part: str) -> str:
     text = in_letters(letters(spec, part))
     steps = [text, in_numbers(text, spec), exact(value(spec, part))]
     return " = ".join(dict.fromkeys(steps))
-
-
-def percent(part: int | Fraction, places: int = 1) -> str:
-    """Format a ratio in percent.
-
-    >>> percent(Fraction(2, 3)), percent(Fraction(-1, 8), 2)
-    ('66.7 %', '-12.50 %')
-    """
-    digits = round(abs(Fraction(part)) * 100 * 10**places)
-    whole, rest = divmod(digits, 10**places)
-    sign = "-" if digits and part < 0 else ""
-    return f"{sign}{whole}.{rest:0{places}d} %"

@@ -10,9 +10,9 @@ import pytest
 from helpers.changed_claims import changed
 from helpers.release import daily, one_day_in
 
-from metacount.claims import TOPICS, claims, find_claim, labels
 from metacount.cli import main
 from metacount.errors import SpecError
+from metacount.teaching.claims import TOPICS, claims, find_claim, label
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -163,19 +163,19 @@ def test_rounding_goes_by_the_printed_digits() -> None:
         ("1,048,576", 1_048_576, True),
         ("1,048,576", 1_048_577, False),
     ):
-        assert labels.parse(text).holds(exact) is holds
+        assert label(text).holds(exact) is holds
     for text in ("", "M", "7 apples", "about 7B", "1.2.3M"):
         with pytest.raises(ValueError, match="a claimed number is"):
-            labels.parse(text)
+            label(text)
 
 
 def test_a_claim_that_cannot_be_judged_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import metacount.claims
+    import metacount.teaching.claims
 
     broken = changed("mixtral-total", claimed="46 apples")
-    monkeypatch.setattr(metacount.claims, "claims", lambda: (broken,))
+    monkeypatch.setattr(metacount.teaching.claims, "claims", lambda: (broken,))
     said = refused(capsys, "mixtral-total")
     assert said.count("\n") == 1 and "Traceback" not in said
     assert "mixtral-total" in said and "46 apples" in said

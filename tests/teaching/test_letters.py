@@ -11,12 +11,11 @@ import pytest
 from helpers.changed_claims import ALL, verdict_on, with_options
 
 from metacount import catalog
-from metacount.claims import judge_claim
-from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
-from metacount.claims.judges.algebra import evaluated
-from metacount.claims.parts import PARTS
 from metacount.errors import SpecError
 from metacount.spec import legend
+from metacount.teaching.claims import CONDITIONAL, RIGHT, WRONG, judge_claim
+from metacount.teaching.parts import PARTS
+from metacount.teaching.texts import evaluated
 
 # two sets of sizes, no two of which are equal
 PRIMES: list[dict[str, int]] = [

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily
 
-from metacount.claims import DATA, JUDGES, TOPICS, claims, judge_claim, needs_torch
-from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
-from metacount.claims.labels import parse
 from metacount.errors import SpecError
+from metacount.teaching.claims import (
+    CONDITIONAL,
+    JUDGES,
+    RIGHT,
+    TOPICS,
+    WRONG,
+    claims,
+    judge_claim,
+    label,
+    needs_torch,
+    texts_of_judges,
+)
+from metacount.teaching.texts import DATA
 
 V3_TABLES = 2 * 129_280 * 7168
 # MLA: q down and up, keys and values down and up, o, two norms; two norms of the block
@@ -334,13 +345,13 @@ def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str
 @daily(6)
 @pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge == "count"])
 def test_a_digit_more_or_less_is_wrong(id: str) -> None:
-    label = parse(ALL[id].claimed)
+    printed = label(ALL[id].claimed)
     exact = NUMBERS[id][1]
-    right = label.rounded(exact)
+    right = printed.rounded(exact)
     assert judge_claim(changed(id, claimed=right)).verdict == RIGHT
-    step = label.step or 1
+    step = printed.step or 1
     for off in (-step, step):
-        text = label.rounded(int(exact + off))
+        text = printed.rounded(int(exact + off))
         assert text != right
         judged = judge_claim(changed(id, claimed=text))
         assert (judged.verdict, judged.correct) == (WRONG, f"{exact:,}")
@@ -454,12 +465,12 @@ def test_a_longer_length_comes_second(lengths: tuple[int, int]) -> None:
 
 def test_the_data_says_no_verdict() -> None:
     known = {"id", "statement", "statement_zh", "model", "claimed", "judge", "options", "explain"}
-    for file in DATA.glob("*.json"):
-        for item in json.loads(file.read_text(encoding="utf-8")):
+    for topic in TOPICS:
+        for item in json.loads((Path(DATA) / f"{topic}.json").read_text(encoding="utf-8")):
             assert item.keys() <= known, item["id"]
-            assert item["judge"] in JUDGES
-    assert {file.stem for file in DATA.glob("*.json")} == set(TOPICS)
-    assert {claim.judge for claim in claims()} == set(JUDGES)
+    names = {file.stem for file in Path(DATA).glob("*.json")}
+    assert names == {*TOPICS, "judges", "words"}
+    assert {claim.judge for claim in claims()} == set(JUDGES) == set(texts_of_judges())
 
 
 def test_the_published_counts_are_shown() -> None:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from helpers.changed_claims import ALL, changed, verdict_on
-from helpers.release import daily, one_day_in, one_in
+from helpers.release import daily, one_in
 
 import metacount
-from metacount.claims import DATA, TOPICS, judge_claim
-from metacount.claims.facts import BRACES
-from metacount.claims.finding import VERDICTS, Verdict
-from metacount.claims.judges.counted import apart
-from metacount.claims.text import chinese, in_language, listed, say
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.spec.legend import MODEL_TERMS
 from metacount.spec.model import FIELDS
+from metacount.teaching.claims import TOPICS, VERDICTS, Verdict, judge_claim, texts_of_judges
+from metacount.teaching.texts import chinese
 from metacount.views.claims import LETTER, verdict_text, verdicts_text
 from metacount.views.layout import cells
 
-PACKAGE = Path(metacount.__file__).parent
+BRACES = re.compile(r"\{[^{}]*\}")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")
 NAME = re.compile(r"\{(\w+)\}")
 
@@ -184,16 +178,22 @@ def test_a_claim_is_told_in_both_languages(id: str, both: dict[str, dict[str, Ve
     assert {*LETTER.findall(zh.reason + zh.correct)} == {*LETTER.findall(en.reason + en.correct)}
 
 
-@pytest.mark.parametrize("id", ALL)
-def test_the_sentences_of_the_data_compute_the_same(id: str) -> None:
-    claim = ALL[id]
-    assert numbers(claim.statement) == numbers(claim.statement_zh)
-    for sentence in (*claim.explain, *claim.condition):
-        assert sorted(BRACES.findall(sentence.say)) == sorted(BRACES.findall(sentence.say_zh))
-        # typed digits are those of the English, which are checked beside their conditions
-        typed = (BRACES.sub("", text) for text in (sentence.say, sentence.say_zh))
-        assert numbers(next(typed)) == numbers(next(typed))
-        assert sentence.say_zh.endswith("。") and sentence.say.endswith(".")
+SENTENCES = [(claim.id, s) for claim in ALL.values() for s in (*claim.explain, *claim.condition)]
+SENTENCES += [(j, s) for j, texts in texts_of_judges().items() for t in texts.values() for s in t]
+WORDS = re.compile(r'"[^"]*"')
+
+
+def test_sentences_compute_the_same_in_both_languages() -> None:
+    """Between the braces stands the same but for the words; outside, the same digits."""
+    for id, sentence in SENTENCES:
+        texts = sentence.say, sentence.say_zh
+        put = ([WORDS.sub("", braces) for braces in BRACES.findall(text)] for text in texts)
+        assert sorted(next(put)) == sorted(next(put)), id
+        typed = (BRACES.sub("", text) for text in texts)
+        assert numbers(next(typed)) == numbers(next(typed)), id
+    for claim in ALL.values():
+        assert numbers(claim.statement) == numbers(claim.statement_zh)
+        assert all(s.say_zh.endswith("。") and s.say.endswith(".") for s in claim.explain)
 
 
 def test_a_mismatch_is_seen() -> None:
@@ -211,69 +211,10 @@ def test_a_mismatch_is_seen() -> None:
     assert "layer" in english_words(rendered(zh), quoted_of(zh))
 
 
-def literals(tree: ast.AST) -> Iterator[str]:
-    """Every text of a file but docstrings."""
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value
-
-
-def said(tree: ast.AST) -> Iterator[str]:
-    """The texts that are given to `say` as they stand."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
-            yield from branches(node.args[0])
-
-
-def branches(node: ast.expr) -> Iterator[str]:
-    if isinstance(node, ast.Constant):
-        yield str(node.value)
-    elif isinstance(node, ast.IfExp):
-        yield from branches(node.body)
-        yield from branches(node.orelse)
-
-
-def trees() -> list[ast.Module]:
-    files = [
-        *(PACKAGE / "claims").rglob("*.py"),
-        PACKAGE / "views" / "claims.py",
-        PACKAGE / "commands" / "claims.py",
-    ]
-    return [ast.parse(file.read_text("utf-8")) for file in files]
-
-
-def test_every_text_of_a_judge_has_its_chinese() -> None:
-    texts = [text for tree in trees() for text in said(tree)]
-    assert len(texts) > 150
-    assert [text for text in texts if text not in chinese() and "{{counts}}" not in text] == []
+def test_the_words_that_are_data_have_their_chinese() -> None:
     assert [t.meaning for t in MODEL_TERMS if t.meaning not in chinese()] == []
     assert [name for name in VERDICTS if name not in chinese()] == []
     assert [name for name in TOPICS if f"topic:{name}" not in chinese()] == []
-
-
-@one_day_in(3)
-def test_no_text_of_the_table_is_unused() -> None:
-    used = {text for tree in trees() for text in literals(tree)}
-    used |= {t.meaning for t in MODEL_TERMS} | {f"topic:{name}" for name in TOPICS}
-    for file in DATA.glob("*.json"):
-        used |= set(strings(json.loads(file.read_text("utf-8"))))
-    # parts by their names with spaces, and the words of `check` for a difference
-    used |= {text.replace("_", " ") for text in used}
-    used |= {line.rpartition(": ")[0] for id in ALL for line in verdict_on(id).computation}
-    assert [text for text in chinese() if text not in used and "statement" not in text] == []
-
-
-def strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        yield from value
-        for item in value.values():
-            yield from strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from strings(item)
 
 
 @daily(6)
@@ -283,20 +224,6 @@ def test_a_text_of_the_table_has_the_same_values(english: str) -> None:
     assert Counter(NAME.findall(english)) == Counter(NAME.findall(told))
     plain = (NAME.sub("", text) for text in (english, told))
     assert numbers(next(plain)) == numbers(next(plain))
-
-
-def test_texts_inside_texts() -> None:
-    told = say(
-        "{known}; {label} is {apart}.",
-        known=say("The exact count is {exact}", exact="7"),
-        label="9",
-        apart=apart(9, 7),
-    )
-    assert in_language(told, "en") == "The exact count is 7; 9 is 2 too many."
-    assert in_language(told, "zh") == "精确值为 7；9 多 2。"
-    assert in_language(listed(["a {b}", "c"], "; "), "zh") == "a {b}；c"
-    # a text that nobody has translated stays as it is
-    assert in_language(say("no such text {n}", n=3), "zh") == "no such text 3"
 
 
 @daily(3)

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from helpers.changed_claims import ALL, verdict_on
 from torch import Tensor
 
-from metacount.claims import judge_claim
-from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG
+from metacount.teaching.claims import CONDITIONAL, RIGHT, WRONG, judge_claim
 
 D, E, N = 5, 4, 3
 
@@ -406,7 +405,7 @@ def test_as_many_experts_get_a_gradient_as_are_chosen() -> None:
 def test_the_claims_that_run_modules_are_all_here() -> None:
     with open(__file__, encoding="utf-8") as file:
         text = file.read()
-    from metacount.claims import needs_torch
+    from metacount.teaching.claims import needs_torch
 
     running = [id for id, claim in ALL.items() if claim.judge not in ("gate_order",)]
     missing = [id for id in running if needs_torch(ALL[id]) and f'"{id}"' not in text]
@@ -414,15 +413,13 @@ def test_the_claims_that_run_modules_are_all_here() -> None:
 
 
 def test_other_modules_get_another_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from metacount.claims.judges.executed import equations, gates, positions
+    from metacount.teaching.judges import executed
 
-    made, activate, sinusoid = gates.made, equations.activate, positions.sinusoid
+    mixture, activate, sinusoid = executed.mixture, executed.activate, executed.sinusoid
     # experts whose input is weighted, activations of twice the value, waves a position late
-    monkeypatch.setattr(gates, "made", lambda scoring, k: made(scoring, k, weigh_input=True))
-    monkeypatch.setattr(equations, "activate", lambda x, *how: 2 * activate(x, *how))
-    monkeypatch.setattr(
-        positions, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style)
-    )
+    monkeypatch.setattr(executed, "mixture", lambda how, k: mixture(how, k, weigh_input=True))
+    monkeypatch.setattr(executed, "activate", lambda x, *how: 2 * activate(x, *how))
+    monkeypatch.setattr(executed, "sinusoid", lambda at, d, style: sinusoid(at + 1, d, style=style))
     for id in ("moe-output-sum", "swish-silu", "relu-max", "sinusoidal-formula"):
         judged = judge_claim(id)
         assert judged.verdict == WRONG
