@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metacount.commands import Result
-    from metacount.teaching.claims import Verdict
+    from metacount.teaching.claim import Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.teaching.claims import TOPICS, VERDICTS
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS
 
     parser.add_argument(
         "ids", metavar="ID", nargs="*", help="these statements, each with its whole computation"
@@ -41,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.teaching.claims import TOPICS, VERDICTS, claims, judge_claim, needs_torch
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
     from metacount.teaching.texts import in_language, say
 
     if args.lang is not None:

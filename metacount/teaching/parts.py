@@ -14,16 +14,19 @@ from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
 from metacount.spec import legend
 from metacount.spec.rules import beyond_branches
+from metacount.teaching.claim import VERDICTS
+from metacount.teaching.texts import FUNCTIONS, Known, evaluated
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import sympy
 
     from metacount.catalog import CatalogEntry
     from metacount.spec import ModelSpec
-    from metacount.teaching.claims import Claim
+    from metacount.teaching.claim import Claim, Finding
+    from metacount.teaching.texts import Text
 
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
@@ -272,3 +275,37 @@ def computation(spec: ModelSpec, part: str) -> str:
     text = in_letters(letters(spec, part))
     steps = [text, in_numbers(text, spec), exact(value(spec, part))]
     return " = ".join(dict.fromkeys(steps))
+
+
+class About(Known):
+    """What the names in a claim's texts stand for.
+
+    The verdict; sizes, fields and parts of the claim's model, or of another one; `stated`, the
+    claim's formula at the sizes of a model; and what the judge computed.
+    """
+
+    def __init__(
+        self, claim: Claim, finding: Finding | None, lang: str, texts: Mapping[str, Text]
+    ) -> None:
+        values: dict[str, object] = {"claimed": claim.claimed}
+        if claim.model is not None:
+            values |= spec_of(claim).to_dict() | {"name": model_of(claim).name}
+        if finding is not None:
+            values |= {verdict: verdict == finding.verdict for verdict in VERDICTS}
+            values |= finding.values
+        super().__init__(values, lang, texts)
+        self.claim = claim
+
+    def call(self, name: str, arguments: Sequence[object]) -> object:
+        """Compute a part or look up a size, of the claim's model or of that with an id."""
+        if name in FUNCTIONS:
+            return super().call(name, arguments)
+        spec = catalog.entry(str(arguments[0])).spec() if arguments else spec_of(self.claim)
+        if name == "stated":
+            return evaluated(self.claim.options["formula"], spec.to_dict())
+        return value(spec, name) if name in PARTS else getattr(spec, name)
+
+
+def named(claim: Claim) -> Known:
+    """Return the sizes and parts of a claim's model under their names."""
+    return About(claim, None, "en", {})

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.teaching.claims import Verdict
+    from metacount.teaching.claim import Verdict
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
@@ -22,7 +22,7 @@ INDENT = "  "
 
 def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
     """Write every statement with its verdict and the reason, by topic; then how many of each."""
-    from metacount.teaching.claims import VERDICTS
+    from metacount.teaching.claim import VERDICTS
     from metacount.teaching.texts import in_language, listed, say
 
     width = min(columns(), WIDEST_TEXT)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypedDict, Unpack
 
-    from metacount.teaching.claims import Claim
+    from metacount.teaching.claim import Claim
 
     class Said(TypedDict, total=False):
         """What argparse is told of an option."""
@@ -156,7 +156,7 @@ def _claims() -> tuple[Claim, ...]:
 
 
 def _verdicts() -> Iterable[str]:
-    from metacount.teaching.claims import VERDICTS
+    from metacount.teaching.claim import VERDICTS
 
     return VERDICTS
 

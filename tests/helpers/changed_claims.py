@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from metacount.teaching.claims import Claim, Verdict, claims, judge_claim
+from metacount.teaching.claim import Claim, Verdict
+from metacount.teaching.claims import claims, judge_claim
 
 ALL = {claim.id: claim for claim in claims()}
 

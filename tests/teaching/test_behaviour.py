@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from helpers.changed_claims import ALL, verdict_on
 from torch import Tensor
 
-from metacount.teaching.claims import CONDITIONAL, RIGHT, WRONG, judge_claim
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
+from metacount.teaching.claims import judge_claim
 
 D, E, N = 5, 4, 3
 

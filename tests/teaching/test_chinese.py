@@ -15,7 +15,8 @@ from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.spec.legend import MODEL_TERMS
 from metacount.spec.model import FIELDS
-from metacount.teaching.claims import TOPICS, VERDICTS, Verdict, judge_claim, texts_of_judges
+from metacount.teaching.claim import VERDICTS, Verdict
+from metacount.teaching.claims import TOPICS, judge_claim, texts_of_judges
 from metacount.teaching.texts import chinese
 from metacount.views.claims import LETTER, verdict_text, verdicts_text
 from metacount.views.layout import cells

@@ -12,7 +12,8 @@ from helpers.release import daily, one_day_in
 
 from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.teaching.claims import TOPICS, claims, find_claim, label
+from metacount.teaching.claim import label
+from metacount.teaching.claims import TOPICS, claims, find_claim
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -13,7 +13,8 @@ from helpers.changed_claims import ALL, verdict_on, with_options
 from metacount import catalog
 from metacount.errors import SpecError
 from metacount.spec import legend
-from metacount.teaching.claims import CONDITIONAL, RIGHT, WRONG, judge_claim
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
+from metacount.teaching.claims import judge_claim
 from metacount.teaching.parts import PARTS
 from metacount.teaching.texts import evaluated
 

@@ -12,17 +12,9 @@ from helpers.release import daily, one_in
 
 from metacount import InputError
 from metacount.errors import SpecError
-from metacount.teaching.claims import (
-    RIGHT,
-    VERDICTS,
-    WRONG,
-    Claim,
-    Label,
-    judge_claim,
-    label,
-    named,
-    needs_torch,
-)
+from metacount.teaching.claim import RIGHT, VERDICTS, WRONG, Claim, Label, label
+from metacount.teaching.claims import judge_claim, needs_torch
+from metacount.teaching.parts import named
 from metacount.teaching.texts import computed
 
 BRACES = re.compile(r"\{[^{}]*\}")

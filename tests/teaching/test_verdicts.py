@@ -12,15 +12,12 @@ from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily
 
 from metacount.errors import SpecError
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, label
 from metacount.teaching.claims import (
-    CONDITIONAL,
     JUDGES,
-    RIGHT,
     TOPICS,
-    WRONG,
     claims,
     judge_claim,
-    label,
     needs_torch,
     texts_of_judges,
 )

@@ -18,7 +18,7 @@ from metacount import catalog
 from metacount.algebra.exact import value_at
 from metacount.algebra.writing import in_letters
 from metacount.errors import SpecError
-from metacount.formulas import model
+from metacount.formulas import model, sublayers
 from metacount.formulas.step import (
     backward_matmul_flops_by_role,
     check_alike,
@@ -32,9 +32,9 @@ from metacount.frozen import frozen
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
-from metacount.teaching.claims import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found, label
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found, label
 from metacount.teaching.judges.counted import apart, number
-from metacount.teaching.parts import computation, letters, model_of, spec_of, value
+from metacount.teaching.parts import computation, in_numbers, letters, model_of, spec_of, value
 from metacount.teaching.texts import computed, evaluated
 from metacount.textbook.closed_form import readable
 from metacount.textbook.training import (
@@ -259,6 +259,40 @@ def _farthest(counted: list[Beside]) -> list[dict[str, object]]:
     """Return the models at both ends of what the stated formula is off by, if it is off there."""
     ends = [pick(counted, key=lambda one: one.off) for pick in (min, max) if counted]
     return [end.row for n, end in enumerate(ends) if end.off and end not in ends[:n]]
+
+
+def dense_flops(claim: Claim) -> Finding:
+    """Judge whether a mixture with k = 1 takes the FLOPs of a dense layer as wide."""
+    spec = spec_of(claim)
+    moe = value(spec, "moe_flops")
+    d, m = spec.d_model, spec.d_ff_expert
+    dense = int(sublayers.ffn_matmul_flops(1, d, m, gated=spec.gated))
+    truth = letters(spec, "moe_flops").subs(legend.sympy_symbols(["top_k"])["top_k"], spec.top_k)
+    symbols = legend.sympy_symbols(["d_model", "d_ff_expert"])
+    said = sublayers.ffn_matmul_flops(
+        1, symbols["d_model"], symbols["d_ff_expert"], gated=spec.gated
+    )
+    difference, verdict = compared(truth, said)
+
+    def steps(formula: Dim) -> str:
+        return f"{in_letters(formula)} = {in_numbers(in_letters(formula), spec)}"
+
+    return Finding(
+        verdict=verdict,
+        values={
+            "moe": moe,
+            "dense": dense,
+            "more": moe - dense,
+            "ratio": Fraction(moe - dense, dense),
+            "d": str(d),
+            "m": str(m),
+            "k": str(spec.top_k),
+            "truth": in_letters(truth),
+            "moe_steps": steps(truth),
+            "dense_steps": steps(said),
+            "more_steps": steps(difference),
+        },
+    )
 
 
 def whole_formula(claim: Claim) -> Finding:

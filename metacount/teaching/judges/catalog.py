@@ -8,7 +8,7 @@ from metacount import catalog
 from metacount.formulas.model import params_by_role
 from metacount.formulas.sublayers import norm_params
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.claims import Claim, Finding, found, label
+from metacount.teaching.claim import Claim, Finding, found, label
 from metacount.teaching.parts import model_of, models, spec_of, value
 
 SHARES = ("ffn", "attention", "rest")

@@ -8,13 +8,12 @@ from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import feed_forward, model, sublayers
 from metacount.formulas.pieces import indexed_layers
-from metacount.spec import FIELDS, legend
-from metacount.teaching.claims import WRONG, Claim, Finding, found, label
+from metacount.spec import FIELDS
+from metacount.teaching.claim import WRONG, Claim, Finding, found, label
 from metacount.teaching.parts import (
     computation,
-    in_numbers,
-    letters,
     model_of,
+    named,
     spec_of,
     value,
     without_biases,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
-    from metacount.teaching.claims import Label
+    from metacount.teaching.claim import Label
 
     Row = dict[str, object]
 
@@ -72,8 +71,6 @@ def count(claim: Claim) -> Finding:
     what the statement gives as a reason has to hold too; with `checkpoint`, the published number of
     values in the checkpoint has to be the claimed one; where it is `values`, it is only said.
     """
-    from metacount.teaching.claims import named
-
     spec, stated, options = spec_of(claim), label(claim.claimed), claim.options
     part = options["part"]
     n = value(spec, part)
@@ -293,43 +290,6 @@ def token_cost(claim: Claim) -> Finding:
         other_macs=other_macs,
         other_flops=2 * other_macs,
         total=value(spec, "params"),
-    )
-
-
-def dense_flops(claim: Claim) -> Finding:
-    """Judge whether a mixture with k = 1 takes the FLOPs of a dense layer as wide."""
-    from metacount.algebra.writing import in_letters
-    from metacount.teaching.judges.algebra import compared
-
-    spec = spec_of(claim)
-    moe = value(spec, "moe_flops")
-    d, m = spec.d_model, spec.d_ff_expert
-    dense = int(sublayers.ffn_matmul_flops(1, d, m, gated=spec.gated))
-    truth = letters(spec, "moe_flops").subs(legend.sympy_symbols(["top_k"])["top_k"], spec.top_k)
-    symbols = legend.sympy_symbols(["d_model", "d_ff_expert"])
-    said = sublayers.ffn_matmul_flops(
-        1, symbols["d_model"], symbols["d_ff_expert"], gated=spec.gated
-    )
-    difference, verdict = compared(truth, said)
-
-    def steps(formula: Dim) -> str:
-        return f"{in_letters(formula)} = {in_numbers(in_letters(formula), spec)}"
-
-    return Finding(
-        verdict=verdict,
-        values={
-            "moe": moe,
-            "dense": dense,
-            "more": moe - dense,
-            "ratio": Fraction(moe - dense, dense),
-            "d": str(d),
-            "m": str(m),
-            "k": str(spec.top_k),
-            "truth": in_letters(truth),
-            "moe_steps": steps(truth),
-            "dense_steps": steps(said),
-            "more_steps": steps(difference),
-        },
     )
 
 

@@ -18,7 +18,7 @@ from metacount.modules.moe import Experts, Router, load_balancing_loss
 from metacount.modules.position import sinusoid
 from metacount.spec.ffn import FeedForward
 from metacount.spec.field import altered
-from metacount.teaching.claims import Claim, Finding, found
+from metacount.teaching.claim import Claim, Finding, found
 from metacount.teaching.experiments import (
     D_FF,
     D_MODEL,
