@@ -628,30 +628,28 @@ class Tape:
         )
         of_bias = COLUMNS if cut == COLUMNS else None
         biased = self.weight(f"{base}.bias", out, cut=of_bias) if bias else False
-        y = self.tensor(out, x.word, grad=x.grad or trained or biased, rows=x.rows)
-        self.record(
-            base,
-            y,
-            [(x, trained)],
-            rows=x.rows,
-            width=out * x.columns * (times if uses is None else uses),
-            factors=(x.grad, trained),
-            results=[y.store],
-        )
+        y = self.by_weight(x, base, out, trained, times=times if uses is None else uses)
+        y.grad = y.grad or biased
         if low is None:
             return y
         high = self._low_rank(low, f"{name}.{HIGH}", out)
         return self.add(y, high)
 
     def _low_rank(self, x: Tensor, name: str, out: Dim) -> Tensor:
-        trained = self.weight(name, out, x.columns, rows=x.word)
+        return self.by_weight(x, name, out, self.weight(name, out, x.columns, rows=x.word))
+
+    def by_weight(self, x: Tensor, name: str, out: Dim, trained: bool, *, times: Dim = 1) -> Tensor:
+        """Multiply x by a weight [out, columns of x] that is declared, and `trained` or not.
+
+        The backward needs x for the weight's gradient, and for x's the weight, which is stored.
+        """
         y = self.tensor(out, x.word, grad=x.grad or trained, rows=x.rows)
         return self.record(
             name,
             y,
             [(x, trained)],
             rows=x.rows,
-            width=out * x.columns,
+            width=out * x.columns * times,
             factors=(x.grad, trained),
             results=[y.store],
         )
