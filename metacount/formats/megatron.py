@@ -47,13 +47,13 @@ VALUES: Json = {
     "--moe-router-num-groups": None,
     "--moe-router-group-topk": None,
 }
-FLAGS = (
+FLAGS = words(
     "--group-query-attention --use-rotary-position-embeddings --no-position-embedding "
     "--use-rope-scaling --swiglu --squared-relu --quick-geglu --openai-gelu "
     "--no-bias-gelu-fusion --disable-bias-linear --add-qkv-bias --qk-layernorm "
     "--untie-embeddings-and-output-weights --apply-layernorm-1p --rotary-interleaved "
     "--moe-router-pre-softmax --moe-router-enable-expert-bias --moe-shared-expert-gate"
-).split()
+)
 # Other names of the same.
 ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
 NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
@@ -425,7 +425,7 @@ def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
             if data.setdefault(name, value) != value:
                 raise SpecError(name, f"is given as {data[name]} too", value, "give one")
         elif not runs_only(name):
-            known = (*VALUES, *FLAGS, *ALIASES)
+            known = (*VALUES, *sorted(FLAGS), *ALIASES)
             raise InputError(
                 f"{where}: {shown(name)} is not an argument that is understood here, "
                 f"and it may change the model; "
