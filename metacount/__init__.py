@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
-    from metacount.claims import judge_claim
     from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
     from metacount.measure.operators import price
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
+    from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
@@ -72,7 +72,7 @@ _HOMES = {
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
-    "judge_claim": "claims",
+    "judge_claim": "teaching.claims",
     "page": "views.page.document",
     "plot": "views.pictures.quantities",
     "Count": "textbook.count",
