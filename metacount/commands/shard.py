@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         metavar="FILE",
-        help="how modules are cut, as JSON; `transformers` for the module and plans of a "
-        "config in transformers; without it, ours",
+        help="how modules are cut, as JSON; without it, ours",
     )
     parser.add_argument(
         "--fits",

@@ -17,15 +17,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
-    from metacount.resolve import Given, Model
+    from metacount.resolve import Given
     from metacount.sharding.result import Kind
     from metacount.spec import ModelSpec
-
-THEIRS = "transformers"  # in place of a plan's file
-NOT_RUN = (
-    "placed by transformers' plan, not run: neither what ranks send, nor a KV cache or a state, "
-    "nor what a backward keeps is counted"
-)
 
 
 def shard(
@@ -54,37 +48,15 @@ def shard(
     spec = known.spec
     whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
     job = job_of(spec, whole, Asked(**how), train=train)
-    source = "formula" if formula else _engine()
-    notes = missing(spec, job, formula=formula, ours=plan != THEIRS)
-    if plan == THEIRS:
-        kinds = _theirs(known, job, formula)
-        source, notes = f"{source}, by transformers' plan", [*notes, NOT_RUN]
-    else:
-        kinds = _kinds(spec, job, plan_of(spec, plan), formula)
     return Sharded(
         model=known.id,
         name=known.name,
         job=job,
-        kinds=tuple(kinds),
+        kinds=tuple(_kinds(spec, job, plan_of(spec, plan), formula)),
         params=_params(spec),
-        missing=tuple(notes),
-        source=source,
+        missing=tuple(missing(spec, job, formula=formula)),
+        source="formula" if formula else _engine(),
     )
-
-
-def _theirs(model: Model, job: Job, formula: bool) -> list[Kind]:
-    if model.source is None or formula:
-        raise InputError(
-            f"--plan {THEIRS} places the module of a config: give type:NAME, a "
-            "config.json or a repository, and leave out --formula"
-        )
-    import warnings
-
-    from metacount.sharding.of_transformers import placed_kinds
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's advice is for those who train
-        return placed_kinds(model.source.config, job)
 
 
 def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
@@ -124,9 +96,9 @@ def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
     return default_plan(spec) if plan is None else plan
 
 
-def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> list[str]:
+def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     """List what is not in the figures, or was not run, one sentence each."""
-    found = _of_training(spec, job, formula, ours) if job.train else []
+    found = _of_training(spec, job, formula) if job.train else []
     found += left_out(spec)
     found += () if job.train else said_of_states(spec, job.dtype)
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
@@ -178,12 +150,12 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool, ours: bool = True) -> l
     return found
 
 
-def _of_training(spec: ModelSpec, job: Job, formula: bool, ours: bool) -> list[str]:
+def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
     """List what is not in the figures of what a step keeps, and how they are meant."""
     found = []
     if formula and (why := without_formula(spec, job)):
         found.append(f"not counted: what the backward keeps of the forward: {why}")
-    elif ours and set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
+    elif set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
         found.append(
             f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
             "plain operators; a fused kernel may keep other tensors"

@@ -59,28 +59,6 @@ def bias_unstretched(chosen: type) -> Iterator[None]:
         setattr(base, STRETCH, stretch)
 
 
-def distribute(model: Any, config: Any, meshes: Any, between: Callable[[], None]) -> None:
-    """Place a model by transformers' own plans: tensor and expert parallelism, then FSDP2.
-
-    As its `maybe_distribute_model` does, but that `between` is called before FSDP2.
-    """
-    from transformers.distributed.expert_parallel import apply_expert_parallelism
-    from transformers.distributed.fsdp import apply_fully_sharded_data_parallelism
-    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
-
-    model.config.distributed_config = config
-    tensor, experts, spread = model._resolve_parallel_plans(config)
-    if config.tp_size > 1:
-        apply_tensor_parallelism(model, meshes.get_mesh("tp"), tensor)
-    if config.ep_size > 1:
-        apply_expert_parallelism(
-            model, meshes.get_mesh("ep"), meshes.get_mesh("tp"), experts, config.ep_implementation
-        )
-    between()
-    if config.dp_size > 1:
-        apply_fully_sharded_data_parallelism(model, meshes, spread, experts)
-
-
 def run_prediction(modules: Any, hidden: Tensor, tokens: Tensor) -> list[Tensor]:
     """Run transformers' prediction modules one after the other; return the logits of each."""
     import torch

@@ -22,12 +22,10 @@ def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) ->
 
 
 def alike(
-    held_at: Callable[[int], list[Held]], job: Job, tensor: list[int], *, by_rows: bool = False
+    held_at: Callable[[int], list[Held]], job: Job, tensor: list[int]
 ) -> list[list[int]]:
     """Group the ranks of the first stage that hold equal parts;
     `held_at` says what one of them holds.
-
-    `by_rows`: experts are always spread by their first axis.
     """
     mesh = job.mesh
     if not job.train or not job.zero:
@@ -36,7 +34,7 @@ def alike(
     for index in tensor:
         for each in held_at(index):
             if each.expert:
-                axis = 0 if by_rows else spread_axis(each.cut, mesh.expert_shard)
+                axis = spread_axis(each.cut, mesh.expert_shard)
                 copy.update(breaks([each.cut[axis]], mesh.expert_shard))
             else:
                 shard.update(breaks([each.cut[0]], mesh.shard))
