@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.sharding.devices import devices
-    from metacount.sharding.fit import fit
+    from metacount.sharding.fit import devices, fit
 
     if args.serve and args.train:
         raise InputError("--serve and --train exclude each other; leave one of them out")

@@ -9,9 +9,9 @@ from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
-from metacount.sharding.asked import SCHEDULES, Asked
 from metacount.sharding.by_formula import STATES
-from metacount.sharding.links import PER_MACHINE
+from metacount.sharding.mesh import PER_MACHINE
+from metacount.sharding.shard import SCHEDULES, Asked
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from metacount.errors import InputError
+from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
-from metacount.sharding.asked import Asked, job_of
 from metacount.sharding.by_formula import counted_kinds, without_formula
-from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
-from metacount.sharding.shard import missing
+from metacount.sharding.shard import Asked, job_of, missing
 from metacount.spec.legend import by_name
 from metacount.units import gib
 
@@ -24,6 +22,42 @@ if TYPE_CHECKING:
     from metacount.resolve import Given, Model
     from metacount.sharding.result import Job, Sharded
     from metacount.spec import ModelSpec
+
+
+@frozen
+class Device:
+    """An accelerator: its memory in bytes (a maker's GB taken as 10^9) and who says so."""
+
+    id: str
+    name: str
+    bytes: int
+    source: str
+
+
+def devices() -> dict[str, Device]:
+    """Read every device that is known, by its id.
+
+    >>> devices()["h200"].bytes
+    141000000000
+    """
+    import json
+    import os
+
+    path = os.path.join(os.path.dirname(__file__), "devices.json")
+    with open(path, encoding="utf-8") as file:
+        return {row["id"]: Device(**row) for row in json.load(file)}
+
+
+def devices_named(text: str) -> list[Device]:
+    """Find the devices of a list such as `h100-80gb,h200`."""
+    known, found = devices(), []
+    for name in (part.strip().lower() for part in text.split(",")):
+        if name not in known:
+            close = nearest(name, known, f"choose among {', '.join(known)}")
+            raise InputError(f"--gpu '{shown(name)}' is unknown; {close}")
+        found.append(known[name])
+    return found
+
 
 MOST_RANKS = 16_384  # that the search goes to, in powers of two
 TENSOR = (1, 2, 4, 8)  # degrees that stay in one machine of eight

@@ -17,8 +17,7 @@ from helpers.sharding_told import job
 
 import metacount
 from metacount.cli import main
-from metacount.sharding.devices import devices
-from metacount.sharding.fit import command
+from metacount.sharding.fit import command, devices
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.result import Job
 

@@ -12,7 +12,7 @@ import torch
 from metacount.claims.finding import RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.executed.small import ROUNDING, WITNESS, normal, small, unequal
 from metacount.claims.text import Words, say
-from metacount.measure.ours.params import measure_params
+from metacount.measure.ours import measure_params
 from metacount.modules import apply_rope
 from metacount.modules.build import build
 from metacount.modules.position import sinusoid
