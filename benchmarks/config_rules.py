@@ -139,15 +139,14 @@ def plain(value: Any) -> Any:
 
 
 def records() -> list[dict[str, Any]]:
-    """All of it, from the installed transformers; the first says which."""
+    """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
     from metacount.huggingface.config.families import mapped_types, row_of
-    from metacount.huggingface.module.classes import config_class, version
+    from metacount.huggingface.module.classes import config_class, config_names, version
 
-    found: list[dict[str, Any]] = [
-        {"made_by": "benchmarks/config_rules.py", "transformers": version()}
-    ]
+    first = {"made_by": "benchmarks/config_rules.py", "transformers": version()}
+    found: list[dict[str, Any]] = [{**first, "known": sorted(config_names())}]
     for model_type in mapped_types():
         theirs = config_class(model_type)
         own = kinds(theirs)

@@ -23,7 +23,7 @@ import peer_training_results
 
 import metacount
 from metacount.audit.report import audit
-from metacount.bench.results import files
+from metacount.bench.saved import latest_run, read
 from metacount.cli import main as metacount_main
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.to_spec import mapped_types
@@ -83,7 +83,7 @@ VARIANTS = {
 
 def ffn() -> str:
     """Qwen3-0.6B's sizes, 256 tokens, caches warm."""
-    latest = files.latest_run(files.read(str(RESULTS / "ffn.jsonl")))
+    latest = latest_run(read(str(RESULTS / "ffn.jsonl")))
     where = ("qwen3-0.6b", {"tokens": 256}, "hot", "fp32", 2)
     found = {
         row["variant"]: row
@@ -120,7 +120,7 @@ def ffn_gpu() -> str:
     where = ("llama-7b", "bf16", "hot", "graph", "forward", "ok")
     names = ("model", "dtype", "state", "launch", "direction", "status")
     runs: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in files.read(str(RESULTS / "gpu-ffn.jsonl")):
+    for row in read(str(RESULTS / "gpu-ffn.jsonl")):
         if tuple(row[n] for n in names) == where:
             run = runs.setdefault(row["date"], {})
             run.setdefault(row["workload"]["tokens"], {})[row["variant"]] = row

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metacount.bench.results.files import FORMAT
+from metacount.bench.saved import FORMAT
 
 if TYPE_CHECKING:
     from metacount.files import Json

@@ -13,9 +13,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from metacount.bench.case import Case
     from metacount.bench.grid import Asked
-    from metacount.bench.layers.case import Case
-    from metacount.bench.prepare import Plan
+    from metacount.bench.run import Plan
     from metacount.bench.session import Session
     from metacount.commands import Result
     from metacount.files import Json
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> Result:
     import torch
 
-    from metacount.bench import grid
-    from metacount.bench.results import files as results
+    from metacount.bench import grid, saved
     from metacount.output_file import check_writable
 
     looking = args.list or args.dry_run
@@ -41,8 +40,8 @@ def run(args: argparse.Namespace) -> Result:
     plan = _plan(args, device)
     if args.dry_run:
         return _dry_run(args, cases, plan)
-    old = None if args.compare is None else results.latest_run(results.read(args.compare))
-    file = None if args.save is None else args.save or results.default_file(args.topic)
+    old = None if args.compare is None else saved.latest_run(saved.read(args.compare))
+    file = None if args.save is None else args.save or saved.default_file(args.topic)
     if file is not None:
         check_writable("--save", file)
     from metacount.bench.session import Session
@@ -82,7 +81,7 @@ def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str,
         yield piece
         sys.stdout.flush()
     if old is not None:
-        from metacount.bench.results.comparison import compare
+        from metacount.bench.saved import compare
         from metacount.views.benchmarks.compare import compare_text
 
         yield compare_text(compare(session.lines, old))
@@ -112,7 +111,7 @@ def _asked(args: argparse.Namespace) -> Asked:
 def _plan(args: argparse.Namespace, device: str) -> Plan:
     import torch
 
-    from metacount.bench.prepare import Plan
+    from metacount.bench.run import Plan
 
     with_index = device == "cuda" and torch.cuda.is_available()
     return Plan(
@@ -164,8 +163,7 @@ def _check_variants(asked: Sequence[str] | None, known: Sequence[str]) -> None:
 
 
 def _dry_run(args: argparse.Namespace, cases: Sequence[Case], plan: Plan) -> tuple[str, int]:
-    from metacount.bench.estimate import plan_of
-    from metacount.bench.session import beforehand
+    from metacount.bench.session import beforehand, plan_of
     from metacount.views.benchmarks.plan import plan_data, plan_text
 
     rates = beforehand(plan)

@@ -166,16 +166,7 @@ def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
     trained = t.is_trained("embed_tokens.weight")
     width = vocab_size * x.columns
     t.products.append(Product(role="head", name="tied head", width=width, per=x.word))
-    y = t.tensor(vocab_size, x.word, grad=x.grad or trained)
-    t.record(
-        "tied head",
-        y,
-        [(x, trained)],
-        rows=x.rows,
-        width=width,
-        factors=(x.grad, trained),
-        results=[y.store],
-    )
+    y = t.by_weight(x, "tied head", vocab_size, trained)
     return t.gather_parts(y, padded, backward=False)
 
 

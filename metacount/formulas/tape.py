@@ -133,26 +133,6 @@ class Product:
         return 2 * run[self.per] * self.times * self.width
 
 
-def matrix(
-    name: str,
-    role: str,
-    shape: tuple[Dim, Dim],
-    rows: str,
-    *,
-    bias: bool = False,
-    split: tuple[tuple[str, Dim], ...] = (),
-) -> tuple[Weight, ...]:
-    """Build the weight of a linear layer, [outputs, inputs], and with `bias` its bias, [outputs].
-
-    >>> [weight.name for weight in matrix("up_proj", "ffn", (11008, 4096), TOKENS, bias=True)]
-    ['up_proj.weight', 'up_proj.bias']
-    """
-    weight = Weight(role=role, name=f"{name}.weight", shape=shape, rows=rows, split=split)
-    if not bias:
-        return (weight,)
-    return weight, Weight(role=role, name=f"{name}.bias", shape=shape[:1])
-
-
 def by_role(
     terms: Iterable[Weight | Product], of: Callable[[Any], Dim], roles: Iterable[str] = ()
 ) -> dict[str, Dim]:
@@ -440,7 +420,7 @@ class Op:
         factors: int = 0,
         backward: Dim | None = None,
         results: list[Store] | None = None,
-        needs: bool = False,
+        needs: bool,
         moves: tuple[Move, ...] = (),
     ) -> None:
         self.role, self.name, self.out, self.saves = role, name, out, saves
@@ -648,30 +628,28 @@ class Tape:
         )
         of_bias = COLUMNS if cut == COLUMNS else None
         biased = self.weight(f"{base}.bias", out, cut=of_bias) if bias else False
-        y = self.tensor(out, x.word, grad=x.grad or trained or biased, rows=x.rows)
-        self.record(
-            base,
-            y,
-            [(x, trained)],
-            rows=x.rows,
-            width=out * x.columns * (times if uses is None else uses),
-            factors=(x.grad, trained),
-            results=[y.store],
-        )
+        y = self.by_weight(x, base, out, trained, times=times if uses is None else uses)
+        y.grad = y.grad or biased
         if low is None:
             return y
         high = self._low_rank(low, f"{name}.{HIGH}", out)
         return self.add(y, high)
 
     def _low_rank(self, x: Tensor, name: str, out: Dim) -> Tensor:
-        trained = self.weight(name, out, x.columns, rows=x.word)
+        return self.by_weight(x, name, out, self.weight(name, out, x.columns, rows=x.word))
+
+    def by_weight(self, x: Tensor, name: str, out: Dim, trained: bool, *, times: Dim = 1) -> Tensor:
+        """Multiply x by a weight [out, columns of x] that is declared, and `trained` or not.
+
+        The backward needs x for the weight's gradient, and for x's the weight, which is stored.
+        """
         y = self.tensor(out, x.word, grad=x.grad or trained, rows=x.rows)
         return self.record(
             name,
             y,
             [(x, trained)],
             rows=x.rows,
-            width=out * x.columns,
+            width=out * x.columns * times,
             factors=(x.grad, trained),
             results=[y.store],
         )
@@ -791,9 +769,8 @@ class Tape:
         if affine:
             trained = self.weight(f"{name}.weight", width)
             biased = norms.bias and self.weight(f"{name}.bias", width)
-            offset = norms.unit_offset and norms.kind != "layernorm"
             saves: list[tuple[Tensor | Store, bool]] = [(y, trained)]
-            if offset:
+            if norms.unit_offset:
                 saves.append((self.constant(width), x.grad))
             y = self.record("weigh", self.like(y, grad=x.grad or trained), saves)
             if biased:

@@ -29,7 +29,6 @@ from metacount.formulas.tape import (
     Tape,
     Tensor,
     Weight,
-    params_of,
     product,
 )
 from metacount.frozen import frozen
@@ -313,18 +312,6 @@ def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str
     for weight in trained_tensors(spec).all:
         found[weight.role] += bytes_per_value * weight.params
     return found
-
-
-def master_bytes(spec: ModelSpec) -> Dim:
-    """Count the float32 copies of the parameters that an optimizer updates: 4·P.
-
-    Source: Micikevicius et al. 2017, arXiv:1710.03740, sec. 3.1.
-
-    >>> from metacount.catalog import entry
-    >>> master_bytes(entry("llama-7b").spec())
-    26953662464
-    """
-    return MASTER * params_of(trained_tensors(spec).all)
 
 
 @frozen

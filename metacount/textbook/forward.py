@@ -2,7 +2,7 @@
 
 >>> from metacount.catalog import entry
 >>> from metacount.spec import Workload
->>> parts = forward_parts(entry("llama-7b").spec(), Workload())
+>>> parts = forward_table(entry("llama-7b").spec(), Workload()).parts
 >>> [(part.name, part.times) for part in parts]
 [('before the blocks', 1), ('layers 0-31', 32), ('after the blocks', 1)]
 >>> step = next(step for step in parts[1].steps if step.name == "self_attn.q_proj")
@@ -133,11 +133,6 @@ def forward_table(spec: ModelSpec, workload: Workload, *, attention: str = EAGER
     )
     parts = _Parts(letters, spec, sizes, numbers).found
     return ForwardTable(workload=workload, attention=attention, parts=tuple(parts), numbers=numbers)
-
-
-def forward_parts(spec: ModelSpec, workload: Workload) -> tuple[ForwardPart, ...]:
-    """Return the parts of `forward_table`."""
-    return forward_table(spec, workload).parts
 
 
 class _Parts:

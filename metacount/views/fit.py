@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.sharding.fit import MOST
+from metacount.sharding.fit import MOST, assumed
 from metacount.views.layout import bold, columns, paragraph, table, wrapped
-from metacount.views.shard import work_said
+from metacount.views.shard import fits_said, work_said
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.resolve import Model
+    from metacount.sharding.devices import Device
     from metacount.sharding.fit import Fit
     from metacount.sharding.result import Job
 
@@ -25,27 +26,46 @@ def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train:
     done = next((each.job for each in found if each.job is not None), None)
     lines = [bold(f"{model.name}  ({model.id})")]
     if done is not None:
-        said = f"the smallest mesh for {work_said(done, batch=False)}; by formula"
-        lines += wrapped(said, width)
+        of = "the smallest mesh"
+        if any(each.asked for each in found):
+            of = "the mesh of so many devices that cuts least, of those that fit,"
+        lines += wrapped(f"{of} for {work_said(done, batch=False)}; by formula", width)
+        lines += paragraph("assumed", assumed(done), width)
     lines += ["", *table(HEADS, [_row(each) for each in found], "<>>>>>"), ""]
     longest = max(len(each.device.id) for each in found)
     for each in found:
         label = f"{each.device.id:<{longest}}"
         why = f"cannot tell: {each.unknown}" if each.unknown else "no mesh that was tried holds it"
+        if each.closest is not None and each.job is not None:
+            why = f"no mesh that was tried holds it; the closest is {each.job.mesh}"
         lines += paragraph(label, each.command or why, width)
+        lines += [] if each.closest is None else fits_said(each.closest, width)
     lines.append("")
-    if done is not None:
+    if done is not None and any(each.mesh is not None for each in found):
         lines += _columns_said(found, done, width)
     for each in found:
-        lines += paragraph("memory", f"{each.device.source} (GB = 10^9 bytes)", width)
+        lines += paragraph("memory", _source(each.device), width)
+    if any(each.device.usable_bytes is None for each in found):
+        said = "a process gets some hundred MiB less than the driver reports (H200: 615 MiB)"
+        lines += paragraph("note", said, width)
     for note in notes:
         lines += paragraph("note", note, width)
     return "\n".join(lines) + "\n"
 
 
+def _source(device: Device) -> str:
+    """Say who says how much memory a device has, and what it is compared with."""
+    if device.by_maker:
+        return f"{device.id}: {device.source}, as its maker says (GB = 10^9 bytes)"
+    said = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"
+    if device.usable_bytes is None:
+        return said
+    return f"{said}; of these CUDA gives a process {units.exact(device.usable_bytes)} bytes"
+
+
 def _columns_said(found: Sequence[Fit], job: Job, width: int) -> list[str]:
     """Say what the two last columns are, and what limits them beside memory."""
-    fitting = [each for each in found if each.job is not None]
+    fitting = [each for each in found if each.mesh is not None]
     lengths, sequences = {each.seq_len for each in fitting}, {each.batch_size for each in fitting}
     batches = {each.job.batch_size for each in fitting if each.job is not None}
     batch = f"with batch {min(batches)}" if len(batches) == 1 else "with its command's batch"
@@ -64,7 +84,7 @@ def _columns_said(found: Sequence[Fit], job: Job, width: int) -> list[str]:
 
 
 def _row(each: Fit) -> tuple[str, ...]:
-    memory = units.gib(each.device.bytes)
+    memory = units.gib(each.device.room)
     if each.mesh is None or each.largest is None:
         return (each.device.id, memory, "none", "", "", "")
     more = [DASH if n is None else units.exact(n) for n in (each.batch_size, each.seq_len)]

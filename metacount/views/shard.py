@@ -53,7 +53,7 @@ def shard_text(
     if links := _between(found):
         lines += [*links, ""]
     if fits is not None:
-        lines += [*_fits(fits, width), ""]
+        lines += [*fits_said(fits, width), ""]
     for note in found.missing:
         lines += paragraph("note", note, width)
     lines += paragraph("units", "GiB = 2^30 bytes; every digit with --json", width)
@@ -182,7 +182,8 @@ def _legend(kind: Kind) -> list[str]:
     return lines
 
 
-def _fits(fits: Verdict, width: int) -> list[str]:
+def fits_said(fits: Verdict, width: int) -> list[str]:
+    """Say whether the largest rank fits; if not, what would."""
     room, total = units.gib(fits.room), units.gib(fits.total_bytes)
     largest = max(fits.parts, key=lambda name: fits.parts[name])
     what = f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"

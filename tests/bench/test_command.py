@@ -12,9 +12,8 @@ import torch
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily
 
-from metacount.bench import ceiling, grid
-from metacount.bench.layers import ffn
-from metacount.bench.results.rows import Ceiling
+from metacount.bench import ceiling, ffn, grid
+from metacount.bench.rows import Ceiling
 from metacount.cli import main
 
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10)

@@ -12,18 +12,21 @@ from helpers.bench_layers import DENSE, LATENT, SPARSE, spec
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor
 
+from metacount.bench import attention, ffn, mla, moe, norm
+from metacount.bench.case import Case
 from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
-from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch
-from metacount.bench.clocks.statistics import median
-from metacount.bench.clocks.stopwatch import flusher
 from metacount.bench.device import describe, environment, flush_bytes
-from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
-from metacount.bench.layers.case import Case
 from metacount.bench.observe import TOLERANCE
-from metacount.bench.prepare import Plan
-from metacount.bench.results.rows import Ceiling
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling
+from metacount.bench.run import Plan, run_case
+from metacount.bench.statistics import median
+from metacount.bench.stopwatch import (
+    CaptureRoom,
+    EagerStopwatch,
+    GraphStopwatch,
+    flusher,
+    waits_for_host,
+)
 from metacount.bench.work import Positions
 
 pytestmark = [
@@ -155,9 +158,9 @@ def dense(dtype: str) -> list[Case]:
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [
         ffn.case("tiny", sizes, 64, dtype, extras),
-        *(attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS) for at in (prefill, decode)),
         *(
-            attention_core.case("tiny", sizes, at, dtype, attention.GPU_WAYS)
+            attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS, core=core)
+            for core in (False, True)
             for at in (prefill, decode)
         ),
         norm.case("tiny", sizes, 64, dtype),

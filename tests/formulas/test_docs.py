@@ -32,10 +32,6 @@ OF_SIZES = {
     "pieces": "lettered_layers|windowed_layers|layers_by_law",
     "feed_forward": "gated_d_ff",
     "mixers.convolution": "convolved_positions",
-    **{
-        f"mixers.{name}": r"\w+_scan_flops"
-        for name in ("delta", "gates", "lightning", "mlstm", "state_space")
-    },
 }
 
 

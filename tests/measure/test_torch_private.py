@@ -18,7 +18,7 @@ from metacount.measure import torch_private as private
 from metacount.measure import transformers_private as theirs
 
 PACKAGE = Path(metacount.__file__).parent
-FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
+FILES = {"measure/torch_private.py", "measure/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
 KNOWN = {"_replace", "_exit", "__name__"}
 

@@ -11,13 +11,17 @@ from metacount.huggingface.config.experts import (
     EXPERT_WIDTH,
     dense_first,
     experts,
+    prediction,
+    shared_experts,
 )
 from metacount.huggingface.config.families.older import named, plain_ffn, rotated
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
+    D_FF,
     ROPE,
+    activation,
     always,
     bias,
     biases,
@@ -25,6 +29,7 @@ from metacount.huggingface.config.parts import (
     layer_norm,
     rms_norm,
     rope,
+    windows_from,
 )
 from metacount.huggingface.config.rope import rotation
 from metacount.huggingface.config.row import Family
@@ -158,18 +163,27 @@ def chatglm_block(keys: Keys, fields: Json) -> Json:
     }
 
 
+def exaone_heads(keys: Keys, fields: Json) -> Json:
+    """Read key/value heads and a width of heads, as many and as wide as queries where null."""
+    n_kv_heads, head_dim = keys.optional_size("num_key_value_heads"), keys.optional_size("head_dim")
+    return {
+        "n_kv_heads": n_kv_heads or fields["n_heads"],
+        "head_dim": head_dim or fields["head_dim"],
+    }
+
+
 def phi_groups(keys: Keys, fields: Json) -> Json:
     """Read key/value heads, as many as queries where it is null."""
     groups = keys.optional_size("n_head_kv")
     return {"n_kv_heads": fields["n_heads"] if groups is None else groups}
 
 
+SIZES: Json = dict.fromkeys(
+    ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"]
+)
 HEADS: Json = {
-    "vocab_size": None,
-    "hidden_size": None,
-    "intermediate_size": None,
+    **SIZES,
     "num_hidden_layers": None,
-    "num_attention_heads": None,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
@@ -216,6 +230,67 @@ REMOTE = {
         scoring_func="softmax",
         norm_topk_prob=False,
     ),
+    # EXAONE 3, arXiv:2408.03541
+    "exaone": remote(
+        "Exaone",
+        named("hidden_size", "num_layers", "num_attention_heads"),
+        exaone_heads,
+        D_FF,
+        activation(gated=True, key="activation_function"),
+        rms_norm("layer_norm_epsilon"),
+        ROPE,
+        aliases={"num_hidden_layers": "num_layers"},
+        **SIZES,
+        num_layers=None,
+        num_key_value_heads=None,
+        head_dim=None,
+        activation_function="silu",
+        layer_norm_epsilon=1e-5,
+        rope_theta=10000.0,
+    ),
+    # arXiv:2505.07608: Qwen2's block, and a prediction module in the checkpoint
+    "mimo": remote(
+        "MiMo",
+        *BLOCK,
+        bias("attention_bias", o=False),
+        windows_from(),
+        ROPE,
+        prediction(),
+        **GROUPED,
+        head_dim=None,
+        attention_bias=True,
+        sliding_window=None,
+        use_sliding_window=False,
+        max_window_layers=28,
+        num_nextn_predict_layers=0,
+    ),
+    # Ling, arXiv:2503.05139
+    "bailing_moe": remote(
+        "BailingMoe",
+        fixed(use_sliding_window=False, norm_head=False),
+        *BLOCK,
+        bias("use_qkv_bias", o="use_bias", ffn="use_bias"),
+        ROPE,
+        experts(
+            "num_experts",
+            "softmax",
+            EXPERT_WIDTH,
+            shared_experts("num_shared_experts"),
+            renorm=True,
+            layout=dense_first,
+        ),
+        ignored="sliding_window max_window_layers",
+        **GROUPED,
+        head_dim=None,
+        use_bias=False,
+        use_qkv_bias=False,
+        num_experts=None,
+        num_shared_experts=0,
+        num_experts_per_tok=None,
+        moe_intermediate_size=None,
+        first_k_dense_replace=0,
+        norm_topk_prob=True,
+    ),
     # arXiv:2309.16609
     "qwen": remote(
         {"QWenLMHeadModel": "head", "QWenModel": "body"},
@@ -233,11 +308,8 @@ REMOTE = {
         ignored="n_positions attn_dropout_prob emb_dropout_prob bf16 fp16 fp32 onnx_safe "
         "seq_length softmax_in_fp32 use_dynamic_ntk use_flash_attn use_logn_attn "
         "use_cache_quantization use_cache_kernel",
-        vocab_size=None,
-        hidden_size=None,
-        intermediate_size=None,
+        **SIZES,
         num_hidden_layers=None,
-        num_attention_heads=None,
         kv_channels=None,
         layer_norm_epsilon=1e-6,
         no_bias=True,

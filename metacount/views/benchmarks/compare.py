@@ -6,7 +6,7 @@ from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table,
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.bench.results.comparison import Comparison
+    from metacount.bench.saved import Comparison
 
 HEADS = ("case", "variant", "state", "old", "new", "change", "")
 NOTE = (

@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from metacount.bench.estimate import CasePlan, Rates
+    from metacount.bench.session import CasePlan, Rates
     from metacount.files import Json
 
 HEADS = ("variant", "FLOPs", "moved", "one call", "measuring", "")

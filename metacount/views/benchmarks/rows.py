@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacount.bench.results.rows import OK
+from metacount.bench.rows import OK
 from metacount.views.benchmarks.tables import case_lines, figure
 from metacount.views.layout import WIDEST_TEXT, columns, paragraph, table, wrapped
 
@@ -10,8 +10,8 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.bench.layers.case import Case
-    from metacount.bench.results.rows import Ceiling, Row
+    from metacount.bench.case import Case
+    from metacount.bench.rows import Ceiling, Row
     from metacount.files import Json
 
 LEGEND = {

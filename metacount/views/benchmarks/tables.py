@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.results.rows import BACKWARD, DIRECTIONS, FORWARD, OK
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK
 from metacount.views.layout import WIDEST_TEXT, bold, columns, paragraph, table, width_of, wrapped
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.bench.results.rows import Row
+    from metacount.bench.rows import Row
 
 DASH = "-"
 TIME_HEADS = ("variant", "state", "median", "p20 - p80", "memory", "ratio", "95 %", "")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
-from metacount.bench.results.rows import FORWARD, OK, Ceiling, Row
+from metacount.bench.rows import FORWARD, OK, Ceiling, Row
 from metacount.errors import InputError
 from metacount.views.pictures.ffn_ways import split
 from metacount.views.pictures.picture import COLOURS, new_figure

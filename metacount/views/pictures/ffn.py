@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from metacount.bench.results.rows import Ceiling, Row
+from metacount.bench.rows import Ceiling, Row
 from metacount.errors import InputError
 from metacount.views.pictures.benchmarks import Chosen, figure, plain_ticks, write_notes
 from metacount.views.pictures.ffn_ways import WAYS, split

@@ -953,6 +953,10 @@ def zamba_attention(keys: Keys, d_model: int) -> Json:
     """
     n_heads = keys.size("num_attention_heads")
     given, head_dim = keys.optional_size("num_key_value_heads"), 2 * d_model // n_heads
+    if not head_dim:
+        raise SpecError(
+            "num_attention_heads", "must leave a width", n_heads, f"choose 1 to {2 * d_model}"
+        )
     n_kv_heads = n_heads if given is None else given
     for name, value in (
         ("attention_hidden_size", 2 * d_model),

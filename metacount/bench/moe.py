@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.bench import reference
-from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
-from metacount.bench.layers.ffn import gated_pair
+from metacount.bench.case import DTYPES, Built, Case, Inputs, Reference, Variant, weight
+from metacount.bench.ffn import gated_pair
 from metacount.bench.work import ffn_work, moe_work
 from metacount.measure.torch_private import grouped_product
 from metacount.modules.moe import Experts

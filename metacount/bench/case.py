@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
-from metacount.bench.results.rows import FORWARD
+from metacount.bench.rows import FORWARD
 from metacount.bench.work import Work
 from metacount.modules import build
 
@@ -116,6 +117,17 @@ class Case:
         return ", ".join((self.model, *words, self.dtype))
 
 
+def rows_to_check(n_rows: int, wanted: int) -> list[int]:
+    """Choose at most `wanted` rows, spread evenly, the first and the last among them.
+
+    >>> rows_to_check(3, 8), rows_to_check(100, 4)
+    ([0, 1, 2], [0, 33, 66, 99])
+    """
+    if n_rows <= wanted:
+        return list(range(n_rows))
+    return [i * (n_rows - 1) // (wanted - 1) for i in range(wanted)]
+
+
 def weight(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> nn.Parameter:
     """Draw a random matrix that keeps the size of what it multiplies: variance 1 / (last axis)."""
     drawn = torch.randn(shape, device=device, dtype=dtype).mul_(shape[-1] ** -0.5)
@@ -131,3 +143,22 @@ def gain(width: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
 def part(whole: Tensor, rows: slice) -> nn.Parameter:
     """Return some rows of another variant's matrix as a parameter, in the same memory."""
     return nn.Parameter(whole[rows], requires_grad=False)
+
+
+# way: the module it needs, and the package that holds it
+PACKAGES = {
+    "-liger": ("liger_kernel", "liger-kernel"),
+    "-triton": ("triton", "triton"),
+    "-fa3": (
+        "flash_attn_interface",
+        "git+https://github.com/Dao-AILab/flash-attention#subdirectory=hopper",
+    ),
+    "-flashinfer": ("flashinfer", "flashinfer-python"),
+    "-flashmla": ("flash_mla", "git+https://github.com/deepseek-ai/FlashMLA"),
+}
+
+
+def missing_package(way: str) -> str | None:
+    """Say what to install for a way to run, or None where it is here."""
+    module, package = PACKAGES[way]
+    return None if find_spec(module) is not None else f"pip install {package}"

@@ -2,32 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.bench import reference
-from metacount.bench.layers.case import (
+from metacount.bench.case import (
     DTYPES,
     Built,
     Case,
+    Expected,
     Inputs,
+    Pick,
     Reference,
     Variant,
+    missing_package,
     part,
+    rows_to_check,
     weight,
 )
-from metacount.bench.layers.ffn_widths import near_widths, widths
-from metacount.bench.layers.training import ForwardBackward, gated_gradients, picks, plain_gradients
-from metacount.bench.peers.activations import AUTOTUNED, GATED_PEERS, missing
-from metacount.bench.results.rows import BACKWARD, BOTH, FORWARD
+from metacount.bench.rows import BACKWARD, BOTH, FORWARD
 from metacount.bench.work import elementwise_work, ffn_training_work, ffn_work, product_work
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.spec import ModelSpec
 from metacount.spec import ffn as parts
+
+if TYPE_CHECKING:
+    from metacount.bench.case import Output
+
+# widths whose time is laid beside GELU's, in shares of the rule's
+EQUAL_TIME_SHARES = (0.8, 0.9, 1.0, 1.1, 1.2)
+
+
+def multiple_of(d_model: int) -> int:
+    """Return the number that a gated width is made a multiple of: d/16, at most 256."""
+    return min(256, max(1, d_model // 16))
+
+
+def rule_width(d_model: int) -> int:
+    """Compute the width at which SwiGLU has the parameters of two matrices of width 4·d: 8·d/3.
+
+    Rounded up to a multiple of d/16, at most of 256: LLaMA-7B's 11008 and LLaMA-13B's 13824, which
+    is 1.25 % more than 8·d/3.
+
+    >>> [rule_width(d) for d in (512, 1024, 4096, 5120, 16384)]
+    [1376, 2752, 11008, 13824, 43776]
+    """
+    multiple = multiple_of(d_model)
+    return multiple * -(-(8 * d_model) // (3 * multiple))
+
+
+def widths(spec: ModelSpec) -> dict[str, int]:
+    """Name the width of each SwiGLU: the rule's, 4·d, the model's own and its experts' width.
+
+    `swiglu-own` is the width of the model's dense layers, `swiglu-expert` of one expert; either is
+    left out where another has it.
+    """
+    own = {"swiglu-own": spec.d_ff, "swiglu-expert": spec.d_ff_expert if spec.is_moe else None}
+    return gated_widths(spec.d_model, own if spec.gated else {})
+
+
+def gated_widths(d_model: int, own: dict[str, int | None]) -> dict[str, int]:
+    """Return the two widths that follow from d, and those of `own` that differ from them."""
+    found = {"swiglu": rule_width(d_model), "swiglu-4d": 4 * d_model}
+    for name, width in own.items():
+        if width is not None and width not in found.values():
+            found[name] = width
+    return found
+
+
+def near_widths(d_model: int) -> dict[str, int]:
+    """Choose widths around the rule's, for `--equal-time`: swiglu@N.
+
+    >>> near_widths(4096)
+    {'swiglu@8704': 8704, 'swiglu@9984': 9984, 'swiglu@12032': 12032, 'swiglu@13312': 13312}
+    """
+    multiple, rule = multiple_of(d_model), rule_width(d_model)
+    near = [multiple * max(1, round(share * rule / multiple)) for share in EQUAL_TIME_SHARES]
+    return {f"swiglu@{width}": width for width in dict.fromkeys(near) if width != rule}
+
+
+AUTOTUNED = "max-autotune-no-cudagraphs"  # a mode of torch.compile
+
+
+class _Joined(nn.Module):
+    """The weights of SwiGLU with gate and up in one matrix, gate first."""
+
+    def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
+        super().__init__()
+        self.gate_up, self.down = gate_up_XD, down_DM
+
+
+class LigerGated(_Joined):
+    """Liger-Kernel's silu·up; it takes the halves as matrices of their own, so two products."""
+
+    def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
+        super().__init__(gate_up_XD, down_DM)
+        if (
+            missing_package("-liger") is None
+        ):  # before anything is counted: the import runs operators
+            import_module("liger_kernel.ops.swiglu")
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Compute SwiGLU with Liger-Kernel's silu·up: [N, D] -> [N, D]."""
+        from liger_kernel.ops.swiglu import LigerSiLUMulFunction
+
+        gate, up = (F.linear(x_ND, half) for half in self.gate_up.chunk(2))
+        y_ND: Tensor = F.linear(LigerSiLUMulFunction.apply(gate, up), self.down)
+        return y_ND
+
+
+class TritonGated(_Joined):
+    """silu·up in one Triton kernel that reads the joined product as it lies."""
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Compute SwiGLU with silu·up in one Triton kernel: [N, D] -> [N, D]."""
+        from metacount.bench.triton_silu import silu_mul
+
+        return F.linear(silu_mul(F.linear(x_ND, self.gate_up)), self.down)
+
+
+FORWARD_ONLY = {"-triton": "its kernel has no backward"}
+
+GATED_PEERS: dict[str, Callable[[nn.Parameter, nn.Parameter], nn.Module]] = {
+    "-liger": LigerGated,
+    "-triton": TritonGated,
+}
+
+
+UNITS = 8  # hidden units whose weights' gradients are compared
+
+
+class ForwardBackward(nn.Module):
+    """A layer's output and the gradients of its input and weights, for a given output gradient."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.weights = list(layer.parameters())
+        for parameter in self.weights:
+            parameter.requires_grad_(True)
+
+    def compiled(self, mode: str) -> ForwardBackward:
+        """Return another module with the layer under torch.compile, its backward with it."""
+        other = ForwardBackward(self.layer)
+        layer: object = torch.compile(self.layer, dynamic=False, fullgraph=True, mode=mode)
+        assert isinstance(layer, nn.Module)  # as a module's compilation is, whatever its type says
+        other.layer = layer
+        return other
+
+    def forward(self, x_ND: Tensor, grad_ND: Tensor) -> tuple[Tensor, ...]:
+        """Compute the output, the input's gradient and each weight's from [N, D] and [N, D]."""
+        with torch.enable_grad():
+            x = x_ND.detach().requires_grad_(True)
+            y = self.layer(x)
+            found = torch.autograd.grad(y, (x, *self.weights), grad_ND)
+        return (y.detach(), *found)
+
+
+def units_of(d_ff: int) -> list[int]:
+    """Choose the hidden units that are compared, spread evenly."""
+    return rows_to_check(d_ff, UNITS)
+
+
+def picks(*names: str) -> Pick:
+    """Make a pick: rows of output and input gradient, then some units of each weight's gradient.
+
+    `names` are the weights in order: up, gate, down, or gate_up for both in one matrix.
+    """
+
+    def pick(out: Output, rows: list[int]) -> Expected:
+        y, dx, *weights = out
+        units = units_of(weights[-1].shape[-1])
+        found = [y[rows], dx[rows]]
+        for name, grad in zip(names, weights, strict=True):
+            if name == "gate_up":
+                gate, up = grad.chunk(2)
+                found += [gate[units], up[units]]
+            else:
+                found.append(grad[:, units].T if name == "down" else grad[units])
+        return found
+
+    return pick
+
+
+def plain_gradients(up_MD: Tensor, down_DM: Tensor) -> Reference:
+    """Return the reference of down·gelu(up·x): output and gradients, in float64."""
+
+    def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
+        x, grad = (t.double() for t in inputs)
+        up, down = up_MD.detach().double(), down_DM.detach().double()
+        units = units_of(len(up))
+        hidden = x[rows] @ up.T
+        d_hidden = (grad[rows] @ down) * reference.gelu_slope(hidden)
+        unit_in = x @ up[units].T
+        d_unit = (grad @ down[:, units]) * reference.gelu_slope(unit_in)
+        return [
+            reference.gelu(hidden) @ down.T,
+            d_hidden @ up,
+            d_unit.T @ x,
+            reference.gelu(unit_in).T @ grad,
+        ]
+
+    return rows_of
+
+
+def gated_gradients(gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Reference:
+    """Return the reference of down·(silu(gate·x)·(up·x)): output and gradients, in float64."""
+
+    def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
+        x, grad = (t.double() for t in inputs)
+        gate, up, down = (w.detach().double() for w in (gate_MD, up_MD, down_DM))
+        units = units_of(len(up))
+
+        def inside(
+            tokens: list[int] | slice, chosen: list[int] | slice
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            a, b = x[tokens] @ gate[chosen].T, x[tokens] @ up[chosen].T
+            d = grad[tokens] @ down[:, chosen]
+            return d * b * reference.silu_slope(a), d * reference.silu(a), reference.silu(a) * b
+
+        every = slice(None)
+        d_gate, d_up, hidden = inside(rows, every)
+        unit_gate, unit_up, unit_hidden = inside(every, units)
+        return [
+            hidden @ down.T,
+            d_gate @ gate + d_up @ up,
+            unit_gate.T @ x,
+            unit_up.T @ x,
+            unit_hidden.T @ grad,
+        ]
+
+    return rows_of
+
 
 COMPILED = "default"
 JOINED, JOINED_COMPILED, JOINED_AUTOTUNED = "-joined", "-joined-compiled", "-joined-autotuned"
@@ -213,7 +425,7 @@ def _gated(
         ways[JOINED_AUTOTUNED] = (joined, AUTOTUNED, None)
     if extras.peers:
         ways |= {
-            way: (peer(joined.gate_up, joined.down), None, missing(way))
+            way: (peer(joined.gate_up, joined.down), None, missing_package(way))
             for way, peer in GATED_PEERS.items()
         }
     if "@" in name:
@@ -236,7 +448,7 @@ def _gated(
                 name=name + way,
                 module=ForwardBackward(module),
                 compiled=compiled,
-                missing=lacks,
+                missing=lacks or FORWARD_ONLY.get(way),
                 foreign=way in GATED_PEERS,
                 direction=BOTH,
                 reference=gated_gradients(*weights),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.bench import reference
-from metacount.bench.layers.case import DTYPES, Built, Case, Inputs, Variant, gain
+from metacount.bench.case import DTYPES, Built, Case, Inputs, Variant, gain
 from metacount.bench.work import norm_work
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec

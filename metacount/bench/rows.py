@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from metacount.bench.clocks.statistics import drift, median, median_interval, paired, quantile
+from metacount.bench.statistics import drift, median, median_interval, paired, quantile
 from metacount.bench.work import Work
 
 if TYPE_CHECKING:

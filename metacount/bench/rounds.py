@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metacount.bench.clocks.statistics import FEWEST_FOR_INTERVAL, half_width, median
-from metacount.bench.clocks.stopwatch import Stopwatch
+from metacount.bench.statistics import FEWEST_FOR_INTERVAL, half_width, median
+from metacount.bench.stopwatch import Stopwatch
 
 FEWEST_ROUNDS = 3
 

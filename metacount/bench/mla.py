@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from metacount.bench import reference
-from metacount.bench.layers.attention import workload
-from metacount.bench.layers.case import (
+from metacount.bench.attention import FlashMla, FoldedCore, FusedCore, OverCache, workload
+from metacount.bench.case import (
     DTYPES,
     Built,
     Case,
@@ -17,11 +17,9 @@ from metacount.bench.layers.case import (
     Reference,
     Variant,
     gain,
+    missing_package,
     weight,
 )
-from metacount.bench.layers.cores import FoldedCore, FusedCore, OverCache
-from metacount.bench.peers.activations import missing
-from metacount.bench.peers.cores import FlashMla
 from metacount.bench.work import Positions, mla_work
 from metacount.modules.mla import LatentAttention
 from metacount.spec import ModelSpec
@@ -123,7 +121,7 @@ def _build(
                 work=work,
                 reference=expected,
                 shows_mask=core is None,
-                missing=missing("-flashmla") if peer else None,
+                missing=missing_package("-flashmla") if peer else None,
                 foreign=peer,
                 stand_in=over_cache("absorbed-folded") if peer else None,
                 stand_in_name="absorbed-folded" if peer else "",

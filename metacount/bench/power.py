@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from metacount.bench.clocks.statistics import median
+from metacount.bench.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable
