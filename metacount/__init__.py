@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
-    from metacount.claims import judge_claim
     from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
     from metacount.measure.operators import price
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from metacount.summary.counted import count_training
     from metacount.summary.summary import Flow, Summary, Training
     from metacount.summary.training_step import train
+    from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
     from metacount.training.setup import Setup
@@ -71,7 +71,7 @@ _HOMES = {
     "train": "summary.training_step",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
-    "judge_claim": "claims",
+    "judge_claim": "teaching.claims",
     "page": "views.page.document",
     "plot": "views.pictures.quantities",
     "Count": "textbook.count",

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from metacount.claims.finding import Verdict
     from metacount.commands import Result
+    from metacount.teaching.claim import Verdict
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from metacount.claims import TOPICS
-    from metacount.claims.finding import VERDICTS
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS
 
     parser.add_argument(
         "ids", metavar="ID", nargs="*", help="these statements, each with its whole computation"
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Result:
-    from metacount.claims import TOPICS, claims, judge_claim, needs_torch
-    from metacount.claims.finding import VERDICTS
-    from metacount.claims.text import in_language, say
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
+    from metacount.teaching.texts import in_language, say
 
     if args.lang is not None:
         checked_language(args.lang)

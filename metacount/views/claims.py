@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.claims.finding import Verdict
+    from metacount.teaching.claim import Verdict
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
@@ -22,8 +22,8 @@ INDENT = "  "
 
 def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
     """Write every statement with its verdict and the reason, by topic; then how many of each."""
-    from metacount.claims.finding import VERDICTS
-    from metacount.claims.text import in_language, listed, say
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.texts import in_language, listed, say
 
     width = min(columns(), WIDEST_TEXT)
     lines: list[str] = []
@@ -57,14 +57,14 @@ def verdicts_text(verdicts: Sequence[Verdict], lang: str = "en") -> str:
 
 
 def _topic(topic: str, lang: str) -> str:
-    from metacount.claims.text import translated
+    from metacount.teaching.texts import translated
 
     return topic.upper() if lang == "en" else translated(f"topic:{topic}", lang)
 
 
 def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
     """Tabulate every statement with its verdict: what was said, what is right, and why."""
-    from metacount.claims.text import translated
+    from metacount.teaching.texts import translated
 
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
     rows = tuple(
@@ -85,8 +85,8 @@ def verdicts_table(verdicts: Sequence[Verdict], lang: str = "en") -> Table:
 
 def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
     """Say what the letters in formulas stand for."""
-    from metacount.claims.text import in_language, listed, say
     from metacount.spec.legend import MODEL_TERMS
+    from metacount.teaching.texts import in_language, listed, say
 
     used = {
         letter
@@ -107,7 +107,7 @@ def _letters(verdicts: Sequence[Verdict], width: int) -> list[str]:
 
 
 def _listed(verdict: Verdict, width: int) -> list[str]:
-    from metacount.claims.text import in_language, listed, say, translated
+    from metacount.teaching.texts import in_language, listed, say, translated
 
     room = width - len(INDENT)
     word = translated(verdict.verdict, verdict.lang)
@@ -124,8 +124,8 @@ def _listed(verdict: Verdict, width: int) -> list[str]:
 
 def verdict_text(verdict: Verdict) -> str:
     """Write one statement with everything that was computed about it."""
-    from metacount.claims.text import in_language, listed, say, translated
     from metacount.spec.model import FIELDS
+    from metacount.teaching.texts import in_language, listed, say, translated
 
     claim, lang = verdict.claim, verdict.lang
     width = min(columns(), WIDEST_TEXT)

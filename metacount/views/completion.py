@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypedDict, Unpack
 
-    from metacount.claims.finding import Claim
+    from metacount.teaching.claim import Claim
 
     class Said(TypedDict, total=False):
         """What argparse is told of an option."""
@@ -150,13 +150,13 @@ def _training(dest: str) -> Iterable[str]:
 
 
 def _claims() -> tuple[Claim, ...]:
-    from metacount.claims import claims
+    from metacount.teaching.claims import claims
 
     return claims()
 
 
 def _verdicts() -> Iterable[str]:
-    from metacount.claims.finding import VERDICTS
+    from metacount.teaching.claim import VERDICTS
 
     return VERDICTS
 

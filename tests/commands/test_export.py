@@ -12,7 +12,7 @@ from helpers.command_line import refused, run
 from helpers.release import daily
 
 from metacount.catalog import entries
-from metacount.claims import claims
+from metacount.teaching.claims import claims
 from metacount.views.tables import LATEX, Formula, Share, Table, comma_separated, latex, markdown
 
 COMMANDS = [

@@ -7,7 +7,6 @@ from functools import cache
 
 import torch
 
-from metacount.claims.parts import value
 from metacount.flow.run import flow_of_spec
 from metacount.formulas import model
 from metacount.lessons.answers import closed
@@ -16,6 +15,7 @@ from metacount.lessons.matrices import has_experts
 from metacount.lessons.page import Exercise
 from metacount.modules.build import build
 from metacount.spec import Request
+from metacount.teaching.parts import value
 from metacount.textbook.count import fitted
 from metacount.units import exact, flops, share
 
