@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacount.errors import RELATED, SpecError, nearest
-from metacount.measure.others.quiet import silent
+from metacount.measure.theirs import silent
 
 if TYPE_CHECKING:
     from types import ModuleType
