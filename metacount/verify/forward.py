@@ -24,8 +24,8 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import chosen_class, made_really
 from metacount.huggingface.module.witness import shortfall
 from metacount.huggingface.weights.load import WeightsError, load_weights
-from metacount.measure.others.quiet import quiet, silent
-from metacount.measure.others.transformers_private import use_plain_experts
+from metacount.measure.theirs import quiet, silent
+from metacount.measure.transformers_private import use_plain_experts
 from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model as Reference
