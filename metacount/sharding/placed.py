@@ -15,7 +15,7 @@ from torch import nn
 
 from metacount.errors import InputError
 from metacount.given import Model
-from metacount.measure.others.quiet import silent
+from metacount.measure.theirs import silent
 from metacount.spec import DTYPE_BYTES
 from metacount.tensors import DTYPES
 from metacount.units import exact
