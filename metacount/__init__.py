@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
     from metacount.claims import judge_claim
+    from metacount.cli.lesson import Lesson, lesson
+    from metacount.cli.page import page
+    from metacount.cli.pictures import plot
     from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
+    from metacount.flow.result import Flow
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
     from metacount.sharding.fit import fit
@@ -31,23 +35,20 @@ if TYPE_CHECKING:
     from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.counted import count_training
-    from metacount.summary.shown import Flow, Training
     from metacount.summary.summary import Summary
     from metacount.summary.trained import train
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
+    from metacount.training.result import Training
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
-    from metacount.views.lesson import Lesson, lesson
-    from metacount.views.page.document import page
-    from metacount.views.pictures.quantities import plot
 
 else:
     ModuleType = type(sys)  # without loading types
 
 # Where each public name lives.
 _HOMES = {
-    "Flow": "summary.shown",
+    "Flow": "flow.result",
     "Summary": "summary.summary",
     "flow": "api",
     "price": "measure.operators",
@@ -66,15 +67,15 @@ _HOMES = {
     "Tree": "api",
     "tree": "api",
     "Setup": "training.setup",
-    "Training": "summary.shown",
+    "Training": "training.result",
     "TrainingCount": "textbook.training",
     "count_training": "summary.counted",
     "train": "summary.trained",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "claims",
-    "page": "views.page.document",
-    "plot": "views.pictures.quantities",
+    "page": "cli.page",
+    "plot": "cli.pictures",
     "Count": "textbook.count",
     "count": "api",
     "like": "api",
@@ -82,8 +83,8 @@ _HOMES = {
     "fit": "sharding.fit",
     "shard": "sharding.shard",
     "InputError": "errors",
-    "Lesson": "views.lesson",
-    "lesson": "views.lesson",
+    "Lesson": "cli.lesson",
+    "lesson": "cli.lesson",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",

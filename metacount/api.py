@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from metacount.diff.compared import Diff
     from metacount.files import Json
+    from metacount.flow.result import Flow
     from metacount.given import Source
     from metacount.measure.ours.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.shown import Flow
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification

@@ -188,7 +188,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("metacount.commands.count.find_any", interrupted)
+    monkeypatch.setattr("metacount.cli.count.find_any", interrupted)
     assert main(["count", "gpt2"]) == 130
 
 

@@ -15,9 +15,9 @@ from metacount.spec import Request, Workload
 from metacount.summary import training_step
 from metacount.summary.copied import copied_on_meta, named, said
 from metacount.summary.ran import Sizes, made_inputs
-from metacount.summary.shown import Training
 from metacount.summary.training_step import told, train_reference, train_transformers
 from metacount.training.checkpointing import outermost_layers
+from metacount.training.result import Training
 from metacount.training.result import Training as Record
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import Program

@@ -20,11 +20,12 @@ from metacount.claims.finding import VERDICTS, Verdict
 from metacount.claims.judges.counted import apart
 from metacount.claims.text import chinese, in_language, listed, say
 from metacount.cli import main
+from metacount.cli.claims import LETTER, verdict_report, verdicts_report
+from metacount.cli.layout import cells
+from metacount.cli.report import in_text
 from metacount.errors import SpecError
 from metacount.spec.legend import MODEL_TERMS
 from metacount.spec.model import FIELDS
-from metacount.views.claims import LETTER, verdict_text, verdicts_text
-from metacount.views.layout import cells
 
 PACKAGE = Path(metacount.__file__).parent
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")
@@ -141,7 +142,7 @@ def both() -> dict[str, dict[str, Verdict]]:
 
 
 def rendered(verdict: Verdict) -> str:
-    return verdict_text(verdict) + verdicts_text([verdict], verdict.lang)
+    return in_text(verdict_report(verdict)) + in_text(verdicts_report([verdict], verdict.lang))
 
 
 def numbers(text: str) -> Counter[str]:

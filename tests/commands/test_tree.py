@@ -17,7 +17,9 @@ from helpers.release import daily, one_in
 
 import metacount
 from metacount import catalog
-from metacount.cli import main
+from metacount.cli import layout, main
+from metacount.cli.tree import COLUMNS
+from metacount.cli.tree_rows import Forms, forms_of, rows_of
 from metacount.measure.ours.folding import fold
 from metacount.measure.ours.node import Node, walk
 from metacount.measure.ours.tree import module_tree, whole_tree
@@ -25,10 +27,6 @@ from metacount.modules.build import build
 from metacount.spec import CHOICES, ModelSpec
 from metacount.textbook.count import count
 from metacount.textbook.rows import Rows
-from metacount.views import layout
-from metacount.views.tree_columns import COLUMNS
-from metacount.views.tree_forms import Forms
-from metacount.views.tree_rows import forms_of, rows_of
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
 RIGHT = ("params", "one", "share", "flops", "active", "bytes")

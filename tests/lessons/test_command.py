@@ -11,8 +11,8 @@ from helpers.command_line import refused, run, run_json
 from helpers.release import daily
 
 import metacount
+from metacount.cli.layout import cells, table, wrapped
 from metacount.lessons import TOPICS
-from metacount.views.layout import cells, table, wrapped
 
 ANALYTIC = ("block", "embedding", "qwen3", "compute", "paper")
 

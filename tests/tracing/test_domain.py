@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sympy
 
+from metacount.cli.expressions import in_fields, whole_python
 from metacount.spec import Workload
 from metacount.tracing.condition import in_domain, in_words
 from metacount.tracing.domain import is_below
@@ -14,8 +15,6 @@ from metacount.tracing.forms import Tracer
 from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.solve.smallest import for_arithmetic, sign_above
-from metacount.views.code_form import in_fields
-from metacount.views.formula import whole_python
 
 S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
 CHUNKS = sympy.ceiling(S / c)

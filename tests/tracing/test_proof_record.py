@@ -144,9 +144,9 @@ QUICK = ["gptj", "opt", "biogpt", "codegen", "xglm", "bart", "mpt"]
 
 def test_code_is_read_as_it_was() -> None:
     """Of two quick types, others each day; `benchmarks/prove.py --check` reads all of it."""
+    from metacount.cli.expressions import in_fields
     from metacount.verify.cases import cases
     from metacount.verify.recording import recorded
-    from metacount.views.code_form import in_fields
 
     quick = [(of, one) for of, one in RECORDS if one["name"] in QUICK and not one["of"]]
     assert len(quick) == len(QUICK)
@@ -431,7 +431,7 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
 
 
 def test_verify_shows_the_domain_that_count_leaves_out() -> None:
-    from metacount.views.proven import recorded_lines
+    from metacount.cli.proven import recorded_lines
 
     texts = {}
     for name, run in (("gemma-7b", Request()), ("gemma-2b", Request(batch_size=4))):
