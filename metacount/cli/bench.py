@@ -289,7 +289,7 @@ def _command(args: argparse.Namespace) -> str:
     """Write the command with the options that decide what is measured, no files of this machine."""
     words = ["metacount", "bench", args.topic]
     left_out = ("topic", "json", "save", "compare", "list", "dry_run")
-    for name in sorted(option.dest for option in options() if option.dest not in left_out):
+    for name in sorted({one.dest for one in options()} - {*left_out}):
         value = getattr(args, name)
         if value is None or value is False:
             continue
