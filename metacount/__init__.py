@@ -141,6 +141,20 @@ __all__ = [
 ]
 
 
+# Results that print themselves, by the function that makes them: module and class.
+_RESULTS = {
+    "check": ("check.judgement", "Judgement"),
+    "count": ("textbook.count", "Count"),
+    "diff": ("diff.compared", "Diff"),
+    "flow": ("flow.result", "Flow"),
+    "shard": ("sharding.result", "Sharded"),
+    "summary": ("summary.summary", "Summary"),
+    "train": ("training.result", "Training"),
+    "tree": ("api", "Tree"),
+    "verify": ("verify.compare", "Verification"),
+}
+
+
 class _Package(ModuleType):
     """This package: `metacount.check` and `metacount.verify` are functions, not their folders."""
 
@@ -158,7 +172,36 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    for made in ("summary", "flow") if name == "summary" else (name,):
+        if made in _RESULTS:
+            home, kind = _RESULTS[made]
+            _let_print_itself(getattr(import_module(f"{__name__}.{home}"), kind))
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _let_print_itself(kind: type) -> None:
+    """Make results of a class text in a terminal, and HTML in a notebook."""
+
+    def text(result: object) -> str:
+        from metacount.cli.shown import text_of
+
+        return text_of(result)
+
+    def html(result: object) -> str:
+        from metacount.cli.shown import html_of
+
+        return html_of(result)
+
+    def markdown(summary: Summary) -> str:
+        """Write figures and tree as tables of Markdown."""
+        from metacount.cli.shown import summary_markdown
+
+        return summary_markdown(summary)
+
+    for name, method in (("__str__", text), ("__repr__", text), ("_repr_html_", html)):
+        setattr(kind, name, method)
+    if kind.__name__ == "Summary":
+        kind.to_markdown = markdown  # type: ignore[attr-defined]
 
 
 def __dir__() -> list[str]:

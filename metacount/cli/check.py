@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
     model = find_model(args.model, args.settings)
     found = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
     return Answer(
-        report=lambda: report_of(found, model),
+        report=lambda: report_of(found, model.name),
         data=found.to_dict,
         code=0 if found.holds else EXIT_DISAGREE,
     )
@@ -93,7 +93,7 @@ def _judgement(
     return check(formula, model, quantity=quantity, workload=request, timeout=timeout)
 
 
-def report_of(found: Judgement, model: Model) -> Report:
+def report_of(found: Judgement, model: str) -> Report:
     """Report verdict, what was compared, both sides, terms, counterexample, notes."""
     from metacount.check.condition import named
     from metacount.cli.expressions import meaning
@@ -107,7 +107,7 @@ def report_of(found: Judgement, model: Model) -> Report:
     sections: list[list[Block]] = [
         [Text(_verdict(found), bold)],
         [
-            _row("model", f"{model.name}: {found.quantity}, {meaning(found.quantity)}"),
+            _row("model", f"{model}: {found.quantity}, {meaning(found.quantity)}"),
             _row("structure", found.structure),
             _row("rests on", found.rests_on),
         ],

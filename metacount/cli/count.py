@@ -21,7 +21,7 @@ from metacount.cli.options import (
     request_of,
     whole_number,
 )
-from metacount.cli.proven import proven_lines
+from metacount.cli.proven import proven_briefly, proven_lines
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
 from metacount.errors import InputError
 from metacount.figures import COUNTED, OF_MTP, is_shown
@@ -83,6 +83,7 @@ def options() -> Sequence[Option]:
             "the FLOPs of the workload under the conventions in use, and who uses each",
         ),
         columns.OPTION,
+        flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
         *FORMATS,
     )
 
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if any(isinstance(model, TransformersOnly) for model in models):
         prepare_for_torch()
     if len(models) == 1 and not (args.json or args.table or names):
-        return Answer(report=lambda: report_of(models[0], request))
+        return Answer(report=lambda: report_of(models[0], request, verbose=args.verbose))
     data = [data_of(model, request) for model in models]
     if names:
         rows = [
@@ -164,23 +165,48 @@ def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json,
     return found, workload.to_dict(), [why] if why else []
 
 
-def report_of(model: Any, request: Request) -> Report:
+def report_of(model: Any, request: Request, *, verbose: bool = False) -> Report:
     """Report one model: parameters by role, every figure with its meaning, where they are from."""
     if isinstance(model, Model):
-        return count_report(model, count(model.spec, request, notes=model.notes))
+        result = count(model.spec, request, notes=model.notes)
+        return count_report(model, result, verbose=verbose)
     return _measured_report(model, data_of(model, request))
 
 
-def count_report(model: Model, result: Count) -> Report:
-    """Report what the formulas count of a model."""
+def figures_report(result: Count) -> Report:
+    """Report a count alone, as Python has it: parameters by role and every figure."""
+    run, data = result.workload, result.to_dict()
+    roles: list[tuple[Cell, ...]] = [
+        (role, n, Share(part=n, whole=result.params), result.active_by_role[role])
+        for role, n in result.by_role.items()
+        if n
+    ]
+    figures = [
+        _figure(name, data.get(name), figure.brief)
+        for name, figure in COUNTED.items()
+        if is_shown(name, [data.get(name)])
+    ]
+    work = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
+    return [
+        [Grid(heads=("role", "params", "share", "active_params"), rows=roles, align="<>>>")],
+        [Text(work, bold), Grid(heads=(), rows=figures, align="<>", prose=True)],
+        [Notes([("warning", text) for text in result.warnings])],
+    ]
+
+
+def count_report(model: Model, result: Count, *, verbose: bool) -> Report:
+    """Report what the formulas count of a model: figures last, notes in a line each before them;
+    `verbose`: the figures first, with their whole meaning, and all that is to be said of them.
+    """
     routed = result.active_by_role != result.by_role
     rows: list[tuple[Cell, ...]] = [
         (role, n, Share(part=n, whole=result.params), result.active_by_role[role])
         for role, n in result.by_role.items()
         if n
     ]
-    whole = Share(part=result.params, whole=result.params)
-    rows += [(), ("total", result.params, whole, result.active_params)]
+    if verbose or routed:
+        whole = Share(part=result.params, whole=result.params)
+        rows += [(), ("total", result.params, whole, result.active_params)]
     shown = 4 if routed else 3
     roles = Grid(
         heads=("role", "params", "share", "active_params")[:shown],
@@ -189,21 +215,21 @@ def count_report(model: Model, result: Count) -> Report:
         bars=[n for n in result.by_role.values() if n],
     )
     buffers = [
-        (name, n, "buffer values, stored beside the parameters, not among them")
+        (name, n, "buffer values, not among the parameters")
         for name, n in result.buffers.items()
         if n
     ]
-    return [
-        [title(model.name, model.id), *_facts(model)],
+    figures = Grid(heads=(), rows=_figures(model.spec, result, verbose), align="<>", prose=True)
+    head = [title(model.name, model.id), *_facts(model)]
+    last: Report = [
         [roles],
         [Grid(heads=(), rows=buffers, align="<>", prose=True)],
-        [
-            Text(_workload(model.spec, result), bold),
-            Grid(heads=(), rows=_figures(model.spec, result), align="<>", prose=True),
-        ],
-        _prediction(model, result),
-        _notes(model, result),
+        [Text(_workload(model.spec, result), bold), figures],
+        _prediction(model, result, verbose),
     ]
+    if verbose:
+        return [head, *last, _notes(model, result)]
+    return [[*head, *_brief_notes(model, result)], *last]
 
 
 def _facts(model: Model) -> Iterator[Block]:
@@ -231,24 +257,28 @@ def _workload(spec: ModelSpec, result: Count) -> str:
     return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
 
 
-def _figures(spec: ModelSpec, result: Count) -> list[tuple[Cell, ...]]:
-    """List name, exact value, and in few words what it is, with the rounded value before it."""
-    no_embed = "without the token table"
-    if spec.tie_embeddings:
-        no_embed = "its tied token table stays: the head multiplies with it"
-    if spec.d_per_layer is not None:
-        no_embed = f"without the table of each layer's embeddings; {no_embed}"
+def _figures(spec: ModelSpec, result: Count, verbose: bool) -> list[tuple[Cell, ...]]:
+    """List name, exact value, and what it is, with the rounded value before it."""
+    no_embed = "its tied token table stays" if spec.tie_embeddings else "without token table"
+    if verbose:
+        no_embed += ": the head multiplies with it" * spec.tie_embeddings
+        if spec.d_per_layer is not None:
+            no_embed = f"without the table of each layer's embeddings; {no_embed}"
     words = {"active_params_no_embed": no_embed}
-    if spec.has_encoder:
-        words |= {n: COUNTED[n].brief.replace("forward", "encoder and decoder") for n in FLOPS}
+    if spec.has_encoder and not verbose:
+        words |= {n: COUNTED[n].brief.replace("forward", "both stacks") for n in FLOPS}
     if result.least_active_params is not None:
         words["active_params"] = "the most used for one token"
     data = result.to_dict()
     return [
-        _figure(name, data.get(name), words.get(name, figure.brief))
-        for name, figure in COUNTED.items()
+        _figure(name, data.get(name), words.get(name, _words(name, verbose)))
+        for name in COUNTED
         if name not in OF_MTP and is_shown(name, [data.get(name)])
     ]
+
+
+def _words(name: str, verbose: bool) -> str:
+    return COUNTED[name].meaning if verbose else COUNTED[name].brief
 
 
 def _figure(name: str, value: int | None, meaning: str) -> tuple[Cell, ...]:
@@ -257,17 +287,17 @@ def _figure(name: str, value: int | None, meaning: str) -> tuple[Cell, ...]:
     return name, value, f"{COUNTED[name].short(value)}: {meaning}" if value else meaning
 
 
-def _prediction(model: Model, result: Count) -> list[Block]:
+def _prediction(model: Model, result: Count, verbose: bool) -> list[Block]:
     """Report what prediction modules add, in a table of their own."""
     if not result.prediction:
         return []
     n = model.spec.n_mtp_layers
     head = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
-    rows = [_figure(name, n, COUNTED[name].brief) for name, n in result.prediction.items() if n]
+    rows = [_figure(name, n, _words(name, verbose)) for name, n in result.prediction.items() if n]
     return [
         Text(head, bold),
         Grid(heads=(), rows=rows, align="<>", prose=True),
-        Notes([("stored", _stored(model, result))]),
+        Notes([("stored", _stored(model, result))], lines=0 if verbose else 1),
     ]
 
 
@@ -281,6 +311,22 @@ def _stored(model: Model, result: Count) -> str:
     terms = " + ".join(f"{units.exact(n)} {words.get(name, name)}" for name, n in parts.items())
     text = f"{units.exact(stored.total)} values in the published checkpoint = {terms}"
     return f"{text} ({stored.note})" if OTHERS in parts else text
+
+
+def _brief_notes(model: Model, result: Count) -> list[Block]:
+    """List what must be said, whole, and in a line each what may be asked for with --verbose."""
+    must = [("warning", text) for text in result.warnings]
+    must += [("config", text) for text in result.notes]
+    brief: list[tuple[str, str]] = []
+    asked = ["units", "what is proven"]
+    if (entry := model.published) is not None:
+        brief.append(("published", compared(compare_published(entry, result.params), entry)))
+        asked += ["sources", *(["what is inferred"] if entry.inferred else [])]
+        asked += ["notes"] if entry.notes else []
+    proof = proven_of(model, result)
+    against = "" if proof is None else proven_briefly(proof)
+    brief += [("proven", against), ("--verbose", f"for {', '.join(asked)}")]
+    return [Notes(must, pad=9), Notes(brief, pad=9, lines=1)]
 
 
 def _notes(model: Model, result: Count) -> list[Block]:

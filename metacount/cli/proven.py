@@ -44,6 +44,16 @@ def proven_lines(proof: Proven, width: int) -> list[str]:
     return lines
 
 
+def proven_briefly(proof: Proven) -> str:
+    """Say in a few words what the figures are proven against, and of which that is not said."""
+    sides = [against for against in (proof.code, proof.ours) if against is not None]
+    equal = [_whose(it, proof, version=True) for it in sides if it.of("equal")]
+    proven = {one.quantity for it in sides for one in it.of("equal", "chosen")}
+    other = {one.quantity: None for it in sides for one in it.said if one.quantity not in proven}
+    text = f"against {' and '.join(equal)}" if equal else ""
+    return f"{text}; not {', '.join(other)}" if text and other else text
+
+
 def recorded_lines(proof: Proven, width: int) -> list[str]:
     """Write all that is recorded: what is equal to code and for which sizes, what is not, what is
     not said and why.

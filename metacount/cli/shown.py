@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metacount import units
 from metacount.cli.layout import bold
-from metacount.cli.report import Grid, Lines, Notes, Share, Text, html_table, markdown
+from metacount.cli.report import (
+    Grid,
+    Lines,
+    Notes,
+    Share,
+    Text,
+    html_table,
+    in_html,
+    in_text,
+    markdown,
+)
 from metacount.cli.tree import Shown, table_of, tree_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.api import Tree
     from metacount.cli.report import Cell, Report
     from metacount.measure.ours.node import Node
     from metacount.summary.summary import Summary
@@ -19,6 +32,41 @@ UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
 CHOSEN = ("shape", "params", "share")
 STYLE = "margin-left:1.2em"
+
+
+def text_of(result: object) -> str:
+    """Write a result as its command does."""
+    return in_text(_report_of(result)).rstrip("\n")
+
+
+def html_of(result: object) -> str:
+    """Render a result for a notebook."""
+    from metacount.summary.summary import Summary
+
+    return summary_html(result) if isinstance(result, Summary) else in_html(_report_of(result))
+
+
+def _report_of(result: Any) -> Report:
+    from metacount.cli import check, count, diff, flow, shard, train, verify
+
+    reports: dict[str, Callable[[Any], Report]] = {
+        "Count": count.figures_report,
+        "Diff": diff.report_of,
+        "Flow": flow.report_of,
+        "Judgement": lambda found: check.report_of(found, found.model),
+        "Sharded": shard.report_of,
+        "Training": train.report_of,
+        "Tree": _tree_report,
+        "Verification": lambda found: verify.report_of(found, found.model),
+    }
+    return reports.get(type(result).__name__, summary_report)(result)
+
+
+def _tree_report(tree: Tree) -> Report:
+    def drawn(width: int) -> list[str]:
+        return tree_lines(tree.root, CHOSEN, most=LINES, width=width)
+
+    return [[Lines(drawn)], [Notes([("read", f"{tree.made_by}; {tree.run}")])]]
 
 
 def summary_report(summary: Summary) -> Report:

@@ -6,7 +6,7 @@ from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import GAP, bold, coloured, dim, draws_lines
 from metacount.cli.options import (
     FORMATS,
-    MODEL,
+    MODEL_OR_FILE,
     WORKLOAD,
     names,
     option,
@@ -17,7 +17,7 @@ from metacount.cli.report import Formula, Grid, Lines, Notes, Share, shown, titl
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
 from metacount.frozen import frozen
-from metacount.resolve import Model, find_any
+from metacount.resolve import Model, Source, file_and_name, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ PLAIN = (("|- ", "`- ", "|  ", "   "), ("| ", "` ", "| ", "  "))
 
 def options() -> Sequence[Option]:
     return (
-        *MODEL,
+        *MODEL_OR_FILE,
         option("--only", "PATH", "a module by its path or the end of it: layers.0.self_attn"),
         option("--depth", "N", "levels below the first row (default all)", type=whole_number),
         option(
@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> Answer:
     if args.depth is not None and args.depth < 0:
         raise InputError(f"--depth must be 0 or more: got {args.depth}; choose 1 or 2")
     chosen = None if args.columns is None else _chosen(args.columns)
+    if (file := file_and_name(args.model)) is not None:
+        return _of_file(args, chosen, *file)
     model = find_any(args.model, args.settings)
     prepare_for_torch()
     from metacount.api import tree
@@ -105,6 +107,36 @@ def run(args: argparse.Namespace) -> Answer:
         run=found.run,
         forms=forms,
     )
+    return Answer(
+        report=lambda: report_of(model, asked),
+        data=lambda: _data(model, asked),
+        table=lambda: table_of(asked),
+    )
+
+
+def _of_file(
+    args: argparse.Namespace, chosen: tuple[str, ...] | None, path: str, name: str
+) -> Answer:
+    """Show a module of somebody's own; the file is run to make the module."""
+    if args.settings:
+        raise InputError("--set is not for FILE.py:NAME; leave it out")
+    for column in ("flops", "active", "formula"):
+        if column in (chosen or ()):
+            raise InputError(
+                f"--columns {column} is not for FILE.py:NAME; `metacount flow` has the FLOPs of "
+                "each step"
+            )
+    prepare_for_torch()
+    from metacount.measure.ours.folding import fold
+    from metacount.measure.ours.tree import found
+    from metacount.resolve import TransformersOnly
+    from metacount.summary.from_file import module_of
+    from metacount.summary.summary import ModuleSummary
+
+    whole = ModuleSummary(module_of(path, name)).tree
+    root = fold(found(whole, args.only)) if args.only else whole
+    model = TransformersOnly(id=args.model, name=name, source=Source(config={}), problem="")
+    asked = Shown(root=root, depth=args.depth, chosen=chosen, made_by="your own module")
     return Answer(
         report=lambda: report_of(model, asked),
         data=lambda: _data(model, asked),
