@@ -77,8 +77,9 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["formula", "gpt2", "llama-7b"], "unrecognized arguments"),
         (["formula", "gpt2", "--quantity", "parms"], "params"),
         (["formula", "gpt2", "--latex", "--python"], "not allowed with"),
-        (["cuont", "gpt2"], "invalid choice: 'cuont'"),
-        ([], "COMMAND"),
+        (["cuont", "gpt2"], "unknown command 'cuont'; did you mean count?"),
+        (["params", "gpt2"], "did you mean count?"),
+        (["fsdp"], "did you mean shard?"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(

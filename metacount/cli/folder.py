@@ -6,7 +6,7 @@ import re
 import sys
 
 from metacount import units
-from metacount.cli.answer import Pieces
+from metacount.cli.answer import Pieces, enveloped
 from metacount.cli.layout import columns, paragraph, table, width_of
 from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
@@ -60,7 +60,7 @@ class FolderView:
                     encode(
                         {"model": outcome.path, "error": outcome.error}
                         if outcome.error is not None
-                        else {**outcome.data, "model": outcome.path}
+                        else enveloped({**outcome.data, "model": outcome.path})
                     )
                     + "\n"
                     for outcome in part

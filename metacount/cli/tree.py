@@ -391,10 +391,15 @@ def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[lis
     if "flops" in chosen:
         text += f" Run: {asked.run}."
     found: list[list[Block]] = [[Notes([("read", text)])]]
-    if asked.forms is not None and (legend := asked.forms.legend()):
-        heads = ("letter", "name", "here", "meaning")
-        found.append([Grid(heads=heads, rows=legend, align="<<>", prose=True)])
+    if (forms := asked.forms) is not None:
+        # the letters that the drawing above has used by then
+        found.append([Lines(lambda width: _legend(forms).lines(width))])
     return found
+
+
+def _legend(forms: Forms) -> Grid:
+    heads = ("letter", "name", "here", "meaning")
+    return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True)
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:

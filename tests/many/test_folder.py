@@ -289,7 +289,7 @@ def test_the_table_of_a_wide_terminal(
     [
         (["--folder", "nowhere-at-all"], "--folder nowhere-at-all: no such folder"),
         (["--folder", __file__], "is no folder; give a file as MODEL"),
-        (["gpt2", "--folder", "."], "--folder takes the place of MODEL"),
+        (["gpt2", "--folder", "."], "MODEL does not go with --folder"),
         (["gpt2", "--jobs", "2"], "--jobs belongs to --folder"),
         ([], "count needs MODEL or --folder DIR"),
     ],
