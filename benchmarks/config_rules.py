@@ -1,11 +1,12 @@
-"""What transformers' config classes take, so that `count` can say without them what they refuse.
+"""What transformers says of each model type, so that `count` need not import it.
 
 python benchmarks/config_rules.py [--check]
 
-Writes metacount/huggingface/config/config_rules.json: for each mapped model type the kind of value
-that its config class takes for each key (its annotations), the keys that must be a share from 0 to
-1 and whether heads must divide the width (both tried). --check writes nothing and exits with 1
-when the file is not what the installed transformers says.
+Writes metacount/huggingface/config/types.jsonl, a line for each mapped model type: its classes, the
+defaults of its keys, their other names, and what its config class refuses: the kind of value that
+it takes for each key (its annotations), the keys that must be a share from 0 to 1 and whether heads
+must divide the width (both tried). --check writes nothing and exits with 1 when the file is not
+what the installed transformers says.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import json
 import logging
 import sys
 import types
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
-FILE = ROOT / "metacount" / "huggingface" / "config" / "config_rules.json"
+FILE = ROOT / "metacount" / "huggingface" / "config" / "types.jsonl"
 sys.path.insert(0, str(ROOT / "tests"))  # for the small configs
 
 PLAIN = {
@@ -98,27 +99,80 @@ def whole_heads(config_class: Any) -> bool:
     return False
 
 
-def rules() -> dict[str, Any]:
-    """All of it, from the installed transformers."""
+def classes(model_type: str) -> tuple[dict[str, str], str]:
+    """The classes of a type, each with its end, and what the first of them is for."""
+    from metacount.huggingface.module.classes import MAPPINGS, TEXT_KINDS, model_types
+
+    kinds = {kind: model_types(kind).get(model_type) for kind, _ in MAPPINGS}
+    heads = {name: "head" for kind in TEXT_KINDS if (name := kinds[kind])}
+    return {**heads, str(kinds["base"]): "body"}, next(kind for kind in TEXT_KINDS if kinds[kind])
+
+
+def defaults(config_class: Any) -> dict[str, Any]:
+    """What a config class takes for each key of its own, by the first of the key's names.
+
+    The base of RoPE is no key of a class, but an attribute of it, where all layers have the same.
+    """
+    from transformers.configuration_utils import PreTrainedConfig
+
+    from metacount.huggingface.config.keys import HARMLESS
+    from metacount.huggingface.config.limits import DROPPED
+
+    passed = DROPPED | (HARMLESS & {field.name for field in fields(PreTrainedConfig)})
+    found: dict[str, Any] = {}
+    for field in fields(config_class):
+        if field.name not in passed:
+            value = field.default_factory() if field.default is MISSING else field.default
+            found[config_class.attribute_map.get(field.name, field.name)] = value
+    if "rope_parameters" in found and isinstance(config_class.default_theta, float):
+        found["rope_theta"] = config_class.default_theta
+    return dict(sorted(found.items()))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, infinity as transformers writes it."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return {"__float__": "Infinity"} if value == float("inf") else value
+
+
+def records() -> list[dict[str, Any]]:
+    """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
-    from metacount.huggingface.config.families import family_of
-    from metacount.huggingface.config.to_spec import mapped_types
-    from metacount.huggingface.module.classes import config_class, version
+    from metacount.huggingface.config.families import mapped_types, row_of
+    from metacount.huggingface.module.classes import config_class, config_names, version
 
-    found: dict[str, Any] = {}
+    first = {"made_by": "benchmarks/config_rules.py", "transformers": version()}
+    found: list[dict[str, Any]] = [{**first, "known": sorted(config_names())}]
     for model_type in mapped_types():
-        family = family_of(model_type)
-        assert family is not None
-        own = kinds(config_class(model_type))
-        if "cache_implementation" in family.ignored:
+        theirs = config_class(model_type)
+        own = kinds(theirs)
+        row = row_of(model_type)
+        assert row is not None
+        if "cache_implementation" in row.ignored.split():
             own["cache_implementation"] = cache_implementation()
-        found[model_type] = {
-            "keys": own,
-            "shares": shares({"model_type": model_type, **SMALL[model_type]}, own),
-            "whole_heads": whole_heads(config_class(model_type)),
-        }
-    return {"made_by": "benchmarks/config_rules.py", "transformers": version(), "types": found}
+        ends, kind = classes(model_type)
+        found.append(
+            {
+                "type": model_type,
+                "kind": kind,
+                "classes": ends,
+                "defaults": defaults(theirs),
+                "aliases": dict(theirs.attribute_map),
+                "kinds": own,
+                "shares": shares({"model_type": model_type, **SMALL[model_type]}, own),
+                "whole_heads": whole_heads(theirs),
+            }
+        )
+    return found
+
+
+def text_of(records: list[dict[str, Any]]) -> str:
+    """The text of the file: a line each."""
+    return "".join(json.dumps(plain(record)) + "\n" for record in records)
 
 
 def main() -> int:
@@ -126,13 +180,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    found = rules()
+    text = text_of(records())
     if args.check:
-        same = json.loads(FILE.read_text("utf-8")) == found
+        same = FILE.read_text("utf-8") == text
         print("the file is what transformers says" if same else "the file is out of date")
         return 0 if same else 1
-    FILE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    print(f"{FILE.name}: {len(found['types'])} types of transformers {found['transformers']}")
+    FILE.write_text(text, "utf-8")
+    print(f"{FILE.name}: {len(text.splitlines()) - 1} types")
     return 0
 
 

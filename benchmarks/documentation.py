@@ -23,7 +23,7 @@ import peer_training_results
 
 import metacount
 from metacount.audit.report import audit
-from metacount.bench.results import files
+from metacount.bench.saved import latest_run, read
 from metacount.cli import main as metacount_main
 from metacount.cli.audit import markdown as audit_markdown
 from metacount.errors import InputError, SpecError
@@ -83,7 +83,7 @@ VARIANTS = {
 
 def ffn() -> str:
     """Qwen3-0.6B's sizes, 256 tokens, caches warm."""
-    latest = files.latest_run(files.read(str(RESULTS / "ffn.jsonl")))
+    latest = latest_run(read(str(RESULTS / "ffn.jsonl")))
     where = ("qwen3-0.6b", {"tokens": 256}, "hot", "fp32", 2)
     found = {
         row["variant"]: row
@@ -104,6 +104,44 @@ def ffn() -> str:
         for row in [found[variant]]
     ]
     heads = ("variant", "median", "p20 – p80", "TFLOP/s", "of the best product", "ratio")
+    return markdown(heads, rows)
+
+
+# Columns of the table of an H200, by variant.
+ON_GPU = {
+    "swiglu": "SwiGLU, equal parameters",
+    "swiglu-triton": "with silu·up in one kernel",
+    "swiglu-4d": "SwiGLU, width 4·d",
+}
+
+
+def ffn_gpu() -> str:
+    """LLaMA-7B's sizes in bf16, hot graphs, of the last run with the most numbers of tokens."""
+    where = ("llama-7b", "bf16", "hot", "graph", "forward", "ok")
+    names = ("model", "dtype", "state", "launch", "direction", "status")
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in read(str(RESULTS / "gpu-ffn.jsonl")):
+        if tuple(row[n] for n in names) == where:
+            run = runs.setdefault(row["date"], {})
+            run.setdefault(row["workload"]["tokens"], {})[row["variant"]] = row
+    found = max(reversed(runs.values()), key=len)
+
+    def ratio(row: dict[str, Any]) -> str:
+        if row["ratio_low"] is None:
+            return f"{row['ratio']:.2f}"
+        return f"{row['ratio']:.2f} ({row['ratio_low']:.2f} – {row['ratio_high']:.2f})"
+
+    rows = [
+        (
+            f"{tokens:,}",
+            f"{1e6 * at['gelu']['median_s']:,.0f} µs",
+            f"{1e6 * at['swiglu']['median_s']:,.0f} µs",
+            f"{100 * at['swiglu']['ceiling_share']:.0f} %",
+            *(ratio(at[variant]) for variant in ON_GPU),
+        )
+        for tokens, at in sorted(found.items())
+    ]
+    heads = ("tokens", "GELU, 4·d", "SwiGLU", "of the best product", *ON_GPU.values())
     return markdown(heads, rows)
 
 
@@ -191,6 +229,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "peers-training": ("docs/other-tools.md", peers_training),
     "audit": ("docs/other-tools.md", audited),
     "ffn": ("docs/benchmarks.md", ffn),
+    "ffn-gpu": ("docs/benchmarks.md", ffn_gpu),
     "meshes": ("docs/meshes.md", meshes),
     "proven": ("docs/proofs.md", proven),
 }

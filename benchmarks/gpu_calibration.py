@@ -22,12 +22,17 @@ from typing import Any
 import torch
 
 from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.clocks.graphs import CaptureRoom
-from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch
-from metacount.bench.clocks.power import monitor_of
-from metacount.bench.clocks.statistics import median, median_interval
-from metacount.bench.clocks.stopwatch import COLD, HOT, flusher
 from metacount.bench.device import describe, environment, flush_bytes
+from metacount.bench.power import monitor_of
+from metacount.bench.statistics import median, median_interval
+from metacount.bench.stopwatch import (
+    COLD,
+    HOT,
+    CaptureRoom,
+    EagerStopwatch,
+    GraphStopwatch,
+    flusher,
+)
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-calibration.jsonl"
 SIZES = (2**16, 2**20, 2**24, 2**28)  # float32 values: two in the L2, two beyond it
@@ -60,7 +65,7 @@ def profiled(call: Call) -> float:
     for _ in range(20):
         call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(100):
             call()
         torch.cuda.synchronize()

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metacount.bench.results import files as results
-from metacount.bench.results.rows import FORWARD, OK
+from metacount.bench import saved
+from metacount.bench.rows import FORWARD, OK
 from metacount.cli.pictures_of_benchmarks import split
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-ffn.jsonl"
@@ -111,7 +111,7 @@ def repeated(lines: Sequence[Line]) -> str:
 
 def main(files: Sequence[str]) -> int:
     """Print every figure of these files."""
-    found = [line for file in files or [str(FILE)] for line in results.read(file)]
+    found = [line for file in files or [str(FILE)] for line in saved.read(file)]
     print("\n".join(sentences(found)))
     return 0
 

@@ -21,11 +21,11 @@ from metacount.errors import SpecError
 from metacount.modules.build import DTYPES, build
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.count import count
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-modules.jsonl"
 TOKENS = 33
-MOST_PARAMS = 2_000_000_000  # of the shortened model: float64 on a CPU is slow
+MOST_PARAMS = 500_000_000  # of the shortened model: float64 on a CPU is slow
 MOST_WORDS, MOST_EXPERTS = 1024, 16
 # logits of two layers; bf16 rounds every product, and a vocabulary is a wide sum
 BOUNDS = {"fp32": 1e-4, "bf16": 5e-2}

@@ -70,27 +70,26 @@ def steps() -> list[Step]:
         for name in ("bench/test_cuda", "modules/test_on_cuda", "training/test_on_cuda")
     )
     ffn, plain = ("--model", *MODELS), "--no-compile"
-    every = (*ffn, "--tokens", *TOKENS, plain)
+    one, few = ("--model", MODELS[0]), ("--tokens", "1", "128", "8192")
     return [
         Step(name="tests", words=("-m", "pytest", "-q", "-ra", *tests)),
         Step(name="modules", words=("benchmarks/gpu_modules.py",)),
         Step(name="peaks", words=("benchmarks/gpu_peaks.py",)),
         Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
-        bench("ffn-bf16", "ffn", *every, "--dtype", "bf16"),
-        bench("ffn-parts", "ffn", *ffn, "--tokens", "1", "128", "8192", "--dtype", "bf16",
-              "--parts", "--equal-time", plain),
-        bench("ffn-again", "ffn", "--model", "llama-7b", "--tokens", "8192", "--dtype", "bf16",
-              plain, "--compare", str(RESULTS / "gpu-ffn.jsonl")),
-        bench("ffn-backward", "ffn", *ffn, "--tokens", "128", "8192", "--dtype", "bf16", plain,
+        bench("ffn-bf16", "ffn", *ffn, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
+        bench("ffn-again", "ffn", *one, "--tokens", *TOKENS, plain, "--dtype", "bf16",
+              "--compare", str(RESULTS / "gpu-ffn.jsonl")),
+        bench("ffn-compiled", "ffn", *one, *few, "--dtype", "bf16"),
+        bench("ffn-parts", "ffn", *one, *few, "--dtype", "bf16", "--parts", "--equal-time", plain),
+        bench("ffn-backward", "ffn", *one, "--tokens", "128", "8192", "--dtype", "bf16", plain,
               "--direction", "forward", "backward", "forward+backward"),
-        bench("ffn-compiled", "ffn", "--model", "llama-7b", "--tokens", "1", "128", "8192",
-              "--dtype", "bf16"),
-        bench("ffn-others", "ffn", *every, "--dtype", "fp16", "tf32", "fp32", "--state", "hot"),
+        bench("ffn-others", "ffn", *ffn, "--tokens", "1", "128", "2048", "16384", plain,
+              "--dtype", "fp16", "tf32", "fp32", "--state", "hot"),
         bench("attention", "attention", "--model", "llama3-8b", "--dtype", "bf16", plain),
-        bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
         bench("mla", "mla", "--model", "deepseek-v3"),
-        bench("moe", "moe", "--model", "mixtral-8x7b"),
-        bench("norm", "norm", "--model", "llama-7b"),
+        bench("moe", "moe", "--model", "mixtral-8x7b", "--tokens", "1", "128", "4096"),
+        bench("norm", "norm", "--model", "llama-7b", "--tokens", "128", "8192"),
+        bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
         Step(name="figures", words=("benchmarks/gpu_figures.py",)),
     ]  # fmt: skip
 

@@ -34,7 +34,7 @@ from metacount.cli.expressions import in_fields
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import ModelSpec
-from metacount.textbook.proof_record import CODE, FILE, OURS, structure
+from metacount.textbook.proven import CODE, FILE, OURS, structure
 from metacount.verify.cases import cases, spec_of
 from metacount.verify.recording import (
     closed_forms,

@@ -20,6 +20,10 @@ class InputError(ValueError):
     """The request or an input is wrong: one line that says where, what and the remedy."""
 
 
+class NoModel(InputError):
+    """A file has none of the keys of a model."""
+
+
 def shown_value(value: object) -> str:
     """Show `value` in at most 60 characters of one line, whatever it is."""
     try:

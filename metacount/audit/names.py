@@ -11,7 +11,7 @@ G  the same, halved as a triangle: S²/2, and S·m - m²/2 with m = min(S, w) in
 K  bytes of the KV cache, of which a windowed layer keeps what the next token still needs
 U  bytes of the KV cache if every layer kept every token
 
-and those of textbook/training/memory.py.
+and those of textbook/training.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from metacount.errors import InputError, SpecError
-from metacount.formulas import ends, layers, masks, model, sublayers
+from metacount.formulas import ends, masks, model, pieces, sublayers
 from metacount.formulas.dim import exact_div
 from metacount.spec import legend
 from metacount.textbook.conventions import Amounts, amounts_at
-from metacount.textbook.training.memory import activation_amounts, stored_amounts
+from metacount.textbook.training import activation_amounts, stored_amounts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ SIZES = {term.name for term in legend.MODEL_TERMS}
 
 
 def _moe_layers(place: Place) -> Dim:
-    return layers.moe_layers(place.spec, place.spec.n_layers)
+    return pieces.moe_layers(place.spec, place.spec.n_layers)
 
 
 def _ffn_width(place: Place) -> Dim:
@@ -154,8 +154,8 @@ def _vectors(place: Place, params: Dim, experts: str) -> Dim:
 READ_OFF: dict[str, Callable[[Place], Dim]] = {
     "n_moe_layers": _moe_layers,
     "n_dense_ffn_layers": lambda place: place.spec.n_layers - _moe_layers(place),
-    "n_windowed_layers": lambda place: layers.attention_layers(place.spec)[0],
-    "n_full_layers": lambda place: layers.attention_layers(place.spec)[1],
+    "n_windowed_layers": lambda place: pieces.attention_layers(place.spec)[0],
+    "n_full_layers": lambda place: pieces.attention_layers(place.spec)[1],
     "window_or_all": lambda place: masks.attended_positions(place.seq_len, place.spec.window),
     "ffn_width": _ffn_width,
     "shared_width": _shared_width,
@@ -194,7 +194,7 @@ def reference(place: Place, kind: str) -> dict[str, Dim]:
     tokens = place.batch_size * place.seq_len
     tied = a.token_table if place.spec.tie_embeddings else 0
     scores = place.batch_size * place["n_heads"] * place.seq_len
-    windowed, full = layers.attention_layers(place.spec)
+    windowed, full = pieces.attention_layers(place.spec)
     near = windowed * masks.attended_positions(place.seq_len, place.spec.window)
     return {
         **found,
@@ -222,7 +222,7 @@ def _cache(place: Place) -> dict[str, Dim]:
 def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
     """Compute M and G: in a model without a window they are A and A/2."""
     spec, seq_len = place.spec, place.seq_len
-    windowed, full = layers.attention_layers(spec)
+    windowed, full = pieces.attention_layers(spec)
     if spec.window is None:
         return {"M": amounts["A"], "G": _half(amounts["A"])}
     m = masks.attended_positions(seq_len, spec.window)

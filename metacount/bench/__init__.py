@@ -1,5 +1,8 @@
-"""Forward benchmarks: what a layer's variants do, how long they take, and what bounds them.
+"""Benchmarks of layers: what their variants do, how long they take, and what bounds them.
 
-`work` says what must be computed and moved, `layers` holds the variants, `reference` the float64
-algebra that each is compared with, `clocks` times; `run` puts them together, `session` talks of it.
+`work` says what must be computed and moved; `ffn`, `attention`, `mla`, `moe` and `norm` hold the
+variants, as cases of `case`; `reference` is the float64 algebra that each is compared with.
+`stopwatch` takes samples, `rounds` lets variants take turns, `statistics` makes medians and
+intervals of them, `power` reads clocks and watts. `run` measures cases, `session` talks of it,
+`saved` keeps rows.
 """

@@ -16,12 +16,18 @@ from typing import Any
 import torch
 
 from metacount.bench import device as devices
-from metacount.bench.clocks.graphs import CaptureRoom
-from metacount.bench.clocks.on_device import GraphStopwatch
-from metacount.bench.clocks.statistics import median
-from metacount.bench.clocks.stopwatch import HOT, Call, CpuStopwatch, Stopwatch, estimate_call
-from metacount.bench.layers.case import DTYPES, product_precision
-from metacount.bench.results.rows import Ceiling
+from metacount.bench.case import DTYPES, product_precision
+from metacount.bench.rows import Ceiling
+from metacount.bench.statistics import median
+from metacount.bench.stopwatch import (
+    HOT,
+    Call,
+    CaptureRoom,
+    CpuStopwatch,
+    GraphStopwatch,
+    Stopwatch,
+    estimate_call,
+)
 
 Shape = tuple[int, int, int]
 

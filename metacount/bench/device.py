@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metacount.bench.results.files import FORMAT
+from metacount.bench.saved import FORMAT
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -267,10 +267,10 @@ def _version(package: str) -> str | None:
 
 
 def commit() -> str | None:
-    """Find the commit of this file's checkout, `+changes` where files differ from it.
+    """Find the commit that was run: what METACOUNT_COMMIT says, or that of this file's checkout.
 
-    For an installed package, also when it lies inside somebody else's repository, what the variable
-    METACOUNT_COMMIT says, or None.
+    `+changes` where files differ from the checkout's. None for an installed package, also when it
+    lies inside somebody else's repository.
     """
     package = Path(__file__).resolve().parent.parent
 
@@ -282,10 +282,9 @@ def commit() -> str | None:
             return None
         return done.stdout.strip()
 
-    said = os.environ.get(COMMIT_VARIABLE) or None
-    if not git("ls-files", "__init__.py"):
+    if said := os.environ.get(COMMIT_VARIABLE):
         return said
-    found = git("rev-parse", "HEAD")
+    found = git("rev-parse", "HEAD") if git("ls-files", "__init__.py") else None
     if found is None:
-        return said
+        return None
     return f"{found}+changes" if git("status", "--porcelain", "--", ".") else found

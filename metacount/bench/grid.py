@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metacount import catalog
-from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
-from metacount.bench.layers.case import TF32, Case
-from metacount.bench.layers.ffn_widths import gated_widths, widths
+from metacount.bench import attention, ffn, mla, moe, norm
+from metacount.bench.case import TF32, Case
+from metacount.bench.ffn import gated_widths, widths
 from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
@@ -175,9 +175,11 @@ def _cases_of(
 ) -> list[Case]:
     tokens = asked.tokens or grid.tokens
     if topic == "attention":
-        layer = attention_core if asked.part == "core" else attention
         ways = attention.GPU_WAYS if gpu else attention.WAYS
-        return [layer.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]
+        core = asked.part == "core"
+        return [
+            attention.case(name, spec, at, dtype, ways, core=core) for at in _positions(grid, asked)
+        ]
     if topic == "mla":
         ways = tuple(mla.GPU_WAYS if gpu else mla.WAYS)
         return [mla.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]

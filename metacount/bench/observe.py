@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from metacount.bench.layers.case import Expected, Inputs, Pick, Variant, rows_of
+from metacount.bench.case import Expected, Inputs, Pick, Variant, rows_of
 from metacount.measure.ours.flops import ReferenceCounter
 from metacount.measure.torch_private import (
     DispatchMode,
@@ -22,7 +22,7 @@ from metacount.measure.torch_private import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from metacount.bench.layers.case import Output
+    from metacount.bench.case import Output
     from metacount.measure.torch_private import OpOverload
 
 # Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
@@ -130,17 +130,6 @@ def observe(variant: Variant, inputs: Inputs) -> Observed:
         held_bytes=traffic.held,
         working_bytes=traffic.peak,
     )
-
-
-def rows_to_check(n_rows: int, wanted: int) -> list[int]:
-    """Choose at most `wanted` rows, spread evenly, the first and the last among them.
-
-    >>> rows_to_check(3, 8), rows_to_check(100, 4)
-    ([0, 1, 2], [0, 33, 66, 99])
-    """
-    if n_rows <= wanted:
-        return list(range(n_rows))
-    return [i * (n_rows - 1) // (wanted - 1) for i in range(wanted)]
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:

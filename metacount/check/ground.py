@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.textbook.count import count
-from metacount.textbook.domain import SHOWN, sizes_text
-from metacount.textbook.proof_record import CODE
-from metacount.textbook.proven import proven_of
+from metacount.textbook.proven import CODE, SHOWN, proven_of, sizes_text
 
 if TYPE_CHECKING:
     from metacount.resolve import Model

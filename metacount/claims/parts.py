@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.errors import SpecError
-from metacount.formulas import layers, model, mtp, sublayers
+from metacount.formulas import model, mtp, pieces, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
-from metacount.formulas.terms import params_of
+from metacount.formulas.tape import params_of
 from metacount.spec import legend
 from metacount.spec.rules import beyond_branches
 from metacount.units import exact
@@ -83,11 +83,11 @@ def _layers_matrices(spec: ModelSpec) -> Dim:
 
 
 def _experts(spec: ModelSpec) -> Dim:
-    return layers.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
+    return pieces.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
 
 
 def _active_experts(spec: ModelSpec) -> Dim:
-    return layers.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
+    return pieces.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
 
 
 def _expert(spec: ModelSpec) -> Dim:
@@ -98,7 +98,7 @@ def _expert(spec: ModelSpec) -> Dim:
 
 def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
     rows = spec.n_experts + spec.n_zero_experts - spec.top_k
-    return layers.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
+    return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
 def _moe_flops(spec: ModelSpec) -> Dim:
@@ -135,7 +135,7 @@ def _state_values(spec: ModelSpec) -> Dim:
     """Count the values of the states of all layers,
     of one sequence of any length; 0 where none has one.
     """
-    return layers.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
+    return pieces.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
 
 
 def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:

@@ -14,9 +14,9 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from metacount.bench.case import Case
     from metacount.bench.grid import Asked
-    from metacount.bench.layers.case import Case
-    from metacount.bench.prepare import Plan
+    from metacount.bench.run import Plan
     from metacount.bench.session import Session
     from metacount.cli.options import Option
     from metacount.files import Json
@@ -172,8 +172,7 @@ def _size(text: str) -> int:
 def run(args: argparse.Namespace) -> Answer | Pieces:
     import torch
 
-    from metacount.bench import grid
-    from metacount.bench.results import files as results
+    from metacount.bench import grid, saved
     from metacount.output_file import check_writable
 
     looking = args.list or args.dry_run
@@ -192,8 +191,8 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     plan = _plan(args, device)
     if args.dry_run:
         return _dry_run(cases, plan)
-    old = None if args.compare is None else results.latest_run(results.read(args.compare))
-    file = None if args.save is None else args.save or results.default_file(args.topic)
+    old = None if args.compare is None else saved.latest_run(saved.read(args.compare))
+    file = None if args.save is None else args.save or saved.default_file(args.topic)
     if file is not None:
         check_writable("--save", file)
     from metacount.bench.session import Session
@@ -238,7 +237,7 @@ def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str,
         yield piece
         sys.stdout.flush()
     if old is not None:
-        from metacount.bench.results.comparison import compare
+        from metacount.bench.saved import compare
         from metacount.cli.bench_rows import compare_text
 
         yield compare_text(compare(session.lines, old))
@@ -268,7 +267,7 @@ def _asked(args: argparse.Namespace) -> Asked:
 def _plan(args: argparse.Namespace, device: str) -> Plan:
     import torch
 
-    from metacount.bench.prepare import Plan
+    from metacount.bench.run import Plan
 
     with_index = device == "cuda" and torch.cuda.is_available()
     return Plan(
@@ -309,8 +308,7 @@ def _device(asked: str | None, *, cuda: bool, looking: bool) -> str:
 
 
 def _dry_run(cases: Sequence[Case], plan: Plan) -> Answer:
-    from metacount.bench.estimate import plan_of
-    from metacount.bench.session import beforehand
+    from metacount.bench.session import beforehand, plan_of
     from metacount.cli.bench_rows import plan_data, plan_text
 
     rates = beforehand(plan)

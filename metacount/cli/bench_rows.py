@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.results.rows import BACKWARD, DIRECTIONS, FORWARD, OK
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK
 from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
 from metacount.cli.report import Grid
 
@@ -11,10 +11,10 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from metacount.bench.estimate import CasePlan, Rates
-    from metacount.bench.layers.case import Case
-    from metacount.bench.results.comparison import Comparison
-    from metacount.bench.results.rows import Ceiling, Row
+    from metacount.bench.case import Case
+    from metacount.bench.rows import Ceiling, Row
+    from metacount.bench.saved import Comparison
+    from metacount.bench.session import CasePlan, Rates
     from metacount.files import Json
 
 

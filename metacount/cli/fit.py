@@ -5,9 +5,9 @@ from __future__ import annotations
 from metacount import units
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold
-from metacount.cli.options import FORMATS, MODEL, flag, option
+from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
 from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.cli.shard import JOB, how_of, work_said
+from metacount.cli.shard import JOB, fits_said, how_of, work_said
 from metacount.resolve import find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.cli.options import Option
-    from metacount.cli.report import Cell, Report
+    from metacount.cli.report import Block, Cell, Report
     from metacount.resolve import Model
+    from metacount.sharding.devices import Device
     from metacount.sharding.fit import Fit
     from metacount.sharding.result import Job
 
@@ -32,8 +33,15 @@ def options() -> Sequence[Option]:
         option(
             "--gpu",
             "NAME,...",
-            f"devices (default {GPUS}); `all` of those that are known",
+            f"devices (default {GPUS}), with their number or without: h100, 8xh100; `all` of those "
+            "that are known",
             default=GPUS,
+        ),
+        option(
+            "--devices",
+            "N",
+            "a mesh of exactly so many, and exit 1 where none fits (default: the fewest)",
+            type=whole_number,
         ),
         flag("--serve", "serving, which is the default"),
         *JOB,
@@ -43,16 +51,17 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount.sharding.devices import devices
-    from metacount.sharding.fit import fit
+    from metacount.sharding.fit import assumed, fit
 
     model = find_model(args.model, args.settings)
     gpu = ",".join(devices()) if args.gpu == "all" else args.gpu
-    found, notes = fit(model, gpu, train=args.train, **how_of(args))
+    found, notes = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
     return Answer(
         report=lambda: report_of(model, found, notes),
         data=lambda: {
             "model": model.id,
             "train": args.train,
+            "assumed": next((assumed(each.job) for each in found if each.job), ""),
             "answers": [each.to_dict() for each in found],
             "missing": notes,
             "source": "formula",
@@ -63,30 +72,59 @@ def run(args: argparse.Namespace) -> Answer:
 
 def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Report:
     """Report a row for each device, then the commands, then what is not in the figures."""
+    from metacount.sharding.fit import assumed
+
     done = next((each.job for each in found if each.job is not None), None)
-    work = ""
+    head: list[Block] = [Text(f"{bold(model.name)}  ({model.id})", whole=True)]
     if done is not None:
-        work = f"the smallest mesh for {work_said(done, batch=False)}; by formula"
-    commands = [(each.device.id, each.command or _why(each)) for each in found]
-    memory = [("memory", f"{each.device.source} (GB = 10^9 bytes)") for each in found]
-    columns = [] if done is None else _columns(found, done)
+        of = "the smallest mesh"
+        if any(each.asked for each in found):
+            of = "the mesh of so many devices that cuts least, of those that fit,"
+        head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
+        head.append(Notes([("assumed", assumed(done))]))
+    longest = max(len(each.device.id) for each in found)
+    commands: list[Block] = []
+    for each in found:
+        commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
+        commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
+    fits = done is not None and any(each.mesh is not None for each in found)
+    last = _columns(found, done) if fits and done is not None else []
+    last += [("memory", _source(each.device)) for each in found]
+    if any(each.device.usable_bytes is None for each in found):
+        said = "a process gets some hundred MiB less than the driver reports (H200: 615 MiB)"
+        last.append(("note", said))
     return [
-        [Text(f"{bold(model.name)}  ({model.id})", whole=True), Text(work)],
+        head,
         [Grid(heads=HEADS, rows=[_row(each) for each in found], align="<>>>>>")],
-        [Notes(commands, pad=max(len(each.device.id) for each in found))],
-        [Notes([*columns, *memory, *(("note", note) for note in notes)])],
+        commands,
+        [Notes([*last, *(("note", note) for note in notes)])],
     ]
 
 
 def _why(each: Fit) -> str:
-    return f"cannot tell: {each.unknown}" if each.unknown else "no mesh that was tried holds it"
+    if each.unknown:
+        return f"cannot tell: {each.unknown}"
+    closest = ""
+    if each.closest is not None and each.job is not None:
+        closest = f"; the closest is {each.job.mesh}"
+    return f"no mesh that was tried holds it{closest}"
+
+
+def _source(device: Device) -> str:
+    """Say who says how much memory a device has, and what it is compared with."""
+    if device.by_maker:
+        return f"{device.id}: {device.source}, as its maker says (GB = 10^9 bytes)"
+    said = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"
+    if device.usable_bytes is None:
+        return said
+    return f"{said}; of these CUDA gives a process {units.exact(device.usable_bytes)} bytes"
 
 
 def _columns(found: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
     """Say what the two last columns are, and what limits them beside memory."""
     from metacount.sharding.fit import MOST
 
-    fitting = [each for each in found if each.job is not None]
+    fitting = [each for each in found if each.mesh is not None]
     lengths, sequences = {each.seq_len for each in fitting}, {each.batch_size for each in fitting}
     batches = {each.job.batch_size for each in fitting if each.job is not None}
     batch = f"with batch {min(batches)}" if len(batches) == 1 else "with its command's batch"
@@ -103,7 +141,7 @@ def _columns(found: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
 
 
 def _row(each: Fit) -> tuple[Cell, ...]:
-    memory = Amount(each.device.bytes, units.gib, always=True)
+    memory = Amount(each.device.room, units.gib, always=True)
     if each.mesh is None or each.largest is None:
         return (each.device.id, memory, "none", "", "", "")
     total = Amount(each.largest.total_bytes, units.gib, always=True)

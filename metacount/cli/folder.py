@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from metacount.spec import Request
 
 SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
+MOST_PASSED = 5  # files that are named
 MOST_REASONS = 20  # shown; the JSON has each file's own
 
 HEADS = ("model", "params", "active_params", "kv/token", "matmul_flops")
@@ -46,6 +47,7 @@ class FolderView:
         self.listing, self.request, self.counted = listing, request, counted
         self.n_counted = self.n_shorter = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
+        self.passed: list[str] = []
         self.in_text = self.interrupted = False
 
     def json_lines(self) -> Generator[str, None, None]:
@@ -64,6 +66,7 @@ class FolderView:
                     )
                     + "\n"
                     for outcome in part
+                    if not outcome.passed
                 )
                 self._book(part)
                 yield lines
@@ -76,7 +79,7 @@ class FolderView:
         rows: list[tuple[str, ...]] = []
         try:
             for part in self._parts(bar=True):
-                rows += [_row(outcome) for outcome in part if outcome.error is None]
+                rows += [_row(outcome) for outcome in part if outcome.data]
                 self._book(part)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -88,8 +91,13 @@ class FolderView:
         """Return the exit code, after saying on stderr too what was refused."""
         n_refused = self.n_refused
         if self.interrupted:
-            interrupted(n_refused + self.n_counted, len(self.listing.paths), "files")
+            interrupted(self._n_seen, len(self.listing.paths), "files")
             return EXIT_INTERRUPTED
+        if self.passed and not self.in_text:
+            print(f"metacount: passed over {self._no_models()}", file=sys.stderr)
+        if not n_refused + self.n_counted:
+            print("metacount: error: no file of the folder describes a model", file=sys.stderr)
+            return EXIT_WRONG_INPUT
         if not n_refused:
             return 0
         if not self.in_text:
@@ -97,6 +105,10 @@ class FolderView:
         some = f"{units.exact(n_refused)} of {units.exact(n_refused + self.n_counted)}"
         print(f"metacount: error: {some} files refused", file=sys.stderr)
         return EXIT_WRONG_INPUT
+
+    @property
+    def _n_seen(self) -> int:
+        return self.n_refused + self.n_counted + len(self.passed)
 
     @property
     def n_refused(self) -> int:
@@ -109,7 +121,9 @@ class FolderView:
     def _book(self, part: list[Outcome]) -> None:
         """Count what is ready to be shown: an interrupt leaves the two alike."""
         for outcome in part:
-            if outcome.error is None:
+            if outcome.passed:
+                self.passed.append(outcome.path)
+            elif outcome.error is None:
                 self.n_counted += 1
                 self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
             else:
@@ -125,18 +139,27 @@ class FolderView:
         )
         lines = paragraph("counted", counted, width)
         if self.interrupted:
-            left = units.exact(len(self.listing.paths) - total)
+            left = units.exact(len(self.listing.paths) - self._n_seen)
             lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
         lines += self._reasons()
         passed = []
         if self.listing.companions:
             what = _number(self.listing.companions, "file")
             passed.append(f"{what} of tokenizers and the like, which describe no model")
+        if self.passed:
+            passed.append(self._no_models())
         if self.listing.links:
             passed.append(f"{_number(self.listing.links, 'link')} to other folders")
         lines += paragraph("passed ", "; ".join(passed), width)
         note = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
         return lines + paragraph("figures", note, width)
+
+    def _no_models(self) -> str:
+        """Name the files that have none of a model's keys."""
+        names = ", ".join(shown(path) for path in self.passed[:MOST_PASSED])
+        more = len(self.passed) - MOST_PASSED
+        what = f"{_number(len(self.passed), 'file')} without a size of a model: {names}"
+        return f"{what} and {units.exact(more)} more" if more > 0 else what
 
     def _length(self) -> str:
         if self.request.seq_len is not None:

@@ -21,8 +21,7 @@ from metacount.figures import FIGURES
 from metacount.files import read_of_package
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.domain import FROM
-from metacount.textbook.proven import own_type
+from metacount.textbook.proven import FROM, own_type
 from metacount.textbook.read_rules import ELSEWHERE
 from metacount.textbook.worksheet import ALIASES, BYTES_NAME, RUN
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
-from metacount.bench.results.rows import FORWARD, OK, Ceiling, Row
+from metacount.bench.rows import FORWARD, OK, Ceiling, Row
 from metacount.cli.pictures import COLOURS, new_figure, short_tokens
 from metacount.errors import InputError
 

@@ -280,7 +280,7 @@ def _activations(args: argparse.Namespace) -> _Picture:
 
 
 def _results(args: argparse.Namespace) -> _Picture:
-    from metacount.bench.results import files as results
+    from metacount.bench import saved
     from metacount.cli import pictures_of_benchmarks as pictures
 
     if args.dtype not in (None, *RESULT_DTYPES):
@@ -288,7 +288,7 @@ def _results(args: argparse.Namespace) -> _Picture:
             f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got '{shown(args.dtype)}'"
         )
     files = args.roofline or args.curves
-    lines = results.latest_run([line for file in files for line in results.read(file)])
+    lines = saved.latest_run([line for file in files for line in saved.read(file)])
     chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
     return _Picture(f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen))

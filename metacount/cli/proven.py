@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.cli.layout import paragraph
-from metacount.textbook.domain import SHOWN, sizes_text
-from metacount.textbook.proof_record import CODE
+from metacount.textbook.proven import CODE, SHOWN, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -207,7 +207,7 @@ def report_of(
         _kinds(found, every),
         *ranks,
         [Notes([("links", _between(found))])],
-        [Notes([] if fits is None else _fits(fits))],
+        [Notes([] if fits is None else fits_said(fits))],
         [Notes(notes)],
     ]
 
@@ -326,7 +326,8 @@ def _between(found: Sharded) -> str:
     )
 
 
-def _fits(fits: Verdict) -> list[tuple[str, str]]:
+def fits_said(fits: Verdict) -> list[tuple[str, str]]:
+    """Say whether the largest rank fits, and what would."""
     room, total = units.gib(fits.room), units.gib(fits.total_bytes)
     largest = max(fits.parts, key=lambda name: fits.parts[name])
     if fits.fits:

@@ -133,8 +133,7 @@ def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
 def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) -> Report:
     """Report what the record of proofs says of a model at this run, then what is proven anew."""
     from metacount.textbook.count import count
-    from metacount.textbook.domain import sizes_text
-    from metacount.textbook.proven import proven_of
+    from metacount.textbook.proven import proven_of, sizes_text
 
     proof = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
     recorded = [] if proof is None else recorded_lines(proof, columns())
@@ -183,7 +182,7 @@ def _where(proofs: Sequence[Proof]) -> list[str]:
 def _proofs_data(shown: Proofs) -> list[Json]:
     """Convert proofs to plain data, one after the other; `case` says of which sizes."""
     from metacount.cli.expressions import in_fields
-    from metacount.textbook.domain import FROM
+    from metacount.textbook.proven import FROM
 
     return [
         {

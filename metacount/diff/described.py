@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.formulas import ends, layers
+from metacount.formulas import ends, pieces
 from metacount.notation import heads, latent_heads
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention
@@ -22,7 +22,7 @@ def attention_described(spec: ModelSpec) -> str:
         return "none"
     if mixer.window is None:
         return said
-    near = layers.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
+    near = pieces.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
     return f"{said}, window {mixer.window.size} in {near} layers"
 
 

@@ -25,7 +25,7 @@ from metacount.formulas import ends, model
 from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim
 from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
-from metacount.formulas.terms import CROSS_PAIRS, Product, Weight
+from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
 from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.attention import LatentAttention, NoAttention

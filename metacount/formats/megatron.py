@@ -5,12 +5,11 @@ What sizes the model is read; what only runs or trains it is passed over; any ot
 
 from __future__ import annotations
 
-from metacount.errors import InputError, SpecError, shown
+from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.formats.described import Described, spec_of
-from metacount.formats.megatron_arguments import FLAGS, NEEDED, VALUES, values_of
-from metacount.formats.megatron_experts import with_experts
 from metacount.formats.shell import options
-from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.experts import moe_layout, placed
+from metacount.huggingface.config.keys import Keys, words
 from metacount.huggingface.config.parts import biases, divided
 from metacount.spec.position import RopeScaling
 
@@ -18,6 +17,47 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
 
+# Arguments with one value that size the model, and what Megatron takes where they are not given.
+VALUES: Json = {
+    "--num-layers": None,
+    "--hidden-size": None,
+    "--num-attention-heads": None,
+    "--max-position-embeddings": None,
+    "--vocab-size": None,
+    "--padded-vocab-size": None,
+    "--ffn-hidden-size": None,
+    "--kv-channels": None,
+    "--num-query-groups": 1,
+    "--make-vocab-size-divisible-by": 128,
+    "--tensor-model-parallel-size": 1,
+    "--position-embedding-type": "learned_absolute",
+    "--rotary-base": 10000,
+    "--rotary-percent": 1.0,
+    "--rotary-seq-len-interpolation-factor": None,
+    "--rope-scaling-factor": 8.0,
+    "--normalization": "LayerNorm",
+    "--norm-epsilon": 1e-5,
+    "--num-experts": None,
+    "--moe-router-topk": 2,
+    "--moe-ffn-hidden-size": None,
+    "--moe-layer-freq": 1,
+    "--moe-shared-expert-intermediate-size": None,
+    "--moe-router-score-function": "softmax",
+    "--moe-router-topk-scaling-factor": None,
+    "--moe-router-num-groups": None,
+    "--moe-router-group-topk": None,
+}
+FLAGS = words(
+    "--group-query-attention --use-rotary-position-embeddings --no-position-embedding "
+    "--use-rope-scaling --swiglu --squared-relu --quick-geglu --openai-gelu "
+    "--no-bias-gelu-fusion --disable-bias-linear --add-qkv-bias --qk-layernorm "
+    "--untie-embeddings-and-output-weights --apply-layernorm-1p --rotary-interleaved "
+    "--moe-router-pre-softmax --moe-router-enable-expert-bias --moe-shared-expert-gate"
+)
+# Other names of the same.
+ALIASES = {"--layernorm-epsilon": "--norm-epsilon"}
+NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads", "--max-position-embeddings")
+# What a spec calls them.
 NAMES = {
     "d_model": "--hidden-size",
     "n_layers": "--num-layers",
@@ -34,6 +74,70 @@ NAMES = {
     "top_groups": "--moe-router-group-topk",
     "rotary_dim": "--rotary-percent",
 }
+
+# Arguments that run, train, store or report, and leave the model as it is: whole families of them,
+# by how they begin, and others.
+RUN_FAMILIES = tuple(
+    words(
+        "--lr- --adam- --log- --tensorboard- --wandb- --save- --load- --eval- --train- --ckpt- "
+        "--dist-ckpt- --recompute- --overlap- --no-overlap- --tp-comm- --fp8- --fp4- --ddp- "
+        "--profile- --exit- --manual-gc --num-dataset- --distributed- --ft- --inprocess- "
+        "--one-logger- --muon- --master- --rdzv- --nproc- --non-persistent- --cuda-graph- "
+        "--logging- --tokenizer- --megatron-fsdp- --straggler- --otel-"
+    )
+)
+RUN = words(
+    # torchrun
+    "nnodes node-rank max-restarts module standalone "
+    # batches, data, words
+    "micro-batch-size global-batch-size rampup-batch-size step-batch-size-schedule seq-length "
+    "decoder-seq-length data-path split data-cache-path data-args-path per-split-data-args-path "
+    "valid-data-path test-data-path mock-data vocab-file merge-file tiktoken-pattern "
+    "tiktoken-num-special-tokens special-tokens null-tokenizer-eod-id reset-position-ids "
+    "reset-attention-mask eod-mask-loss no-create-attention-mask-in-dataloader no-mmap-bin-files "
+    "num-workers dataloader-type dataloader-fast-cache-load mid-level-dataset-surplus sft "
+    # steps
+    "lr min-lr decoupled-lr decoupled-min-lr weight-decay start-weight-decay end-weight-decay "
+    "weight-decay-incr-style clip-grad optimizer sgd-momentum seed init-method-std "
+    "embedding-init-method-std init-method-xavier-uniform use-cpu-initialization "
+    "attention-dropout hidden-dropout loss-scale initial-loss-scale min-loss-scale "
+    "loss-scale-window hysteresis calculate-per-token-loss cross-entropy-loss-fusion "
+    "cross-entropy-fusion-impl skip-train finetune override-opt-param-scheduler "
+    "override-opt_param-scheduler use-checkpoint-opt-param-scheduler "
+    "no-check-for-nan-in-loss-and-grad check-for-nan-in-loss-and-grad check-for-spiky-loss "
+    "check-for-large-grads rerun-mode moe-aux-loss-coeff moe-z-loss-coeff "
+    "moe-router-load-balancing-type moe-router-bias-update-rate moe-input-jitter-eps "
+    "moe-router-force-load-balancing "
+    # numbers and kernels
+    "fp16 bf16 fp8 fp32-residual-connection attention-softmax-in-fp32 grad-reduce-in-bf16 "
+    "accumulate-allreduce-grads-in-fp32 main-grads-dtype main-params-dtype exp-avg-dtype "
+    "exp-avg-sq-dtype use-precision-aware-optimizer moe-router-dtype use-mcore-models "
+    "use-legacy-models transformer-impl attention-backend use-flash-attn no-masked-softmax-fusion "
+    "no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
+    "no-gradient-accumulation-fusion apply-query-key-layer-scaling "
+    "no-query-key-layer-scaling moe-grouped-gemm moe-permute-fusion moe-router-fusion "
+    "moe-token-dispatcher-type moe-enable-deepep moe-flex-dispatcher-backend "
+    "moe-shared-expert-overlap moe-layer-recompute moe-per-layer-logging "
+    "enable-experimental deterministic-mode te-rng-tracker use-te-rng-tracker "
+    "disable-jit-fuser init-model-with-meta-device trust-remote-code "
+    # machines
+    "pipeline-model-parallel-size num-layers-per-virtual-pipeline-stage "
+    "num-virtual-stages-per-pipeline-rank microbatch-group-size-per-virtual-pipeline-stage "
+    "virtual-pipeline-model-parallel-size context-parallel-size cp-comm-type "
+    "expert-model-parallel-size expert-tensor-parallel-size sequence-parallel "
+    "use-distributed-optimizer num-distributed-optimizer-instances data-parallel-sharding-strategy "
+    "use-megatron-fsdp use-torch-fsdp2 use-custom-fsdp use-tp-pp-dp-mapping use-nccl-ub "
+    "nccl-communicator-config-path account-for-embedding-in-pipeline-split "
+    "account-for-loss-in-pipeline-split decoder-first-pipeline-num-layers "
+    "decoder-last-pipeline-num-layers defer-embedding-wgrad-compute wgrad-deferral-limit "
+    "delay-wgrad-compute align-grad-reduce no-align-param-gather optimizer-cpu-offload "
+    "optimizer-offload-fraction empty-unused-memory-level local-rank lazy-mpu-init "
+    # what is kept and told
+    "save load use-dist-ckpt async-save auto-detect-ckpt-format exit-on-missing-checkpoint "
+    "no-load-optim no-load-rng no-save-optim no-save-rng timing-log-level timing-log-option "
+    "profile use-pytorch-profiler record-memory-history memory-snapshot-path "
+    "check-weight-hash-across-dp-replicas-interval"
+)
 
 
 def described(path: str) -> Described:
@@ -213,3 +317,141 @@ def _positions(keys: Keys, head_dim: int) -> Json:
         "rotary_dim": None if turned == head_dim else turned,
         **({} if scaling is None else {"rope_scaling": scaling.to_dict()}),
     }
+
+
+def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
+    """Return the fields with the experts of --num-experts;
+    a dense width stays where a layer uses it.
+    """
+    if keys.raw("--num-experts") is None:
+        for name in keys.data:
+            if name.startswith("--moe-"):
+                raise SpecError(
+                    name, "has no effect without --num-experts", keys.data[name], "add it"
+                )
+        return fields
+    n_experts, top_k = keys.size("--num-experts"), keys.size("--moe-router-topk")
+    if bias:
+        raise SpecError(
+            "--num-experts",
+            "is read with experts without biases alone",
+            n_experts,
+            "add --disable-bias-linear",
+        )
+    layout = _layout(keys, fields["n_layers"])
+    width = keys.optional_size("--moe-ffn-hidden-size") or fields["d_ff"]
+    scale = keys.optional_number("--moe-router-topk-scaling-factor")
+    experts: Json = {
+        "n_experts": n_experts,
+        "top_k": top_k,
+        "d_ff_expert": width,
+        "router": _router(keys, top_k),
+        "selection_bias": keys.flag("--moe-router-enable-expert-bias"),
+        **({"routed_scale": scale} if scale else {}),
+        **_shared(keys),
+        **_grouped(keys, top_k),
+    }
+    found = placed(fields, layout, experts)
+    return {**fields, **found}
+
+
+def _layout(keys: Keys, n_layers: int) -> Json:
+    """Read which layers have experts:
+    every n-th from the first, or dense ones first: `[0]*1+[1]*60`.
+    """
+    import re
+
+    name, given = "--moe-layer-freq", keys.raw("--moe-layer-freq")
+    pattern = re.fullmatch(r"\(?\[0\]\*(\d{1,5})\+\[1\]\*(\d{1,5})\)?", str(given).replace(" ", ""))
+    if pattern is None:
+        every = keys.layers(name)
+        stack, first = [i % every == 0 for i in range(n_layers)], 0
+    else:
+        first, rest, every = int(pattern[1]), int(pattern[2]), 1
+        stack = [i >= first for i in range(n_layers)]
+        if first + rest != n_layers or not rest:
+            raise SpecError(
+                name, f"must name {n_layers} layers, some with experts", given, "see --num-layers"
+            )
+    layout = moe_layout(keys, name, [stack], first=first, every=every)
+    assert layout is not None  # at least one layer has experts
+    return layout
+
+
+def _router(keys: Keys, top_k: int) -> str:
+    score = keys.only("--moe-router-score-function", "softmax", "sigmoid")
+    if score == "sigmoid":
+        return "sigmoid_renorm" if top_k > 1 else "sigmoid"
+    return "softmax" if keys.flag("--moe-router-pre-softmax") else "topk_softmax"
+
+
+def _shared(keys: Keys) -> Json:
+    width = keys.optional_size("--moe-shared-expert-intermediate-size")
+    gate = keys.flag("--moe-shared-expert-gate")
+    if width is None:
+        return {}
+    return {"n_shared_experts": 1, "d_ff_shared": width, "shared_expert_gate": gate}
+
+
+def _grouped(keys: Keys, top_k: int) -> Json:
+    groups = keys.optional_size("--moe-router-num-groups")
+    if groups is None:
+        return {}
+    chosen = keys.size("--moe-router-group-topk")
+    scores = {1: "max", 2: "top2_sum"}
+    if top_k % chosen or top_k // chosen not in scores:
+        raise SpecError(
+            "--moe-router-group-topk",
+            f"must leave one or two experts a group of --moe-router-topk {top_k}",
+            chosen,
+            "choose another",
+        )
+    return {"n_groups": groups, "top_groups": chosen, "group_score": scores[top_k // chosen]}
+
+
+def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
+    """Type the arguments that size the model; any that is not known is an error."""
+    data: Json = {}
+    for spelled, times in given.items():
+        name = ALIASES.get(spelled.replace("_", "-"), spelled.replace("_", "-"))
+        if name in FLAGS:
+            data[name] = True
+        elif name in VALUES:
+            texts = list(dict.fromkeys(words[0] if words else "" for words in times))
+            if len(texts) > 1 or not texts[0]:
+                rule = "is given with several values" if len(texts) > 1 else "needs a value"
+                raise SpecError(name, rule, ", ".join(texts), "give one")
+            value = _typed(name, texts[0])
+            if data.setdefault(name, value) != value:
+                raise SpecError(name, f"is given as {data[name]} too", value, "give one")
+        elif not runs_only(name):
+            known = (*VALUES, *sorted(FLAGS), *ALIASES)
+            raise InputError(
+                f"{where}: {shown(name)} is not an argument that is understood here, "
+                f"and it may change the model; "
+                f"{nearest(name, known, 'remove it if it does not')}"
+            )
+    return data
+
+
+def _typed(name: str, text: str) -> int | float | str:
+    """Read a number where the text is one; what only a shell knows is none."""
+    if "$" in text or "`" in text:
+        raise SpecError(
+            name, "must be written down: only a shell knows it here", text, "write its value"
+        )
+    for kind in (int, float):
+        try:
+            return kind(text) if len(text) < 40 else text
+        except ValueError:
+            continue
+    return text
+
+
+def runs_only(name: str) -> bool:
+    """Tell whether an argument is known not to change the model.
+
+    >>> runs_only("--lr-decay-style"), runs_only("--window-size"), runs_only("-m")
+    (True, False, True)
+    """
+    return name.startswith(RUN_FAMILIES) or name[2:] in RUN or not name.startswith("--")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from metacount.errors import InputError, SpecError, printable, shown
+from metacount.errors import InputError, NoModel, SpecError, printable, shown
 from metacount.formats import ARGUMENTS, ENDINGS, GGUF, OWN_TYPE, PARAMS, PYTHON
 from metacount.formats.described import renamed
 from metacount.given import Model, Source, TransformersOnly
@@ -125,8 +125,18 @@ def from_data(
 
         missing = several_missing(data, error)
         said = f"missing: {named(missing)}" if missing else printable(error)
-        raise InputError(f"{shown(where)}: {said}") from None
+        kind = InputError if _names_a_size(data) else NoModel
+        raise kind(f"{shown(where)}: {said}") from None
     return Model(id=shown(stem), name=shown(name), spec=spec, entry=None, changes={})
+
+
+def _names_a_size(data: Json) -> bool:
+    """Tell whether a key is a field of a spec, or what a config calls one."""
+    from metacount.spec.legend import MODEL_TERMS
+    from metacount.spec.model import FIELDS
+
+    others = {name for term in MODEL_TERMS for name in term.elsewhere}
+    return any(key in FIELDS or key in others or key == "model_type" for key in data)
 
 
 def from_hugging_face(
@@ -174,8 +184,8 @@ def from_hugging_face(
         spoken_of = any(note.startswith(f"{key}: ") for note in notes)
         if is_number(count := data.get(key)) and count > 0 and not spoken_of:
             notes.append(f"{key}: {count} prediction layers are not counted")
-    if "model_type" not in data:
-        source = Source(config={"model_type": mapped.model_type, **data}, **source_of)
+    if data.get("model_type") != mapped.model_type:  # it is that of the class that is named
+        source = Source(config={**data, "model_type": mapped.model_type}, **source_of)
     return Model(
         id=shown(path),
         name=shown(name),

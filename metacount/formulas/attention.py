@@ -10,28 +10,26 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas.dim import Dim, floor_div, is_symbolic
 from metacount.formulas.tape import (
+    CACHED,
     COLUMNS,
+    CROSS_PAIRS,
     EAGER,
     FLAG,
     FLASH,
     FLOAT32,
     FLOAT64,
     INDEX,
+    PAIRS,
+    POSITIONS,
     ROWS,
     SDPA,
+    TOKENS,
+    Product,
+    State,
     Store,
     Tape,
     Tensor,
     several,
-)
-from metacount.formulas.terms import (
-    CACHED,
-    CROSS_PAIRS,
-    PAIRS,
-    POSITIONS,
-    TOKENS,
-    Product,
-    State,
 )
 from metacount.frozen import frozen
 from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention

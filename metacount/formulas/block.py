@@ -6,7 +6,7 @@ nothing below asks again which sort of layer it is.
 
 from __future__ import annotations
 
-from metacount.formulas import altup
+from metacount.formulas import ends
 from metacount.formulas.attention import (
     Sees,
     cross_attention,
@@ -15,13 +15,14 @@ from metacount.formulas.attention import (
 )
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.mixers import run_mixer
-from metacount.formulas.tape import Tape, Tensor
-from metacount.formulas.terms import (
+from metacount.formulas.tape import (
     PAIRS,
     POSITIONS,
     SOURCE_PAIRS,
     WINDOWED_PAIRS,
     WINDOWED_POSITIONS,
+    Tape,
+    Tensor,
 )
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
@@ -199,7 +200,7 @@ def run_branch(
     if after and norms.placement in NORM_OF_SUM:
         x = t.norm(x, after, norms)
     if branch == MIXER and stack.laurel is not None:
-        x = altup.laurel(t, stack.laurel, x, normed, norms)
+        x = ends.laurel(t, stack.laurel, x, normed, norms)
     return x
 
 
@@ -225,11 +226,9 @@ def around(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor:
     """Run what stands around the branches of a block and behind it (Gemma 3n)."""
     stack = spec.last_stack
     if stack.altup is not None:
-        altup.altup(
-            t, stack.altup, spec.d_model, stack.norms, scaled=stack.layer_inputs is not None
-        )
+        ends.altup(t, stack.altup, spec.d_model, stack.norms, scaled=stack.layer_inputs is not None)
     if stack.layer_inputs is not None:
-        altup.layer_input(t, stack.layer_inputs, spec.d_model, stack.norms)
+        ends.layer_input(t, stack.layer_inputs, spec.d_model, stack.norms)
     return x
 
 

@@ -1,20 +1,29 @@
-"""The two ends of a model: the tables before the blocks, the head and the loss after them."""
+"""The two ends of a model: the tables before the blocks, the head and the loss after them.
+
+And what Gemma 3n puts around and beside its blocks: AltUp, LAuReL, embeddings of each layer.
+"""
 
 from __future__ import annotations
 
-from metacount.formulas import altup
-from metacount.formulas.dim import Dim
-from metacount.formulas.tape import COLUMNS, INDEX, Store, Tape, Tensor, several
-from metacount.formulas.terms import SEQUENCES, Product
+from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.tape import (
+    COLUMNS,
+    INDEX,
+    SEQUENCES,
+    TOKENS,
+    Product,
+    Store,
+    Tape,
+    Tensor,
+    several,
+)
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 from metacount.spec.position import Learned, RelativeBuckets
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from metacount.spec.stack import Stack
+from metacount.spec.stack import AltUp, Laurel, LayerInputs, Norms, Stack
 
 HEAD = "lm_head"
+TABLE = "per_layer_inputs.embed_tokens"  # of each layer's own embeddings
 # Tensors that belong to the model, not to each stack of it.
 OF_MODEL = (
     "embed_tokens.",
@@ -59,7 +68,7 @@ def embed(
         name, size = "embed_tokens", tables.vocab_size
         x = t.look_up(name, size, width, ids, role="embedding", word=word, cut=COLUMNS)
         x = t.sum_over_ranks(x)
-        if tables.n_token_types:
+        if not is_zero(tables.n_token_types):
             types = t.constant(n, width=INDEX)
             made = t.look_up(
                 "embed_types", tables.n_token_types, width, types, role="embedding", word=word
@@ -72,7 +81,7 @@ def embed(
             "embed_positions", positions.n_positions, width, index, role="position", word=word
         )
         x = t.add(x, made)
-        if positions.n_query_positions:
+        if not is_zero(positions.n_query_positions):
             queries = _queries(t, positions, spec.d_model, word)
     if isinstance(positions, RelativeBuckets):
         mixer = spec.last_stack.attention
@@ -88,9 +97,9 @@ def embed(
         t.role = "embedding"
         x = t.linear(x, "embed_proj", spec.d_model, bias=True)
     if stack.layer_inputs is not None:
-        altup.layer_tables(t, stack.layer_inputs, spec.d_model, stack.n_layers, norms)
+        layer_tables(t, stack.layer_inputs, spec.d_model, stack.n_layers, norms)
     if stack.altup is not None:
-        altup.copies(t, stack.altup, spec.d_model)
+        copies(t, stack.altup, spec.d_model)
     return x, bias, queries
 
 
@@ -157,16 +166,7 @@ def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
     trained = t.is_trained("embed_tokens.weight")
     width = vocab_size * x.columns
     t.products.append(Product(role="head", name="tied head", width=width, per=x.word))
-    y = t.tensor(vocab_size, x.word, grad=x.grad or trained)
-    t.record(
-        "tied head",
-        y,
-        [(x, trained)],
-        rows=x.rows,
-        width=width,
-        factors=(x.grad, trained),
-        results=[y.store],
-    )
+    y = t.by_weight(x, "tied head", vocab_size, trained)
     return t.gather_parts(y, padded, backward=False)
 
 
@@ -183,3 +183,89 @@ def loss(t: Tape, logits: Tensor) -> None:
     wide = t.from_result(t.like(wide, grad=True), "log_softmax")
     targets, n = t.constant(wide.rows, width=INDEX), t.constant(1)
     t.record("nll_loss", t.make(1, 1, grad=True), [(wide, True), (targets, True), (n, True)])
+
+
+# --- what Gemma 3n puts around and beside its blocks ------------------------------------------
+
+
+def altup(t: Tape, part: AltUp, d_model: Dim, norms: Norms, *, scaled: bool) -> None:
+    """AltUp of one block, for n_inputs (a) copies of the stream: predicted, and corrected.
+
+    router [a, d] and its norm [d], coefficients to predict [a², a] and to correct [a, a]
+    (+ [d], times which what a layer's own embedding meets is taken). A token meets the router
+    twice, before and after the block. The prediction is a product, [d, a] @ [a, a] for each token;
+    the correction multiplies element by element.
+
+    Source: Baykal et al. 2023, arXiv:2301.13310, alg. 1, their K is our a, their coefficients are
+    constants; Gemma 3n's released code (the router that makes them, the scale).
+    """
+    t.role, a = "other", part.n_inputs
+    x = t.tensor(d_model, TOKENS, grad=True)
+    if scaled:
+        t.weight("altup.correct_output_scale", d_model)
+    routed = t.tensor(a, TOKENS, grad=True)
+    t.linear(routed, "altup.correction_coefs", a)
+    coefs = t.linear(routed, "altup.prediction_coefs", a * a)
+    t.linear(x, "altup.modality_router", a, uses=2)
+    t.norm(x, "altup.router_norm", norms)
+    copies = t.tensor(a * d_model, TOKENS, grad=True)
+    t.matmul(
+        "predictions of copies", copies, coefs, t.like(copies), per=TOKENS, width=d_model * a * a
+    )
+
+
+def copies(t: Tape, part: AltUp, d_model: Dim) -> None:
+    """Make copies of the stream, and one stream of the copies.
+
+    before the first block and after the last, for each copy but the first: [d, d]
+
+    Source: Gemma 3n's released code; arXiv:2301.13310, sec. 3, repeats the stream instead.
+    """
+    t.role = "other"
+    x = t.tensor(d_model, TOKENS, grad=True)
+    for name in ("projections", "unembed_projections"):
+        t.linear(x, f"copies.{name}", d_model, times=part.n_inputs - 1)
+
+
+def laurel(t: Tape, part: Laurel, x: Tensor, normed: Tensor, norms: Norms) -> Tensor:
+    """LAuReL: a residual of low rank beside one attention: x + norm(right(left(normed))).
+
+    left [r_l, d], right [d, r_l], norm [d]
+
+    Source: Menghani et al. 2024, arXiv:2411.07501, sec. 2 (LAuReL-LR), their r is our r_l;
+    Gemma 3n's released code (the norm).
+    """
+    t.role = "other"
+    low = t.linear(normed, "laurel.linear_left", part.rank)
+    y = t.linear(low, "laurel.linear_right", x.columns)
+    return t.add(x, t.add(normed, t.norm(y, "laurel.post_laurel_norm", norms)))
+
+
+def layer_input(t: Tape, part: LayerInputs, d_model: Dim, norms: Norms) -> None:
+    """Bring a layer's own embedding in behind one block: norm(projection(act(gate(x)) · own)).
+
+    gate [d_p, d], projection [d, d_p], norm [d]
+
+    Source: Gemma 3n's released code (per-layer inputs).
+    """
+    t.role = "other"
+    gate = t.linear(t.tensor(d_model, TOKENS, grad=True), "per_layer_input.gate", part.width)
+    y = t.linear(gate, "per_layer_input.projection", d_model)
+    t.norm(y, "per_layer_input.norm", norms)
+
+
+def layer_tables(t: Tape, part: LayerInputs, d_model: Dim, n_layers: Dim, norms: Norms) -> None:
+    """Give each layer an embedding of its own.
+
+    table [V_p, N·d_p], which is looked up, projection [N·d_p, d], norm [d_p] for all layers
+
+    Source: as `layer_input`.
+    """
+    wide, n = n_layers * part.width, t.run.counts[TOKENS]
+    t.look_up(
+        TABLE, part.vocab_size, wide, t.constant(n, width=INDEX), role="embedding", word=TOKENS
+    )
+    t.role = "other"
+    x = t.tensor(d_model, TOKENS, grad=True)
+    y = t.linear(x, "per_layer_inputs.model_projection", wide)
+    t.norm(y, "per_layer_inputs.projection_norm", norms, rows=n * n_layers, width=part.width)

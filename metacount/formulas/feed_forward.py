@@ -191,16 +191,7 @@ def _of_experts(
     k = part.top_k
     cut, halves = (ROWS, 1) if name.endswith("down_proj") else (COLUMNS, 1 + ("gate_up" in name))
     trained = t.weight(name, out, x.columns, rows=x.word, times=n, used=k, cut=cut, halves=halves)
-    y = Tensor(Store(x.rows, out, t.run.value), out, x.word, x.grad or trained)
-    t.record(
-        name,
-        y,
-        [(x, trained)],
-        rows=x.rows,
-        width=out * x.columns,
-        factors=(x.grad, trained),
-        results=[y.store],
-    )
+    y = t.by_weight(x, name, out, trained)
     if not part.bias:
         return y
     biased = t.weight(f"{name}_bias", out, times=n, used=k, cut=COLUMNS)

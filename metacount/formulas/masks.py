@@ -1,4 +1,4 @@
-"""Pairs of positions that a mask keeps, and positions that a token attends to or a cache keeps."""
+"""Pairs of positions that a mask or an indexer keeps; those a token attends to or a cache keeps."""
 
 from __future__ import annotations
 
@@ -122,3 +122,47 @@ def cached_positions(seq_len: Dim, window: Dim | None = None) -> Dim:
     (8192, 4095)
     """
     return seq_len if window is None else smaller(seq_len, window - 1)
+
+
+def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Count the pairs that attention reads after a selection of blocks, for each of its heads.
+
+    Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
+    is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
+    Σ_t (t mod b_i + 1) + b_i·Σ_t min(⌊t/b_i⌋, k_b - 1). With Q = ⌊S/b_i⌋ whole blocks and r
+    positions left, the last sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
+
+    Up to k_b·b_i tokens these are all causal pairs. Which blocks are chosen does not matter, nor
+    how many of them are local; that a token's own block is chosen does.
+
+    Returns: pairs of one sequence, exact.
+    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`; the sum is ours.
+
+    >>> selected_block_pairs(2048, 128, 16) == causal_pairs(2048)
+    True
+    >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
+    (258146304, 8590000128)
+    """
+    whole = floor_div(seq_len, index_block_len)
+    rest = seq_len - whole * index_block_len
+    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
+    before = blocks + rest * smaller(whole, index_top_blocks - 1)
+    return chunked_pairs(seq_len, index_block_len) + index_block_len * before
+
+
+def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
+    """Count the positions the newest of `kv_len` tokens attends to after a selection of blocks.
+
+    (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
+    k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all
+    T.
+
+    Returns: positions.
+    Source: as `selected_block_pairs`.
+
+    >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)
+    (2048, 1921)
+    """
+    before = floor_div(kv_len - 1, index_block_len)
+    own = kv_len - before * index_block_len
+    return own + index_block_len * smaller(before, index_top_blocks - 1)

@@ -30,10 +30,10 @@ Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import layers
-from metacount.formulas.altup import TABLE
+from metacount.formulas import pieces
 from metacount.formulas.block import Given, Layer, run_attention
 from metacount.formulas.dim import Dim, exact_div, is_zero, smaller
+from metacount.formulas.ends import TABLE
 from metacount.formulas.masks import cached_positions, self_attention_pairs
 from metacount.formulas.pieces import (
     Sizes,
@@ -45,13 +45,13 @@ from metacount.formulas.pieces import (
     stream,
     weights_of_pieces,
 )
-from metacount.formulas.tape import Tape
-from metacount.formulas.terms import (
+from metacount.formulas.tape import (
     PAIRS,
     TOKENS,
     WINDOWED_PAIRS,
     Product,
     State,
+    Tape,
     Weight,
     by_role,
 )
@@ -96,7 +96,7 @@ def kv_cache_values(spec: ModelSpec) -> Dim:
 
 def index_cache_values(spec: ModelSpec) -> Dim:
     """Count the values that one token leaves in the caches of all block indexers."""
-    n = layers.indexed_layers(spec, spec.last_stack.n_layers)
+    n = pieces.indexed_layers(spec, spec.last_stack.n_layers)
     if is_zero(n):
         return 0
     with_index = sum(tensor.size for tensor in cached_tensors(spec, indexed=True))
@@ -111,7 +111,7 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     """
     if spec.kind == "encoder":
         return 0
-    windowed, full = layers.caching_layers(spec)
+    windowed, full = pieces.caching_layers(spec)
     values = (windowed + full) * kv_cache_values(spec) + index_cache_values(spec)
     return values * bytes_per_value
 
@@ -132,7 +132,7 @@ def kv_cache_bytes(
     """
     if spec.kind == "encoder":
         return 0
-    windowed, full = layers.caching_layers(spec)
+    windowed, full = pieces.caching_layers(spec)
     window = spec.last_stack.attention.window
     near = cached_positions(seq_len, None if window is None else window.size)
     values = kv_cache_values(spec) * (windowed * near + full * seq_len)
@@ -166,7 +166,7 @@ def state_bytes_by_part(
 
     Returns: bytes of every state of the mixer by its name; nothing where no block has one.
     """
-    copies = batch_size * layers.recurrent_layers(spec)
+    copies = batch_size * pieces.recurrent_layers(spec)
     return {
         state.name: copies
         * state.size
@@ -189,7 +189,7 @@ def forward_run(
     source_len: Dim | None = None,
     pairs: tuple[Dim, Dim] | None = None,
 ) -> dict[str, Dim]:
-    """Count what the words of `terms` stand for in a forward.
+    """Count what words (`tape.TOKENS`, ...) stand for in a forward.
 
     `pairs`: of one sequence, where everything is seen and where a window is; None: seq_len² each.
 
@@ -205,7 +205,7 @@ def forward_run(
 
 
 def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim) -> dict[str, Dim]:
-    """Count what the words of `terms` stand for in a step of decoding.
+    """Count what words (`tape.TOKENS`, ...) stand for in a step of decoding.
 
     Returns: what `Weight.flops` and `Product.flops` take.
     """
@@ -314,7 +314,7 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
     values = 0
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias:
-        values = sum(layers.moe_layers(spec, n) * mixture.n_scores for n in _depths(spec))
+        values = sum(pieces.moe_layers(spec, n) * mixture.n_scores for n in _depths(spec))
     return {"selection_bias": values}
 
 

@@ -35,8 +35,7 @@ from metacount.formulas.pieces import (
     weights_of_pieces,
 )
 from metacount.formulas.sublayers import end_products, end_weights
-from metacount.formulas.tape import Tape
-from metacount.formulas.terms import TOKENS, Product, Weight, by_role, params_of
+from metacount.formulas.tape import TOKENS, Product, Tape, Weight, by_role, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.model import prediction_layers
 

@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, chunk, smaller
-from metacount.formulas.tape import BACKWARD, Move, Rank
-from metacount.formulas.terms import Weight, product
+from metacount.formulas.tape import BACKWARD, Move, Rank, Weight, product
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 

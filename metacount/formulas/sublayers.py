@@ -13,11 +13,8 @@ from __future__ import annotations
 from metacount.formulas import ends
 from metacount.formulas.attention import (
     EVERY_PAIR,
-    block_index,
-    cross_attention,
     grouped_attention,
     latent_attention,
-    position_index,
     relative_scores,
 )
 from metacount.formulas.block import (
@@ -30,19 +27,26 @@ from metacount.formulas.block import (
     run_feed_forward,
     run_shared,
 )
-from metacount.formulas.dim import Dim, floor_div, smaller
+from metacount.formulas.dim import Dim
 from metacount.formulas.feed_forward import feed_forward, mixture
-from metacount.formulas.masks import causal_pairs, chunked_pairs
-from metacount.formulas.pieces import Sizes, run_of
-from metacount.formulas.tape import Run, Store, Tape, Tensor
-from metacount.formulas.terms import (
+from metacount.formulas.masks import (
+    attended_positions,
+    causal_pairs,
+    selected_block_pairs,
+    selected_block_positions,
+)
+from metacount.formulas.pieces import Sizes, indexed_layers, run_of
+from metacount.formulas.tape import (
     CACHED,
-    CROSS_PAIRS,
     PAIRS,
     POSITIONS,
     SOURCE,
     TOKENS,
     Product,
+    Run,
+    Store,
+    Tape,
+    Tensor,
     Weight,
     active_params_of,
     by_role,
@@ -50,7 +54,7 @@ from metacount.formulas.terms import (
     params_of,
 )
 from metacount.spec import ModelSpec
-from metacount.spec.attention import Attention, BlockIndexer, Indexer, LatentAttention
+from metacount.spec.attention import Attention, Indexer, LatentAttention, NoAttention
 from metacount.spec.ffn import FeedForward, Mixture, SharedExperts, ZeroExperts
 from metacount.spec.field import altered
 from metacount.spec.stack import Norms
@@ -58,6 +62,7 @@ from metacount.spec.stack import Norms
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
 
 # --- a sublayer of a model --------------------------------------------------------------------
 
@@ -77,18 +82,6 @@ def attention_tape(
     """Record one block's self-attention; `decode`: of one token more, which absorbs MLA."""
     layer = Layer(borrows=borrows, indexed=indexed)
     return recorded(spec, lambda t, x: run_attention(t, spec, layer, x, Given()), decode=decode)
-
-
-def cross_tape(spec: ModelSpec) -> Tape:
-    """Record one block's cross-attention."""
-    part = spec.last_stack.attention
-    assert isinstance(part, Attention)  # the spec requires it of an encoder-decoder
-
-    def forward(t: Tape, x: Tensor) -> None:
-        memory = Tensor(Store(t.run.counts[SOURCE], spec.d_model, 2), spec.d_model, SOURCE, True)
-        cross_attention(t, part, x, memory, spec.d_model)
-
-    return recorded(spec, forward)
 
 
 def dense_tape(spec: ModelSpec, *, second: bool = False) -> Tape:
@@ -217,25 +210,6 @@ def self_attention_flops(
     both: list[Weight | Product] = [*tape.weights, *tape.products]
     terms = (one for one in both if one.role != "norm")
     return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
-
-
-def cross_attention_flops(
-    spec: ModelSpec, *, batch_size: Dim, n_queries: Dim, source_len: Dim, cached: bool
-) -> dict[str, Dim]:
-    """Count the FLOPs of a decoder block's cross-attention; `cached`: keys and values are there.
-
-    Every query attends to all source_len positions.
-
-    Returns: FLOPs of the forward, exact.
-    Not counted: softmax, norms, biases.
-    """
-    run = {
-        TOKENS: batch_size * n_queries,
-        SOURCE: 0 if cached else batch_size * source_len,
-        CROSS_PAIRS: batch_size * n_queries * source_len,
-    }
-    tape = cross_tape(spec)
-    return by_role((*tape.weights, *tape.products), lambda term: term.flops(run))
 
 
 def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
@@ -533,44 +507,11 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
     >>> transformer_xl_params(16384, 128, 128)  # Gopher 280B
     268468224
     """
-    return params_of(_relative(d_model, n_heads, head_dim).weights)
-
-
-def _relative(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Tape:
     part = altered(HEADS, n_heads=n_heads, n_kv_heads=n_heads, head_dim=head_dim)
-    return _recorded(
+    tape = _recorded(
         n_heads * head_dim, lambda t, x: relative_scores(t, part, x, d_model, EVERY_PAIR)
     )
-
-
-def transformer_xl_projection_flops(n_keys: Dim, d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """Count the FLOPs of projecting the sinusoids of n_keys distances in one block.
-
-    [n_keys, d] @ [d, h·h_d], once per forward, not per sequence: 2·n_keys·d·h·h_d
-
-    Returns: FLOPs of the forward, exact.
-    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3 and appendix B, W_k,R · R.
-    Not counted: the sinusoids.
-
-    >>> transformer_xl_projection_flops(128, 16384, 128, 128)  # Gopher 280B, 128 tokens
-    68719476736
-    """
-    return flops_of(_relative(d_model, n_heads, head_dim).products, {POSITIONS: n_keys, PAIRS: 0})
-
-
-def transformer_xl_score_flops(n_pairs: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
-    """Count the FLOPs of the second product of the scores, queries with projected distances.
-
-    per head and pair of positions, 2 FLOPs per multiply-add × h_d = 2·n_pairs·h·h_d
-
-    Returns: FLOPs of the forward, exact.
-    Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, terms (b) and (d).
-    Not counted: adding u and v, the shift.
-
-    >>> transformer_xl_score_flops(128 * 128, 128, 128)  # Gopher 280B, 128 tokens
-    536870912
-    """
-    return flops_of(_relative(1, n_heads, head_dim).products, {POSITIONS: 0, PAIRS: n_pairs})
+    return params_of(tape.weights)
 
 
 def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
@@ -888,195 +829,49 @@ def moe_matmul_flops(
     return flops_of(tape.weights, {TOKENS: n_tokens})
 
 
-def shared_params(
-    d_model: Dim,
-    d_ff_shared: Dim,
-    n_shared_experts: Dim,
-    *,
-    gated: bool,
-    bias: bool = False,
-    gate: bool = False,
-) -> Dim:
-    """Count the parameters of a layer's shared experts, one stored feed-forward of width E_s·m_s.
+def attention_by_selection(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, decode: bool = False
+) -> dict[str, Dim]:
+    """Count the FLOPs between positions of all layers, dense and selected, and those of the index.
 
-    the feed-forward of width E_s·m_s   (+ d with a gate d -> 1)   nothing when E_s is 0
+    dense_attention_flops     attention's products over every position that a token may see
+    selected_attention_flops  the same over the positions that the index leaves, in layers with one:
+                              the k_i best at most, or the visible ones of the k_b best blocks
+    index_flops               the index's projections, and its scores of every such position
 
-    Returns: parameters, exact.
-    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; the gate is Qwen1.5-MoE's.
+    A forward over seq_len tokens (MLA expanded), or with `decode` one more token at seq_len
+    positions, itself included (absorbed). Attention's own projections are in none of the three.
 
-    >>> shared_params(7168, 2048, 1, gated=True)  # DeepSeek-V3
-    44040192
+    Returns: FLOPs by name; nothing for a model without an indexer.
+    Source: `attention.position_index`, `attention.block_index`, `masks.selected_block_pairs`;
+    DeepSeek-V3.2, arXiv:2512.02556, eq. 2 (the best positions).
+    Not counted: softmax, norms, rotary embedding, the choice of the best.
     """
-    return params_of(_shared(d_model, d_ff_shared, n_shared_experts, gated, bias=bias, gate=gate))
-
-
-def shared_matmul_flops(
-    n_tokens: Dim,
-    d_model: Dim,
-    d_ff_shared: Dim,
-    n_shared_experts: Dim,
-    *,
-    gated: bool,
-    gate: bool = False,
-) -> Dim:
-    """Count the FLOPs of the shared experts of one layer, which see every token.
-
-    the feed-forward of width E_s·m_s   (+ 2·n·d with a gate d -> 1)   nothing when E_s is 0
-
-    Returns: FLOPs of the forward, exact.
-    Source: DeepSeekMoE, arXiv:2401.06066, eq. 9.
-    Not counted: the activation, the gate's sigmoid and its product with the output, the biases.
-
-    >>> shared_matmul_flops(128, 7168, 2048, 1, gated=True)  # DeepSeek-V3, 128 tokens
-    11274289152
-    """
-    return flops_of(
-        _shared(d_model, d_ff_shared, n_shared_experts, gated, gate=gate), {TOKENS: n_tokens}
-    )
-
-
-def _shared(
-    d_model: Dim, d_ff: Dim, n: Dim, gated: bool, *, bias: bool = False, gate: bool = False
-) -> list[Weight]:
-    tape = _mixture(
-        d_model,
-        1,
-        2,
-        1,
-        gated=gated,
-        n_shared_experts=n,
-        d_ff_shared=d_ff,
-        shared_bias=bias,
-        shared_gate=gate,
-    )
-    return [one for one in tape.weights if ".shared_expert" in one.name]
-
-
-def index_flops(
-    n_tokens: Dim,
-    n_pairs: Dim,
-    d_model: Dim,
-    *,
-    q_lora_rank: Dim,
-    n_index_heads: Dim,
-    index_head_dim: Dim,
-) -> Dim:
-    """Count the FLOPs of DeepSeek-V3.2's index over n new tokens that score n_pairs pairs.
-
-    2 FLOPs per multiply-add × (n·(r_q·h_i·d_i + d·d_i + d·h_i) + pairs·h_i·(d_i + 1))
-
-    The pairs are not selected: every position before a token is scored for it.
-
-    Returns: FLOPs of the forward of one layer, exact.
-    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 1.
-    Not counted: norm, rotary embedding, ReLU, the choice of the best.
-
-    >>> index_flops(128, 128 * 128, 7168, q_lora_rank=1536, n_index_heads=64,
-    ...             index_head_dim=128)  # DeepSeek-V3.2, 128 tokens
-    3844079616
-    """
-    part = altered(POSITION_INDEX, n_heads=n_index_heads, head_dim=index_head_dim)
-
-    def forward(t: Tape, x: Tensor) -> None:
-        position_index(t, part, x, t.tensor(q_lora_rank, TOKENS, grad=True), EVERY_PAIR)
-
-    tape = _recorded(d_model, forward)
-    return flops_of((*tape.weights, *tape.products), {TOKENS: n_tokens, PAIRS: n_pairs})
-
-
-def block_index_flops(
-    n_tokens: Dim, n_pairs: Dim, d_model: Dim, *, n_index_heads: Dim, index_head_dim: Dim
-) -> Dim:
-    """Count the FLOPs of a block indexer itself over n new tokens that score n_pairs pairs.
-
-    2 FLOPs per multiply-add × (n·d·d_I·(h_i + 1) + pairs·h_i·d_I)
-
-    The pairs are not selected, and blocks make them no fewer: every position before a token is
-    scored for it.
-
-    Returns: FLOPs of the forward of one layer, exact.
-    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`.
-    Not counted: norms, rotary embedding, the best of each block, the choice of the best blocks.
-
-    >>> block_index_flops(128, 128 * 128, 6144, n_index_heads=4, index_head_dim=128)
-    1023410176
-    """
-    part = altered(BLOCK_INDEX, n_heads=n_index_heads, head_dim=index_head_dim)
-    tape = _recorded(d_model, lambda t, x: block_index(t, part, x))
-    return flops_of((*tape.weights, *tape.products), {TOKENS: n_tokens, PAIRS: n_pairs})
-
-
-POSITION_INDEX = Indexer(n_heads=1, head_dim=2, top_k=1)
-BLOCK_INDEX = BlockIndexer(n_heads=1, head_dim=2, block_len=1, top_blocks=1, local_blocks=1)
-
-
-def selected_pairs(seq_len: Dim, index_top_k: Dim) -> Dim:
-    """Count the pairs that attention reads after the selection: Σ_t min(t, k_i) over t = 1 … S.
-
-    As many as a sliding window of k_i keeps, though they may be anywhere.
-
-    Returns: pairs of one sequence, exact.
-    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 2.
-
-    >>> selected_pairs(131072, 2048), causal_pairs(131072)  # DeepSeek-V3.2 at 128k, and dense
-    (266339328, 8590000128)
-    """
-    return causal_pairs(seq_len, index_top_k)
-
-
-def selected_positions(kv_len: Dim, index_top_k: Dim) -> Dim:
-    """Count the positions the newest of `kv_len` tokens attends to after selection: min(T, k_i).
-
-    The index has scored all T.
-
-    Returns: positions.
-    Source: DeepSeek-V3.2, arXiv:2512.02556, eq. 2.
-
-    >>> selected_positions(131072, 2048)  # DeepSeek-V3.2
-    2048
-    """
-    return smaller(kv_len, index_top_k)
-
-
-def selected_block_pairs(seq_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
-    """Count the pairs that attention reads after a selection of blocks, for each of its heads.
-
-    Token t = 0 … S-1 is in block j = ⌊t/b_i⌋. It reads t mod b_i + 1 positions of that block, which
-    is always among the chosen ones, and all b_i of min(j, k_b - 1) blocks before it:
-    Σ_t (t mod b_i + 1) + b_i·Σ_t min(⌊t/b_i⌋, k_b - 1). With Q = ⌊S/b_i⌋ whole blocks and r
-    positions left, the last sum is b_i·(Σ min(q, k_b) over q = 1 … Q, less Q) + r·min(Q, k_b - 1).
-
-    Up to k_b·b_i tokens these are all causal pairs. Which blocks are chosen does not matter, nor
-    how many of them are local; that a token's own block is chosen does.
-
-    Returns: pairs of one sequence, exact.
-    Source: MiniMax-M3 in transformers 5.23, `MiniMaxM3VLIndexer`; the sum is ours.
-
-    >>> selected_block_pairs(2048, 128, 16) == causal_pairs(2048)
-    True
-    >>> selected_block_pairs(131072, 128, 16), causal_pairs(131072)  # at 128k, and dense
-    (258146304, 8590000128)
-    """
-    whole = floor_div(seq_len, index_block_len)
-    rest = seq_len - whole * index_block_len
-    blocks = index_block_len * (causal_pairs(whole, index_top_blocks) - whole)
-    before = blocks + rest * smaller(whole, index_top_blocks - 1)
-    return chunked_pairs(seq_len, index_block_len) + index_block_len * before
-
-
-def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks: Dim) -> Dim:
-    """Count the positions the newest of `kv_len` tokens attends to after a selection of blocks.
-
-    (T - 1) mod b_i + 1 of its own block, and b_i of each of min(⌊(T - 1)/b_i⌋, k_b - 1) before it:
-    k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all
-    T.
-
-    Returns: positions.
-    Source: as `selected_block_pairs`.
-
-    >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)
-    (2048, 1921)
-    """
-    before = floor_div(kv_len - 1, index_block_len)
-    own = kv_len - before * index_block_len
-    return own + index_block_len * smaller(before, index_top_blocks - 1)
+    part = spec.last_stack.attention
+    if isinstance(part, NoAttention) or part.indexer is None:
+        return {}
+    n_layers = indexed = spec.last_stack.n_layers
+    if decode:
+        n_new, one = batch_size, seq_len
+    else:
+        n_new, one = batch_size * seq_len, causal_pairs(seq_len)
+    index = part.indexer
+    if isinstance(index, Indexer):
+        # as many as a window of k_i leaves, though they may be anywhere
+        chosen = (attended_positions if decode else causal_pairs)(seq_len, index.top_k)
+    else:
+        indexed = indexed_layers(spec, n_layers)
+        of_blocks = selected_block_positions if decode else selected_block_pairs
+        chosen = of_blocks(seq_len, index.block_len, index.top_blocks)
+    tape = attention_tape(spec, indexed=True, decode=decode)
+    of_index = [each for each in tape.products if each.name.startswith("index")]
+    products = [each for each in tape.products if each not in of_index]
+    scorers = [weight for weight in tape.weights if weight.name in tape.unseen]
+    seen = batch_size * one
+    pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
+    run = {TOKENS: n_new, PAIRS: seen}
+    return {
+        "dense_attention_flops": n_layers * flops_of(products, run),
+        "selected_attention_flops": flops_of(products, {PAIRS: pairs}),
+        "index_flops": indexed * flops_of([*scorers, *of_index], run),
+    }

@@ -2,7 +2,9 @@
 
 A sublayer is a short function that runs its forward on a `Tape`. The tape records the weights that
 it declares, its operations in order, and which storages autograd saves of each for the backward.
-Every count is a sum over what was recorded (`folds.py`).
+Every count is a sum over what was recorded: parameters and FLOPs over its weights and products, so
+that a count can be taken apart (which tensor, of which role, how often stored, how often used);
+backward and saved bytes over its operations (`folds.py`).
 
 Sizes are ints, SymPy expressions or NumPy arrays. No value is ever computed: a tensor knows its
 rows and columns, the storage that it lies in, and whether it has a gradient. A view shares its
@@ -18,15 +20,189 @@ Parameters are saved as well, and not counted: they are stored anyhow.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas.dim import Dim
-from metacount.formulas.terms import TOKENS, Product, State, Weight, product
+from metacount.formulas.dim import Dim, smaller
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from typing import Any
 
     from metacount.spec.stack import Norms
+
+
+# What multiplies a matrix in one forward, or how often a product of activations is computed. The
+# numbers behind these words are those of a run.
+TOKENS = "tokens"  # each new token of each sequence
+SOURCE = "source tokens"  # each token that the encoder of an encoder-decoder reads
+CACHED = "cached tokens"  # each position whose keys and values are expanded from a latent
+SEQUENCES = "sequences"  # once per sequence
+POSITIONS = "positions"  # each position attended to, once for all sequences
+WINDOWED_POSITIONS = "positions in a window"
+PAIRS = "pairs of positions"  # a query and a key that it attends to
+WINDOWED_PAIRS = "pairs of positions in a window"
+CROSS_PAIRS = "pairs of a position and a source position"
+SOURCE_PAIRS = "pairs of source positions"
+OF_PAIRS = (PAIRS, WINDOWED_PAIRS, CROSS_PAIRS, SOURCE_PAIRS)
+
+
+@frozen
+class Weight:
+    """A stored tensor: its role, its name, its shape, and how many of its kind there are.
+
+    `times` of them are stored, of which one token uses `used` (None: all). `rows` says what it is
+    multiplied with: "" where it is added, looked up or multiplied element by element. `split` says
+    what its values are for, where a matrix is several in one: they sum to its size. `uses`: how
+    often one token is multiplied with one of them (None: once with each that it uses). `cut` is the
+    axis that tensor parallelism cuts (None: whole on every rank), in `halves` one after another.
+    """
+
+    role: str
+    name: str
+    shape: tuple[Dim, ...]
+    times: Dim = 1
+    used: Dim | None = None
+    rows: str = ""
+    split: tuple[tuple[str, Dim], ...] = ()
+    uses: Dim | None = None
+    cut: int | None = None
+    halves: int = 1
+
+    @property
+    def size(self) -> Dim:
+        """Values of one such tensor."""
+        return product(self.shape)
+
+    def repeated(self, times: Dim, *, rows: Mapping[str, str] | None = None) -> Weight:
+        """Repeat the tensor in `times` layers; `rows`: other words for what multiplies it."""
+        return Weight(
+            role=self.role,
+            name=self.name,
+            shape=self.shape,
+            times=times * self.times,
+            used=None if self.used is None else times * self.used,
+            rows=(rows or {}).get(self.rows, self.rows),
+            split=self.split,
+            uses=None if self.uses is None else times * self.uses,
+            cut=self.cut,
+            halves=self.halves,
+        )
+
+    def shared(self, times: Dim, uses: Dim) -> Weight:
+        """Repeat the tensor `times` times; a token is multiplied with these `uses` times in all."""
+        return altered(self.repeated(times), uses=uses)
+
+    @property
+    def params(self) -> Dim:
+        """Values that are stored."""
+        return self.times * self.size
+
+    @property
+    def active(self) -> Dim:
+        """Values that one token uses."""
+        return self.params if self.used is None else self.used * self.size
+
+    def flops(self, run: Mapping[str, Dim]) -> Dim:
+        """Count the tensor's FLOPs, 2 per multiply-add; `run` has the number behind `rows`."""
+        values = self.active if self.uses is None else self.uses * self.size
+        return 2 * run[self.rows] * values if self.rows else 0
+
+
+@frozen
+class Product:
+    """A product of activations with each other, as scores are: `width` multiply-adds, `per` what.
+
+    `times` counts the layers that compute it.
+    """
+
+    role: str
+    name: str
+    width: Dim
+    per: str
+    times: Dim = 1
+
+    def repeated(self, times: Dim) -> Product:
+        """Repeat the product in `times` layers."""
+        return Product(
+            role=self.role, name=self.name, width=self.width, per=self.per, times=times * self.times
+        )
+
+    def flops(self, run: Mapping[str, Dim]) -> Dim:
+        """Count the product's FLOPs, 2 per multiply-add; `run` has the number behind `per`."""
+        return 2 * run[self.per] * self.times * self.width
+
+
+def by_role(
+    terms: Iterable[Weight | Product], of: Callable[[Any], Dim], roles: Iterable[str] = ()
+) -> dict[str, Dim]:
+    """Sum what `of` gives for each term, by role; `roles` come first, in order.
+
+    >>> up = Weight(role="ffn", name="up_proj", shape=(11008, 4096), times=32)
+    >>> by_role([up], lambda weight: weight.params, ["attention"])
+    {'attention': 0, 'ffn': 1442840576}
+    """
+    found: dict[str, Dim] = dict.fromkeys(roles, 0)
+    for term in terms:
+        found[term.role] = found.get(term.role, 0) + of(term)
+    return found
+
+
+def product(sizes: Iterable[Dim]) -> Dim:
+    """Multiply sizes; give 1 for none.
+
+    >>> product((3, 4096)), product(())
+    (12288, 1)
+    """
+    found: Dim = 1
+    for size in sizes:
+        found = found * size
+    return found
+
+
+def params_of(weights: Iterable[Weight]) -> Dim:
+    """Count the stored parameters of some tensors.
+
+    >>> params_of([Weight(role="ffn", name="up_proj", shape=(11008, 4096), times=32)])
+    1442840576
+    """
+    return sum(weight.params for weight in weights)
+
+
+def active_params_of(weights: Iterable[Weight]) -> Dim:
+    """Count the parameters of some tensors that one token uses.
+
+    >>> active_params_of([Weight(role="moe", name="up_proj", shape=(14336, 4096), times=8, used=2)])
+    117440512
+    """
+    return sum(weight.active for weight in weights)
+
+
+def flops_of(terms: Iterable[Weight | Product], run: Mapping[str, Dim]) -> Dim:
+    """Count the FLOPs of some terms in a run.
+
+    >>> flops_of([Weight(role="ffn", name="up_proj", shape=(11008, 4096), rows=TOKENS)],
+    ...          {TOKENS: 128})
+    11542724608
+    """
+    return sum(term.flops(run) for term in terms)
+
+
+@frozen
+class State:
+    """A tensor that one layer keeps between tokens, of a size that does not grow with them.
+
+    `bytes_per_value` is its own where the dtype is not that of the run (None: that of the run).
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    bytes_per_value: int | None = None
+
+    @property
+    def size(self) -> Dim:
+        """Values for one sequence and one layer."""
+        return product(self.shape)
 
 
 EAGER, FLASH, SDPA = "eager", "flash", "sdpa"
@@ -94,7 +270,7 @@ class Run:
 
     A cross-attention sees `source_len` positions of what an encoder gave.
 
-    `counts` are the numbers behind the words of `terms`: tokens, pairs of positions, chunks, ...
+    `counts` are the numbers behind words (`TOKENS`, ...): tokens, pairs of positions, chunks, ...
     `value` is the bytes of an activation. `attention` is `eager`, written out, or one fused kernel:
     `flash` of CUDA, `sdpa` of torch's CPU, which is written out where that has none. In a `ring`,
     ranks that have parts of the same sequences exchange keys and values. In a `decode` step one
@@ -163,7 +339,7 @@ class Store:
 class Tensor:
     """A tensor of `rows` x `columns` values in a storage.
 
-    `word` says what its rows are (`terms.TOKENS`, ...), `grad` whether it has a gradient,
+    `word` says what its rows are (`TOKENS`, ...), `grad` whether it has a gradient,
     `by_heads` that its values lie head after head.
     """
 
@@ -244,7 +420,7 @@ class Op:
         factors: int = 0,
         backward: Dim | None = None,
         results: list[Store] | None = None,
-        needs: bool = False,
+        needs: bool,
         moves: tuple[Move, ...] = (),
     ) -> None:
         self.role, self.name, self.out, self.saves = role, name, out, saves
@@ -452,30 +628,28 @@ class Tape:
         )
         of_bias = COLUMNS if cut == COLUMNS else None
         biased = self.weight(f"{base}.bias", out, cut=of_bias) if bias else False
-        y = self.tensor(out, x.word, grad=x.grad or trained or biased, rows=x.rows)
-        self.record(
-            base,
-            y,
-            [(x, trained)],
-            rows=x.rows,
-            width=out * x.columns * (times if uses is None else uses),
-            factors=(x.grad, trained),
-            results=[y.store],
-        )
+        y = self.by_weight(x, base, out, trained, times=times if uses is None else uses)
+        y.grad = y.grad or biased
         if low is None:
             return y
         high = self._low_rank(low, f"{name}.{HIGH}", out)
         return self.add(y, high)
 
     def _low_rank(self, x: Tensor, name: str, out: Dim) -> Tensor:
-        trained = self.weight(name, out, x.columns, rows=x.word)
+        return self.by_weight(x, name, out, self.weight(name, out, x.columns, rows=x.word))
+
+    def by_weight(self, x: Tensor, name: str, out: Dim, trained: bool, *, times: Dim = 1) -> Tensor:
+        """Multiply x by a weight [out, columns of x] that is declared, and `trained` or not.
+
+        The backward needs x for the weight's gradient, and for x's the weight, which is stored.
+        """
         y = self.tensor(out, x.word, grad=x.grad or trained, rows=x.rows)
         return self.record(
             name,
             y,
             [(x, trained)],
             rows=x.rows,
-            width=out * x.columns,
+            width=out * x.columns * times,
             factors=(x.grad, trained),
             results=[y.store],
         )
@@ -595,9 +769,8 @@ class Tape:
         if affine:
             trained = self.weight(f"{name}.weight", width)
             biased = norms.bias and self.weight(f"{name}.bias", width)
-            offset = norms.unit_offset and norms.kind != "layernorm"
             saves: list[tuple[Tensor | Store, bool]] = [(y, trained)]
-            if offset:
+            if norms.unit_offset:
                 saves.append((self.constant(width), x.grad))
             y = self.record("weigh", self.like(y, grad=x.grad or trained), saves)
             if biased:
@@ -690,12 +863,7 @@ def several(*counts: Dim) -> Dim:
     >>> several(3, 12), several(3, 1)
     (1, 0)
     """
-    from metacount.formulas.dim import smaller
-
     found: Dim = 1
     for count in counts:
         found = found * smaller(count - 1, 1)
     return found
-
-
-__all__ = ["Op", "Product", "State", "Store", "Tape", "Tensor", "Weight", "product", "several"]

@@ -1,16 +1,53 @@
-"""The tensors that a training step updates, each with its shape: what optimizers depend on."""
+"""What a step trains: the tensors that a loss has a gradient of, or a part of them, or adapters.
+
+With them the optimizer's state, gradients and master weights, which depend on their shapes.
+"""
 
 from __future__ import annotations
 
+from metacount.errors import SpecError, nearest
 from metacount.formulas import ends
-from metacount.formulas.block import STORED
-from metacount.formulas.covered import check_reached
-from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.pieces import BLOCK, merged, nominal_pieces, remembered
-from metacount.formulas.tape import Weight
+from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
+from metacount.formulas.dim import Dim, ceil_div, is_symbolic, is_zero, smaller
+from metacount.formulas.model import ROLES
+from metacount.formulas.pieces import (
+    BLOCK,
+    Sizes,
+    merged,
+    nominal_pieces,
+    remembered,
+    run_of,
+    stream,
+)
+from metacount.formulas.tape import (
+    BASE,
+    HIGH,
+    LOW,
+    SOURCE,
+    TOKENS,
+    Store,
+    Tape,
+    Tensor,
+    Weight,
+    product,
+)
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from metacount.spec.stack import Stack
+
+
+ALL_LINEAR = "all-linear"  # among targets: every linear layer but the output head
+ADAPTERS = (f".{LOW}", f".{HIGH}")
+# a linear layer though no token meets it: what it multiplies is a product of positions
+OF_POSITIONS = "self_attn.relative.r_proj.weight"
+LAYERS, SHARED = "layers", "shared_blocks"
+OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
 
 
 @frozen
@@ -40,6 +77,22 @@ def trained_tensors(spec: ModelSpec) -> Trained:
     """
     check_reached(spec)
     return remembered(spec, "trained", lambda: _collect(spec))
+
+
+def check_reached(spec: ModelSpec) -> None:
+    """Raise `SpecError` where the loss does not see all parameters: of embeddings that go nowhere.
+
+    Each layer's own embedding is added to all copies of the stream but the first.
+    """
+    part = spec.last_stack.altup
+    alone = part is not None and isinstance(part.n_inputs, int) and part.n_inputs == 1
+    if alone and spec.last_stack.layer_inputs is not None:
+        raise SpecError(
+            "n_altup_inputs",
+            "has no formula for training: of one copy, d_per_layer is added to none",
+            1,
+            "measure it instead, or choose 2 or more",
+        )
 
 
 def _collect(spec: ModelSpec) -> Trained:
@@ -72,3 +125,410 @@ def as_stored(weight: Weight) -> Weight:
         return altered(weight, rows="", split=(), uses=None)
     shape = (weight.times, *weight.shape)
     return Weight(role=weight.role, name=weight.name, shape=shape)
+
+
+STEP = 4  # bytes of a step counter, a float32 of its own for each tensor
+MASTER = 4  # bytes of a master weight, and of the state that belongs to it
+BLOCK_VALUES = 256  # values of a state in 8 bits that share a scale
+SCALE = 4  # bytes of a scale, a float32
+CODES = 4 * 2**8  # bytes of the table of what each code means, a float32 each
+CODED = 4096  # values from which on a tensor's state is kept in 8 bits
+
+
+def adamw_state(weight: Weight, width: int) -> Dim:
+    """Count the state of AdamW for one tensor: two moments of its size, and a step counter.
+
+    2·c·n + 4
+
+    Returns: bytes.
+    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2, their m and v; torch.optim.
+
+    >>> adamw_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    180355076
+    """
+    return 2 * width * weight.size + STEP
+
+
+def sgd_state(weight: Weight, width: int) -> Dim:
+    """Count the state of SGD without momentum for one tensor: none.
+
+    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586; torch.optim.
+    """
+    return 0
+
+
+def momentum_state(weight: Weight, width: int) -> Dim:
+    """Count the state of SGD with momentum for one tensor: its velocity, c·n.
+
+    Source: Polyak 1964, doi:10.1016/0041-5553(64)90137-5; torch.optim.
+
+    >>> momentum_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177536
+    """
+    return width * weight.size
+
+
+def adagrad_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Adagrad for one tensor: a sum of squares of its size, and a step counter.
+
+    c·n + 4
+
+    Returns: bytes.
+    Source: Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1; torch.optim.
+
+    >>> adagrad_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177540
+    """
+    return width * weight.size + STEP
+
+
+def adafactor_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Adafactor for one tensor: means over rows and over columns, and a step.
+
+    c·(n / last + n / last but one) + 4 of a matrix or a stack of them; c·n + 4 of a vector
+
+    Returns: bytes.
+    Source: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; torch.optim, without momentum.
+
+    >>> adafactor_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    30212
+    """
+    shape = weight.shape
+    if len(shape) < 2:
+        return width * weight.size + STEP
+    return width * (product(shape[:-1]) + product(shape[:-2]) * shape[-1]) + STEP
+
+
+def muon_state(weight: Weight, width: int) -> Dim:
+    """Count the state of Muon for one matrix: its momentum, c·n, and no step counter.
+
+    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
+
+    >>> muon_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    90177536
+    """
+    return width * weight.size
+
+
+def in_blocks(size: Dim) -> Dim:
+    """Say whether a tensor of so many values has its state in 8 bits: 1, else 0.
+
+    min(1, n // 4096) · (1 + n // 256 − ⌈n / 256⌉)
+
+    Source: torchao's rule: at least 4,096 values, in whole blocks of 256.
+
+    >>> in_blocks(4096), in_blocks(4095), in_blocks(5000)
+    (1, 0, 0)
+    """
+    return smaller(1, size // CODED) * (1 + size // BLOCK_VALUES - ceil_div(size, BLOCK_VALUES))
+
+
+def adam8bit_state(weight: Weight, width: int) -> Dim:
+    """Count the state of AdamW in 8 bits for one tensor: two coded moments, and a step counter.
+
+    A moment has a byte a value, a scale for each block and a table of what the codes mean:
+    2·(n + 4·n / 256 + 1024) + 4; where `in_blocks` is 0, it is what AdamW keeps: 2·c·n + 4
+
+    Returns: bytes.
+    Source: Dettmers et al. 2022, arXiv:2110.02861, sec. 2; torchao.optim.AdamW8bit of 0.18.
+
+    >>> adam8bit_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    91588612
+    """
+    size = weight.size
+    # of ints, rounded down only where it does not count
+    blocks = size / BLOCK_VALUES if is_symbolic(size) else size // BLOCK_VALUES
+    coded, plain = 2 * (size + SCALE * blocks + CODES), 2 * width * size
+    return plain + in_blocks(size) * (coded - plain) + STEP
+
+
+# The state of one tensor: of a matrix in a block, and of any other.
+OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
+    "adamw": (adamw_state, adamw_state),
+    "sgd": (sgd_state, sgd_state),
+    "sgd-momentum": (momentum_state, momentum_state),
+    "adafactor": (adafactor_state, adafactor_state),
+    "muon": (muon_state, adamw_state),
+    "adam8bit": (adam8bit_state, adam8bit_state),
+}
+
+
+def check_optimizer(optimizer: str) -> None:
+    """Raise `SpecError` for an optimizer without a formula."""
+    if optimizer not in OPTIMIZERS:
+        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
+        raise SpecError("optimizer", "has no formula", optimizer, remedy)
+
+
+def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> Dim:
+    """Count an optimizer's state for one tensor, `inner` to the blocks or not.
+
+    Source: the optimizers' own functions.
+    """
+    check_optimizer(optimizer)
+    of_matrix, of_other = OPTIMIZERS[optimizer]
+    return (of_matrix if inner and len(weight.shape) == 2 else of_other)(weight, width)
+
+
+def optimizer_bytes_by_role(
+    spec: ModelSpec, *, optimizer: str = "adamw", bytes_per_value: int, master_weights: bool = False
+) -> dict[str, Dim]:
+    """Count the state of an optimizer by role: that of each tensor, as many as there are.
+
+    State is kept in the parameters' type; with master weights in float32; by `adam8bit` in 8 bits
+    where `in_blocks` says so. Muon is for the matrices of the blocks, AdamW for the rest: tables,
+    head, vectors, experts stacked in one tensor.
+
+    Returns: bytes of every tensor of the state, master weights apart.
+    Source: the optimizers' own functions.
+    Not counted: what a step needs while it runs.
+
+    >>> from metacount.catalog import entry
+    >>> llama = entry("llama-7b").spec()
+    >>> sum(optimizer_bytes_by_role(llama, bytes_per_value=2).values())  # 4 bytes × 6738415616 + …
+    26953663628
+    """
+    width = MASTER if master_weights else bytes_per_value
+    tensors = trained_tensors(spec)
+    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
+    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
+        for weight in weights:
+            state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
+            found[weight.role] += weight.times * state
+    return found
+
+
+def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str, Dim]:
+    """Count the gradients by role: a value for each that is trained, c·P.
+
+    Returns: bytes, all gradients at once; a pooler has none, the loss does not see it.
+    Source: `trained.trained_tensors`.
+
+    >>> from metacount.catalog import entry
+    >>> sum(gradient_bytes_by_role(entry("llama-7b").spec(), bytes_per_value=2).values())
+    13476831232
+    """
+    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
+    for weight in trained_tensors(spec).all:
+        found[weight.role] += bytes_per_value * weight.params
+    return found
+
+
+@frozen
+class Part:
+    """Which part of a model a step trains: all but what is frozen, or adapters of low rank.
+
+    `freeze` are paths or last names of modules and parameters. With a `rank` all is frozen but the
+    adapters beside the linear layers whose last names are `targets`.
+    """
+
+    rank: int | None = None
+    targets: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
+
+    def adapts(self, path: str, weight: Weight) -> bool:
+        """Tell whether an adapter stands beside a tensor: a linear layer's matrix, not the head."""
+        name = path.removesuffix(".weight")
+        multiplies = weight.rows or path.endswith(OF_POSITIONS)
+        linear = multiplies and len(weight.shape) == 2 and name != ends.HEAD
+        if self.rank is None or not linear:
+            return False
+        return ALL_LINEAR in self.targets or name.rpartition(".")[2] in self.targets
+
+
+WHOLE = Part()
+
+
+@frozen
+class Tensors:
+    """The tensors of a model with its adapters, by path; the paths of those that are trained."""
+
+    stored: dict[str, Weight]
+    trained: frozenset[str]
+
+    @property
+    def trained_params(self) -> Dim:
+        """Values that are trained."""
+        return sum(self.stored[path].size for path in self.trained)
+
+    @property
+    def adapter_params(self) -> Dim:
+        """Values of adapters, those among them that have no gradient."""
+        return sum(w.size for path, w in self.stored.items() if path.endswith(ADAPTERS))
+
+    def optimizer_bytes(self, *, optimizer: str, width: int) -> Dim:
+        """Count the bytes of an optimizer's state for what is trained.
+
+        Source: `state_bytes`.
+        """
+        return sum(
+            state_bytes(self.stored[path], optimizer=optimizer, width=width, inner=is_inner(path))
+            for path in self.trained
+        )
+
+
+def is_inner(path: str) -> bool:
+    """Tell whether a tensor is in a block, one that is shared among layers included.
+
+    >>> is_inner("decoder.layers.0.mlp.up_proj.weight"), is_inner("decoder.norm.weight")
+    (True, False)
+    """
+    return path.split(".")[1] in (LAYERS, SHARED)
+
+
+def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict[str, Weight]:
+    """List every tensor of a model, by its path in the reference module; a tied one once.
+
+    Experts are one tensor [E, out, in]. `structure` is the same spec with numbers for sizes, where
+    `spec` has letters.
+
+    >>> from metacount.catalog import entry
+    >>> tensors = tensors_by_path(entry("llama-7b").spec())
+    >>> sum(weight.size for weight in tensors.values())
+    6738415616
+    """
+    return {path: weight for path, (weight, _) in _recorded(spec, structure or spec).items()}
+
+
+def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
+    """List every tensor by path, and whether the loss does not see it."""
+    found: dict[str, tuple[Weight, bool]] = {}
+
+    def add(tape: Tape, lead: str, shared: str = "") -> None:
+        for weight in tape.weights:
+            if any(is_zero(n) for n in weight.shape):
+                continue
+            name, unseen = weight.name, weight.name in tape.unseen
+            if name.startswith(STORED):
+                path = f"{shared}.{name.removeprefix(STORED)}"
+            elif name.startswith(ends.OF_MODEL) and not name.startswith(OF_STACK):
+                path = name
+            else:
+                path = f"{lead}.{name}"
+            for each in _listed(path, structure):
+                found.setdefault(each, (_stacked(weight), unseen))
+
+    for stack, numbered in zip(spec.stacks, structure.stacks, strict=True):
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        name, word = stack_name(spec, stack), SOURCE if of_encoder else TOKENS
+        run = run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2), of_encoder=of_encoder)
+        tape = Tape(run)
+        ends.embed(tape, spec, stack, word)
+        ends.final_norm(tape, stack, stream(tape, spec, word))
+        if not of_encoder:
+            ends.unembed(tape, spec, stream(tape, spec, word))
+        add(tape, name)
+        memory = Tensor(Store(1, spec.d_model, 2), spec.d_model, SOURCE, True)
+        known: dict[Layer, Tape] = {}
+        for index in range(numbered.n_layers):
+            layer = layer_of(structure, numbered, index)
+            if layer not in known:
+                known[layer] = tape = Tape(run)
+                run_block(tape, spec, layer, stream(tape, spec, word), Given(memory=memory))
+            number = numbered.shared_of(index)
+            add(known[layer], f"{name}.{LAYERS}.{index}", f"{name}.{SHARED}.{number}")
+    return found
+
+
+def stack_name(spec: ModelSpec, stack: Stack) -> str:
+    """Name a stack as the module does: "decoder" or "encoder"."""
+    return "decoder" if stack is spec.decoder else "encoder"
+
+
+def _listed(path: str, structure: ModelSpec) -> list[str]:
+    """List a tensor's path, or the paths of several that stand in a list."""
+    altup = structure.last_stack.altup
+    if altup is None or ".copies." not in path:
+        return [path]
+    name, _, kind = path.rpartition(".")
+    return [f"{name}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
+
+
+def _stacked(weight: Weight) -> Weight:
+    """Return a tensor as a module stores it: experts stacked in one."""
+    if weight.used is None:
+        return altered(weight, times=1)
+    return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
+
+
+def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
+    """Return the tensors of a model with its adapters, and the paths of those that are trained.
+
+    An indexer and a pooler have no gradient: no gradient passes a choice, and the loss is not of
+    what a pooler gives.
+
+    Source: Hu et al. 2021, arXiv:2106.09685, sec. 4.1 (adapters).
+
+    >>> from metacount.catalog import entry
+    >>> gpt2 = entry("gpt2").spec()
+    >>> sorted(chosen_tensors(gpt2, Part(freeze=("decoder",))).trained)
+    ['embed_tokens.weight']
+    >>> len(chosen_tensors(gpt2, Part(rank=8, targets=("q_proj",))).trained)
+    24
+    """
+    stored: dict[str, Weight] = {}
+    unseen: set[str] = set()
+
+    def store(path: str, weight: Weight, is_unseen: bool) -> None:
+        stored[path] = weight
+        if is_unseen:
+            unseen.add(path)
+
+    for path, (weight, is_unseen) in _recorded(spec, spec).items():
+        layer, _, kind = path.rpartition(".")
+        beside = f"{layer}.weight"
+        matrix = weight if beside == path else stored.get(f"{layer}.{BASE}.weight")
+        if matrix is None or not part.adapts(beside, matrix):
+            store(path, weight, is_unseen)
+            continue
+        store(f"{layer}.{BASE}.{kind}", weight, is_unseen)
+        if beside == path:
+            assert part.rank is not None
+            out, into = weight.shape
+            for name, shape in ((LOW, (part.rank, into)), (HIGH, (out, part.rank))):
+                adapter = Weight(role=weight.role, name=name, shape=shape)
+                store(f"{layer}.{name}", adapter, is_unseen)
+    if part.rank is not None:
+        _check_targets(spec, part)
+    trained = {path for path in stored if path not in unseen}
+    if part.rank is not None:
+        trained = {path for path in trained if path.endswith(ADAPTERS)}
+    tied = spec.head is not None and spec.head.tied
+    for name in part.freeze:
+        trained -= _named(name, stored, tied=tied)
+    if not trained:
+        raise SpecError("freeze", "leaves nothing to train", ",".join(part.freeze), "name less")
+    return Tensors(stored=stored, trained=frozenset(trained))
+
+
+def _check_targets(spec: ModelSpec, part: Part) -> None:
+    """Raise `SpecError` for a target that no linear layer is called."""
+    every = Part(rank=1, targets=(ALL_LINEAR,))
+    known = {
+        path.removesuffix(".weight").rpartition(".")[2]
+        for path, weight in tensors_by_path(spec).items()
+        if every.adapts(path, weight)
+    }
+    for target in part.targets:
+        if target not in known and target != ALL_LINEAR:
+            remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
+            raise SpecError("lora_targets", "names no linear layer", target, remedy)
+
+
+def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
+    """Find the tensors called `name`, or in a module called so: by the whole path, or its end."""
+    found = set()
+    for path in paths:
+        also = [path, f"{ends.HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
+        if any(_begins(each, name) for each in also):
+            found.add(path)
+    if not found:
+        last = {end for path in paths for end in path.split(".")}
+        remedy = nearest(name, last, "`metacount tree` shows the names")
+        raise SpecError("freeze", "names nothing of the model that has parameters", name, remedy)
+    return found
+
+
+def _begins(path: str, name: str) -> bool:
+    """Tell whether a path, or that of a module around it, is `name` or ends in it."""
+    return f".{name}." in f".{path}."

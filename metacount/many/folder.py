@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from metacount.errors import InputError, SpecError, printable, shown
+from metacount.errors import InputError, NoModel, SpecError, printable, shown
 from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly, find_in_file
 
@@ -68,11 +68,15 @@ class Listing:
 
 @frozen
 class Outcome:
-    """One file: its figures, as `count --json` gives them, or the error that stands for them."""
+    """One file: its figures, as `count --json` gives them, or the error that stands for them.
+
+    `passed`: it describes no model, and has neither.
+    """
 
     path: str
     data: Json
     error: str | None
+    passed: bool = False
 
 
 def list_folder(folder: str) -> Listing:
@@ -179,6 +183,8 @@ class _Job:
         whole = os.path.join(self.folder, path)
         try:
             return Outcome(path=path, data=self._data(whole), error=None)
+        except NoModel:
+            return Outcome(path=path, data={}, error=None, passed=True)
         except (InputError, SpecError) as error:
             said = printable(error).removeprefix(f"{shown(whole)}: ")
             if not os.path.exists(whole):

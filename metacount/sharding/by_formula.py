@@ -5,15 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import ends, folds
 from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
-from metacount.formulas.covered import check_saved
 from metacount.formulas.masks import cached_positions
-from metacount.formulas.optimizer import (
-    adagrad_state,
-    adam8bit_state,
-    adamw_state,
-    momentum_state,
-    sgd_state,
-)
 from metacount.formulas.pieces import (
     Sizes,
     counted_weights,
@@ -31,6 +23,7 @@ from metacount.formulas.ranks import (
     shard_values,
     spread_moves,
 )
+from metacount.formulas.step import check_saved
 from metacount.formulas.tape import (
     BACKWARD,
     EAGER,
@@ -40,13 +33,21 @@ from metacount.formulas.tape import (
     NONE,
     SDPA,
     SELECTIVE,
+    TOKENS,
     Move,
     Op,
     Pass,
     Rank,
     Tape,
+    Weight,
 )
-from metacount.formulas.terms import TOKENS, Weight
+from metacount.formulas.trained import (
+    adagrad_state,
+    adam8bit_state,
+    adamw_state,
+    momentum_state,
+    sgd_state,
+)
 from metacount.frozen import frozen
 from metacount.sharding.adding import Piece, between_stages, kind_from
 from metacount.sharding.mesh import breaks, kinds, ranges

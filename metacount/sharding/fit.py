@@ -1,23 +1,27 @@
-"""Searches, by formula, the smallest mesh that a model fits on, and how much fits on it."""
+"""Searches, by formula, the mesh that a model fits on: the smallest, or of so many devices."""
 
 from __future__ import annotations
 
-from metacount.errors import InputError
+from math import isqrt
+
+from metacount.errors import InputError, SpecError, shown
+from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
 from metacount.sharding.asked import Asked, job_of
-from metacount.sharding.by_formula import counted_kinds, without_formula
+from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
 from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import missing
+from metacount.spec import DTYPE_BYTES
 from metacount.spec.legend import by_name
 from metacount.units import gib
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from metacount.files import Json
@@ -37,7 +41,8 @@ class Fit:
     `mesh` None: nothing that was tried. `batch_size` and `seq_len` are the largest that fit, the
     other staying as it was asked for; None where nothing that is counted grows with them. No
     length is longer than the `positions` of the model (None: not known), none than `MOST`.
-    `unknown` says why nobody can tell what fits; empty where it was searched.
+    `unknown` says why nobody can tell what fits; empty where it was searched. `asked`: of so many
+    devices exactly, of which `closest` says what is too much where none of their meshes fits.
     """
 
     device: Device
@@ -49,6 +54,8 @@ class Fit:
     command: str = ""
     positions: int | None = None
     unknown: str = ""
+    asked: int | None = None
+    closest: Verdict | None = None
 
     def to_dict(self) -> Json:
         """Return the fit as plain data."""
@@ -56,10 +63,15 @@ class Fit:
             "gpu": self.device.id,
             "name": self.device.name,
             "bytes": self.device.bytes,
+            "usable_bytes": self.device.room,
             "source": self.device.source,
+            "devices": self.asked,
             "fits": None if self.unknown else self.mesh is not None,
             "unknown": self.unknown,
         }
+        if self.closest is not None and self.job is not None:
+            closest = {"mesh": str(self.job.mesh), **self.closest.to_dict()}
+            return {**found, "fits": self.closest.fits, "closest": closest}
         if self.mesh is None or self.largest is None or self.job is None:
             return found
         return {
@@ -83,7 +95,7 @@ class Verdict:
     rank: int
     total_bytes: int
     parts: dict[str, int]
-    remedy: str
+    remedy: str = ""
     unknown: str = ""  # what is not counted and could be more than what is left
 
     @property
@@ -106,35 +118,55 @@ class Verdict:
         }
 
 
-def fit(model: Given, gpu: str, *, train: bool = False, **how: Any) -> tuple[list[Fit], list[str]]:
-    """Find the smallest mesh for each device, and say what is not in the figures.
+def fit(
+    model: Given, gpu: str, *, train: bool = False, devices: int | None = None, **how: Any
+) -> tuple[list[Fit], list[str]]:
+    """Find a mesh of each device, the smallest or of exactly `devices`; say what is not counted.
 
-    `how` is what `shard` takes beside the mesh.
+    `gpu` names devices, with their number or without: `h100,8xh200`. `how` is what `shard` takes
+    beside the mesh.
 
-    >>> (found,), _ = fit("llama-7b", "h100-80gb")
+    >>> (found,), _ = fit("llama-7b", "h100")
     >>> str(found.mesh), found.command
     ('dp=1', 'metacount shard llama-7b --mesh dp=1')
+    >>> (found,), _ = fit("llama3-8b", "8xh100", train=True, attention="flash")
+    >>> str(found.mesh), found.asked
+    ('dp=8', 8)
     """
     from metacount.resolve import model_of
 
     known = model_of(model)
     check_streams(known.spec)
-    found = [_smallest(known, device, train, how) for device in devices_named(gpu)]
+    found = []
+    for device, number in devices_named(gpu):
+        if devices is not None and number not in (None, devices):
+            raise InputError(
+                f"--devices {devices} and --gpu {number}x{device.id} exclude each other; "
+                "leave one number out"
+            )
+        world = number if devices is None else devices
+        if world is None:
+            tried = meshes(known.spec, train)
+            found.append(_search(known, device, tried, train, how))
+        else:
+            found.append(_of_number(known, device, world, train, how))
     job = next((each.job for each in found if each.job is not None), None)
     return found, [] if job is None else missing(known.spec, job, formula=True)
 
 
-def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
-    for mesh in meshes(model.spec, train):
-        job = _job(model.spec, mesh, train, how)
+def _search(model: Model, device: Device, tried: Iterable[Mesh], train: bool, how: Json) -> Fit:
+    """Find the first mesh that fits; where none does, the one whose largest rank holds least."""
+    spec, closest = model.spec, None
+    for mesh in tried:
+        job = _job(spec, mesh, train, how)
         if job is None:
             continue
-        kinds = counted_kinds(model.spec, job, default_plan(model.spec))
+        kinds = counted_kinds(spec, job, default_plan(spec))
         if any(kind.activation_bytes is None for kind in kinds):
-            return Fit(device=device, mesh=None, unknown=without_formula(model.spec, job))
-        if most_of(kinds) <= device.bytes:
+            return Fit(device=device, mesh=None, unknown=without_formula(spec, job))
+        if most_of(kinds) <= device.room:
             batch, length = (
-                _most(model, mesh, train, how, device.bytes, name)
+                _most(model, mesh, train, how, device.room, name)
                 for name in ("batch_size", "seq_len")
             )
             return Fit(
@@ -147,34 +179,106 @@ def _smallest(model: Model, device: Device, train: bool, how: Json) -> Fit:
                 command=command(model.id, job),
                 positions=positions_of(model),
             )
-    return Fit(device=device, mesh=None)
+        if closest is None or most_of(kinds) < most_of(closest[1]):
+            closest = (job, kinds)
+    if closest is None:
+        return Fit(device=device, mesh=None)
+    job, kinds = closest
+    return Fit(device=device, mesh=None, job=job, closest=_judged(job, kinds, device.room))
+
+
+def _of_number(model: Model, device: Device, world: int, train: bool, how: Json) -> Fit:
+    """Find the mesh of so many devices that cuts least and fits; else say what would fit.
+
+    As a remedy, first what needs less on the same devices, then more of them.
+    """
+    if not 1 <= world <= MAX_RANKS:
+        raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
+    tried = list(meshes_of(model.spec, world))
+    found = _search(model, device, tried, train, how)
+    if found.mesh is not None or found.unknown:
+        return Fit(**{**vars(found), "asked": world})
+    if found.closest is None:
+        job_of(model.spec, tried[0], Asked(**how), train=train)  # says why it does not suit
+        raise InputError(
+            f"--devices {world} has no mesh for this model and batch; choose another number"
+        )
+    remedy = ""
+    saving = {"attention": "flash", "checkpointing": "full"}
+    ways = [{name: value} for name, value in saving.items()] + [saving] if train else []
+    for way in ways:
+        if all(how.get(name) == value for name, value in way.items()):
+            continue
+        try:
+            remedy = _search(model, device, tried, train, {**how, **way}).command
+        except (InputError, SpecError):
+            continue  # not for this model
+        if remedy:
+            break
+    remedy = remedy or _search(model, device, meshes(model.spec, train), train, how).command
+    closest = Verdict(**{**vars(found.closest), "remedy": remedy})
+    return Fit(**{**vars(found), "asked": world, "closest": closest})
 
 
 def meshes(spec: ModelSpec, train: bool) -> Iterator[Mesh]:
-    """Yield meshes to try: few ranks before many, and of as many ranks,
-    few parts of a matrix first.
+    """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.
 
-    Experts are spread over as many ranks of a stage as can be. Training adds data parallelism;
-    serving needs none to fit.
+    Training adds data parallelism; serving needs none to fit, but to spread experts.
     """
-    mixture = spec.last_stack.mixture
     world = 1
     while world <= min(MOST_RANKS, MAX_RANKS):
-        for tp in TENSOR:
-            for pp in _powers(min(world // tp, spec.last_stack.n_layers)):
-                rest = world // tp // pp
-                if tp * pp * rest != world or (rest > 1 and not train and mixture is None):
-                    continue
-                ep = 1
-                if mixture is not None:
-                    ep = max(n for n in _powers(rest * tp) if mixture.n_experts % n == 0)
-                if train or mixture is not None or rest == 1:
-                    yield Mesh(dp=rest, tp=tp, pp=pp, ep=ep)
+        for mesh in meshes_of(spec, world):
+            if mesh.dp == 1 or train or spec.last_stack.mixture is not None:
+                yield mesh
         world *= 2
 
 
-def _powers(most: int) -> list[int]:
-    return [2**i for i in range(most.bit_length()) if 2**i <= most]
+def meshes_of(spec: ModelSpec, world: int) -> Iterator[Mesh]:
+    """Yield the meshes of so many ranks, few parts of a matrix first, then few stages.
+
+    Experts are spread over as many ranks of a stage as can be.
+
+    >>> from metacount.catalog import entry
+    >>> [str(mesh) for mesh in meshes_of(entry("llama-7b").spec(), 6)]
+    ['dp=6', 'dp=3,pp=2', 'dp=2,pp=3', 'pp=6', 'dp=3,tp=2', 'tp=2,pp=3']
+    """
+    mixture = spec.last_stack.mixture
+    for tp in TENSOR:
+        if world % tp:
+            continue
+        for pp in _divisors(world // tp):
+            if pp > spec.last_stack.n_layers:
+                break
+            rest, ep = world // tp // pp, 1
+            if mixture is not None:
+                ep = max(n for n in _divisors(rest * tp) if mixture.n_experts % n == 0)
+            yield Mesh(dp=rest, tp=tp, pp=pp, ep=ep)
+
+
+def _divisors(n: int) -> list[int]:
+    """List the divisors of a number, the smallest first."""
+    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
+
+
+def assumed(job: Job) -> str:
+    """Say what a training step keeps of each parameter, in which type; empty of serving.
+
+    >>> from metacount.sharding.result import Job
+    >>> job = Job(mesh=Mesh(), train=True, zero=3, optimizer="adamw", batch_size=1, seq_len=1,
+    ...           micro_batches=1, dtype="bf16")
+    >>> assumed(job)
+    'bf16 parameters, gradients and adamw state, no master weights: 8 bytes a parameter'
+    """
+    if not job.train:
+        return ""
+    width, many = DTYPE_BYTES[job.stored], 2**20
+    state = int(STATES[job.optimizer](Weight(role="ffn", name="", shape=(many,)), width))
+    whole = 2 * width + state // many  # what is less than a byte is of blocks of many
+    beside = f", computed with in {job.dtype}" if job.master else ", no master weights"
+    beside = "" if job.dtype == job.stored == "fp32" else beside
+    said = f"{job.stored} parameters, gradients and {job.optimizer} state{beside}"
+    return f"{said}: {whole} bytes a parameter"
 
 
 def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
@@ -252,28 +356,34 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     """Tell whether the largest rank fits;
     if not, or if nobody can tell, name the smallest mesh of the search on which it does.
     """
-    largest, job = found.largest, found.job
-    parts = {name: size for name, size in largest.parts.items() if size}
-    remedy, unknown, most = "", "", most_of(found.kinds)
-    if any(kind.activation_bytes is None for kind in found.kinds):
+    job = found.job
+    judged = _judged(job, found.kinds, room)
+    if judged.fits:
+        return judged
+    device = Device(id="", name="", bytes=room, source="")
+    how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
+    if job.train:
+        same = ("attention", "checkpointing", "schedule")
+        how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
+    search = _search(model, device, meshes(model.spec, job.train), job.train, how)
+    return Verdict(**{**vars(judged), "remedy": search.command})
+
+
+def _judged(job: Job, kinds: Sequence[Kind], room: int) -> Verdict:
+    """Tell whether the largest rank fits, and what it holds."""
+    largest = max(kinds, key=lambda kind: kind.total_bytes)
+    unknown, most = "", most_of(kinds)
+    if any(kind.activation_bytes is None for kind in kinds):
         unknown = "what the backward keeps of the forward is not counted"
     elif most > room >= largest.total_bytes:
         unknown = (
             f"what comes and goes in the backward of a block (taken as at most {PASSING} times "
             f"what the block keeps) may make it {gib(most)}"
         )
-    if unknown or largest.total_bytes > room:
-        device = Device(id="", name="", bytes=room, source="")
-        how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
-        if job.train:
-            same = ("attention", "checkpointing", "schedule")
-            how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
-        remedy = _smallest(model, device, job.train, how).command
     return Verdict(
         room=room,
         rank=largest.first,
         total_bytes=largest.total_bytes,
-        parts=parts,
-        remedy=remedy,
+        parts={name: size for name, size in largest.parts.items() if size},
         unknown=unknown,
     )

@@ -151,24 +151,6 @@ def _check_value(part: str, name: str, value: object) -> None:
             check_number(name, number)
 
 
-def check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
-    """Raise `SpecError` for a scaling that does not go with so many rotated values."""
-    if scaling is None:
-        return
-    if scaling.kind == "dynamic" and rotated < 4:
-        raise SpecError(
-            name, "dynamic needs more than 2 rotated values", rotated, f"leave {name} out"
-        )
-    for factors in (scaling.short_factors, scaling.long_factors):
-        if factors is not None and len(factors) != rotated // 2:
-            raise SpecError(
-                name,
-                f"needs one factor for each of the {rotated // 2} pairs",
-                len(factors),
-                "give as many",
-            )
-
-
 @part
 class NoPositions:
     """Nothing says which token comes first but the mask."""

@@ -10,9 +10,9 @@ from metacount.spec.position import (
     Learned,
     NoPositions,
     Rope,
+    RopeScaling,
     Sinusoidal,
     TransformerXL,
-    check_pairs,
 )
 from metacount.spec.stack import (
     BESIDE,
@@ -247,9 +247,27 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
                 rotated,
                 f"choose {rotated + 1}, or an even rotary_dim",
             )
-    check_pairs("rope_scaling", positions.scaling, rotated)
+    _check_pairs("rope_scaling", positions.scaling, rotated)
     if positions.windowed is not None:
-        check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
+        _check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
+
+
+def _check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
+    """Raise `SpecError` for a scaling that does not go with so many rotated values."""
+    if scaling is None:
+        return
+    if scaling.kind == "dynamic" and rotated < 4:
+        raise SpecError(
+            name, "dynamic needs more than 2 rotated values", rotated, f"leave {name} out"
+        )
+    for factors in (scaling.short_factors, scaling.long_factors):
+        if factors is not None and len(factors) != rotated // 2:
+            raise SpecError(
+                name,
+                f"needs one factor for each of the {rotated // 2} pairs",
+                len(factors),
+                "give as many",
+            )
 
 
 def _check_tensors(spec: ModelSpec, stack: Stack) -> None:

@@ -7,7 +7,7 @@ from metacount.in_hand import check_size
 from metacount.resolve import model_of
 from metacount.spec import Request
 from metacount.textbook.count import fitted
-from metacount.textbook.training.chosen import count_step
+from metacount.textbook.training import count_step
 from metacount.training.setup import Setup, check_dtypes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

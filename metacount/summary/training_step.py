@@ -14,7 +14,7 @@ from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.spec.model import left_out
 from metacount.textbook.count import fitted, said_of_too_many
-from metacount.textbook.training.chosen import beside
+from metacount.textbook.training import beside
 from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from metacount.training.optimizers import ADAM8BIT
 from metacount.training.result import Stage, Training

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.figures import COUNTED
-from metacount.formulas import layers, model, mtp
+from metacount.formulas import model, mtp, pieces
 from metacount.formulas.dim import Dim, exact_div, is_zero
-from metacount.formulas.selection import attention_by_selection
+from metacount.formulas.sublayers import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.attention import Attention
@@ -319,17 +319,17 @@ def layers_of(spec: ModelSpec) -> dict[str, Dim]:
         "N_d": (last.ffn_pattern if last.names_experts else "", WITH_DENSE),
     }
     found = {
-        letter: layers.lettered_layers(last.n_layers, pattern, letters)
+        letter: pieces.lettered_layers(last.n_layers, pattern, letters)
         for letter, (pattern, letters) in kinds.items()
         if set(pattern) & set(letters) and set(pattern) - set(letters)
     }
     if "N_w" in found:  # as the formulas write it
-        found["N_w"] = layers.windowed_layers(last.n_layers, last.seen)
-        if not is_zero(layers.borrowing_layers(spec)):
-            found["N_wc"] = layers.caching_layers(spec)[0]
+        found["N_w"] = pieces.windowed_layers(last.n_layers, last.seen)
+        if not is_zero(pieces.borrowing_layers(spec)):
+            found["N_wc"] = pieces.caching_layers(spec)[0]
     part = last.feed_forward
     if part is not None and set(part.second_pattern) == {"M", "W"}:
-        found["N_m2"] = layers.lettered_layers(last.n_layers, part.second_pattern, "W")
+        found["N_m2"] = pieces.lettered_layers(last.n_layers, part.second_pattern, "W")
     return found
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model
-from metacount.formulas.mtp import predicted
-from metacount.formulas.selection import attention_by_selection
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
@@ -180,6 +178,17 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         decode = model.decode_matmul_flops(
             spec, batch_size=batch_size, kv_len=seq_len, source_len=source_len
         )
+    selection, prediction = {}, {}  # few models have either: their formulas are loaded then
+    if spec.n_index_heads is not None:
+        from metacount.formulas.sublayers import attention_by_selection
+
+        selection = attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len)
+    if spec.prediction is not None:
+        from metacount.formulas.mtp import predicted
+
+        prediction = predicted(
+            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
+        )
     return Count(
         workload=run,
         params=sum(by_role.values()),
@@ -218,10 +227,8 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         ),
         state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
         least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
-        selection=attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len),
-        prediction=predicted(
-            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
-        ),
+        selection=selection,
+        prediction=prediction,
         warnings=_warnings(spec, run),
         notes=notes,
     )

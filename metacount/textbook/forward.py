@@ -2,7 +2,7 @@
 
 >>> from metacount.catalog import entry
 >>> from metacount.spec import Workload
->>> parts = forward_parts(entry("llama-7b").spec(), Workload())
+>>> parts = forward_table(entry("llama-7b").spec(), Workload()).parts
 >>> [(part.name, part.times) for part in parts]
 [('before the blocks', 1), ('layers 0-31', 32), ('after the blocks', 1)]
 >>> step = next(step for step in parts[1].steps if step.name == "self_attn.q_proj")
@@ -16,10 +16,9 @@ from metacount.algebra.writing import in_letters
 from metacount.formulas import ends
 from metacount.formulas.block import STORED, Given, layer_of, run_block
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.part import stack_name
 from metacount.formulas.pieces import Sizes, run_of, stream
-from metacount.formulas.tape import EAGER, Op, Store, Tape, Tensor
-from metacount.formulas.terms import SOURCE, TOKENS, Weight
+from metacount.formulas.tape import EAGER, SOURCE, TOKENS, Op, Store, Tape, Tensor, Weight
+from metacount.formulas.trained import stack_name
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.rows import in_symbols
@@ -134,11 +133,6 @@ def forward_table(spec: ModelSpec, workload: Workload, *, attention: str = EAGER
     )
     parts = _Parts(letters, spec, sizes, numbers).found
     return ForwardTable(workload=workload, attention=attention, parts=tuple(parts), numbers=numbers)
-
-
-def forward_parts(spec: ModelSpec, workload: Workload) -> tuple[ForwardPart, ...]:
-    """Return the parts of `forward_table`."""
-    return forward_table(spec, workload).parts
 
 
 class _Parts:

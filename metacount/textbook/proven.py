@@ -3,24 +3,115 @@
 A proof is of a structure (every switch of a spec, and which sizes it has), of an expression in its
 sizes, and of a domain: conditions on sizes, batch and lengths. A figure is said to be proven only
 where it is what that expression comes to at the model and workload at hand, which fulfil these.
+
+The record is made by `benchmarks/prove.py` and read without torch and SymPy. Of each structure it
+has the textbook's closed forms, each in total and in the spec's own names; conditions on sizes; and
+for each code and case under which of these conditions a form is what the code does, with a digest
+of the textbook's and of the code's expression as they were compared.
 """
 
 from __future__ import annotations
 
+import json
+import os
+
+from metacount.files import read_of_package
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.domain import FROM as FROM
-from metacount.textbook.domain import NotKnown, NotReadable, holds, value
-from metacount.textbook.proof_record import CODE, OURS, SIZES, by_side, read_structure, structure
+from metacount.spec.legend import MODEL_TERMS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from metacount.files import Json
     from metacount.resolve import Model
     from metacount.spec import ModelSpec, Workload
     from metacount.textbook.count import Count
+
+
+FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "proofs.json")
+
+_read: dict[str, Json] = {}  # by structure, each read once
+
+# Numbers of a spec that no count depends on; prediction modules are counted apart.
+NO_COUNTS = (
+    "norm_eps",
+    "rope_theta",
+    "name",
+    "rope_scaling",
+    "rope_scaling_windowed",
+    "query_growth",
+    "sinusoid_style",
+    "n_mtp_layers",
+    "mtp_dense",
+    "altup_active",
+    "activation_sparsity",
+    "sparsity_pattern",
+)
+ONE_WIDTH = ("d_ff_pattern", "M")
+SIZES = frozenset(term.name for term in MODEL_TERMS) - {*NO_COUNTS}
+SHOWN = 8  # conditions on a screen
+FROM = 3  # torch asks of every size whether it is 0 or 1; smaller ones are cases of their own
+CODE, OURS = "transformers", "reference"
+
+
+def structure(spec: ModelSpec) -> str:
+    """Write a spec without its sizes, as one key: every switch, and whether a size is there at all.
+
+    A pattern is kept whole; a step of 1 is no step, one width of feed-forwards no pattern. Which
+    sizes were letters, and which numbers the others were, is in the conditions of each case.
+    """
+    found = []
+    for name, value in spec.to_dict().items():
+        if name in NO_COUNTS or isinstance(value, float) or (name, value) == ONE_WIDTH:
+            continue
+        if name in SIZES:
+            value = bool(value) and not (name == "moe_every" and value == 1)
+        if value not in (None, False):
+            found.append(name if value is True else f"{name}={value}")
+    return " ".join(found)
+
+
+def read_record() -> Json:
+    """Read the whole record: `structures`, each with its forms, conditions and records."""
+    found: Json = json.loads(read_of_package(os.path.basename(FILE)))
+    return found
+
+
+def read_structure(key: str) -> Json | None:
+    """Read what is recorded of one structure alone, with the versions of the codes; None where
+    nothing is: reading all of the record takes longer than a count.
+
+    `benchmarks/prove.py` writes each structure between lines of two spaces and a brace.
+    """
+    if key not in _read:
+        data = read_of_package(os.path.basename(FILE))
+        start = data.index(b',\n "structures": [')
+        at = data.find(f'\n  {{\n   "structure": "{key}",'.encode(), start)
+        end = data.find(b"\n  }", at)
+        versions: Json = json.loads(data[:start] + b"}")
+        _read[key] = {} if at < 0 else {**versions, **json.loads(data[at:end] + b"}")}
+    return _read[key] or None
+
+
+def by_side(of_one: Json, own_type: str | None) -> dict[str, list[Json]]:
+    """Return the records of a structure by side: of transformers' types the model's own where that
+    is recorded, else all.
+    """
+    sides = {side: [r for r in of_one["records"] if r["side"] == side] for side in (CODE, OURS)}
+    own = [one for one in sides[CODE] if one["name"] == own_type]
+    return {**sides, CODE: own or sides[CODE]}
+
+
+def all_said(record: Json) -> Iterator[tuple[Json, Json, Json, str, Json]]:
+    """Yield (structure, record, case, quantity, what is recorded of it), one after the other."""
+    for of_one in record["structures"]:
+        for one in of_one["records"]:
+            for case in one["cases"]:
+                for quantity, found in case["quantities"].items():
+                    yield of_one, one, case, quantity, found
+
 
 RUN_SIZES = frozenset(["B", "S", "S_e"])
 ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
@@ -274,3 +365,154 @@ class _Asked:
             return f"{says or test}: {name} is not known here"
         except NotReadable:
             return f"{says or test}: cannot be asked"
+
+
+def sizes_text(where: Sequence[str], small: Sequence[str] = (), most: int | None = None) -> str:
+    """Write the sizes for which something was shown: numbers that sizes are held at, those of this
+    model below 3, all others from 3 on, and conditions.
+
+    Of a model that meets them all, `most` conditions are enough, and how many others there are.
+
+    >>> sizes_text(["n_kv_heads = 1", "head_dim is even"], ["B = 1"])
+    'B = 1, n_kv_heads = 1 and all other sizes from 3, where head_dim is even'
+    >>> sizes_text(["head_dim is even", "S > 3", "S > 4"], most=1)
+    'all sizes from 3, where head_dim is even; and 2 other conditions, met here (`count --json`)'
+    """
+    held = dict.fromkeys((*small, *(text for text in where if _is_number(text))))
+    rest = [text for text in where if text not in held]
+    if most is not None and len(rest) > most:
+        n = len(rest) - most
+        rest = [*rest[:most], f"and {n} other conditions, met here (`count --json`)"]
+    sizes = (
+        f"{', '.join(held)} and all other sizes from {FROM}" if held else f"all sizes from {FROM}"
+    )
+    return sizes + (f", where {'; '.join(rest)}" if rest else "")
+
+
+def _is_number(condition: str) -> bool:
+    name, equals, number = condition.partition(" = ")
+    return bool(equals) and number.isdecimal() and name.isidentifier()
+
+
+# --- texts of integer arithmetic --------------------------------------------------------------
+#
+# A text is taken apart here, as Python would, and never run. Python's own parser is not asked:
+# before its first tree it makes a class for each kind of node, which takes longer than to read all
+# of a structure.
+
+LARGEST_POWER = 8
+
+
+class NotKnown(KeyError):
+    """A size that the condition speaks of has no number here."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NotReadable(ValueError):
+    """A text that is no condition."""
+
+
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    " == ": lambda a, b: a == b,
+    " != ": lambda a, b: a != b,
+    " < ": lambda a, b: a < b,
+    " <= ": lambda a, b: a <= b,
+    " > ": lambda a, b: a > b,
+    " >= ": lambda a, b: a >= b,
+}
+_NO_SIZES = ("True", "False", "None")
+_SIGNS = ("(", ")", "+", "-", "*", "//", "%", ",")
+
+
+def holds(condition: str, numbers: Mapping[str, int]) -> bool:
+    """Tell whether one comparison of whole numbers is true. Raises `NotKnown`, `NotReadable`.
+
+    >>> holds("n_heads % n_kv_heads == 0", {"n_heads": 8, "n_kv_heads": 2})
+    True
+    >>> holds("S + 1 < window", {"S": 2048})
+    Traceback (most recent call last):
+    ...
+    metacount.textbook.proven.NotKnown: window
+    """
+    for sign, compared in _COMPARED.items():
+        left, found, right = condition.partition(sign)
+        if found:
+            return compared(value(left, numbers), value(right, numbers))
+    raise NotReadable(condition)
+
+
+def value(text: str, numbers: Mapping[str, int]) -> int:
+    """Compute the number that a text stands for. Raises `NotKnown`, `NotReadable`.
+
+    >>> value("-d**2 + (7 - d)//2*d % 4 + min(d, 2)", {"d": 3})
+    -5
+    """
+    spaced = text
+    for sign in _SIGNS:
+        spaced = spaced.replace(sign, f" {sign} ")
+    words = spaced.replace("*  *", "**").split()[::-1]  # the next one stands last
+    number = _sum(words, numbers)
+    if words:
+        raise NotReadable(text)
+    return number
+
+
+def _sum(words: list[str], numbers: Mapping[str, int]) -> int:
+    number = _product(words, numbers)
+    while words and words[-1] in ("+", "-"):
+        sign, other = words.pop(), _product(words, numbers)
+        number += other if sign == "+" else -other
+    return number
+
+
+def _product(words: list[str], numbers: Mapping[str, int]) -> int:
+    number = _factor(words, numbers)
+    while words and words[-1] in ("*", "//", "%"):
+        sign, other = words.pop(), _factor(words, numbers)
+        if sign == "*":
+            number *= other
+        elif other == 0:
+            raise NotReadable(f"{sign} 0")
+        else:
+            number = number // other if sign == "//" else number % other
+    return number
+
+
+def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
+    """Read a number, a size or what stands in brackets, with its sign and its power."""
+    word = words.pop() if words else ""
+    if word == "-":
+        return -_factor(words, numbers)  # of the power too: -d**2
+    if word == "(":
+        number = _sum(words, numbers)
+        _end(words)
+    elif word == "min" and words[-1:] == ["("]:
+        words.pop()
+        number = _sum(words, numbers)
+        while words[-1:] == [","]:
+            words.pop()
+            number = min(number, _sum(words, numbers))
+        _end(words)
+    elif word.isascii() and word.isdecimal():
+        number = int(word)
+    elif word.isidentifier() and word not in _NO_SIZES and words[-1:] != ["("]:
+        if type(numbers.get(word)) is not int:
+            raise NotKnown(word)
+        number = numbers[word]
+    else:
+        raise NotReadable(word)
+    if words[-1:] == ["**"]:
+        words.pop()
+        power = _factor(words, numbers)
+        if not 0 <= power <= LARGEST_POWER:
+            raise NotReadable(f"to the power of {power}")
+        raised: int = number**power
+        return raised
+    return number
+
+
+def _end(words: list[str]) -> None:
+    if not words or words.pop() != ")":
+        raise NotReadable("a bracket is not closed")

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from metacount.formulas import ends, model
 from metacount.formulas.dim import Dim
-from metacount.formulas.part import LAYERS, stack_name, tensors_by_path
 from metacount.formulas.pieces import BLOCK, nominal_pieces, weights_of_pieces
-from metacount.formulas.terms import params_of
+from metacount.formulas.tape import params_of
+from metacount.formulas.trained import LAYERS, stack_name, tensors_by_path
 from metacount.spec import ModelSpec, legend
 
 

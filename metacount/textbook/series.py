@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import layers, sublayers
+from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.attention import LatentAttention, NoAttention
@@ -126,7 +126,7 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         latent, rotated = 4 * width, width // 2
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
-    one = sum(layers.attention_layers(spec)) * DTYPE_BYTES[dtype]
+    one = sum(pieces.attention_layers(spec)) * DTYPE_BYTES[dtype]
     found = []
     for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1)):
         if kind == "GQA" and not 1 < heads < h:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from metacount.algebra.recorded import Recorded
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, FIELDS, ModelSpec, Workload, legend
+from metacount.spec import FIELDS, ModelSpec, Workload, legend
 from metacount.spec.field import MAX_TOKENS
 from metacount.textbook.closed_form import (
     BYTES,
@@ -21,8 +21,7 @@ from metacount.textbook.closed_form import (
     run_sizes,
 )
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_record import by_side, read_structure, structure
-from metacount.textbook.proven import own_type
+from metacount.textbook.proven import by_side, own_type, read_structure, structure
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 
 if TYPE_CHECKING:
@@ -161,11 +160,6 @@ def _derived(spec: ModelSpec) -> dict[str, tuple[Term, str]]:
         symbols["n_kv_shared_layers"] = Recorded(spec.n_kv_shared_layers, "n_kv_shared_layers", [])
     found = layers_of(spec.substituted(**symbols))
     return {term.name: (term, found[term.letter].text) for term in LAYERS if term.letter in found}
-
-
-def dtype_bytes() -> dict[str, int]:
-    """Return the bytes of a value in each dtype, under the name that forms have for them."""
-    return dict(DTYPE_BYTES)
 
 
 BYTES_NAME = BYTES.name

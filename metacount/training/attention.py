@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 WIDEST = 256  # of a head that CUDA's kernel takes
+WRITTEN_OUT = (
+    "attention sdpa: torch's CPU has no fused kernel for some calls (a bias that is trained, say) "
+    "and writes their products out; a CUDA device may have one that keeps less"
+)
 
 
 class FusedAttention(TorchFunctionMode):
@@ -30,6 +34,7 @@ class FusedAttention(TorchFunctionMode):
         super().__init__()
         self._said = said
         self._run: Callable[..., Tensor] | None = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
+        self._fused: Callable[..., bool] | None = fused_on_cpu if way == "sdpa" else None
 
     def __torch_function__(
         self,
@@ -51,6 +56,8 @@ class FusedAttention(TorchFunctionMode):
                     self._said.add(
                         f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
+                if self._fused is not None and not self._fused(*args, **given):
+                    self._said.add(WRITTEN_OUT)
                 return self._run(*args, **given)
         return func(*args, **given)
 
@@ -58,6 +65,20 @@ class FusedAttention(TorchFunctionMode):
 def scale_of(scale: float | None) -> float | None:
     """Return the scale of a kernel's scores, or None for a symbol: no size depends on the scale."""
     return None if isinstance(scale, torch.SymFloat) else scale
+
+
+def fused_on_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: object,
+) -> bool:
+    """Tell whether torch's CPU has a fused kernel for a call."""
+    plain = query.dim() == 4 and not dropout_p
+    return plain and cpu_fuses(query, key, value, attn_mask, causal=is_causal)
 
 
 def as_on_cpu(
@@ -71,8 +92,7 @@ def as_on_cpu(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Run attention as torch's CPU does: by its fused kernel, or the products where it has none."""
-    plain = query.dim() == 4 and not dropout_p
-    if not plain or not cpu_fuses(query, key, value, attn_mask, causal=is_causal):
+    if not fused_on_cpu(query, key, value, attn_mask, dropout_p, is_causal):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )

@@ -16,7 +16,7 @@ from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.proof_record import SIZES, structure
+from metacount.textbook.proven import SIZES, structure
 from metacount.tracing.run.build import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
 from metacount.tracing.run.source import As, of_parameters
 

@@ -15,8 +15,7 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.model import running_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import LAYERS, named_layers
-from metacount.textbook.domain import value
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure, value
 from metacount.tracing.condition import in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.run.sizes import SMALLEST, divides, symbol

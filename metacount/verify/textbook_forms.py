@@ -21,7 +21,7 @@ from metacount.huggingface.module.model import chosen_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_record import SIZES
+from metacount.textbook.proven import SIZES
 from metacount.textbook.training import TRAINING
 from metacount.tracing.run.build import (
     configs_of,

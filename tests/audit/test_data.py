@@ -16,7 +16,7 @@ from metacount.audit.restated import holds, place_of, there, value_of
 from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.errors import InputError
 from metacount.spec import Workload
-from metacount.textbook import convention_sources
+from metacount.textbook import conventions
 from metacount.textbook.conventions import FORMULAS
 
 ALL = formulas()
@@ -83,7 +83,7 @@ def test_names_choose_formulas_and_sources() -> None:
 
 
 def test_the_same_project_is_read_at_one_commit() -> None:
-    cited = [s.where for s in vars(convention_sources).values() if hasattr(s, "where")]
+    cited = [s.where for s in vars(conventions).values() if hasattr(s, "where")]
     both = 0
     for formula in ALL:
         project = formula.source.project

@@ -13,7 +13,7 @@ from metacount.bench import ceiling
 from metacount.bench import device as devices
 from metacount.bench.ceiling import Roofs, measure_ceiling
 from metacount.bench.device import clock_mhz, commit, describe, stated_peaks
-from metacount.bench.results.rows import Ceiling
+from metacount.bench.rows import Ceiling
 
 CPU = torch.device("cpu")
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)

@@ -12,21 +12,29 @@ from helpers.bench_layers import DENSE, LATENT, SPARSE, spec
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor
 
+from metacount.bench import attention, ffn, mla, moe, norm
+from metacount.bench.case import Case
 from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
-from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch
-from metacount.bench.clocks.statistics import median
-from metacount.bench.clocks.stopwatch import flusher
 from metacount.bench.device import describe, environment, flush_bytes
-from metacount.bench.layers import attention, attention_core, ffn, mla, moe, norm
-from metacount.bench.layers.case import Case
 from metacount.bench.observe import TOLERANCE
-from metacount.bench.prepare import Plan
-from metacount.bench.results.rows import Ceiling
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling
+from metacount.bench.run import Plan, run_case
+from metacount.bench.statistics import median
+from metacount.bench.stopwatch import (
+    CaptureRoom,
+    EagerStopwatch,
+    GraphStopwatch,
+    flusher,
+    waits_for_host,
+)
 from metacount.bench.work import Positions
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # torch's compiler warns of torch's own scripts, and its backward of its own thread
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
+]
 
 ROOF = Ceiling(dtype="bf16", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)
 
@@ -80,7 +88,7 @@ def test_the_profiler_says_the_same() -> None:
 
     x = torch.randn(2**22, device=cuda())
     hot = read(graph_watch([partial(torch.add, x, 1)]), "hot")
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         for _ in range(50):
             torch.add(x, 1)
         torch.cuda.synchronize()
@@ -150,9 +158,9 @@ def dense(dtype: str) -> list[Case]:
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [
         ffn.case("tiny", sizes, 64, dtype, extras),
-        *(attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS) for at in (prefill, decode)),
         *(
-            attention_core.case("tiny", sizes, at, dtype, attention.GPU_WAYS)
+            attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS, core=core)
+            for core in (False, True)
             for at in (prefill, decode)
         ),
         norm.case("tiny", sizes, 64, dtype),

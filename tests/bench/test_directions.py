@@ -11,17 +11,13 @@ from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, SPARSE, spec
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor, nn
 
-from metacount.bench import grid, reference
+from metacount.bench import attention, ffn, grid, mla, moe, reference, run
+from metacount.bench.case import Built, Case, Variant
+from metacount.bench.ffn import ForwardBackward
 from metacount.bench.grid import Asked
-from metacount.bench.layers import attention_core, ffn, mla, moe
-from metacount.bench.layers.case import Built, Case, Variant
-from metacount.bench.layers.training import ForwardBackward
 from metacount.bench.observe import TOLERANCE, error_of, observe
-from metacount.bench.prepare import Plan
-from metacount.bench.results import measured
-from metacount.bench.results.measured import Measured, crossing, rows_of_case
-from metacount.bench.results.rows import Ceiling, Row
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling, Row
+from metacount.bench.run import Measured, Plan, crossing, rows_of_case, run_case
 from metacount.bench.work import Positions, attention_core_work, ffn_training_work, product_work
 from metacount.errors import InputError
 from metacount.modules.position import apply_rope
@@ -221,13 +217,13 @@ def test_the_width_of_equal_time() -> None:
     del some[2]
     rows = list(rows_of_case(some, case_of(ffn.PLAIN), None, blank, ("hot",), None, None))
     assert all(row.equal_time_d_ff is None for row in rows)
-    assert measured.EQUAL_TIME_MARK in other.name
+    assert run.EQUAL_TIME_MARK in other.name
 
 
 @pytest.mark.parametrize("at", [PREFILL, DECODE], ids=["prefill", "decode"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_core_of_attention_is_the_reference(at: Positions, dtype: str) -> None:
-    case = attention_core.case("tiny", spec(DENSE), at, dtype)
+    case = attention.case("tiny", spec(DENSE), at, dtype, core=True)
     built = case.build(CPU, 2)
     rows = list(range(case.rows))
     assert case.rows == at.n_tokens * 6

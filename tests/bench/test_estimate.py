@@ -11,11 +11,10 @@ from helpers import ROOT
 from helpers.bench_layers import DENSE, spec
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
-from metacount.bench import estimate, grid
-from metacount.bench.layers import ffn
-from metacount.bench.layers.case import Inputs
+from metacount.bench import ffn, grid, session
+from metacount.bench.case import Inputs
 from metacount.bench.observe import observe
-from metacount.bench.prepare import Plan
+from metacount.bench.run import Plan
 from metacount.cli import main
 
 CPU = torch.device("cpu")
@@ -40,21 +39,21 @@ def test_the_default_grid_of_a_device_is_counted_right(topic: str) -> None:
 
 def test_the_plan_of_a_device_that_is_not_here() -> None:
     plan = Plan(device=torch.device("cuda"), rounds=40, seconds=0.3)
-    rates = estimate.stated_rates("", "bf16")
+    rates = session.stated_rates("", "bf16")
     for topic in grid.TOPICS:
-        plans = [estimate.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
+        plans = [session.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
         total = sum(one.seconds for one in plans)
         assert 1 < total < 1800, (topic, total)
 
 
 def test_an_estimate_by_hand() -> None:
-    rates = estimate.Rates(flops_per_s=1e12, bytes_per_s=1e9, flush_s=1e-3, source="")
+    rates = session.Rates(flops_per_s=1e12, bytes_per_s=1e9, flush_s=1e-3, source="")
     case = ffn.case("tiny", spec(DENSE), 3, "fp32")
     work = case.build(torch.device("meta"), 1).variants[0].work
     # 8112 FLOPs take 8.1 ns; 4 · (2 · 13 · 52 + 2 · 3 · 13) = 5720 bytes 5.72 µs; at 70 %
-    assert estimate.call_seconds(work, rates) == pytest.approx(5.72e-6 / 0.7)
+    assert session.call_seconds(work, rates) == pytest.approx(5.72e-6 / 0.7)
     plan = Plan(device=CPU, rounds=40, seconds=10.0, states=("hot",), compile=False)
-    planned = estimate.plan_of(case, plan, rates)
+    planned = session.plan_of(case, plan, rates)
     gelu = planned.variants[0]
     # ten calls to check, six rounds of a burst of 8 ms and three calls in front
     assert gelu.measuring_s == pytest.approx(10 * gelu.call_s + 6 * (8e-3 + 3 * gelu.call_s))

@@ -15,11 +15,16 @@ from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every
 from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 from torch import Tensor
 
-from metacount.bench.clocks import graphs, on_device, stopwatch
-from metacount.bench.clocks.graphs import CaptureRoom, waits_for_host
-from metacount.bench.clocks.on_device import EagerStopwatch, GraphStopwatch, LostWork
-from metacount.bench.clocks.rounds import Entrant, Until, take_turns
-from metacount.bench.clocks.statistics import median
+from metacount.bench import stopwatch
+from metacount.bench.rounds import Entrant, Until, take_turns
+from metacount.bench.statistics import median
+from metacount.bench.stopwatch import (
+    CaptureRoom,
+    EagerStopwatch,
+    GraphStopwatch,
+    LostWork,
+    waits_for_host,
+)
 
 FLUSH = 56 * MICRO  # what reading twice the L2 takes
 
@@ -71,7 +76,7 @@ def test_hot_is_the_time_on_the_device(gpu: VirtualGpu, sets: int, micros: float
 def test_without_work_in_front_the_launch_shows(
     gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_device, "hold_device", lambda _device: None)
+    monkeypatch.setattr(stopwatch, "hold_device", lambda _device: None)
     monkeypatch.setattr(stopwatch, "passes_for", lambda _call_s, _sets: 1)
     assert read(watch(gpu, 3 * MICRO, 1), "hot") > 9 * MICRO
 
@@ -157,10 +162,10 @@ def test_a_graph_that_writes_nothing_is_caught(gpu: VirtualGpu) -> None:
 
 
 def test_a_graph_that_lost_work_is_caught(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "nodes_of", lambda graph: len(graph.kernels))
+    monkeypatch.setattr(stopwatch, "nodes_of", lambda graph: len(graph.kernels))
     with watch(gpu, 5 * MICRO, 3).turn():
         pass
-    monkeypatch.setattr(graphs, "nodes_of", lambda graph: min(len(graph.kernels), 40))
+    monkeypatch.setattr(stopwatch, "nodes_of", lambda graph: min(len(graph.kernels), 40))
     lost = r"the graph of 201 calls holds 40 nodes, that of one call 1"
     with pytest.raises(LostWork, match=lost), watch(gpu, 5 * MICRO, 3).turn():
         pass

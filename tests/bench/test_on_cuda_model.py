@@ -18,15 +18,13 @@ from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every
 from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 from torch import Tensor, nn
 
-from metacount.bench import run
+from metacount.bench import moe, run
+from metacount.bench.case import Built, Case
 from metacount.bench.ceiling import Roofs, measure_ceiling
-from metacount.bench.clocks.graphs import CaptureRoom
 from metacount.bench.device import environment
-from metacount.bench.layers import moe
-from metacount.bench.layers.case import Built, Case
-from metacount.bench.prepare import Plan
-from metacount.bench.results.rows import Ceiling, Row
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling, Row
+from metacount.bench.run import Plan, run_case
+from metacount.bench.stopwatch import CaptureRoom
 
 CPU = torch.device("cpu")
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)

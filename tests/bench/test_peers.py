@@ -17,15 +17,12 @@ from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, spec
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
-from metacount.bench.layers import attention, ffn, mla
-from metacount.bench.layers.case import Case
+from metacount.bench import attention, ffn, mla, triton_silu
+from metacount.bench import case as cases
+from metacount.bench.case import Case
 from metacount.bench.observe import error_of
-from metacount.bench.peers import activations as peers
-from metacount.bench.peers import cores as peer_cores
-from metacount.bench.peers import triton_silu
-from metacount.bench.prepare import Plan
-from metacount.bench.results.rows import Ceiling, Row
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling, Row
+from metacount.bench.run import Plan, run_case
 from metacount.bench.work import Positions
 
 CPU = torch.device("cpu")
@@ -39,16 +36,16 @@ def by_name(case: Case, *names: str) -> dict[str, Row]:
     return {row.variant: row for row in run_case(case, plan, ROOF, 4096)}
 
 
-@pytest.mark.parametrize("way", list(peers.PACKAGES))
+@pytest.mark.parametrize("way", list(cases.PACKAGES))
 def test_what_is_not_here_says_what_to_install(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    assert (peers.missing(way) or "").startswith("pip install ")
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
-    assert peers.missing(way) is None
+    monkeypatch.setattr(cases, "find_spec", lambda name: None)
+    assert (cases.missing_package(way) or "").startswith("pip install ")
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
+    assert cases.missing_package(way) is None
 
 
 def test_a_missing_peer_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(cases, "find_spec", lambda name: None)
     case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
     rows = by_name(case, "swiglu-liger", "gelu")
     assert rows["swiglu-liger"].status == "not available"
@@ -123,7 +120,7 @@ def test_ligers_activation_takes_two_matrices(monkeypatch: pytest.MonkeyPatch) -
     for name in ("liger_kernel", "liger_kernel.ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "liger_kernel.ops.swiglu", module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
     case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
     row = by_name(case, "swiglu-liger")["swiglu-liger"]
     assert (row.status, row.matmul_flops) == ("ok", 8190)  # 6 · 3 · 13 · 35
@@ -145,7 +142,7 @@ def test_flash_attention_3(monkeypatch: pytest.MonkeyPatch, at: Positions) -> No
     module = ModuleType("flash_attn_interface")
     module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
     case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-fa3"))
     rows = by_name(case, "gqa-fa3", "gqa-sdpa")
     assert rows["gqa-fa3"].status == "ok", rows["gqa-fa3"].reason
@@ -183,7 +180,7 @@ def test_flashinfer(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
     module = ModuleType("flashinfer")
     vars(module).update(single_prefill_with_kv_cache=prefill, single_decode_with_kv_cache=decode)
     monkeypatch.setitem(sys.modules, "flashinfer", module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
     case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-flashinfer"))
     row = by_name(case, "gqa-flashinfer")["gqa-flashinfer"]
     if at.batch_size == 1:
@@ -224,9 +221,9 @@ def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
         flash_mla_with_kvcache=with_kvcache,
     )
     monkeypatch.setitem(sys.modules, "flash_mla", module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
-    monkeypatch.setattr(peer_cores, "LATENT", (7, 2))
-    monkeypatch.setattr(peer_cores, "PAGE", 3)
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention, "LATENT", (7, 2))
+    monkeypatch.setattr(attention, "PAGE", 3)
     at = Positions(batch_size=2, seq_len=1, kv_len=9)
     case = mla.case("tiny", spec(LATENT), at, "fp32", tuple(mla.GPU_WAYS))
     row = by_name(case, "absorbed-flashmla")["absorbed-flashmla"]
@@ -244,7 +241,7 @@ def test_a_wrong_peer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("flash_attn_interface")
     module.flash_attn_func = wrong  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(cases, "find_spec", lambda name: object())
     case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
     assert by_name(case, "gqa-fa3")["gqa-fa3"].status == "wrong result"
 

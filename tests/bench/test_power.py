@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.virtual_gpu import DEVICE, VirtualGpu
 
-from metacount.bench.clocks.power import Monitor, Reading, monitor_of
+from metacount.bench.power import Monitor, Reading, monitor_of
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
-from metacount.bench.clocks.rounds import Entrant, Until, take_turns
+from metacount.bench.rounds import Entrant, Until, take_turns
 
 
 class Script:

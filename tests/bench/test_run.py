@@ -13,13 +13,11 @@ from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtu
 from helpers.release import daily
 from torch import Tensor, nn
 
-from metacount.bench import prepare, run
+from metacount.bench import ffn, run
+from metacount.bench.case import Built, Case, Variant
 from metacount.bench.ceiling import Roofs
-from metacount.bench.layers import ffn
-from metacount.bench.layers.case import Built, Case, Variant
-from metacount.bench.prepare import Plan
-from metacount.bench.results.rows import Ceiling, Row
-from metacount.bench.run import run_case
+from metacount.bench.rows import Ceiling, Row
+from metacount.bench.run import Plan, run_case
 
 CPU = torch.device("cpu")
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)
@@ -123,12 +121,12 @@ def test_a_wrong_formula_is_caught() -> None:
 def test_a_wrong_count_of_the_mask_is_caught() -> None:
     case = tiny_cases("fp32")[1]
     variant = case.build(CPU, 1).variants[0]
-    seen = prepare.observe(variant, case.build(CPU, 1).inputs[0])
-    prepare.refuse_miscount(variant, seen)
+    seen = run.observe(variant, case.build(CPU, 1).inputs[0])
+    run.refuse_miscount(variant, seen)
     assert seen.masked_flops is not None
     wrong = replace(seen, masked_flops=seen.masked_flops + 2)
-    with pytest.raises(prepare.Refused):
-        prepare.refuse_miscount(variant, wrong)
+    with pytest.raises(run.Refused):
+        run.refuse_miscount(variant, wrong)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +316,7 @@ def test_memory_of_a_forward_by_hand() -> None:
     work = ffn.case("tiny", spec(DENSE), 3, "fp32").build(CPU, 1).variants[0].work
     x = torch.randn(7)
     variant = Variant(name="two", module=Two(), work=work, reference=lambda inputs, rows: x)
-    seen = prepare.observe(variant, (x,))
+    seen = run.observe(variant, (x,))
     # x is 28 bytes; x + 1 makes 28, the slice of it 12 more while 28 are alive
     assert (seen.held_bytes, seen.working_bytes) == (28, 40)
     # add reads and writes 28, mul_ shows 28 twice, the slice is a view, mul reads and writes 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from helpers import ROOT
 
-from metacount.bench.results import files as results
+from metacount.bench import saved
 from metacount.cli import main
 
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -20,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def rows() -> dict[str, dict[str, Any]]:
     """The rows of the table: Qwen3-0.6B's sizes, 256 tokens, hot."""
-    lines = results.latest_run(results.read(str(RESULTS / "ffn.jsonl")))
+    lines = saved.latest_run(saved.read(str(RESULTS / "ffn.jsonl")))
     return {
         line["variant"]: line
         for line in lines
@@ -42,13 +43,46 @@ def test_the_sentences_are_what_the_saved_rows_say() -> None:
     assert round(2 * wide["ratio"]) == 3 and abs(wide["ratio"] / 1.5 - 1) < 0.05
 
 
-def test_no_row_of_a_gpu_is_saved_while_the_page_says_so() -> None:
-    kinds = {line["kind"] for file in RESULTS.glob("*.jsonl") for line in results.read(str(file))}
-    assert ("cuda" not in kinds) == ("No figure of a GPU exists yet" in PAGE)
+def on_gpu(file: str, **wanted: object) -> list[dict[str, Any]]:
+    """Rows of a device that were timed."""
+    found = map(json.loads, (RESULTS / file).read_text("utf-8").splitlines())
+    return [row for row in found if all(row.get(k) == v for k, v in wanted.items())]
+
+
+def test_the_sentences_of_an_h200_are_what_the_saved_rows_say() -> None:
+    words = " ".join(PAGE.split())
+    hot = {"status": "ok", "state": "hot", "launch": "graph", "direction": "forward"}
+    swiglu = on_gpu("gpu-ffn.jsonl", model="llama-7b", dtype="bf16", variant="swiglu", **hot)
+    assert {row["device"] for row in swiglu} == {"NVIDIA H200"}
+    long = [row for row in swiglu if row["workload"] == {"tokens": 8192}]
+    shares, times = ([row[k] for row in long] for k in ("ceiling_share", "median_s"))
+    assert len(long) == 4 and max(times) / min(times) < 1.012
+    said = f"reached {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the best product"
+    assert said in words and min(shares) >= 0.9
+    one = [row["ratio"] for row in swiglu if row["workload"] == {"tokens": 1}]
+    assert all(1.115 < ratio < 1.145 for ratio in one) and "12 % more than GELU" in words
+    fused = on_gpu("gpu-ffn.jsonl", model="llama-7b", dtype="bf16", variant="swiglu-triton", **hot)
+    ratios = [row["ratio"] for row in fused if row["workload"]["tokens"] >= 128]
+    assert min(ratios) >= 0.97 and max(ratios) < 1.015
+    (kernels,) = (row["kernels"] for row in on_gpu("gpu-calibration.jsonl"))
+    assert kernels[-1]["hot_1_s"] == pytest.approx(kernels[-1]["profiler_s"], rel=0.03)
+
+
+def test_peaks_of_an_h200_are_what_the_saved_rows_say() -> None:
+    rows = on_gpu("gpu-peaks.jsonl")
+    less = {row["model"]: row for row in rows if row["max_memory_allocated"] < row["predicted"]}
+    assert len(rows) == 26 and set(less) == {"t5-small", "switch-base-8"}
+    for row in rows:
+        if row["model"] not in less or row["attention"] != "sdpa":
+            assert not row["only_predicted"], row["model"]
+            assert all(size == 8 for size, _ in row["only_on_device"]), row["model"]
+            rounding = row["max_memory_allocated"] - row["requested"]
+            assert rounding == row["rounding"] < 0.007 * row["predicted"]
 
 
 PICTURES = {
     "ffn-cpu.svg": ("--curves", "ffn.jsonl"),
+    "ffn-h200.svg": ("--dtype", "bf16", "--curves", "gpu-ffn.jsonl"),
     "roofline-cpu.svg": ("--roofline", "ffn.jsonl", "attention.jsonl", "mla.jsonl", "moe.jsonl"),
 }
 
@@ -64,9 +98,9 @@ def shown(svg: str) -> tuple[list[str], Counter[tuple[str, str]]]:
 
 @pytest.mark.parametrize("name", list(PICTURES))
 def test_the_pictures_are_drawn_from_the_saved_rows(name: str, tmp_path: Path) -> None:
-    how, *files = PICTURES[name]
+    words = [str(RESULTS / one) if one.endswith(".jsonl") else one for one in PICTURES[name]]
     drawn = tmp_path / name
-    assert main(["plot", how, *(str(RESULTS / file) for file in files), "-o", str(drawn)]) == 0
+    assert main(["plot", *words, "-o", str(drawn)]) == 0
     saved = (RESULTS / name).read_text("utf-8")
     assert shown(drawn.read_text("utf-8")) == shown(saved)
     for changed in (r"<use [^>]*/>", ""), (r'style="stroke', 'style="fill'), ("<!-- ", "<!-- not "):
@@ -84,5 +118,5 @@ def test_what_save_writes_by_itself_is_no_file_of_the_checkout() -> None:
         pytest.skip("no checkout: the tests of an image")
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
     for topic in ("ffn", "attention", "mla", "moe", "norm"):
-        assert any(fnmatch(results.default_file(topic), pattern) for pattern in ignored)
-        assert not (RESULTS / results.default_file(topic)).exists()
+        assert any(fnmatch(saved.default_file(topic), pattern) for pattern in ignored)
+        assert not (RESULTS / saved.default_file(topic)).exists()

@@ -17,10 +17,8 @@ from helpers import ROOT
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import one_day_in
 
-from metacount.bench import ceiling, run
-from metacount.bench.results import comparison
-from metacount.bench.results import files as results
-from metacount.bench.results.rows import Ceiling
+from metacount.bench import ceiling, run, saved
+from metacount.bench.rows import Ceiling
 from metacount.cli import main
 from metacount.cli import pictures_of_benchmarks as plot_bench
 from metacount.cli import pictures_of_benchmarks as plot_ffn
@@ -75,7 +73,7 @@ def test_a_run_that_is_stopped_has_not_measured_in_vain(
     out, err = capsys.readouterr()
     assert "tokens 1, fp32" in out and "tokens 3, fp32" in out and "tokens 5" not in out
     assert "metacount: interrupted after 2 of 3 cases" in err and "median " in out
-    assert len(results.read(str(file))) == 2 * 6  # four variants, and two that need a compiler
+    assert len(saved.read(str(file))) == 2 * 6  # four variants, and two that need a compiler
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -262,7 +260,7 @@ def test_two_runs_side_by_side() -> None:
         line(variant="new"),
         line(variant="gelu", launch="eager"),
     ]
-    found = comparison.compare([{**x, "torch": "2.14"} for x in new], old)
+    found = saved.compare([{**x, "torch": "2.14"} for x in new], old)
     assert [round(pair.change, 4) for pair in found.pairs] == [0.005, 0.05, 0.0]
     assert [pair.apart for pair in found.pairs] == [False, True, None]
     assert (found.only_new, found.only_old) == (2, 1)
@@ -270,7 +268,7 @@ def test_two_runs_side_by_side() -> None:
     text = compare_text(found)
     assert "3 points in both, apart by 0.5 % in the middle; only new 2, only old 1" in text
     assert re.search(r"swiglu +hot graph +20 ms +21 ms +\+5\.0 % +!", text)
-    assert "no point is in both" in compare_text(comparison.compare([], old))
+    assert "no point is in both" in compare_text(saved.compare([], old))
 
 
 def test_compare_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from helpers.release import daily
 from torch import Tensor
 
 from metacount import catalog
-from metacount.bench import reference
-from metacount.bench.layers import attention, ffn, moe
-from metacount.bench.layers.case import Case, Variant
-from metacount.bench.layers.ffn_widths import rule_width, widths
-from metacount.bench.observe import TOLERANCE, error_of, observe, rows_to_check
+from metacount.bench import attention, ffn, moe, reference
+from metacount.bench.case import Case, Variant, rows_to_check
+from metacount.bench.ffn import rule_width, widths
+from metacount.bench.observe import TOLERANCE, error_of, observe
 
 CPU = torch.device("cpu")
 

@@ -131,7 +131,7 @@ SAID: dict[str, tuple[str, tuple[str, ...]]] = {
     "swiglu-equals-4x": (RIGHT, ("SwiGLU 135,266,304", "GELU 134,217,728")),
     # active: 46,702,792,704 - 32·6·176,160,768; without table and norms
     "mixtral-token-cost": (RIGHT, ("12,879,925,248", "12,748,849,152")),
-    # 61·2·128·320·Σ min(t, 2048); see the doctest of formulas/selection
+    # 61·2·128·320·Σ min(t, 2048); see the doctest of `sublayers.attention_by_selection`
     "indexed-attention-linear": (WRONG, ("1,330,929,582,735,360", "8,875,341,049,233,408")),
     # 512 + 64 + 128
     "indexed-cache-smaller": (WRONG, ("704 against 576",)),

@@ -19,15 +19,15 @@ from metacount.catalog import entry
 from metacount.formulas import folds, model
 from metacount.formulas import sublayers as sub
 from metacount.formulas.feed_forward import gated_d_ff
+from metacount.formulas.masks import (
+    attended_positions,
+    causal_pairs,
+    selected_block_pairs,
+    selected_block_positions,
+)
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
-from metacount.formulas.mixers.delta import gated_delta_scan_flops, kimi_delta_scan_flops
-from metacount.formulas.mixers.gates import rg_lru_scan_flops, short_conv_scan_flops
-from metacount.formulas.mixers.lightning import lightning_scan_flops
-from metacount.formulas.mixers.mlstm import mlstm_scan_flops
-from metacount.formulas.mixers.state_space import mamba2_scan_flops, mamba_scan_flops
-from metacount.formulas.tape import Run, Tape
-from metacount.formulas.terms import OF_PAIRS, PAIRS, TOKENS, by_role, flops_of, params_of
+from metacount.formulas.tape import OF_PAIRS, PAIRS, TOKENS, Run, Tape, by_role, flops_of, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
@@ -106,9 +106,6 @@ POSITIONS = [
     case(96, sub.t5_bias_params, 32, 3),
     # projection 13·(3·5), vectors u and v 2·(3·5)
     case(195 + 30, sub.transformer_xl_params, 13, 3, 5),
-    # 7 positions × 13·15; 11 pairs × 3 heads × 5
-    case(2 * 1365, sub.transformer_xl_projection_flops, 7, 13, 3, 5),
-    case(2 * 165, sub.transformer_xl_score_flops, 11, 3, 5),
 ]
 
 # d=13, h=3, r_q=11, d_c=7, d_n=5, d_r=2, d_v=17
@@ -171,22 +168,11 @@ ROWS: dict[str, Any] = {"gated": False, "n_zero_experts": 5, "zero_expert_rows":
 MIXTURE = [
     case(91, sub.router_params, 13, 7),
     case(91 + 7, sub.router_params, 13, 7, bias=True),
-    # two shared experts of width 5 are one feed-forward of width 10; a gate 13 -> 1
-    case(260, sub.shared_params, 13, 5, 2, **PLAIN),
-    case(390, sub.shared_params, 13, 5, 2, **GATED),
-    case(260 + 10 + 13, sub.shared_params, 13, 5, 2, **PLAIN, bias=True),
-    case(390 + 10 + 10 + 13, sub.shared_params, 13, 5, 2, **GATED, bias=True),
-    case(260 + 13, sub.shared_params, 13, 5, 2, **PLAIN, gate=True),
-    case(0, sub.shared_params, 13, 5, 0, **PLAIN, bias=True, gate=True),
-    case(2 * 3 * 260, sub.shared_matmul_flops, 3, 13, 5, 2, **PLAIN),
-    case(2 * 3 * 390, sub.shared_matmul_flops, 3, 13, 5, 2, **GATED),
-    case(2 * 3 * 273, sub.shared_matmul_flops, 3, 13, 5, 2, **PLAIN, gate=True),
-    case(0, sub.shared_matmul_flops, 3, 13, 5, 0, **PLAIN, gate=True),
     case(91 + 7 * 442, sub.moe_params, 13, 17, 7, **PLAIN),
     case(91 + 7 * 663, sub.moe_params, 13, 17, 7, **GATED),
     case(3185 + 7, sub.moe_params, 13, 17, 7, **PLAIN, router_bias=True),
     case(3185 + 7 * (17 + 13), sub.moe_params, 13, 17, 7, **PLAIN, expert_bias=True),
-    # shared experts of the experts' width: 2·13·(2·17)
+    # shared experts of the experts' width: 2·13·(2·17); of width 5, 2·13·10; a gate 13 -> 1
     case(3185 + 884, sub.moe_params, 13, 17, 7, **SHARED),
     case(3185 + 260, sub.moe_params, 13, 17, 7, **NARROW),
     case(3445 + 10 + 13, sub.moe_params, 13, 17, 7, **NARROW, shared_bias=True),
@@ -217,42 +203,7 @@ MIXTURE = [
     case(2 * 2 * (2080 + 65), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **ZERO),
 ]
 
-HEADS: dict[str, Any] = {"n_index_heads": 3, "index_head_dim": 6}
-INDEX = [
-    # q 18·11 = 198, k 6·13 = 78, weights 3·13 = 39: 4 tokens × 315, 10 pairs × (18 + 3)
-    case(2 * (4 * 315 + 10 * 21), sub.index_flops, 4, 10, 13, q_lora_rank=11, **HEADS),
-    # q 18·13 = 234, k 78: 4 tokens × 312, 10 pairs × 18
-    case(2 * (4 * 312 + 10 * 18), sub.block_index_flops, 4, 10, 13, **HEADS),
-]
-
-DELTA_RULE: dict[str, Any] = {"linear_k_head_dim": 5, "linear_v_head_dim": 7}
-DELTA_RULE |= {"n_linear_v_heads": 6, "linear_chunk_size": 11}
-LINEAR: dict[str, Any] = {"n_linear_heads": 3, "linear_head_dim": 5, "linear_chunk_size": 11}
-MLSTM_SIZES: dict[str, Any] = {"n_linear_heads": 3, "linear_chunk_size": 11}
-MLSTM_SIZES |= {"linear_k_head_dim": 5, "linear_v_head_dim": 7}
-CHUNKED: dict[str, Any] = {"n_ssm_heads": 6, "ssm_head_dim": 5}
-CHUNKED |= {"ssm_state_dim": 7, "ssm_chunk_size": 3}
-SCANS = [
-    # 3 chunks of 11 hold 25 tokens; a chunk of all heads: see DELTA below
-    case(2 * 3 * 23232, gated_delta_scan_flops, 25, **DELTA_RULE),
-    case(6 * 25 * 210, gated_delta_scan_flops, 25, **DELTA_RULE, recurrent=True),
-    # of a chunk and head 2640 in products, 2·121·5 = 1210 compared, 11·10·9/6 = 165 inverted
-    case(2 * 3 * 3 * 4015, kimi_delta_scan_flops, 25, **LINEAR),
-    case(6 * 25 * 75, kimi_delta_scan_flops, 25, **LINEAR, recurrent=True),
-    # 251 pairs × 2·5, 25 tokens × 2·25, of 3 heads
-    case(2 * 3 * (2510 + 1250), lightning_scan_flops, 25, **LINEAR),
-    case(2 * 3 * 1250, lightning_scan_flops, 25, **LINEAR, recurrent=True),
-    # 242 pairs × 12, 25 tokens × 75, of 3 heads
-    case(2 * 3 * (2904 + 1875), mlstm_scan_flops, 25, **MLSTM_SIZES),
-    case(2 * 3 * 1875, mlstm_scan_flops, 25, **MLSTM_SIZES, recurrent=True),
-    # 7 tokens × 17 channels × 5 values × 2 multiply-adds, of which reading is one
-    case(2 * 2 * 595, mamba_scan_flops, 7, 17, 5),
-    # 7 tokens × 6·35 values × 2 multiply-adds; three chunks: see MAMBA2 below
-    case(2 * 2940, mamba2_scan_flops, 7, **CHUNKED, recurrent=True),
-    case(2 * (5724 + 3360), mamba2_scan_flops, 7, **CHUNKED),
-    # 14 tokens × 13 channels × (5 multiply-adds + 2 gates); × 15 channels
-    case(14 * 13 * (2 * 5 + 2), short_conv_scan_flops, 14, 13, conv_kernel=5),
-    case(2 * 14 * 15, rg_lru_scan_flops, 14, 15),
+CONVOLVED = [
     # 7 + 4 - 1; a short one is filled up to 4; continued, 4 positions are kept
     case(10, convolved_positions, 1, 7, 4),
     case(14, convolved_positions, 2, 2, 4),
@@ -263,7 +214,7 @@ SCANS = [
 
 @pytest.mark.parametrize(
     ("counted", "expected"),
-    [*ATTENTION, *NORMS, *POSITIONS, *MLA, *FEED_FORWARD, *MIXTURE, *INDEX, *SCANS],
+    [*ATTENTION, *NORMS, *POSITIONS, *MLA, *FEED_FORWARD, *MIXTURE, *CONVOLVED],
 )
 def test_a_formula_by_hand(counted: Callable[[], object], expected: int) -> None:
     assert counted() == expected
@@ -284,6 +235,11 @@ def recorded(part: Any, d_model: Any, batch_size: int, seq_len: Any, decode: boo
     tape = Tape(Run(counts=counts, **sizes, decode=decode))
     run_mixer(tape, part, tape.tensor(d_model, TOKENS, grad=True))
     return tape
+
+
+def between(tape: Tape) -> Any:
+    """FLOPs of the products of activations."""
+    return flops_of(tape.products, tape.run.counts)
 
 
 # in 2·17·13 = 442, conv 17·4 = 68 and 17, x (3 + 2·5)·17 = 221, dt 17·3 = 51 and 17, A 17·5 = 85,
@@ -451,27 +407,13 @@ def test_one_expert_is_dense_with_a_router(
     assert sub.moe_active_params(d, m, e, e, gated=gated) == sub.moe_params(d, m, e, gated=gated)
 
 
-@given(SMALL, SMALL, SMALL, st.integers(2, 40))
-def test_the_inverse_of_a_triangle_takes_as_many_multiply_adds_as_its_rows(
-    n: int, h: int, d: int, c: int
-) -> None:
-    inverted = sum(i - j - 1 for i in range(c) for j in range(i))
-    # M·v, M·k, scores·v, k·kᵀ, q·kᵀ: 5·c²·d; from and to the state 3·c·d²
-    of_chunk = 5 * c * c * d + 3 * c * d * d + inverted
-    sizes = {"n_linear_heads": h, "linear_head_dim": d, "linear_chunk_size": c}
-    assert kimi_delta_scan_flops(n, **sizes) == 2 * -(-n // c) * h * of_chunk
-
-
 @given(SMALL, SMALL, SMALL, SMALL)
 def test_chunks_of_one_are_the_recurrence(n: int, h: int, k: int, v: int) -> None:
-    one = {"linear_chunk_size": 1}
-    delta = {"n_linear_v_heads": h, "linear_k_head_dim": k, "linear_v_head_dim": v, **one}
-    heads = {"n_linear_heads": h, "linear_head_dim": k, **one}
-    # what is left beside the recurrence is a position compared with itself
-    apart = gated_delta_scan_flops(n, **delta) - gated_delta_scan_flops(n, **delta, recurrent=True)
-    assert apart == 2 * n * h * (2 * k + v)
-    apart = lightning_scan_flops(n, **heads) - lightning_scan_flops(n, **heads, recurrent=True)
-    assert apart == 4 * n * h * k
+    # written, corrected and read; what is left is a position compared with itself
+    delta = altered(DELTA, n_v_heads=h, k_head_dim=k, v_head_dim=v, chunk_size=1)
+    assert between(recorded(delta, 13, 1, n)) == 2 * n * h * (3 * k * v + 2 * k + v)
+    lightning = altered(LIGHTNING, n_heads=h, head_dim=k, chunk_size=1)
+    assert between(recorded(lightning, 13, 1, n)) == 2 * n * h * (2 * k * k + 2 * k)
 
 
 # --- what an indexer leaves -------------------------------------------------------------------
@@ -489,11 +431,11 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
     """Below a block, a whole one, k blocks, one more position, and beyond."""
     for seq_len in {1, size, size + 1, size * top, size * top + 1, 5 * size * top + 2}:
         each = [read(t, size, top) for t in range(seq_len)]
-        assert sub.selected_block_pairs(seq_len, size, top) == sum(each)
-        assert sub.selected_block_positions(seq_len, size, top) == each[-1]
+        assert selected_block_pairs(seq_len, size, top) == sum(each)
+        assert selected_block_positions(seq_len, size, top) == each[-1]
         if size == 1:  # blocks of one position are positions
-            assert sub.selected_pairs(seq_len, top) == sum(each)
-            assert sub.selected_positions(seq_len, top) == each[-1]
+            assert causal_pairs(seq_len, top) == sum(each)
+            assert attended_positions(seq_len, top) == each[-1]
 
 
 # --- names ------------------------------------------------------------------------------------
@@ -615,6 +557,6 @@ def test_symbols_give_closed_forms() -> None:
 def test_chunks_in_letters_give_what_numbers_give(n: int) -> None:
     seq_len, chunk = sympy.symbols("S c_l", integer=True, positive=True)
     at = {seq_len: n, chunk: 11}
-    for formula, sizes in ((gated_delta_scan_flops, DELTA_RULE), (lightning_scan_flops, LINEAR)):
-        form = formula(seq_len, **{**sizes, "linear_chunk_size": chunk})
-        assert form.subs(at) == formula(n, **sizes)
+    for part in (DELTA, LIGHTNING):
+        form = between(recorded(altered(part, chunk_size=chunk), 13, 1, seq_len))
+        assert form.subs(at) == between(recorded(part, 13, 1, n))

@@ -13,7 +13,7 @@ from helpers.miniatures import TINY, miniature
 
 from metacount import SpecError
 from metacount.catalog import entries, entry
-from metacount.formulas import covered
+from metacount.formulas import step, trained
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
@@ -71,10 +71,10 @@ UNLIKE: dict[str, ModelSpec] = {
 @pytest.mark.parametrize("name", UNLIKE)
 def test_a_structure_that_is_refused(name: str) -> None:
     spec = UNLIKE[name]
-    assert refusal(covered.check_alike, spec) == (name, getattr(spec, name))
-    assert refusal(covered.check_alike, spec, "here") == (name, getattr(spec, name))
-    if name in covered.ALIKE:
-        covered.check_alike(spec, but=tuple(covered.ALIKE))
+    assert refusal(step.check_alike, spec) == (name, getattr(spec, name))
+    assert refusal(step.check_alike, spec, "here") == (name, getattr(spec, name))
+    if name in step.ALIKE:
+        step.check_alike(spec, but=tuple(step.ALIKE))
 
 
 T5 = {"position": "t5", "n_buckets": 4, "max_distance": 8}
@@ -95,10 +95,10 @@ HEADLESS, BODY = PLAIN.replace(has_head=False), PLAIN.replace(has_head=False, vo
 # embeddings of each layer that go nowhere: they are added to all copies of the stream but the first
 ONE_COPY = GEMMA.replace(**ONE_STREAM)
 REFUSED: list[tuple[Callable[..., object], Any, str, object]] = [
-    (covered.check_reached, ONE_COPY, "n_altup_inputs", 1),
+    (trained.check_reached, ONE_COPY, "n_altup_inputs", 1),
     (trained_tensors, ONE_COPY, "n_altup_inputs", 1),
     (lambda spec: backward_matmul_flops_by_role(spec, EAGER), ONE_COPY, "n_altup_inputs", 1),
-    (covered.check_around, GEMMA, "n_altup_inputs", 3),
+    (step.check_around, GEMMA, "n_altup_inputs", 3),
     (lambda spec: recompute_matmul_flops_by_role(spec, FULL), GEMMA, "n_altup_inputs", 3),
     (lambda spec: activation_bytes_by_role(spec, EAGER), HEADLESS, "has_head", False),
     (lambda spec: activation_bytes_by_role(spec, EAGER), BODY, "vocab_size", None),
@@ -122,15 +122,15 @@ def test_what_is_refused(
 
 def test_what_is_not_refused() -> None:
     for name in ("llama-7b", "mixtral-8x7b", "deepseek-v2", "gemma2-9b", "pythia-12b", "t5-base"):
-        covered.check_alike(small(name))
+        step.check_alike(small(name))
     # a longer pattern of the same letter
-    covered.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
-    covered.check_reached(GEMMA)
-    covered.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
-    covered.check_reached(PLAIN)
+    step.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
+    trained.check_reached(GEMMA)
+    trained.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
+    trained.check_reached(PLAIN)
     several = np.array([1, 2])  # nothing is said of many sizes at once
-    covered.check_reached(GEMMA.substituted(n_altup_inputs=several))
-    covered.check_around(PLAIN)
+    trained.check_reached(GEMMA.substituted(n_altup_inputs=several))
+    step.check_around(PLAIN)
     assert sum(windowed("LG", {}).values()) > 0
     for pattern in ("L", "LL"):
         assert all(sum(windowed(pattern, biased).values()) > 0 for biased in BIASED)
@@ -180,12 +180,12 @@ COUNTS = (
 
 @pytest.mark.parametrize(("spec", "name", "flash", "sdpa"), KERNELS)
 def test_a_kernel_that_is_refused(spec: ModelSpec, name: str, flash: bool, sdpa: bool) -> None:
-    covered.check_run(spec, EAGER)
+    step.check_run(spec, EAGER)
     for run, refused in ((FLASH, flash), (SDPA, sdpa)):
         if not refused:
-            covered.check_run(spec, run)
+            step.check_run(spec, run)
             continue
-        for count in (covered.check_run, *COUNTS):
+        for count in (step.check_run, *COUNTS):
             assert refusal(count, spec, run) == (name, getattr(spec, name))
 
 

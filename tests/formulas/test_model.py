@@ -15,9 +15,9 @@ from helpers.small_specs import MLA as SMALL_MLA
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
-from metacount.formulas import layers, model, sublayers
-from metacount.formulas.selection import attention_by_selection
-from metacount.formulas.terms import TOKENS, by_role, flops_of, params_of
+from metacount.formulas import model, pieces, sublayers
+from metacount.formulas.sublayers import attention_by_selection
+from metacount.formulas.tape import TOKENS, by_role, flops_of, params_of
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import closed_form
@@ -104,8 +104,8 @@ BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
         run(1, 6),
         {"attention": 6 * (6240 + 13 * 60)},
     ),
-    (TINY, layers.attention_layers, {}, (0, 3)),
-    (WINDOWED_MOE, layers.attention_layers, {}, (5, 2)),
+    (TINY, pieces.attention_layers, {}, (0, 3)),
+    (WINDOWED_MOE, pieces.attention_layers, {}, (5, 2)),
     # layers 3 and 5 are MoE: router 13·11 = 143, experts 11·(3·13·5) = 2145, shared 3·13·10 = 390;
     # of a token 143 + 3·195 + 390
     (WINDOWED_MOE, PARAMS, {}, {"ffn": 5 * 663, "moe": 2 * 2678}),
@@ -133,6 +133,24 @@ BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
         420,
     ),
     (SEQ2SEQ, PER_TOKEN, {"bytes_per_value": 1}, 60),
+    # encoder: 14 tokens × 1040, 2·49 pairs × 60, two blocks; decoder: 6 tokens × 1040, 2·9 pairs ×
+    # 60; across: of 6 tokens q and o, 780, of 14 k and v, 260, 2·21 pairs × 60, three blocks
+    (
+        SEQ2SEQ,
+        FORWARD,
+        run(2, 3, source_len=7),
+        {
+            "attention": 2 * 2 * (14 * 1040 + 98 * 60)
+            + 2 * 3 * (6 * 1040 + 18 * 60 + 6 * 780 + 14 * 260 + 42 * 60)
+        },
+    ),
+    # one token more, the third: across, keys and values are there
+    (
+        SEQ2SEQ,
+        STEP,
+        {**step(2, 3), "source_len": 7},
+        {"attention": 2 * 3 * (2 * 1040 + 6 * 60 + 2 * 780 + 14 * 60)},
+    ),
     # layer 1 of either stack is MoE: 143 + 2145
     (
         SEQ2SEQ_MOE,
@@ -225,10 +243,9 @@ def test_encoders_that_the_catalog_has_not(model_type: str, class_name: str, num
 
 OF_ONE: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
 OF_FIVE: dict[str, Any] = {"batch_size": 2, "n_queries": 5, "n_keys": 5, "n_pairs": 25}
-CROSS: dict[str, Any] = {"batch_size": 2, "n_queries": 3, "source_len": 7}
 ENDS = {"run": {"tokens": 5, "sequences": 3}}
-SELF, CROSSED = sublayers.self_attention_flops, sublayers.cross_attention_flops
-FEED, OF_ENDS = sublayers.feed_forward_flops, sublayers.end_flops
+SELF, FEED = sublayers.self_attention_flops, sublayers.feed_forward_flops
+OF_ENDS = sublayers.end_flops
 # spec, a count, its sizes, and the multiply-adds of each role that has some
 SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, int]]] = [
     # 2 sequences of 1 token and 5 positions: kv_b 7·48 = 336 over 10 cached tokens, the other
@@ -243,9 +260,6 @@ SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, i
         {**OF_FIVE, "absorbed": False},
         {"position": 1950 + 1500, "attention": 10400 + 3000},
     ),
-    # of 6 tokens q and o, 390 each; of 14 k and v, 130 each; 42 pairs × 60
-    (SEQ2SEQ, CROSSED, {**CROSS, "cached": False}, {"attention": 6 * 780 + 14 * 260 + 42 * 60}),
-    (SEQ2SEQ, CROSSED, {**CROSS, "cached": True}, {"attention": 6 * 780 + 42 * 60}),
     # 3·13·17; a router of 11 rows, and 3 experts of 3·13·5; without d_ff nothing is dense
     (TINY, FEED, {"n_tokens": 3, "moe": False}, {"ffn": 3 * 663}),
     (ROUTED, FEED, {"n_tokens": 3, "moe": True}, {"moe": 3 * (143 + 585)}),
@@ -400,7 +414,7 @@ def test_what_is_added_by_hand(
 def test_borrowed_keys_and_values_are_kept_by_nobody() -> None:
     spec = AROUND.replace(n_kv_shared_layers=3, window=5, window_pattern="LLG")
     # LLGLLGL: of the four that make some three see the window; at most 5 - 1 positions are kept
-    assert layers.caching_layers(spec) == (3, 1)
+    assert pieces.caching_layers(spec) == (3, 1)
     assert PER_TOKEN(spec, bytes_per_value=2) == 4 * 2 * 2 * 10 * 2
     kept = (3 * 4 + 1 * 29) * 2 * 2 * 10
     assert CACHE(spec, **run(2, 29), bytes_per_value=2) == 2 * kept * 2

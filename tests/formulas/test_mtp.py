@@ -13,7 +13,7 @@ from helpers.small_specs import DENSE, MLA, MOE
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, mtp, sublayers
-from metacount.formulas.terms import Weight
+from metacount.formulas.tape import Weight
 from metacount.measure.ours.forward import measure_prediction
 from metacount.measure.ours.params import measure_params
 from metacount.modules.build import build, build_prediction

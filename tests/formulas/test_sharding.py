@@ -24,8 +24,7 @@ from metacount.formulas.ranks import (
     spread_moves,
 )
 from metacount.formulas.sublayers import block_tape
-from metacount.formulas.tape import Move, Rank, Tape
-from metacount.formulas.terms import TOKENS, product
+from metacount.formulas.tape import TOKENS, Move, Rank, Tape, product
 from metacount.sharding.by_formula import counted_kinds, without_formula
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.plan import default_plan

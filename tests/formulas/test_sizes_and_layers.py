@@ -24,14 +24,6 @@ from metacount.formulas.dim import (
     smaller,
     when,
 )
-from metacount.formulas.layers import (
-    ANY_FFN,
-    ANY_MIXER,
-    layers_by_law,
-    layers_with,
-    lettered_layers,
-    windowed_layers,
-)
 from metacount.formulas.masks import (
     attended_positions,
     banded_pairs,
@@ -41,7 +33,15 @@ from metacount.formulas.masks import (
     prefix_pairs,
     self_attention_pairs,
 )
-from metacount.formulas.terms import PAIRS, Product, Weight
+from metacount.formulas.pieces import (
+    ANY_FFN,
+    ANY_MIXER,
+    layers_by_law,
+    layers_with,
+    lettered_layers,
+    windowed_layers,
+)
+from metacount.formulas.tape import PAIRS, Product, Weight
 from metacount.spec import ModelSpec
 
 INTS = st.integers(-50, 50)

@@ -10,7 +10,9 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -19,15 +21,34 @@ from torch.autograd.graph import saved_tensors_hooks
 from metacount.formulas import folds
 from metacount.formulas.attention import Sees, attention_core
 from metacount.formulas.ends import loss
-from metacount.formulas.tape import EAGER, FLASH, SDPA, Run, Store, Tape, Tensor
-from metacount.formulas.terms import PAIRS, TOKENS
+from metacount.formulas.tape import (
+    COLUMNS,
+    EAGER,
+    FLASH,
+    PAIRS,
+    SDPA,
+    TOKENS,
+    Move,
+    Product,
+    Rank,
+    Run,
+    State,
+    Store,
+    Tape,
+    Tensor,
+    Weight,
+    several,
+)
+from metacount.formulas.tape import ROWS as BY_ROWS
 from metacount.measure.counter import FlopCounter
 from metacount.modules import ffn as module_ffn
 from metacount.modules.norm import make_norm
+from metacount.spec.field import altered
 from metacount.spec.stack import Norms
 
 ROWS, WIDTH, OUT, KEYS, RANK = 6, 5, 7, 3, 2
 BATCH, HEADS, QUERIES, HEAD = 2, 4, 3, 8  # of an attention; of each sequence 3 queries and keys
+BEFORE, AFTER = "before", "after"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -42,7 +63,8 @@ class Counts(NamedTuple):
 class Case(NamedTuple):
     """An operation of torch and of the tape, of the same operands.
 
-    `shapes` are those of the activations; `weights` of the parameters, by name.
+    `shapes` are those of the activations; `weights` of the parameters, by name. Nothing stands
+    behind what is the `last` operation of a forward.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -50,10 +72,11 @@ class Case(NamedTuple):
     tape: Callable[..., object]
     weights: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     attention: str = EAGER
+    last: bool = False
 
 
-def by_torch(case: Case, trained: tuple[bool, ...], dtype: torch.dtype) -> Counts:
-    """Run the operation on the meta device."""
+def by_torch(case: Case, trained: tuple[bool, ...], dtype: torch.dtype, beside: str) -> Counts:
+    """Run the operation on the meta device; beside it one that saves its argument."""
     shapes = (*case.shapes, *case.weights.values())
     made = [
         torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
@@ -68,7 +91,10 @@ def by_torch(case: Case, trained: tuple[bool, ...], dtype: torch.dtype) -> Count
 
     forward, backward = FlopCounter(), FlopCounter()
     with forward, saved_tensors_hooks(pack, lambda x: x):
+        for x in made[: len(case.shapes)]:
+            _ = x.square() if beside == BEFORE else x
         out = case.torch(*made)
+        out = out.square() if beside == AFTER and not case.last else out
     if out.requires_grad:
         with backward:
             torch.autograd.backward(out, torch.empty_like(out))
@@ -76,8 +102,8 @@ def by_torch(case: Case, trained: tuple[bool, ...], dtype: torch.dtype) -> Count
     return Counts(saved, sum(forward.ran.values()), sum(backward.ran.values()))
 
 
-def by_tape(case: Case, trained: tuple[bool, ...], width: int) -> Counts:
-    """Record the operation."""
+def by_tape(case: Case, trained: tuple[bool, ...], width: int, beside: str) -> Counts:
+    """Record the operation; beside it one that saves its argument."""
     n = len(case.shapes)
     names = {name for name, grad in zip(case.weights, trained[n:], strict=True) if grad}
     run = Run(
@@ -93,7 +119,12 @@ def by_tape(case: Case, trained: tuple[bool, ...], width: int) -> Counts:
         Tensor(Store(shape[0], shape[1], width), shape[1], TOKENS, grad)
         for shape, grad in zip(case.shapes, trained[:n], strict=True)
     ]
-    case.tape(tape, *made)
+    for x in made:
+        _ = tape.from_argument(x, "square") if beside == BEFORE else x
+    out = case.tape(tape, *made)
+    if beside == AFTER and not case.last:
+        assert isinstance(out, Tensor)
+        tape.from_argument(out, "square")
     return Counts(
         sum(n_bytes for _, n_bytes in folds.saved_bytes(tape.ops)),
         sum(flops for _, flops in folds.flops(tape.ops)),
@@ -127,6 +158,17 @@ def normed(norms: Norms) -> Case:
         lambda t, x: t.norm(x, "norm", norms),
         {f"norm.{name}": (WIDTH,) for name in names},
     )
+
+
+def heads_normed(x: torch.Tensor) -> torch.Tensor:
+    norm = make_norm(Norms(kind="rmsnorm", affine=False), WIDTH).to("meta")
+    out: torch.Tensor = norm(x.unflatten(-1, (2, WIDTH)))
+    return out
+
+
+def normed_by_heads(t: Tape, x: Tensor) -> object:
+    norms = Norms(kind="rmsnorm")
+    return t.norm(x, "", norms, rows=2 * x.rows, width=WIDTH, affine=False)
 
 
 def activated(name: str, swish_beta: float = 1.0) -> Case:
@@ -219,6 +261,24 @@ CASES = {
         lambda x: x.bfloat16().square(),
         lambda t, x: t.from_argument(t.cast(x, 2), "square"),
     ),
+    "of two types": Case(
+        TWO,
+        lambda a, b: a * b.float(),
+        lambda t, a, b: t.mul(a, t.widen(b)),
+    ),
+    "to float32 and back": Case(
+        ONE,
+        lambda x: x.float().square().to(x.dtype).square(),
+        lambda t, x: t.from_argument(t.narrow(t.from_argument(t.widen(x), "square")), "square"),
+    ),
+    "some columns": Case(ONE, lambda x: x[:, :3], lambda t, x: t.part(x, 3)),
+    "some columns, copied": Case(
+        ONE, lambda x: x[:, :3].contiguous(), lambda t, x: t.record("copy", t.copy(x, columns=3))
+    ),
+    "some columns, where they lie": Case(
+        ONE, lambda x: x[:, :3], lambda t, x: t.copy(x, 0, columns=3)
+    ),
+    "without its gradient": Case(ONE, torch.Tensor.detach, lambda t, x: t.detach(x)),
     "mask": Case(
         ONE,
         lambda x: x.masked_fill(torch.zeros(ROWS, WIDTH, dtype=torch.bool, device="meta"), 0),
@@ -231,10 +291,13 @@ CASES = {
     "clamp": Case(ONE, lambda x: x.clamp(max=7), lambda t, x: t.from_argument(x, "clamp")),
     **{f"activation {name}": activated(name) for name in module_ffn.ACTIVATIONS},
     "activation silu of another slope": activated("silu", 1.5),
+    "activation gelu, which has no slope": activated("gelu", 1.5),
     "rows by index": Case(
         ONE,
         read,
-        lambda t, x: t.index(x, t.constant(KEYS, width=8), t.make(KEYS, WIDTH, grad=False)),
+        lambda t, x: t.index(
+            x, t.constant(KEYS, width=8), t.make(KEYS, WIDTH, grad=False, width=t.run.value)
+        ),
     ),
     "values by index": Case(
         ONE,
@@ -249,11 +312,16 @@ CASES = {
         ),
         {"table.weight": (OUT, WIDTH)},
     ),
-    "loss": Case(ONE, cross_entropy, lambda t, x: loss(t, x) if x.grad else None),
+    "loss": Case(ONE, cross_entropy, lambda t, x: loss(t, x) if x.grad else None, last=True),
     "RMSNorm": normed(Norms(kind="rmsnorm")),
     "RMSNorm stored less 1": normed(Norms(kind="rmsnorm", unit_offset=True)),
     "LayerNorm": normed(Norms(kind="layernorm", bias=True)),
     "LayerNorm without bias": normed(Norms(kind="layernorm")),
+    "RMSNorm of heads, without weight": Case(
+        ((ROWS, 2 * WIDTH),),
+        heads_normed,
+        normed_by_heads,
+    ),
     "LayerNorm without weight": normed(Norms(kind="layernorm", affine=False)),
     "fused attention of CUDA": kernel(aten._scaled_dot_product_flash_attention, FLASH),
     "fused attention of the CPU": kernel(aten._scaled_dot_product_flash_attention_for_cpu, SDPA),
@@ -262,11 +330,15 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rules_are_those_of_torch(name: str, dtype: str) -> None:
+@pytest.mark.parametrize("beside", ["", BEFORE, AFTER])
+def test_rules_are_those_of_torch(name: str, dtype: str, beside: str) -> None:
+    """Alone, and beside an operation that saves what it reads, or what it gives: once."""
     case, width = CASES[name], DTYPES[dtype].itemsize
     choices = list(product((False, True), repeat=len(case.shapes) + len(case.weights)))
-    recorded = {trained: by_tape(case, trained, width) for trained in choices}
-    assert recorded == {trained: by_torch(case, trained, DTYPES[dtype]) for trained in choices}
+    recorded = {trained: by_tape(case, trained, width, beside) for trained in choices}
+    assert recorded == {
+        trained: by_torch(case, trained, DTYPES[dtype], beside) for trained in choices
+    }
 
 
 def test_a_view_keeps_the_whole_storage() -> None:
@@ -288,3 +360,294 @@ def test_a_tensor_saved_twice_counts_once() -> None:
     tape.from_argument(x, "square")
     tape.from_argument(x, "silu")
     assert [saved for _, saved in folds.saved_bytes(tape.ops)] == [ROWS * WIDTH * 4]
+
+
+# --- what is declared beside the rules of autograd ------------------------------------------------
+
+
+def recording(n: int = ROWS, *, value: int = 2, **options: Any) -> Tape:
+    run = Run(counts={TOKENS: n, PAIRS: 11}, batch_size=1, n_queries=n, n_keys=n, value=value)
+    return Tape(altered(run, **options))
+
+
+def test_weights_are_declared_by_the_operation_that_uses_them() -> None:
+    t = recording()
+    t.role, t.prefix = "ffn", "mlp."
+    x = t.tensor(WIDTH, TOKENS, grad=True)
+    t.linear(x, "up", OUT, bias=True, cut=COLUMNS, split=(("all", 35),))
+    t.linear(x, "down", OUT, bias=True, cut=BY_ROWS, times=3, uses=2)
+    t.linear(x, "beside", OUT, counted=False)
+    t.norm(x, "norm", Norms(kind="layernorm", bias=True))
+    t.norm(x, "heads", Norms(kind="layernorm"), rows=2, width=4)
+    t.norm(x, "", Norms(kind="rmsnorm"), affine=False)
+    assert [op.role for op in t.ops if op.name == "normalise"] == ["norm", "norm", "ffn"]
+    assert t.role == "ffn"
+    t.prefix = ""
+    t.look_up("table", 9, WIDTH, t.constant(1), role="embedding", word=TOKENS, cut=COLUMNS)
+    t.weight("experts", 2, 3, role="moe", used=4, halves=2)
+    up = Weight(role="ffn", name="mlp.up.weight", shape=(OUT, WIDTH), rows=TOKENS, cut=COLUMNS)
+    down = Weight(role="ffn", name="mlp.down.weight", shape=(OUT, WIDTH), rows=TOKENS, times=3)
+    assert t.weights == [
+        altered(up, split=(("all", 35),)),
+        Weight(role="ffn", name="mlp.up.bias", shape=(OUT,), cut=COLUMNS),
+        altered(down, uses=2, cut=BY_ROWS),
+        Weight(role="ffn", name="mlp.down.bias", shape=(OUT,)),
+        Weight(role="ffn", name="mlp.beside.weight", shape=(OUT, WIDTH)),
+        Weight(role="norm", name="mlp.norm.weight", shape=(WIDTH,)),
+        Weight(role="norm", name="mlp.norm.bias", shape=(WIDTH,)),
+        Weight(role="norm", name="mlp.heads.weight", shape=(4,)),
+        Weight(role="embedding", name="table.weight", shape=(9, WIDTH), cut=COLUMNS),
+        Weight(role="moe", name="experts", shape=(2, 3), used=4, halves=2),
+    ]
+    # 2 · 6 tokens · 7 · 5, of the second twice as many
+    assert [op.flops for op in t.ops if op.width] == [420, 840, 420]
+    roles = {op.name: op.role for op in t.ops}
+    assert (roles["up"], roles["weigh"], roles["table"]) == ("ffn", "norm", "embedding")
+
+
+def test_an_adapter_is_declared_beside_its_layer() -> None:
+    t = Tape(recording().run, adapters={"q.w": RANK})
+    t.prefix = "q."
+    y = t.linear(t.tensor(WIDTH, TOKENS, grad=False), "w", OUT)
+    assert [(one.name, one.shape, one.rows) for one in t.weights] == [
+        ("q.w.lora_a", (RANK, WIDTH), TOKENS),
+        ("q.w.base.weight", (OUT, WIDTH), TOKENS),
+        ("q.w.lora_b", (OUT, RANK), TOKENS),
+    ]
+    # what selective checkpointing keeps: 6 tokens of 2, 7 and 7 values of 2 bytes
+    assert [saved for _, saved in folds.product_results(t.ops)] == [24, 84, 84]
+    assert (y.rows, y.columns, y.word, y.grad) == (ROWS, OUT, TOKENS, True)
+
+
+def test_what_no_loss_sees_trains_nothing() -> None:
+    t = recording()
+    t.role = "attention"
+    u = t.without_gradients()
+    u.linear(u.tensor(WIDTH, TOKENS, grad=False), "choice", OUT)
+    assert t.unseen == ["choice.weight"] and t.weights[0].role == "attention"
+    assert [op.needs for op in t.ops] == [False]
+    t.linear(t.tensor(WIDTH, TOKENS, grad=False), "seen", OUT)
+    assert t.unseen == ["choice.weight"] and [op.needs for op in t.ops] == [False, True]
+
+
+def test_products_of_activations_are_listed() -> None:
+    t = recording()
+    t.role = "attention"
+    a, b = t.tensor(WIDTH, TOKENS, grad=True), t.tensor(WIDTH, TOKENS, grad=True)
+    out = t.matmul("scores", a, b, t.like(a), per=PAIRS, width=3, times=4)
+    t.matmul("again", a, b, t.like(a), per=PAIRS, width=3, listed=False, backward=5)
+    assert t.products == [Product(role="attention", name="scores", width=3, per=PAIRS, times=4)]
+    # 2 · 11 pairs · 3; as many for each factor, or 2 · 5 as was said
+    assert [(op.flops, op.backward_flops) for op in t.ops] == [(66, 132), (66, 10)]
+    assert [store for op in t.ops[:1] for store in op.results] == [out.store]
+    assert t.products[0].flops({PAIRS: 11}) == 2 * 11 * 4 * 3
+    assert t.products[0].repeated(5) == altered(t.products[0], times=20)
+
+
+def test_terms_by_hand() -> None:
+    experts = Weight(role="moe", name="up", shape=(3, 5), times=7, used=2, rows=TOKENS, cut=0)
+    assert (experts.size, experts.params, experts.active) == (15, 105, 30)
+    assert experts.flops({TOKENS: 11}) == 2 * 11 * 30
+    many = experts.repeated(4, rows={TOKENS: "source tokens"})
+    assert (many.times, many.used, many.rows, many.cut) == (28, 8, "source tokens", 0)
+    assert experts.repeated(4).rows == TOKENS
+    shared = Weight(role="ffn", name="up", shape=(3, 5), rows=TOKENS).shared(2, 6)
+    # stored twice, a token meets one of them six times
+    assert (shared.params, shared.active, shared.flops({TOKENS: 11})) == (30, 30, 2 * 11 * 6 * 15)
+    assert shared.repeated(4).uses == 24
+    assert Product(role="head", name="tied head", width=3, per=TOKENS).flops({TOKENS: 11}) == 66
+    plain = Weight(role="norm", name="norm", shape=(5,), times=7)
+    assert (plain.active, plain.flops({})) == (35, 0)
+    assert State(name="keys", shape=(2, 3)).size == 6
+    assert Tensor(Store(3, 5, 2), 4, TOKENS, False).values == 12
+
+
+def test_a_tensor_is_as_wide_as_was_said() -> None:
+    plain = Run(counts={}, batch_size=1, n_queries=1, n_keys=1)
+    assert (plain.value, plain.source_len) == (2, 0)
+    for value, wide in ((2, 4), (4, 4), (8, 8)):
+        t = recording(value=value)
+        x = t.tensor(WIDTH, TOKENS, grad=True)
+        widths = [
+            x.store.width,
+            t.tensor(1, TOKENS, grad=False, width=3).store.width,
+            t.make(1, 1, grad=False).store.width,
+            t.make(1, 1, grad=False, width=3).store.width,
+            t.constant(1).width,
+            t.constant(1, width=3).width,
+            t.like(x).store.width,
+            t.like(x, width=3).store.width,
+        ]
+        assert widths == [value, 3, wide, 3, wide, 3, value, 3]
+    assert (x.rows, t.tensor(1, TOKENS, grad=False, rows=2).rows) == (ROWS, 2)
+    y = t.like(x, columns=3, grad=False)
+    assert (y.rows, y.columns, y.store.columns, y.grad, y.word) == (ROWS, 3, 3, False, TOKENS)
+    x.by_heads = True
+    kin = (t.like(x), t.part(x, 1), t.detach(x), t.copy(x))
+    assert [one.by_heads for one in (*kin, y)] == [True] * 4 + [False]
+    assert [one.grad for one in kin] == [True, True, False, True]
+
+
+def test_a_copy_that_sizes_decide() -> None:
+    """Where the number of copies is an expression, both storages count by parts."""
+    n = sympy.Symbol("n", integer=True, positive=True)
+    t = recording()
+    x = t.tensor(WIDTH, TOKENS, grad=True)
+    y = t.copy(x, several(n, 3), columns=3)
+    assert (y.store.base, y.store.copied, y.columns) == (x.store, sympy.Min(1, n - 1), 3)
+    t.from_argument(y, "square")
+    found = sum(saved for _, saved in folds.saved_bytes(t.ops))
+    # 6 rows of 3 values, or x: 6 rows of 5, of 2 bytes
+    assert [found.subs(n, at) for at in (1, 2, 9)] == [60, 36, 36]
+    assert (several(3, 12), several(1, 5), several(5, 1), several(2, 2)) == (1, 0, 0, 1)
+    same, other = t.copy(x, 0, columns=3), t.copy(x)
+    assert same.store is x.store and same.columns == 3 and t.copy(x, 0).columns == WIDTH
+    assert (other.store.base, other.columns, other.store.columns) == (None, WIDTH, WIDTH)
+    some = t.copy(x, np.array([0, 1]))
+    assert some.store.base is x.store and list(some.store.copied) == [0, 1]
+
+
+def test_a_table_that_two_read_counts_once() -> None:
+    t = recording()
+    x, index = t.tensor(WIDTH, TOKENS, grad=True), t.constant(KEYS, width=8)
+    for _ in range(2):
+        t.scale_by(x, index, "rotate")
+        t.index(x, index, t.make(KEYS, WIDTH, grad=False))
+        t.look_up("table", 9, WIDTH, index, role="embedding", word=TOKENS)
+    assert [saved for _, saved in folds.saved_bytes(t.ops)] == [8 * KEYS]
+    t.gather(x, index, t.make(KEYS, WIDTH, grad=False))
+    assert sum(saved for _, saved in folds.saved_bytes(t.ops)) == 8 * KEYS + ROWS * WIDTH * 2
+
+
+def test_times_one_is_nothing() -> None:
+    t = recording()
+    x = t.tensor(WIDTH, TOKENS, grad=True)
+    assert t.scale(x, 1.0) is x and t.cast(x, 2) is x and t.ops == []
+    assert t.scale(x, 3.0).store is not x.store and len(t.ops) == 1
+
+
+def test_what_a_backward_needs() -> None:
+    """A tensor that was saved, or a weight, which is stored anyhow."""
+    t = Tape(recording().run, trained=())
+    x = t.tensor(WIDTH, TOKENS, grad=True)
+    t.from_argument(x, "square")
+    t.linear(x, "w", OUT)
+    t.add(x, x)
+    t.linear(t.detach(x), "w", OUT)
+    assert [op.needs for op in t.ops] == [True, True, False, False]
+    assert [len(op.saves) for op in t.ops] == [1, 0, 0, 0]
+
+
+SENT: list[tuple[str, Callable[[Tape, Tensor], object], list[tuple[str, str, str, int, str]]]] = [
+    (
+        "sum",
+        lambda t, x: t.sum_over_ranks(x),
+        [("forward", "all-reduce", "tp", 30, "")],
+    ),
+    (
+        "sum of gradients",
+        lambda t, x: t.sum_gradients(x),
+        [("backward", "all-reduce", "tp", 30, "")],
+    ),
+    (
+        "sum of some gradients",
+        lambda t, x: t.sum_gradients(x, 7, "router"),
+        [("backward", "all-reduce", "tp", 7, "router")],
+    ),
+    (
+        "parts",
+        lambda t, x: t.gather_parts(x, 60, backward=True),
+        [("forward", "all-gather", "tp", 60, ""), ("backward", "all-gather", "tp", 60, "")],
+    ),
+    (
+        "parts, without gradients",
+        lambda t, x: t.gather_parts(x, 60, backward=False),
+        [("forward", "all-gather", "tp", 60, "")],
+    ),
+    (
+        "parts of a gradient",
+        lambda t, x: t.gather_gradient(x, 8, "choice"),
+        [("backward", "all-gather", "tp", 8, "choice")],
+    ),
+    (
+        "rows",
+        lambda t, x: t.exchange_rows(x),
+        [("forward", "all-to-all", "ep", 30, ""), ("backward", "all-to-all", "ep", 30, "")],
+    ),
+    (
+        "keys",
+        lambda t, x: t.exchange_keys(x, 9),
+        [
+            *((phase, "all-gather", "cp", 4 * 9, "") for phase in ("forward", "backward")),
+            *[("backward", "permute", "cp", 9, "sums")] * 4,
+        ],
+    ),
+    (
+        "counts",
+        lambda t, x: t.send_counts(x, 12),
+        [("forward", "all-to-all", "ep", 12, "counts")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "send", "moves"), SENT)
+def test_what_ranks_send(
+    name: str,
+    send: Callable[[Tape, Tensor], object],
+    moves: list[tuple[str, str, str, int, str]],
+) -> None:
+    t = recording(rank=Rank(tp=2, ep=3, cp=4))
+    send(t, t.tensor(WIDTH, TOKENS, grad=True))
+    found = [(m.phase, m.kind, m.group, m.values, m.kept) for op in t.ops for m in op.moves]
+    assert found == moves
+    alone = recording()
+    send(alone, alone.tensor(WIDTH, TOKENS, grad=True))
+    assert alone.ops == []  # one rank sends nothing
+
+
+@pytest.mark.parametrize(
+    ("kept", "widths"),
+    [
+        # bytes where bfloat16 is computed with, where its gathered values are cast, in float64
+        ("", (2, 2, 8)),
+        ("counts", (8, 8, 8)),
+        ("sums", (4, 4, 4)),
+        ("choice", (4, 2, 8)),
+        ("router", (4, 4, 8)),
+    ],
+)
+def test_the_type_of_what_is_sent(kept: str, widths: tuple[int, int, int]) -> None:
+    move = Move("forward", "all-gather", "tp", 1, kept)
+    found = (move.width(2, cast=False), move.width(2, cast=True), move.width(8, cast=False))
+    assert found == widths
+
+
+# --- sums over a tape -----------------------------------------------------------------------------
+
+
+def test_amounts_add_up_by_role() -> None:
+    amounts = [(2, "ffn", 5), (3, "ffn", 5), (1, "ffn", 7), (4, "moe", 1), (0, "norm", 9)]
+    amounts += [(6, "position", 3), (-6, "position", 3)]
+    # 5·5 + 7; what is there no times has no role, unless it is asked for
+    assert folds.by_role(amounts, ("head", "ffn")) == {"head": 0, "ffn": 32, "moe": 4}
+    n = np.array([1, 0])
+    found = folds.by_role([(n, "ffn", 5), (2, "ffn", n), (1, "moe", n)])
+    assert {role: list(count) for role, count in found.items()} == {"ffn": [7, 0], "moe": [1, 0]}
+
+
+def test_what_full_checkpointing_runs_again() -> None:
+    """Up to the last operation that needs something, which runs again if it saves its result."""
+
+    def again(*operations: str) -> int:
+        t = recording()
+        x = t.tensor(WIDTH, TOKENS, grad=True)
+        for name in operations:
+            x = {"argument": t.from_argument, "result": t.from_result}[name](x, name)
+        assert folds.needs_backward(t) == bool(operations)
+        t.add(x, x)
+        ops = folds.repeated_ops(t.ops)
+        assert ops == t.ops[: len(ops)]
+        return len(ops)
+
+    assert [again(), again("argument"), again("result")] == [0, 0, 1]
+    assert [again("argument", "result"), again("result", "argument")] == [2, 1]

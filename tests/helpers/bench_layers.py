@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.miniatures import TINY
-from metacount.bench.layers import attention, ffn, mla, moe, norm
-from metacount.bench.layers.case import Case
+from metacount.bench import attention, ffn, mla, moe, norm
+from metacount.bench.case import Case
 from metacount.bench.work import Positions
 from metacount.spec import ModelSpec
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from metacount.bench.clocks import stopwatch
-from metacount.bench.layers.training import ForwardBackward
+from metacount.bench import stopwatch
+from metacount.bench.ffn import ForwardBackward
 
 torch.set_num_threads(1)
 

@@ -9,8 +9,7 @@ from metacount.errors import SpecError
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES, run_sizes
 from metacount.textbook.count import count
-from metacount.textbook.domain import sizes_text
-from metacount.textbook.proven import own_type, proven
+from metacount.textbook.proven import own_type, proven, sizes_text
 from metacount.textbook.worksheet import RUN, Worksheet
 
 

@@ -8,7 +8,7 @@ from math import prod
 from re import sub
 from typing import Any
 
-from metacount.formulas.terms import Weight
+from metacount.formulas.tape import Weight
 
 
 def is_called(full: str, name: str) -> bool:

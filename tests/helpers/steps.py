@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from metacount import Setup, Workload
-from metacount.formulas.part import tensors_by_path
+from metacount.formulas.trained import tensors_by_path
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
 from metacount.summary.training_step import train_reference
-from metacount.textbook.training import TrainingCount
-from metacount.textbook.training.chosen import COMPARED, count_step
+from metacount.textbook.training import COMPARED, TrainingCount, count_step
 from metacount.training.result import Training
 
 BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops", "activation_bytes")

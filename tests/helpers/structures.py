@@ -8,7 +8,7 @@ from typing import Any
 from helpers.miniatures import miniature
 from metacount.catalog import entries, entry
 from metacount.spec import ModelSpec
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure
 
 
 @cache

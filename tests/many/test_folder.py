@@ -130,7 +130,7 @@ def hostile(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "nowhere.json").symlink_to("not-there.json")
     (tmp_path / "null.json").symlink_to("/dev/zero")
     write(tmp_path / "number.json", {**TINY, "d_model": 10**39})
-    write(tmp_path / "other.json", {"what": "ever"})
+    write(tmp_path / "other.json", {"what": "ever", "hidden_size": 8})
     # a million keys, the last one twice: found without comparing all with all
     keys = ", ".join(f'"k{i}": 0' for i in range(400_000))
     (tmp_path / "twice.json").write_text("{" + keys + ', "k399999": 1}')
@@ -282,6 +282,28 @@ def test_the_table_of_a_wide_terminal(
     code, out, err = counted(capsys, "--folder", str(mixed), "--batch", "3", "--dtype", "fp32")
     assert (code, err) == (0, "")
     assert out == WIDE
+
+
+def test_a_file_that_is_no_model_is_passed_over(
+    capsys: pytest.CaptureFixture[str], mixed: Path
+) -> None:
+    """What NVIDIA's tools write beside a quantised checkpoint."""
+    quantised = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    write(mixed / "org" / "llama" / "hf_quant_config.json", quantised)
+    write(mixed / ".none" / "hf_quant_config.json", quantised)
+    said = "1 file without a size of a model: org/llama/hf_quant_config.json"
+    code, out, err = counted(capsys, "--folder", str(mixed), "--json")
+    assert (code, err) == (0, f"metacount: passed over {said}\n")
+    assert len(lines(out)) == 3
+    code, out, err = counted(capsys, "--folder", str(mixed))
+    assert (code, err) == (0, "")
+    assert "counted  3 of 3 files" in out
+    assert said in " ".join(out.split())
+    code, _, err = counted(capsys, "--folder", str(mixed / ".none"))
+    assert (code, err) == (2, "metacount: error: no file of the folder describes a model\n")
+    # alone it is asked for as a model, and is none
+    code, _, err = counted(capsys, str(mixed / "org" / "llama" / "hf_quant_config.json"))
+    assert (code, err.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize(

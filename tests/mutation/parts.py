@@ -38,10 +38,7 @@ TORCH = ("torch",)
 BOTH = ("torch", "transformers")
 
 # of a step of training and of a mesh, each with the tests that measure the same
-OF_TRAINING = tuple(
-    f"{FORMULAS}/{name}.py"
-    for name in ("covered", "folds", "optimizer", "part", "step", "tape", "trained")
-)
+OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape", "trained"))
 OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 
 PARTS = {
@@ -150,7 +147,6 @@ PARTS = {
     "metacount/verify": Part(
         (
             "metacount/textbook/proven.py",
-            "metacount/textbook/domain.py",
             "metacount/verify/for_all_sizes.py",
             "metacount/verify/cases.py",
             "metacount/verify/recording.py",
@@ -168,7 +164,7 @@ PARTS = {
         BOTH,
     ),
     "metacount/training": Part(
-        ("metacount/training", "metacount/textbook/training"),
+        ("metacount/training", "metacount/textbook/training.py"),
         ("tests/formulas/test_training.py", "tests/training"),
         BOTH,
     ),
@@ -186,7 +182,6 @@ PARTS = {
             "metacount/cli/layout.py",
             "metacount/textbook/read_rules.py",
             "metacount/textbook/worksheet.py",
-            "metacount/textbook/proof_record.py",
             "metacount/textbook/series.py",
             "metacount/cli/plot.py",
             "metacount/output_file.py",

@@ -17,7 +17,7 @@ from helpers.sharding_told import job
 
 import metacount
 from metacount.cli import main
-from metacount.sharding.devices import devices
+from metacount.sharding.devices import devices, devices_named
 from metacount.sharding.fit import command
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.result import Job
@@ -313,18 +313,156 @@ def test_what_leaves_a_machine_is_of_the_kind_that_sends_most(
 def test_fit_says_where_nothing_fits_and_which_device_is_unknown(
     capsys: pytest.CaptureFixture[str], eighty_columns: None
 ) -> None:
-    assert "did you mean" in refused(capsys, "fit", "gpt2", "--gpu", "h100-80")
     text = run(capsys, "fit", "deepseek-v3")
     assert max(map(len, text.splitlines())) <= 80
-    assert "1,440 GB of eight GPUs" in text
+    assert "b200: 183,359 MiB by nvidia-smi, driver 580.95.05" in " ".join(text.split())
+    assert "mi300x: AMD Instinct MI300X datasheet: 192 GB HBM3, as its maker says" in text
     assert "exclude each other" in refused(capsys, "fit", "gpt2", "--serve", "--train")
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--gpu h100-80", "did you mean h100-80gb"),
+        ("--gpu a100", "'a100' may be a100-40gb or a100-80gb; say which"),
+        ("--gpu 8xfoo", "'foo' is unknown; choose among l4, "),
+        ("--gpu h100,", "'' is unknown; choose among l4, "),
+        ("--gpu 8xh100 --devices 4", "--devices 4 and --gpu 8xh100-80gb exclude each other"),
+        ("--devices 0", "--devices must be 1 to 1048576: got 0"),
+        ("--gpu 0xh200", "--devices must be 1 to 1048576: got 0"),
+        ("--devices 61 --batch 3", "--batch must be a multiple of dp·micro-batches = 61·1 = 61"),
+    ],
+)
+def test_what_fit_cannot_search_is_one_line(
+    capsys: pytest.CaptureFixture[str], asked: str, said: str
+) -> None:
+    assert said in refused(capsys, "fit", "mixtral-8x7b", *asked.split())
+
+
+# nvidia-smi's memory.total in MiB, as the sources in devices.json print it
+MIB = {
+    "h100-80gb": 81559,
+    "h200": 143771,
+    "b200": 183359,
+    "a100-80gb": 81920,
+    "a100-40gb": 40960,
+    "a10": 23028,
+    "l40s": 46068,
+    "l4": 23034,
+    "t4": 15360,
+}
+
+
 def test_devices_have_sizes_and_sources() -> None:
-    for name, device in devices().items():
+    known = devices()
+    assert {name: device.bytes for name, device in known.items() if not device.by_maker} == {
+        name: mib * 2**20 for name, mib in MIB.items()
+    }
+    for name, device in known.items():
         assert (device.id, name) == (name, name.lower())
-        assert device.bytes % 10**9 == 0
-        assert "datasheet" in device.source or "specifications" in device.source
+        if device.by_maker:
+            assert device.bytes % 10**9 == 0
+            assert "datasheet" in device.source or "specifications" in device.source
+        else:
+            assert "nvidia-smi" in device.source
+
+
+def test_a_process_gets_what_cuda_said_when_we_measured() -> None:
+    figures = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu-ffn.jsonl"
+    measured = json.loads(figures.read_text().splitlines()[0])
+    device = devices()["h200"]
+    assert (measured["device"], measured["memory_bytes"]) == (device.name, device.room)
+    assert f"driver {measured['driver']}" in device.source
+    assert device.room < device.bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("h100", ["h100-80gb"]),
+        ("H100-80GB,nvidia h100", ["h100-80gb"] * 2),
+        ("A100 80GB,a100_40gb", ["a100-80gb", "a100-40gb"]),
+        ("L4,L40S", ["l4", "l40s"]),
+        ("RTX-4090,4xmi300x", ["rtx-4090", "mi300x"]),
+    ],
+)
+def test_devices_are_named_as_people_write_them(text: str, ids: list[str]) -> None:
+    assert [device.id for device, _ in devices_named(text)] == ids
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "how"),
+    [
+        ("llama3-8b", 8, "--train"),
+        ("llama3-8b", 6, "--train --attention flash --master-weights"),
+        ("mixtral-8x7b", 16, "--train --checkpointing full"),
+        ("llama3-70b", 3, ""),
+    ],
+)
+def test_a_mesh_of_exactly_so_many_devices(
+    capsys: pytest.CaptureFixture[str], model: str, n: int, how: str
+) -> None:
+    asked = ("fit", model, "--gpu", f"{n}xh100", *how.split())
+    (found,) = run_json(capsys, *asked)["answers"]
+    assert run_json(capsys, "fit", model, "--gpu", "h100", "--devices", str(n), *how.split())[
+        "answers"
+    ] == [found]
+    assert (found["fits"], found["devices"], found["world"]) == (True, n, n)
+    again = run_json(capsys, *shlex.split(found["command"])[1:], "--formula")
+    assert again["world"] == n
+    assert max(kind["total_bytes"] for kind in again["kinds"]) == found["total_bytes"]
+    assert found["total_bytes"] <= found["most_bytes"] <= MIB["h100-80gb"] * 2**20
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "how", "remedy", "world"),
+    [
+        # without checkpointing eager attention alone is 46 GiB
+        ("qwen3-8b", "1xh100", "--train", "--checkpointing full", 1),
+        ("llama3-8b", "2xl40s", "--train", "--attention flash", 2),
+        # 16 bytes of each of 70.6e9 parameters, and 4 in the step, are 1,411 GB: 32 of 86 GB
+        ("llama3-70b", "8xh100", "--train --master-weights --attention flash "
+         "--checkpointing full", "", 32),
+        ("llama3-70b", "2xa100-40gb", "", "", 4),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_names_what_would(
+    capsys: pytest.CaptureFixture[str], model: str, gpu: str, how: str, remedy: str, world: int
+) -> None:
+    asked = ("fit", model, "--gpu", gpu, *how.split())
+    assert main([*asked, "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["answers"]
+    closest = found["closest"]
+    assert found["fits"] is closest["fits"] is False
+    assert closest["total_bytes"] > found["usable_bytes"] == closest["bytes"]
+    assert parse_mesh(closest["mesh"]).world == found["devices"] == int(gpu.partition("x")[0])
+    assert closest["remedy"].endswith(remedy)
+    again = run_json(capsys, *shlex.split(closest["remedy"])[1:], "--formula")
+    assert again["world"] == world
+    assert max(kind["most_bytes"] for kind in again["kinds"]) <= found["usable_bytes"]
+    assert main(asked) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"the closest is {closest['mesh']} does not fit" in text
+    assert closest["remedy"] in text
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("", "bf16 parameters, gradients and adamw state, no master weights: 8 bytes"),
+        ("--master-weights", "fp32 parameters, gradients and adamw state, computed with in bf16: "
+         "16 bytes"),
+        ("--dtype fp32 --optimizer sgd", "fp32 parameters, gradients and sgd state: 8 bytes"),
+        ("--optimizer adam8bit", "no master weights: 6 bytes"),
+    ],
+)  # fmt: skip
+def test_what_a_step_keeps_of_a_parameter_is_said(
+    capsys: pytest.CaptureFixture[str], how: str, said: str
+) -> None:
+    asked = ("fit", "gpt2", "--gpu", "h200", "--train", *how.split())
+    assert said in run_json(capsys, *asked)["assumed"]
+    assert said in " ".join(run(capsys, *asked).split())
+    assert run_json(capsys, "fit", "gpt2", "--gpu", "h200")["assumed"] == ""
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from metacount.formulas import attention, block, ends, feed_forward, ranks
 from metacount.formulas.dim import chunk
 from metacount.formulas.mixers import state_space
 from metacount.formulas.ranks import Cut, cut_shape
-from metacount.formulas.tape import COLUMNS, Rank, Tape
-from metacount.formulas.terms import State
-from metacount.formulas.terms import product as size_of
+from metacount.formulas.tape import COLUMNS, Rank, State, Tape
+from metacount.formulas.tape import product as size_of
 from metacount.modules.build import build
 from metacount.modules.indexer import CHOOSING
 from metacount.sharding import by_formula

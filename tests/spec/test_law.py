@@ -10,7 +10,7 @@ import sympy  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metacount.formulas.layers import layers_by_law, windowed_layers
+from metacount.formulas.pieces import layers_by_law, windowed_layers
 from metacount.spec.attention import Law
 
 N = sympy.Symbol("N", integer=True, positive=True)

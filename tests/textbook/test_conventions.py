@@ -18,7 +18,7 @@ from metacount.measure.ours.params import measure_params
 from metacount.measure.result import MeasuredParams
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.textbook import convention_sources as by
+from metacount.textbook import conventions as by
 from metacount.textbook.conventions import amounts, conventions
 
 S = 8192

@@ -17,8 +17,7 @@ from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.spec.field import altered
-from metacount.textbook.domain import holds
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import holds, structure
 from metacount.tracing.run.source import As
 from metacount.verify.cases import (
     OF_A_MODEL,

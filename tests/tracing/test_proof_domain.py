@@ -17,8 +17,7 @@ import sympy
 
 from metacount.catalog import entry
 from metacount.files import PACKAGE
-from metacount.textbook.domain import NotKnown, NotReadable, holds, value
-from metacount.textbook.proof_record import all_said, read_record
+from metacount.textbook.proven import NotKnown, NotReadable, all_said, holds, read_record, value
 from metacount.tracing.condition import in_domain
 from metacount.tracing.domain import asked_of
 from metacount.tracing.run.sizes import Sizes, divides, symbol

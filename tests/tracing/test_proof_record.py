@@ -24,16 +24,19 @@ from metacount.formulas.feed_forward import feed_forward
 from metacount.resolve import Model, find_any
 from metacount.spec import ModelSpec, Request, Workload
 from metacount.textbook.count import count
-from metacount.textbook.proof_record import (
+from metacount.textbook.proven import (
     CODE,
     FILE,
     OURS,
+    Against,
+    Proven,
     all_said,
+    proven,
+    proven_of,
     read_record,
     read_structure,
     structure,
 )
-from metacount.textbook.proven import Against, Proven, proven, proven_of
 
 OF_CODE = ["params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"]
 CAUSAL = "causal_matmul_flops"

@@ -18,7 +18,7 @@ from metacount.formulas.tape import Tape, Tensor
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.tracing.run.sizes import divides, symbol
 from metacount.tracing.run.source import As

@@ -25,13 +25,13 @@ from torch import nn
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
 from metacount.check import check
-from metacount.formulas.optimizer import (
+from metacount.formulas.tape import Weight
+from metacount.formulas.trained import (
     adam8bit_state,
     adamw_state,
     in_blocks,
     optimizer_bytes_by_role,
 )
-from metacount.formulas.terms import Weight
 from metacount.measure.adam8bit import inner_tensors, is_wrapper
 from metacount.measure.others.quiet import silent
 from metacount.modules.build import build

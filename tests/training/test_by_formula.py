@@ -16,12 +16,12 @@ import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
 from metacount.cli.report import in_text
 from metacount.cli.train import report_of
-from metacount.formulas import optimizer
+from metacount.formulas import trained
 from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.textbook.training.chosen import COMPARED, OVER_TIME
+from metacount.textbook.training import COMPARED, OVER_TIME
 
 SPEC = ModelSpec.from_dict(TINY)
 RUN = Workload(batch_size=2, seq_len=7)
@@ -100,7 +100,7 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
         report_of(plain)
     )
     assert "None" not in in_text(report_of(plain))
-    monkeypatch.setattr(optimizer, "STEP", 5)
+    monkeypatch.setattr(trained, "STEP", 5)
     again = metacount.train(SPEC, RUN)
     # a counter for each of 3 layers' 9 tensors, two tables and the last norm
     wrong = again.optimizer_bytes + 3 * 9 + 3

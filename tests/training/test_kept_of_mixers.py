@@ -26,8 +26,7 @@ from metacount.formulas import folds
 from metacount.formulas.mixers import convolution, delta, gates, lightning, run_mixer, state_space
 from metacount.formulas.pieces import Sizes, run_of
 from metacount.formulas.step import activation_bytes_by_role
-from metacount.formulas.tape import Pass, Tape
-from metacount.formulas.terms import TOKENS
+from metacount.formulas.tape import TOKENS, Pass, Tape
 from metacount.modules.recurrent import make_recurrent
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tensors import DTYPES

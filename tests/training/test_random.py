@@ -19,9 +19,9 @@ import metacount
 from metacount import Setup, Workload
 from metacount.errors import InputError, SpecError
 from metacount.formulas import step as formulas
-from metacount.formulas.part import Part, chosen_tensors, tensors_by_path
+from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import ModelSpec
-from metacount.textbook.training.chosen import count_step
+from metacount.textbook.training import count_step
 from metacount.training.result import Training
 
 NAMES = ["embed_tokens", "lm_head", "q_proj", "k_proj", "o_proj", "down_proj", "up_proj"]

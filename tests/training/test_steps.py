@@ -27,14 +27,12 @@ from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, block, ends, feed_forward, folds
 from metacount.formulas.attention import Sees
-from metacount.formulas.part import Part, chosen_tensors, tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
+from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.training import block_bytes, training_count
-from metacount.textbook.training.blocks import block_numbers
-from metacount.textbook.training.chosen import count_step
+from metacount.textbook.training import block_bytes, block_numbers, count_step, training_count
 
 Changes = dict[str, Any]
 

@@ -76,6 +76,11 @@ def test_what_a_kernel_would_do_otherwise_is_said() -> None:
     notes = [" ".join(trained(spec, attention="flash").notes) for spec in (odd, even)]
     assert ["CUDA pads heads of 4" in note for note in notes] == [True, False]
     assert "CUDA pads" not in notes[1]
+    fused, biased = (
+        " ".join(trained(spec, attention="sdpa").notes)
+        for spec in (SPEC, miniature(catalog.entry("t5-small").spec()))
+    )
+    assert "products out" in biased and "products out" not in fused
     # the CPU has no kernel for keys and values of different widths
     latent = miniature(catalog.entry("deepseek-v2").spec())
     assert "no fused operator ran" in " ".join(trained(latent, attention="sdpa").notes)

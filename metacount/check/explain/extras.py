@@ -10,7 +10,7 @@ from metacount.check.condition import named
 from metacount.check.given.vocabulary import BYTES_LETTER
 from metacount.check.parts.names import BIASES, NORMS
 from metacount.check.parts.params import Letters, Part, parameter_parts
-from metacount.formulas import layers, sublayers
+from metacount.formulas import pieces, sublayers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str
     o = letters.of
     none = "counted; the model has none"
     for n in (stack.n_layers for stack in o.stacks):
-        n_moe = layers.moe_layers(o, n)
+        n_moe = pieces.moe_layers(o, n)
         if o.attention == "gqa":
             q, kv, d = n * o.n_heads * o.head_dim, n * o.n_kv_heads * o.head_dim, n * o.d_model
             if not (o.q_bias or o.k_bias or o.v_bias):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.families import FAMILIES, family_of
+from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.spec.legend import SWITCHES
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class ConfigKeys:
 
 @cache
 def _classes() -> dict[str, dict[str, tuple[str, ...]]]:
-    return {name: ConfigKeys({"model_type": name}).fields for name in FAMILIES}
+    return {name: ConfigKeys({"model_type": name}).fields for name in mapped_types()}
 
 
 def meant_in_classes(key: str, sizes: frozenset[str]) -> tuple[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.check.given.vocabulary import BYTES_LETTER
 from metacount.check.parts.params import Letters, Part
-from metacount.formulas import layers, masks, model
+from metacount.formulas import masks, model, pieces
 
 
 def cache_parts(letters: Letters) -> list[Part]:
@@ -33,7 +33,7 @@ def cache_parts(letters: Letters) -> list[Part]:
                     ("a window of w positions is kept, not w - 1", one * seen),
                 ]
             found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
-    n_indexed = layers.indexed_layers(o, o.n_layers)
+    n_indexed = pieces.indexed_layers(o, o.n_layers)
     if n_indexed != 0:
         scale = letters.batch * BYTES_LETTER * n_indexed * letters.seq
         of_index = model.cached_tensors(o, indexed=True)[len(cached) :]

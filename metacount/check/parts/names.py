@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from metacount.formulas.terms import Weight
+    from metacount.formulas.tape import Weight
 
 ATTENTION, FEED_FORWARD, BIASES, NORMS, PAIRS, RECURRENT, CROSS, ENDS = (
     "the attention projections",
@@ -116,7 +116,7 @@ class Called(NamedTuple):
 def called(weight: Weight, word: str) -> Called:
     """Name a tensor of a stack (`word`) as people call it, with the group that it belongs to.
 
-    >>> from metacount.formulas.terms import Weight
+    >>> from metacount.formulas.tape import Weight
     >>> called(Weight(role="ffn", name="mlp.up_proj.weight", shape=(3, 2)), "decoder: ")[:3]
     ('decoder: ', 'FFN up_proj', 'the feed-forward')
     """

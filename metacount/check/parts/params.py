@@ -21,7 +21,7 @@ from metacount.check.parts.names import (
     Called,
     called,
 )
-from metacount.formulas import layers
+from metacount.formulas import pieces
 from metacount.formulas.ends import OF_MODEL
 from metacount.formulas.pieces import counted_weights, nominal_pieces
 from metacount.frozen import frozen
@@ -30,7 +30,7 @@ from metacount.spec.field import altered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.formulas.terms import Weight
+    from metacount.formulas.tape import Weight
     from metacount.spec import ModelSpec, Workload
 
     Variants = tuple[tuple[str, sympy.Expr], ...]
@@ -79,7 +79,7 @@ class Letters:
     @property
     def windowed_and_full(self) -> tuple[sympy.Expr, sympy.Expr]:
         """Layers that see a window only, layers that see everything."""
-        windowed, full = layers.attention_layers(self.of)
+        windowed, full = pieces.attention_layers(self.of)
         return sympy.sympify(windowed), sympy.sympify(full)
 
     def weights(

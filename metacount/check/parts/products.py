@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from metacount.check.parts.names import PAIRS as BETWEEN_POSITIONS
 from metacount.check.parts.params import Letters, Part, matrices, merged
 from metacount.formulas import masks, model
-from metacount.formulas.terms import (
+from metacount.formulas.tape import (
     CROSS_PAIRS,
     OF_PAIRS,
     PAIRS,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.formulas.terms import Product, Weight
+    from metacount.formulas.tape import Product, Weight
 
 CAUSAL = "attention is counted over the causal pairs only"
 WORDS = {

@@ -11,9 +11,9 @@ from metacount.claims.finding import CONDITIONAL, RIGHT, WRONG, Claim, Finding
 from metacount.claims.judges.counted import TO_CATALOG, WITNESS
 from metacount.claims.parts import model_of, spec_of, value
 from metacount.claims.text import Listed, Said, Words, listed, say
-from metacount.formulas.layers import indexed_layers
 from metacount.formulas.model import kv_cache_bytes_per_token, kv_cache_values
-from metacount.formulas.selection import attention_by_selection
+from metacount.formulas.pieces import indexed_layers
+from metacount.formulas.sublayers import attention_by_selection
 from metacount.spec import FIELDS, ModelSpec
 from metacount.units import exact
 

@@ -35,8 +35,6 @@ def mixer_counts(
     part: Any, batch_size: Dim, seq_len: Dim, *, decode: bool = False
 ) -> dict[str, Dim]:
     """Count what a mixer's own words stand for in a forward, or in a step of decoding."""
-    if part.word == "none":
-        return {}
     file = _file_of(part)
     name = "delta" if part.word.endswith("delta") else part.word
     found: dict[str, Dim] = getattr(file, f"{name}_counts")(

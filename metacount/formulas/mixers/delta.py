@@ -14,8 +14,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
 )
 from metacount.formulas.mixers.state_space import CHUNKS
-from metacount.formulas.tape import FLAG, Tape, Tensor, several
-from metacount.formulas.terms import Product, State, flops_of
+from metacount.formulas.tape import FLAG, Product, State, Tape, Tensor, several
 from metacount.frozen import frozen
 from metacount.spec.mixers import GatedDelta, KimiDelta
 from metacount.spec.stack import Norms
@@ -472,71 +471,3 @@ def kimi_delta_products(heads: Dim, width: Dim, chunk: Dim) -> tuple[Product, ..
         "k @ v": state,
     }
     return tuple(Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items())
-
-
-def gated_delta_scan_flops(
-    n_tokens: Dim,
-    *,
-    n_linear_v_heads: Dim,
-    linear_k_head_dim: Dim,
-    linear_v_head_dim: Dim,
-    linear_chunk_size: Dim,
-    recurrent: bool = False,
-) -> Dim:
-    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
-
-    recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
-                the correction is written, the query reads it = 6·n·h_lv·d_lk·d_lv
-    chunked:    the products of `gated_delta_products` over ⌈n/c_l⌉ chunks, the last one filled up
-
-    Returns: FLOPs of the forward, exact.
-    Source: Yang et al. 2024, arXiv:2412.06464, eq. 10 (recurrent) and sec. 3.3 (chunked).
-    Not counted: decays, in either form; β, norms of queries and keys.
-
-    >>> sizes = {"n_linear_v_heads": 32, "linear_k_head_dim": 128, "linear_v_head_dim": 128,
-    ...          "linear_chunk_size": 64}  # Qwen3-Next-80B-A3B, 4096 tokens
-    >>> [gated_delta_scan_flops(4096, **sizes, recurrent=form) for form in (True, False)]
-    [12884901888, 21441282048]
-    """
-    if recurrent:
-        return 6 * n_tokens * n_linear_v_heads * linear_k_head_dim * linear_v_head_dim
-    products = gated_delta_products(
-        n_linear_v_heads, linear_k_head_dim, linear_v_head_dim, linear_chunk_size
-    )
-    return flops_of(products, {CHUNKS: ceil_div(n_tokens, linear_chunk_size)})
-
-
-def kimi_delta_scan_flops(
-    n_tokens: Dim,
-    *,
-    n_linear_heads: Dim,
-    linear_head_dim: Dim,
-    linear_chunk_size: Dim,
-    recurrent: bool = False,
-) -> Dim:
-    """Count the FLOPs of the delta rule over one sequence, in one of two equivalent forms.
-
-    recurrent:  per token and head, 2 FLOPs per multiply-add × 3 over the state: the key reads it,
-                the correction is written, the query reads it = 6·n·h_l·d_l²
-    chunked:    over ⌈n/c_l⌉ chunks, the last one filled up, the products of `kimi_delta_products`
-                + per head 2·c_l²·d_l multiply-adds for k·kᵀ and q·kᵀ
-                + c_l·(c_l - 1)·(c_l - 2)/6 for the inverse of the triangle, row by row
-
-    Returns: FLOPs of the forward, exact.
-    Source: Kimi Team 2025, arXiv:2510.26692, eq. 1 (recurrent) and sec. 3 (chunked).
-    Not counted: decays, in either form; β, norms of queries and keys.
-
-    >>> sizes = {"n_linear_heads": 32, "linear_head_dim": 128, "linear_chunk_size": 64}
-    >>> [kimi_delta_scan_flops(4096, **sizes, recurrent=form)
-    ...  for form in (True, False)]  # Kimi-Linear-48B-A3B, 4096 tokens
-    [12884901888, 23792975872]
-    """
-    if recurrent:
-        return 6 * n_tokens * n_linear_heads * linear_head_dim * linear_head_dim
-    chunk = linear_chunk_size
-    run = {CHUNKS: ceil_div(n_tokens, chunk)}
-    # entry (i, j) below the diagonal sums over the i - j - 1 rows between the two
-    inverse = exact_div(chunk * (chunk - 1) * (chunk - 2), 6)
-    compared = 2 * chunk * chunk * linear_head_dim
-    products = flops_of(kimi_delta_products(n_linear_heads, linear_head_dim, chunk), run)
-    return products + 2 * run[CHUNKS] * n_linear_heads * (compared + inverse)

@@ -9,8 +9,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
 )
 from metacount.formulas.mixers.state_space import rounds
-from metacount.formulas.tape import Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, State
+from metacount.formulas.tape import TOKENS, State, Tape, Tensor, several
 from metacount.spec.mixers import RgLru, ShortConv
 
 
@@ -38,21 +37,6 @@ def short_conv_counts(
 ) -> dict[str, Dim]:
     """Count what the mixer's own word stands for in one forward: convolved positions."""
     return {CONVOLVED: convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)}
-
-
-def short_conv_scan_flops(n_tokens: Dim, d_model: Dim, *, conv_kernel: Dim) -> Dim:
-    """Count the FLOPs of the convolution itself over the tokens that are used, and its two gates.
-
-    per token and channel 2·k_c for the filter, 1 for B·x and 1 for C·y = n·d·(2·k_c + 2)
-
-    Returns: FLOPs of the forward, exact; padded positions are not among them.
-    Source: LFM2 technical report, arXiv:2511.23404, sec. 2.
-    Not counted: the two projections.
-
-    >>> short_conv_scan_flops(128, 2048, conv_kernel=3)  # LFM2-1.2B, 128 tokens
-    2097152
-    """
-    return n_tokens * d_model * (2 * conv_kernel + 2)
 
 
 def rg_lru(t: Tape, part: RgLru, x: Tensor) -> Tensor:
@@ -149,18 +133,3 @@ def rg_lru_counts(
     Source: transformers, `models/recurrent_gemma/modeling_recurrent_gemma.py`.
     """
     return {CONVOLVED: 0 if decode else batch_size * (seq_len + part.conv_kernel - 1)}
-
-
-def rg_lru_scan_flops(n_tokens: Dim, lru_width: Dim) -> Dim:
-    """Count the FLOPs of the recurrence h_t = a_t·h_{t-1} + x_t itself, position after position.
-
-    2 FLOPs per multiply-add, one per token and channel = 2·n·w
-
-    Returns: FLOPs of the forward, exact; none of it is a matrix product.
-    Source: Griffin, arXiv:2402.19427, eq. 4.
-    Not counted: the gates, their exponentials, the normalisation of the input.
-
-    >>> rg_lru_scan_flops(128, 2560)  # RecurrentGemma-2B, 128 tokens
-    655360
-    """
-    return 2 * n_tokens * lru_width

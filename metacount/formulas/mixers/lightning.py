@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, ceil_div, floor_div, smaller
-from metacount.formulas.tape import Store, Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import TOKENS, Product, State, Store, Tape, Tensor, several
 from metacount.spec.mixers import Lightning
 from metacount.spec.stack import Norms
 
@@ -130,31 +129,3 @@ def _pairs(seq_len: Dim, chunk: Dim) -> Dim:
     chunks = floor_div(seq_len, chunk)
     rest = seq_len - chunks * chunk
     return chunks * chunk * chunk + rest * rest
-
-
-def lightning_scan_flops(
-    n_tokens: Dim,
-    *,
-    n_linear_heads: Dim,
-    linear_head_dim: Dim,
-    linear_chunk_size: Dim,
-    recurrent: bool = False,
-) -> Dim:
-    """Count the FLOPs of the scan over one sequence, in one of two equivalent forms.
-
-    recurrent:  per token and head, 2 FLOPs per multiply-add × 2 over the state: k·vᵀ is written,
-                the query reads it = 4·n·h_l·d_l²
-    chunked:    the same, and q·kᵀ and scores·v inside the chunks, masked or not
-
-    Returns: FLOPs of the forward, exact.
-    Source: Qin et al. 2024, arXiv:2401.04658, sec. 3; MiniMax 2025, arXiv:2501.08313, sec. 2.2.
-    Not counted: decays, in either form.
-
-    >>> sizes = {"n_linear_heads": 64, "linear_head_dim": 128, "linear_chunk_size": 256}
-    >>> [lightning_scan_flops(4096, **sizes, recurrent=form)
-    ...  for form in (True, False)]  # MiniMax-Text-01, 4096 tokens
-    [17179869184, 51539607552]
-    """
-    pairs = 0 if recurrent else _pairs(n_tokens, linear_chunk_size)
-    products = lightning_products(n_linear_heads, linear_head_dim)
-    return flops_of(products, {TOKENS: n_tokens, CHUNK_PAIRS: pairs})

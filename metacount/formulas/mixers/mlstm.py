@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from metacount.formulas.dim import Dim, floor_div, smaller, when
 from metacount.formulas.mixers.lightning import CHUNK_PAIRS
-from metacount.formulas.tape import FLAG, INDEX, Store, Tape, Tensor
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import (
+    FLAG,
+    INDEX,
+    TOKENS,
+    Product,
+    State,
+    Store,
+    Tape,
+    Tensor,
+)
 from metacount.frozen import frozen
-from metacount.spec.field import altered
 from metacount.spec.mixers import MLstm
 from metacount.spec.stack import Norms
 
 LAYER = Norms(kind="layernorm")
 NAME = "mlstm_layer"
-EXAMPLE = MLstm(n_heads=8, k_head_dim=256, v_head_dim=512, chunk_size=64)  # xLSTM-7b
 
 
 @frozen
@@ -298,38 +304,3 @@ def mlstm_counts(
     """
     pairs = floor_div(seq_len, part.chunk_size) * part.chunk_size * part.chunk_size
     return {CHUNK_PAIRS: 0 if decode else batch_size * pairs}
-
-
-def mlstm_scan_flops(
-    n_tokens: Dim,
-    *,
-    n_linear_heads: Dim,
-    linear_k_head_dim: Dim,
-    linear_v_head_dim: Dim,
-    linear_chunk_size: Dim,
-    recurrent: bool = False,
-) -> Dim:
-    """Count the FLOPs of the recurrence over one sequence, in one of two equivalent forms.
-
-    recurrent:  per token and head, 2 FLOPs per multiply-add: k·vᵀ is written, the query reads the
-                memory and the normaliser = 2·n·h_l·(2·d_lk·d_lv + d_lk)
-    chunked:    the same, and q·kᵀ and scores·v inside whole chunks, masked or not
-
-    Returns: FLOPs of the forward, exact.
-    Source: Beck et al. 2024, arXiv:2405.04517, sec. 2.3; arXiv:2503.14376.
-    Not counted: gates, decays and the normaliser's sum, in either form.
-
-    >>> sizes = {"n_linear_heads": 8, "linear_k_head_dim": 256, "linear_v_head_dim": 512}
-    >>> [mlstm_scan_flops(2048, **sizes, linear_chunk_size=64, recurrent=form)
-    ...  for form in (True, False)]  # a layer of xLSTM-7b, 2048 tokens
-    [8598323200, 10208935936]
-    """
-    part = altered(
-        EXAMPLE,
-        n_heads=n_linear_heads,
-        k_head_dim=linear_k_head_dim,
-        v_head_dim=linear_v_head_dim,
-        chunk_size=linear_chunk_size,
-    )
-    counts = {TOKENS: n_tokens, **mlstm_counts(part, 1, n_tokens, decode=recurrent)}
-    return flops_of(mlstm_products(part), counts)

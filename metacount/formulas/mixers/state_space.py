@@ -8,8 +8,7 @@ from metacount.formulas.mixers.convolution import (
     causal_convolution,
     convolved_positions,
 )
-from metacount.formulas.tape import FLAG, Tape, Tensor, several
-from metacount.formulas.terms import TOKENS, Product, State, flops_of
+from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, several
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba, Mamba2
 from metacount.spec.stack import Norms
@@ -116,24 +115,6 @@ def mamba_counts(
     """Count what Mamba's own word stands for in one forward: convolved positions."""
     n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
     return {CONVOLVED: n}
-
-
-def mamba_scan_flops(n_tokens: Dim, d_ssm: Dim, ssm_state_dim: Dim) -> Dim:
-    """Count the FLOPs of the selective scan, whether run as a recurrence or by a fused kernel.
-
-    per token, channel and value of its state, 2 FLOPs per multiply-add × 2: the input is added,
-    C reads it = 4·n·d_i·d_s
-
-    There is no form of it in matrix products: every channel and value has a decay of its own.
-
-    Returns: FLOPs of the forward, exact.
-    Source: Gu, Dao 2023, arXiv:2312.00752, eq. 2 and sec. 3.3.2, O(B·L·D·N).
-    Not counted: decays and what makes them (the exponential of Δ·A), Δ·x, D·x, the gate.
-
-    >>> mamba_scan_flops(128, 5120, 16)  # Mamba 2.8B, 128 tokens
-    41943040
-    """
-    return 4 * n_tokens * d_ssm * ssm_state_dim
 
 
 def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
@@ -298,33 +279,3 @@ def mamba2_counts(
 def _chunks(batch_size: Dim, seq_len: Dim, chunk: Dim) -> dict[str, Dim]:
     n = ceil_div(seq_len, chunk)
     return {CHUNKS: batch_size * n, CHUNK_STATES: batch_size * (n + 1) * (n + 1)}
-
-
-def mamba2_scan_flops(
-    n_tokens: Dim,
-    *,
-    n_ssm_heads: Dim,
-    ssm_head_dim: Dim,
-    ssm_state_dim: Dim,
-    ssm_chunk_size: Dim,
-    recurrent: bool = False,
-) -> Dim:
-    """Count the FLOPs of the scan of a sequence of n tokens, in one of two equivalent forms.
-
-    recurrent:  per token, 2 FLOPs per multiply-add × 2 over the state: the input is added, C
-                reads it = 4·n·h_s·p_s·d_s
-    chunked:    the five products of `chunk_products` over ⌈n/c_s⌉ chunks, the last one filled up
-
-    Returns: FLOPs of the forward, exact.
-    Source: Dao, Gu 2024, arXiv:2405.21060, eq. 2 (recurrent), listing 1 and sec. 6.3 (chunked).
-    Not counted: decays, in either form; masks, the softplus of Δ, D·x, the gate.
-
-    >>> sizes = {"n_ssm_heads": 80, "ssm_head_dim": 64, "ssm_state_dim": 128,
-    ...          "ssm_chunk_size": 256}  # Mamba-2 2.7B, 2048 tokens
-    >>> [mamba2_scan_flops(2048, **sizes, recurrent=form) for form in (True, False)]
-    [5368709120, 21581004800]
-    """
-    if recurrent:
-        return 4 * n_tokens * n_ssm_heads * ssm_head_dim * ssm_state_dim
-    products = chunk_products(n_ssm_heads, ssm_head_dim, ssm_state_dim, ssm_chunk_size)
-    return flops_of(products, _chunks(1, n_tokens, ssm_chunk_size))

@@ -1,26 +1,33 @@
 """The header of a safetensors file and a sharded checkpoint's index, read as a stranger's data.
 
 Why not a library's reader: safetensors keeps the last of two tensors of one name, needs the whole
-file and bounds no memory; huggingface_hub checks neither shapes nor offsets. Here each tensor is
-read on its own, from at most 32 MiB of text, and the tests hold the answers against safetensors'.
+file and bounds no memory; huggingface_hub checks neither shapes nor offsets. Here is counted how
+many values a text of at most 64 MiB can hold before it is parsed, and the tests hold the answers
+against safetensors'.
 
 A file is: 8 bytes, the header's length n (little endian); n bytes of JSON; the values.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import stat
 import sys
 from typing import NamedTuple
 
 from metacount.errors import InputError, shown
-from metacount.huggingface.checkpoint.text import JsonCursor, RegularFile
+from metacount.files import STRICT_JSON, NotStrict
 
 MAX_HEADER_BYTES = 2**25  # 32 MiB are 200,000 tensors and more; the format's own limit is 10^8
 MAX_INDEX_BYTES = 2**26
 MAX_TENSORS = 2**19  # of a whole checkpoint; the largest known has about 210,000
 MAX_FILES = 2**12
 MAX_BYTES = 2**63 - 1
+MAX_ENTRY = 2**11  # bytes of a tensor's entry, on average
+MAX_NOTES = 2**20  # bytes of what is no tensor: the notes of whoever wrote the file, and padding
+MAX_NAME = 1000  # characters
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -113,81 +120,141 @@ def header_length(start: bytes, size: int | None, where: str) -> int:
     return length
 
 
+def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dict[str, object]:
+    """Parse a JSON object that can hold at most so many objects and values."""
+    n_objects = text.count(b"{")
+    n_values = text.count(b",") + text.count(b"[") + n_objects
+    if n_objects > most_objects or n_values > most_values:
+        raise InputError(f"{where}: has more than {MAX_TENSORS} tensors; no model has them")
+    try:
+        found = STRICT_JSON.decode(text.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, NotStrict, RecursionError) as error:
+        reason = str(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif isinstance(error, UnicodeDecodeError):
+            reason = "it is no text in UTF-8"
+        raise InputError(
+            f"{where}: is not the JSON that safetensors writes: {shown(reason)}; "
+            "fetch or write it again"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: must be a JSON object {{...}}; fetch or write it again")
+    return found
+
+
+def _check_name(name: str, where: str) -> None:
+    if not name.isprintable() or not 0 < len(name) <= MAX_NAME:
+        raise InputError(
+            f"{where}: a name has 1 to {MAX_NAME} printable characters: got "
+            f"{shown(repr(name[:MAX_NAME]))}; write the file again"
+        )
+
+
 def parse_header(
     text: bytes, where: str, *, file: str, data_size: int | None
 ) -> list[StoredTensor]:
     """Read the tensors of a header, whose values fill `data_size` bytes without gap or overlap."""
-    cursor = JsonCursor(text, where)
-    tensors: dict[str, StoredTensor] = {}
+    if len(text) > MAX_ENTRY * text.count(b"{") + MAX_NOTES:
+        raise InputError(
+            f"{where}: is not the JSON that safetensors writes: too long for its tensors"
+        )
+    found = _parsed(text, where, MAX_TENSORS + 2, 16 * MAX_TENSORS)
+    notes = found.pop("__metadata__", None)
+    if notes is not None and not _are_texts(notes):
+        raise InputError(f"{where}: __metadata__ must hold texts alone; write the file again")
+    if len(found) > MAX_TENSORS:
+        raise InputError(f"{where}: has more than {MAX_TENSORS} tensors; split it into shards")
+    tensors: list[StoredTensor] = []
     spans: list[tuple[int, int, str]] = []
     shapes: dict[Shape, Shape] = {}  # layers repeat their shapes: each is kept once
-    had_metadata = False
-    for name in cursor.members():
-        if name == "__metadata__":
-            if had_metadata:
-                raise InputError(f"{where}: __metadata__ is given twice; write the file again")
-            had_metadata = True
-            cursor.skip_texts()
-            continue
-        here = f"{where}: tensor {shown(name)}"
-        if name in tensors:
-            raise InputError(f"{here}: is given twice; write the file again")
-        if len(tensors) == MAX_TENSORS:
-            raise InputError(f"{where}: has more than {MAX_TENSORS} tensors; split it into shards")
-        dtype, shape, begin, end = _entry(cursor.value(), here)
-        shape = shapes.setdefault(shape, shape)
-        tensors[name] = StoredTensor(name, dtype, shape, file)
+    for name, value in found.items():
+        _check_name(name, where)
+        dtype, shape, begin, end = _entry(value, f"{where}: tensor {shown(name)}")
+        tensors.append(StoredTensor(name, dtype, shapes.setdefault(shape, shape), file))
         spans.append((begin, end, name))
-    cursor.finish()
     _check_spans(spans, data_size, where)
-    return list(tensors.values())
+    return tensors
+
+
+def _are_texts(notes: object) -> bool:
+    return isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())
 
 
 def parse_index(text: bytes, where: str) -> Index:
     """Read which file holds which tensor, and the claimed total size."""
-    cursor = JsonCursor(text, where)
-    files: dict[str, str] | None = None
-    total_size = None
-    seen: set[str] = set()
-    for key in cursor.members():
-        if key in seen:
-            raise InputError(f"{where}: {shown(key)} is given twice; leave one out")
-        seen.add(key)
-        if key == "weight_map":
-            files = _weight_map(cursor, where)
-        elif key == "metadata":
-            total_size = _total_size(cursor.value(), where)
-        else:
-            cursor.value()
-    cursor.finish()
+    found = _parsed(text, where, 2**10, MAX_TENSORS + 2**12)
+    files = found.get("weight_map")
     if files is None:
         raise InputError(
             f"{where}: has no weight_map, which says the file of each tensor; "
             f"give a folder whose index is complete"
         )
-    return Index(files, total_size)
+    if not isinstance(files, dict) or not _are_texts(files):
+        raise InputError(f"{where}: weight_map must name a file for each tensor; write it again")
+    if len(files) > MAX_TENSORS:
+        raise InputError(f"{where}: names more than {MAX_TENSORS} tensors; no model has them")
+    names = dict.fromkeys(files.values())
+    if len(names) > MAX_FILES:
+        raise InputError(f"{where}: names more than {MAX_FILES} files; join the shards")
+    for name in files:
+        _check_name(name, where)
+    for file in names:
+        _check_file(file, where)
+    return Index(files, _total_size(found.get("metadata"), where))
+
+
+def _open(path: str) -> int:
+    """Open a regular file, so that a FIFO or a device can neither wait nor answer."""
+    where = shown(path)
+    try:
+        _check_regular(os.stat(path).st_mode, where)
+        # what was a file a moment ago may be a FIFO now: open without waiting, look again
+        flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        file = os.open(path, os.O_RDONLY | flags)
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file; the checkpoint is not complete") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{where}: cannot be read: {reason}") from None
+    return file
+
+
+def _check_regular(mode: int, where: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{where}: is a folder; a safetensors file is wanted")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{where}: is not a regular file; give a folder of files")
 
 
 def read_local_header(path: str, file: str) -> list[StoredTensor]:
     """Read the tensors in a file on disk from its header; no value is read."""
     where = shown(path)
-    with RegularFile(path) as stream:
-        length = header_length(stream.read(8), stream.size, where)
+    with open(_open(path), "rb") as stream:
+        size = _size(stream.fileno(), where)
+        length = header_length(stream.read(min(8, size)), size, where)
         text = stream.read(length)
         if len(text) < length:
             raise InputError(f"{where}: became shorter while it was read; try again")
-        return parse_header(text, where, file=file, data_size=stream.size - 8 - length)
+        return parse_header(text, where, file=file, data_size=size - 8 - length)
 
 
 def read_local_index(path: str) -> Index:
     """Read the index on disk."""
     where = shown(path)
-    with RegularFile(path) as stream:
-        if stream.size > MAX_INDEX_BYTES:
-            raise InputError(
-                f"{where}: has {stream.size} bytes; an index has at most {MAX_INDEX_BYTES}"
-            )
-        return parse_index(stream.read(MAX_INDEX_BYTES), where)
+    with open(_open(path), "rb") as stream:
+        size = _size(stream.fileno(), where)
+        if size > MAX_INDEX_BYTES:
+            raise InputError(f"{where}: has {size} bytes; an index has at most {MAX_INDEX_BYTES}")
+        return parse_index(stream.read(size), where)
+
+
+def _size(file: int, where: str) -> int:
+    found = os.fstat(file)
+    _check_regular(found.st_mode, where)
+    return found.st_size
 
 
 def _is_size(value: object) -> bool:
@@ -243,23 +310,6 @@ def _check_spans(spans: list[tuple[int, int, str]], data_size: int | None, where
             f"{where}: the tensors take {at} bytes, the file holds {data_size}; "
             f"{'fetch it again' if at > data_size else 'write it again'}"
         )
-
-
-def _weight_map(cursor: JsonCursor, where: str) -> dict[str, str]:
-    files: dict[str, str] = {}
-    kept: dict[str, str] = {}  # each file's name once
-    for name in cursor.members():
-        if name in files:
-            raise InputError(f"{where}: tensor {shown(name)}: is given twice; leave one out")
-        if len(files) == MAX_TENSORS:
-            raise InputError(f"{where}: names more than {MAX_TENSORS} tensors; no model has them")
-        file = cursor.name()
-        if file not in kept:
-            _check_file(file, where)
-            if len(kept) == MAX_FILES:
-                raise InputError(f"{where}: names more than {MAX_FILES} files; join the shards")
-        files[name] = kept.setdefault(file, file)
-    return files
 
 
 def _check_file(file: str, where: str) -> None:

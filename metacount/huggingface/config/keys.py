@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError, nearest, shown_name
+from metacount.errors import SpecError, nearest, shown_name, shown_value
 from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from typing import Any, NoReturn, TypeGuard
 
     from metacount.files import Json
@@ -50,7 +50,8 @@ HARMLESS = (
         "gradient_checkpointing _attn_implementation attn_implementation "
         "_attn_implementation_autoset _attn_implementation_internal _experts_implementation "
         "experts_implementation _experts_implementation_internal auto_map custom_pipelines "
-        "quantization_config pretraining_tp init_device onnx_export ignore_keys_at_rope_validation"
+        "quantization_config pretraining_tp init_device onnx_export ignore_keys_at_rope_validation "
+        "is_llama_config unsloth_fixed unsloth_version transformers.js_config use_flash_attn"
     )
     # training
     | words(
@@ -125,6 +126,7 @@ class Keys:
         self.read: set[str] = set()
         self.notes: list[str] = []
         self.different: list[str] = []
+        self.unread: Json = {}  # what no row reads, though it may say nothing new
 
     def raw(self, name: str) -> Any:
         """Read the value of a key as it stands, or the default."""
@@ -176,7 +178,7 @@ class Keys:
         """Read a value that must be one of `allowed`, those that a spec can express."""
         value = self.raw(name)
         if not any(same(value, a) for a in allowed):
-            self.unmapped(name, value, why or f"choose {' or '.join(map(_json, allowed))}")
+            self.unmapped(name, value, why or f"choose {' or '.join(map(as_json, allowed))}")
         return value
 
     def fixed(self, name: str, *allowed: object) -> None:
@@ -185,7 +187,7 @@ class Keys:
         """
         found = self.given(name)
         if found is not None and not any(same(found, a) for a in allowed):
-            self.unmapped(name, found, f"here it can only be {' or '.join(map(_json, allowed))}")
+            self.unmapped(name, found, f"here it can only be {' or '.join(map(as_json, allowed))}")
 
     def agrees(self, name: str, value: object) -> None:
         """Check a key that transformers derives from others,
@@ -193,7 +195,7 @@ class Keys:
         """
         found = self.given(name)
         if name in self.data and not same(found, value):
-            self.unmapped(name, found, f"by the other keys it is {_json(value)}: remove it")
+            self.unmapped(name, found, f"by the other keys it is {as_json(value)}: remove it")
 
     def own_name(self, name: str) -> None:
         """Refuse another name for a key that transformers must find under its first name."""
@@ -222,10 +224,17 @@ class Keys:
         """Raise `UnmappedKey` for a value that may be right, but that no spec says."""
         raise UnmappedKey(name, "has a value that no spec expresses", value, remedy)
 
-    def finish(self, ignored: Collection[str], *, kind: str) -> tuple[str, ...]:
-        """Return the keys that were passed over; raise `UnmappedKey` for one that nobody knows.
+    def finish(
+        self,
+        ignored: Collection[str],
+        *,
+        kind: str,
+        may_pass: Callable[[str, object], bool] | None = None,
+    ) -> tuple[str, ...]:
+        """Return the keys that were passed over; raise `UnmappedKey` for one that nobody knows,
+        unless it `may_pass`, and then it is kept as unread.
 
-        A key of the family that its function did not read has no part in this class or layout.
+        A key of the family that its row did not read has no part in this class or layout.
         """
         harmless = HARMLESS | frozenset(ignored)
         passed = []
@@ -239,6 +248,9 @@ class Keys:
                 if self.end != "encoder" and value is not (kind == "encoder-decoder"):
                     self.unmapped(name, value, "remove it")
             elif name not in harmless and name not in self.defaults:
+                if may_pass is not None and may_pass(name, value):
+                    self.unread[name] = value
+                    continue
                 known = {*self.defaults, *self.aliases, *self.read, *harmless, *NEUTRAL}
                 raise UnmappedKey(
                     shown_name(name),
@@ -260,7 +272,8 @@ def same(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
+    """Show a value as a config has it, in one line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return repr(value)
+    return shown_value(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.errors import SpecError
 from metacount.files import untagged
+from metacount.huggingface.config.keys import words
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -27,134 +28,42 @@ MAX_VALUES = 200_000  # in all
 MAX_TEXT = 4096
 
 # Keys that count blocks, in all the spellings of transformers' configs.
-LAYER_COUNTS = frozenset(
-    [
-        "num_hidden_layers",
-        "num_layers",
-        "n_layers",
-        "n_layer",
-        "num_blocks",
-        "n_blocks",
-        "depth",
-        "depths",
-        "encoder_layers",
-        "decoder_layers",
-        "num_encoder_layers",
-        "num_decoder_layers",
-        "speech_encoder_layers",
-        "text_encoder_layers",
-        "num_hidden_groups",
-        "inner_group_num",
-        "num_mtp_layers",
-        "mtp_num_hidden_layers",
-        "num_nextn_predict_layers",
-        "num_sparse_encoder_layers",
-        "num_sparse_decoder_layers",
-        "num_block",
-        "num_labels",
-        "num_adapter_layers",
-        "adapter_num_layers",
-        "num_codebooks",
-        "num_quantizers",
-        "num_feed_forward_networks",
-        "num_decoder_blocks",
-        "decoder_depth",
-        "encoder_depth",
-        "n_mtp_layers",
-        "num_cycles",
-        "H_cycles",
-        "L_cycles",
-        "num_self_attends_per_block",
-        "num_mem_blocks",
-        "hidden_layers",
-        "num_hidden_blocks",
-        "num_memory_blocks",
-        "num_local_layers",
-        "num_global_layers",
-        "num_hash_buckets_layers",
-        "encoder_num_layers",
-        "decoder_num_layers",
-        "layers",
-    ]
+LAYER_COUNTS = words(
+    "num_hidden_layers num_layers n_layers n_layer num_blocks n_blocks depth depths "
+    "encoder_layers decoder_layers num_encoder_layers num_decoder_layers "
+    "speech_encoder_layers text_encoder_layers num_hidden_groups inner_group_num "
+    "num_mtp_layers mtp_num_hidden_layers num_nextn_predict_layers num_sparse_encoder_layers "
+    "num_sparse_decoder_layers num_block num_labels num_adapter_layers adapter_num_layers "
+    "num_codebooks num_quantizers num_feed_forward_networks num_decoder_blocks decoder_depth "
+    "encoder_depth n_mtp_layers num_cycles H_cycles L_cycles num_self_attends_per_block "
+    "num_mem_blocks hidden_layers num_hidden_blocks num_memory_blocks num_local_layers "
+    "num_global_layers num_hash_buckets_layers encoder_num_layers decoder_num_layers layers"
 )
-EXPERT_COUNTS = frozenset(
-    [
-        "num_experts",
-        "num_local_experts",
-        "n_routed_experts",
-        "n_experts",
-        "moe_num_experts",
-        "num_routed_experts",
-        "num_shared_experts",
-        "n_shared_experts",
-        "moe_num_shared_experts",
-        "zero_expert_num",
-    ]
+EXPERT_COUNTS = words(
+    "num_experts num_local_experts n_routed_experts n_experts moe_num_experts "
+    "num_routed_experts num_shared_experts n_shared_experts moe_num_shared_experts "
+    "zero_expert_num"
 )
-POSITION_COUNTS = frozenset(
-    [
-        "max_position_embeddings",
-        "n_positions",
-        "n_ctx",
-        "max_sequence_length",
-        "max_seq_len",
-        "max_source_positions",
-        "max_target_positions",
-        "seq_length",
-        "original_max_position_embeddings",
-        "relative_attention_num_buckets",
-    ]
+POSITION_COUNTS = words(
+    "max_position_embeddings n_positions n_ctx max_sequence_length max_seq_len "
+    "max_source_positions max_target_positions seq_length original_max_position_embeddings "
+    "relative_attention_num_buckets"
 )
 
-POSITIVE = frozenset(
-    [
-        "hidden_size",
-        "d_model",
-        "n_embd",
-        "dim",
-        "num_attention_heads",
-        "n_head",
-        "n_heads",
-        "num_heads",
-        "vocab_size",
-        "num_key_value_heads",
-        "head_dim",
-        "num_hidden_layers",
-        "n_layer",
-        "num_layers",
-    ]
+POSITIVE = words(
+    "hidden_size d_model n_embd dim num_attention_heads n_head n_heads num_heads vocab_size "
+    "num_key_value_heads head_dim num_hidden_layers n_layer num_layers"
 )
 SIZES = LAYER_COUNTS | EXPERT_COUNTS | POSITION_COUNTS | POSITIVE
 
 # Taken out wherever they stand: none changes a count, and each could fetch or run something.
-DROPPED = frozenset(
-    [
-        "dtype",
-        "torch_dtype",
-        "attn_implementation",
-        "_attn_implementation",
-        "_attn_implementation_internal",
-        "_attn_implementation_autoset",
-        "experts_implementation",
-        "_experts_implementation",
-        "_experts_implementation_internal",
-        "kernel_config",
-        "use_kernels",
-        "name_or_path",
-        "_name_or_path",
-        "_commit_hash",
-        "transformers_version",
-        "id2label",
-        "label2id",
-        "gradient_checkpointing",
-        "task_specific_params",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "use_cache",
-        "torchscript",
-        "use_mamba_kernels",
-    ]
+DROPPED = words(
+    "dtype torch_dtype attn_implementation _attn_implementation _attn_implementation_internal "
+    "_attn_implementation_autoset experts_implementation _experts_implementation "
+    "_experts_implementation_internal kernel_config use_kernels name_or_path _name_or_path "
+    "_commit_hash transformers_version id2label label2id gradient_checkpointing "
+    "task_specific_params output_attentions output_hidden_states return_dict use_cache "
+    "torchscript use_mamba_kernels"
 )
 NOTED = {
     "auto_map": "auto_map is ignored: no remote code is run, transformers' own class is counted",

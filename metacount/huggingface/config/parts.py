@@ -1,25 +1,31 @@
-"""What many families share: sizes, RoPE, which layers see a window, which have experts."""
+"""The small readers that the rows of model types are made of.
+
+A part reads some keys, given the fields of the spec so far, and returns more fields. A function of
+these two is a part, a call in a row makes one, and a name in capitals is one that is made, or
+several in a tuple.
+"""
 
 from __future__ import annotations
 
-from metacount.errors import SpecError, shown_name
-from metacount.huggingface.config.keys import Keys, is_number, words
-from metacount.huggingface.config.rope import scaling_of
+from metacount.errors import SpecError
+from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.rope import (
+    latent_scale,
+    rope_by_layer_type,
+    rope_object,
+    rotation,
+)
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from metacount.files import Json
+    from metacount.huggingface.config.row import Part
 
-# Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
-ROPE_DETAILS = words(
-    "rope_type type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
-    "original_max_position_embeddings max_position_embeddings beta_fast beta_slow mscale "
-    "mscale_all_dim attention_factor short_factor long_factor short_mscale long_mscale truncate "
-    "llama_4_scaling_beta"
-)
+FULL_OR_SLIDING = ("full_attention", "sliding_attention")
+LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 
 def divided(name: str, width: int, n_heads: int) -> int:
@@ -39,7 +45,7 @@ def nullable_size(keys: Keys, name: str) -> int | None:
     return keys.optional_size(name) if keys.defaults[name] is None else keys.size(name)
 
 
-def sizes(keys: Keys) -> Json:
+def sizes(keys: Keys, _: Json) -> Json:
     """Read sizes under LLaMA's names;
     `head_dim` and `num_key_value_heads` where the family has them.
 
@@ -71,127 +77,11 @@ def biases(qkv: bool, o: bool) -> Json:
     return {"q_bias": qkv, "k_bias": qkv, "v_bias": qkv, "o_bias": o}
 
 
-def rope(
-    keys: Keys,
-    head_dim: int,
-    *,
-    style: str = "half",
-    theta: str = "rope_theta",
-    partial: str = "partial_rotary_factor",
-    rounds_up: bool = True,
-) -> Json:
-    """Read RoPE of one kind for all layers: its parameters stand in an object or beside it.
-
-    An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
-    """
-    found = rope_object(keys)
-    base = _rope_number(keys, found, "rope_theta", theta)
-    fields: Json = {
-        "position": "rope",
-        "rope_style": style,
-        "rope_theta": base,
-        "rope_scaling": scaling_of(keys, found),
-    }
-    if partial in keys.defaults:
-        factor = _rope_number(keys, found, "partial_rotary_factor", partial)
-        fields |= rotary(keys, head_dim, factor, rounds_up)
-    else:
-        keys.fixed("partial_rotary_factor", 1.0)
-        if found.get("partial_rotary_factor", 1.0) not in (1.0, None):
-            keys.unmapped(
-                "partial_rotary_factor",
-                found["partial_rotary_factor"],
-                "this family rotates whole heads",
-            )
-    return fields
-
-
-def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
-    """Compute `rotary_dim` for a share of the head; None when it is all of it."""
-    if factor > 1:
-        raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
-    above, below = factor.as_integer_ratio()
-    # a half or a quarter in whole numbers: a head_dim that is a letter stays one
-    width = head_dim * above // below if below <= 64 else int(head_dim * factor)
-    if width < 2:
-        raise SpecError(
-            "partial_rotary_factor",
-            f"leaves {width} of head_dim = {head_dim}",
-            factor,
-            "choose a larger one",
-        )
-    if width % 2 and width < head_dim and rounds_up:
-        # the angles are still those of the odd width
-        width += 1
-        keys.differs(f"transformers rotates {width} values with the angles of {width - 1}")
-    return {"rotary_dim": None if width == head_dim else width}
-
-
-def rope_by_layer_type(
-    keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
-) -> Json:
-    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
-
-    `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
-    """
-    found, scaling = keys.given("rope_parameters"), keys.given("rope_scaling")
-    found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
-    scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
-    bases, scalings = {}, {}
-    for kind, old in (("full_attention", old_global), ("sliding_attention", old_local)):
-        inner = found.get(kind)
-        inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
-        inner = {**inner, **scaling} if kind in scaled else inner
-        if inner.get("partial_rotary_factor", 1.0) != 1.0:
-            keys.unmapped(
-                "partial_rotary_factor",
-                inner["partial_rotary_factor"],
-                "this family rotates whole heads",
-            )
-        bases[kind] = _rope_number(keys, inner, "rope_theta", old)
-        scalings[kind] = scaling_of(keys, inner, nested=True)
-    full, local = "full_attention", "sliding_attention"
-    fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
-    if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
-        fields |= {
-            "rope_theta_windowed": bases[local],
-            "rope_scaling_windowed": scalings[local],
-        }
-    return fields
-
-
-def rope_object(keys: Keys) -> Json:
-    """Read what the config says of RoPE; the older key goes before the newer."""
-    scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
-    name = "rope_scaling" if scaling else "rope_parameters"
-    value = scaling or found
-    return {} if value is None else _checked_object(keys, name, value, flat=True)
-
-
-def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json:
-    if not isinstance(value, dict):
-        raise SpecError(name, "must be an object", value, "remove it")
-    known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
-    for key in value:
-        if key not in known:
-            keys.unmapped(name, {key: value[key]}, f"remove {shown_name(key)}")
-    if not isinstance(value.get("rope_type", ""), str):
-        keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
-    kind = value.get("rope_type") or value.get("type") or "default"
-    if kind not in ROPE_TYPES:
-        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
+def indices(name: str, value: object) -> list[int]:
+    """Check that a key's value is a list of whole numbers."""
+    if not isinstance(value, list) or any(type(i) is not int for i in value):
+        raise SpecError(name, "must be a list of whole numbers", value, "remove it")
     return value
-
-
-def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
-    """Read a number from the object when it stands there,
-    else from the key beside it, else the default.
-    """
-    beside = keys.number(outside)
-    value = found.get(name, beside)
-    if not is_number(value) or not 0 < value < 1e12:
-        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
-    return float(value)
 
 
 def shortest_period(letters: str) -> str:
@@ -265,35 +155,242 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> Json:
     return {"nope_every": first}
 
 
-def moe_layout(
-    keys: Keys, name: str, stacks: list[list[bool]], *, first: int = 0, every: int = 1
-) -> Json | None:
-    """Find `n_dense_layers`, `moe_every`,
-    `moe_offset` of the layers with experts; None without any.
+# ---- parts ----
 
-    `first` and `every` are tried before others, so that a regular config keeps its own numbers.
+
+def always(**fields: Any) -> Part:
+    """Set fields that every config of the type has."""
+    return lambda keys, _: fields
+
+
+def size(field: str, key: str, *, lowest: int = 1) -> Part:
+    """Read a field that is a whole number."""
+    return lambda keys, _: {field: keys.size(key, lowest=lowest)}
+
+
+def number(field: str, key: str) -> Part:
+    """Read a field that is a positive number."""
+    return lambda keys, _: {field: keys.number(key)}
+
+
+def optional_number(field: str, key: str, *, null: float | None = None) -> Part:
+    """Read a field that is a positive number, or `null` where its key is null."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        value = keys.optional_number(key)
+        return {field: null if value is None else value}
+
+    return part
+
+
+def flag(field: str, key: str, *, off: Any = False, on: Any = True) -> Part:
+    """Read a field that is one of two values, by a key that is true or false."""
+    return lambda keys, _: {field: on if keys.flag(key) else off}
+
+
+def only(*, why: str = "", **allowed: object) -> Part:
+    """Check keys that must have one value, or one of a tuple of them."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        for name, values in allowed.items():
+            keys.only(name, *(values if isinstance(values, tuple) else (values,)), why=why)
+        return {}
+
+    return part
+
+
+def fixed(**allowed: object) -> Part:
+    """Check keys that transformers computes or takes for granted, where they are written down."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        for name, value in allowed.items():
+            keys.fixed(name, value)
+        return {}
+
+    return part
+
+
+def differs(what: str) -> Part:
+    """Note what transformers computes and no spec says."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        keys.differs(what)
+        return {}
+
+    return part
+
+
+def activation(*, gated: bool, key: str = "hidden_act") -> Part:
+    """Read the activation of a feed-forward of three matrices (gated) or of two."""
+    return lambda keys, _: keys.activation(key, gated=gated)
+
+
+def bias(qkv: str | bool, *, o: str | bool | None = None, ffn: str = "") -> Part:
+    """Read the biases of attention by the keys that switch them: the output's as the others',
+    unless `o` says so; and those of the feed-forward by `ffn`.
     """
-    if not any(map(any, stacks)):
-        return None
-    for n_dense, step, offset in [(first, every, 0), *_guesses(stacks)]:
-        if all(
-            on == (i >= n_dense and (i + 1 - offset) % step == 0)
-            for stack in stacks
-            for i, on in enumerate(stack)
-        ):
-            shift = {"moe_offset": offset} if offset else {}
-            return {"n_dense_layers": n_dense, "moe_every": step, **shift}
-    layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
-    keys.unmapped(name, layers, "layers with experts must be every n-th one, after the dense ones")
+
+    def part(keys: Keys, _: Json) -> Json:
+        first = keys.flag(qkv) if isinstance(qkv, str) else qkv
+        last = first if o is None else keys.flag(o) if isinstance(o, str) else o
+        return {**biases(first, last), **({"ffn_bias": keys.flag(ffn)} if ffn else {})}
+
+    return part
 
 
-def _guesses(stacks: list[list[bool]]) -> list[tuple[int, int, int]]:
-    guesses = []
-    for stack in stacks:
-        found = [i for i, on in enumerate(stack) if on]
-        if len(found) > 1:
-            step = found[1] - found[0]
-            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
-        elif found:
-            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
-    return guesses
+def rms_norm(eps: str = "rms_norm_eps", **fields: Any) -> Part:
+    """Read an RMSNorm, by the key of its epsilon."""
+    return lambda keys, _: {"norm": "rmsnorm", "norm_eps": keys.number(eps), **fields}
+
+
+def layer_norm(eps: str | float, **fields: Any) -> Part:
+    """Read a LayerNorm with weight and bias, by the key of its epsilon or with a fixed one."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        value = keys.number(eps) if isinstance(eps, str) else eps
+        return {"norm": "layernorm", "norm_bias": True, "norm_eps": value, **fields}
+
+    return part
+
+
+def rope(
+    *,
+    style: str = "half",
+    theta: str = "rope_theta",
+    partial: str = "partial_rotary_factor",
+    rounds_up: bool = True,
+) -> Part:
+    """Read RoPE of one kind for all layers."""
+    return lambda keys, fields: rotation(
+        keys, fields["head_dim"], style=style, theta=theta, partial=partial, rounds_up=rounds_up
+    )
+
+
+def rope_by_kind(old_local: str = "rope_local_base_freq", scaled: tuple[str, ...] = ()) -> Part:
+    """Read RoPE of another base or scaling in windowed layers, which are known by now."""
+    return lambda keys, fields: rope_by_layer_type(
+        keys, "window" in fields, old_global="rope_theta", old_local=old_local, scaled=scaled
+    )
+
+
+def rope_unless_given(**parameters: Any) -> Part:
+    """Take these parameters of RoPE where a config has none."""
+
+    def part(keys: Keys, _: Json) -> Json:
+        if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
+            keys.data["rope_parameters"] = dict(parameters)
+        return {}
+
+    return part
+
+
+def all_windows(keys: Keys, _: Json) -> Json:
+    """Read `sliding_window`, where it is not null, as the window of every layer."""
+    window = keys.optional_size("sliding_window")
+    return {} if window is None else windows("L", window)
+
+
+def checked_windows(keys: Keys, letters: str, window: int | None) -> Json:
+    """Build the window's fields; `layer_types` that ask for a window need one."""
+    if "L" in letters and window is None:
+        keys.unmapped("layer_types", "sliding_attention", "set sliding_window and use it")
+    return windows(letters, window)
+
+
+def letters_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> str:
+    """Write L for a layer with a window: those that `layer_types`, or else `windowed`, names."""
+    n_layers = fields["n_layers"]
+    default = [FULL_OR_SLIDING[windowed(i)] for i in range(n_layers)]
+    return layer_types(keys, n_layers, default, FULL_OR_SLIDING)
+
+
+def windows_where(windowed: Callable[[int], bool]) -> Part:
+    """Read a window in the layers that `layer_types`, or else `windowed`, names."""
+
+    def part(keys: Keys, fields: Json) -> Json:
+        letters = letters_where(keys, fields, windowed)
+        return checked_windows(keys, letters, keys.optional_size("sliding_window"))
+
+    return part
+
+
+def windows_from(switch: str = "use_sliding_window", *, lowest: int = 0) -> Part:
+    """Apply Qwen's rule: where `switch` is on (or there is none), a window from layer
+    `max_window_layers` on, or where `layer_types` has one.
+    """
+
+    def part(keys: Keys, fields: Json) -> Json:
+        first = keys.size("max_window_layers", lowest=0)
+        window = keys.optional_size("sliding_window", lowest=lowest)
+        if switch and not keys.flag(switch):
+            window = None
+        letters = letters_where(keys, fields, lambda i: window is not None and i >= first)
+        return checked_windows(keys, letters, window)
+
+    return part
+
+
+def scales(keys: Keys, _: Json) -> Json:
+    """Read Granite's four multipliers; its logits are divided, ours multiplied."""
+    return {
+        "attention_scale": keys.number("attention_multiplier"),
+        "embedding_scale": keys.number("embedding_multiplier"),
+        "residual_scale": keys.number("residual_multiplier"),
+        "logit_scale": 1 / keys.number("logits_scaling"),
+    }
+
+
+def latent(
+    *,
+    interleaved: bool | str = False,
+    layers: str = "num_hidden_layers",
+    width: str = "intermediate_size",
+) -> Part:
+    """Read sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes.
+
+    Rotated values are interleaved, or in halves; `interleaved` may be the key that says so.
+    """
+
+    def part(keys: Keys, _: Json) -> Json:
+        pairs = keys.flag(interleaved) if isinstance(interleaved, str) else interleaved
+        n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
+        keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
+        rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
+        if keys.given("head_dim") is not None:
+            keys.size("head_dim")  # written by transformers, and read for RoPE alone
+        turned = rotation(keys, rope_dim, style="interleaved" if pairs else "half")
+        return {
+            "kind": "decoder",
+            "d_model": keys.size("hidden_size"),
+            "n_layers": keys.layers(layers),
+            "vocab_size": keys.size("vocab_size"),
+            "tie_embeddings": keys.flag("tie_word_embeddings"),
+            "attention": "mla",
+            "n_heads": n_heads,
+            "q_lora_rank": keys.optional_size("q_lora_rank"),
+            "kv_lora_rank": keys.size("kv_lora_rank"),
+            "qk_nope_head_dim": nope_dim,
+            "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
+            "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
+            "qk_rope_head_dim": rope_dim,
+            "mla_bias": keys.flag("attention_bias"),
+            "d_ff": keys.size(width),
+            **keys.activation("hidden_act", gated=True),
+            "norm": "rmsnorm",
+            "norm_eps": eps,
+            **turned,
+        }
+
+    return part
+
+
+D_FF = size("d_ff", "intermediate_size")
+GATED, UNGATED = activation(gated=True), activation(gated=False)
+RMS = rms_norm()
+BLOCK = (sizes, D_FF, GATED, RMS)  # of LLaMA
+ROPE = rope()
+BIAS = bias("attention_bias")
+FFN_BIAS = flag("ffn_bias", "mlp_bias")
+HEAD_NORM = always(qk_norm="head")
+POST_NORM = always(norm_placement="post_branch", qk_norm="full")  # of OLMo 2
+V_HEAD = size("v_head_dim", "v_head_dim")

@@ -1,19 +1,149 @@
-"""RoPE scaling of a config as a part of the spec, with transformers' defaults and precedences."""
+"""RoPE of a config as fields of the spec, with transformers' defaults and precedences."""
 
 from __future__ import annotations
 
 import math
 
-from metacount.errors import SpecError
-from metacount.huggingface.config.keys import Keys, is_number
+from metacount.errors import SpecError, shown_name
+from metacount.huggingface.config.keys import Keys, is_number, words
 from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
 
-
 TRAINED = "original_max_position_embeddings"
+# Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
+ROPE_DETAILS = words(
+    "rope_type type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
+    "original_max_position_embeddings max_position_embeddings beta_fast beta_slow mscale "
+    "mscale_all_dim attention_factor short_factor long_factor short_mscale long_mscale truncate "
+    "llama_4_scaling_beta"
+)
+
+
+def rotation(
+    keys: Keys,
+    head_dim: int,
+    *,
+    style: str = "half",
+    theta: str = "rope_theta",
+    partial: str = "partial_rotary_factor",
+    rounds_up: bool = True,
+) -> Json:
+    """Read RoPE of one kind for all layers: its parameters stand in an object or beside it.
+
+    An odd rotated width is rounded up by most modules; others (`rounds_up` False) cannot run it.
+    """
+    found = rope_object(keys)
+    base = _rope_number(keys, found, "rope_theta", theta)
+    fields: Json = {
+        "position": "rope",
+        "rope_style": style,
+        "rope_theta": base,
+        "rope_scaling": scaling_of(keys, found),
+    }
+    if partial in keys.defaults:
+        factor = _rope_number(keys, found, "partial_rotary_factor", partial)
+        fields |= rotary(keys, head_dim, factor, rounds_up)
+    else:
+        keys.fixed("partial_rotary_factor", 1.0)
+        if found.get("partial_rotary_factor", 1.0) not in (1.0, None):
+            keys.unmapped(
+                "partial_rotary_factor",
+                found["partial_rotary_factor"],
+                "this family rotates whole heads",
+            )
+    return fields
+
+
+def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
+    """Compute `rotary_dim` for a share of the head; None when it is all of it."""
+    if factor > 1:
+        raise SpecError("partial_rotary_factor", "must be at most 1", factor, "choose 0 to 1")
+    above, below = factor.as_integer_ratio()
+    # a half or a quarter in whole numbers: a head_dim that is a letter stays one
+    width = head_dim * above // below if below <= 64 else int(head_dim * factor)
+    if width < 2:
+        raise SpecError(
+            "partial_rotary_factor",
+            f"leaves {width} of head_dim = {head_dim}",
+            factor,
+            "choose a larger one",
+        )
+    if width % 2 and width < head_dim and rounds_up:
+        # the angles are still those of the odd width
+        width += 1
+        keys.differs(f"transformers rotates {width} values with the angles of {width - 1}")
+    return {"rotary_dim": None if width == head_dim else width}
+
+
+def rope_by_layer_type(
+    keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
+) -> Json:
+    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
+
+    `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
+    """
+    found, scaling = keys.given("rope_parameters"), keys.given("rope_scaling")
+    found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
+    bases, scalings = {}, {}
+    for kind, old in (("full_attention", old_global), ("sliding_attention", old_local)):
+        inner = found.get(kind)
+        inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
+        inner = {**inner, **scaling} if kind in scaled else inner
+        if inner.get("partial_rotary_factor", 1.0) != 1.0:
+            keys.unmapped(
+                "partial_rotary_factor",
+                inner["partial_rotary_factor"],
+                "this family rotates whole heads",
+            )
+        bases[kind] = _rope_number(keys, inner, "rope_theta", old)
+        scalings[kind] = scaling_of(keys, inner, nested=True)
+    full, local = "full_attention", "sliding_attention"
+    fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
+    if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
+        fields |= {
+            "rope_theta_windowed": bases[local],
+            "rope_scaling_windowed": scalings[local],
+        }
+    return fields
+
+
+def rope_object(keys: Keys) -> Json:
+    """Read what the config says of RoPE; the older key goes before the newer."""
+    scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")
+    name = "rope_scaling" if scaling else "rope_parameters"
+    value = scaling or found
+    return {} if value is None else _checked_object(keys, name, value, flat=True)
+
+
+def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json:
+    if not isinstance(value, dict):
+        raise SpecError(name, "must be an object", value, "remove it")
+    known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
+    for key in value:
+        if key not in known:
+            keys.unmapped(name, {key: value[key]}, f"remove {shown_name(key)}")
+    if not isinstance(value.get("rope_type", ""), str):
+        keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
+    kind = value.get("rope_type") or value.get("type") or "default"
+    if kind not in ROPE_TYPES:
+        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
+    return value
+
+
+def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
+    """Read a number from the object when it stands there,
+    else from the key beside it, else the default.
+    """
+    beside = keys.number(outside)
+    value = found.get(name, beside)
+    if not is_number(value) or not 0 < value < 1e12:
+        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+    return float(value)
 
 
 def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:

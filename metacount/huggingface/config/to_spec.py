@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
-from metacount.huggingface.config.families import FAMILIES, family_of
+from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.huggingface.config.keys import (
     Keys,
     Unmapped,
@@ -14,15 +14,14 @@ from metacount.huggingface.config.keys import (
     UnmappedKey,
     UnmappedType,
 )
-from metacount.huggingface.config.named import type_of_class
-from metacount.huggingface.config.remote import remote_types
-from metacount.huggingface.config.rules import refusals
+from metacount.huggingface.config.record import recorded, refusals
+from metacount.huggingface.config.unread import may_say_nothing, pass_over
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.families.family import Family
+    from metacount.huggingface.config.row import Family
 
 # Of a spec, what belongs to the output head or needs it; a base class has none of it.
 HEAD_FIELDS = (
@@ -61,11 +60,6 @@ class Mapped:
     is_remote: bool = False
 
 
-def mapped_types() -> tuple[str, ...]:
-    """List the model types of transformers that have a mapping."""
-    return tuple(FAMILIES)
-
-
 def spec_from_config(config: Json) -> Mapped:
     """Read the spec of the class that `config` means.
 
@@ -80,29 +74,91 @@ def spec_from_config(config: Json) -> Mapped:
     for key in config:
         if not isinstance(key, str):
             raise SpecError("config", "must have text for keys", key, "give a config.json")
+    from metacount.huggingface.config.remote import REMOTE
+
     name, notes = config.get("model_type"), []
     if name is None and config.get("architectures"):
-        name, said = type_of_class(config["architectures"])
-        config, notes = (
-            {"model_type": name, **config, "architectures": [said]},
-            [f"model_type {name}: that of {said}, which architectures names"],
-        )
+        name, class_name = type_of_class(config["architectures"])
+        config = {"model_type": name, **config, "architectures": [class_name]}
+        notes.append(f"model_type {name}: that of {class_name}, which architectures names")
     if not isinstance(name, str):
         raise SpecError("model_type", "must be text", name, "for example llama")
+    if name not in recorded("")["known"] and name not in REMOTE:
+        name, class_name = _type_of_unknown(name, config)
+        note = f"model_type {config['model_type']} is not known to transformers: counted as {name}"
+        config = {**config, "model_type": name, "architectures": [class_name]}
+        notes.append(f"{note}, whose {class_name} architectures names")
     family = family_of(name)
     if family is not None:
         return _mapped(config, name, family, notes)
-    family = remote_types().get(name)
-    if family is None:
-        remedy = nearest(name, FAMILIES, "transformers' own module may tell")
-        raise UnmappedType("model_type", "has no spec", name, remedy)
+    if name not in REMOTE:
+        raise _no_spec_of_type(name)
     notes.append(
         f"type {name} is read by its keys: its own code is not run, and transformers has none"
     )
     try:
-        return _mapped(config, name, family, notes, is_remote=True)
+        return _mapped(config, name, REMOTE[name], notes, is_remote=True)
     except Unmapped as error:  # nor can transformers tell
         raise SpecError(error.field, error.rule, error.value, error.remedy) from None
+
+
+def _no_spec_of_type(name: str) -> UnmappedType:
+    remedy = nearest(name, mapped_types(), "transformers' own module may tell")
+    return UnmappedType("model_type", "has no spec", name, remedy)
+
+
+def _type_of_unknown(name: str, config: Json) -> tuple[str, str]:
+    """Find the type of the class that a config of a type that nobody knows names."""
+    try:
+        return type_of_class(config.get("architectures"))
+    except SpecError:
+        raise _no_spec_of_type(name) from None
+
+
+def type_of_class(architectures: object) -> tuple[str, str]:
+    """Find the model type whose class `architectures` names, and the class.
+
+    >>> type_of_class(["Qwen2ForCausalLM"]), type_of_class("ChatGLMModel")
+    (('qwen2', 'Qwen2ForCausalLM'), ('chatglm', 'ChatGLMModel'))
+    """
+    from metacount.huggingface.config.remote import REMOTE
+
+    named = architectures[0] if isinstance(architectures, list) and architectures else architectures
+    if not isinstance(named, str):
+        raise SpecError(
+            "architectures",
+            "must be a list of class names",
+            architectures,
+            "give the config's model_type",
+        )
+    types: dict[str, list[str]] = {}
+    for name in mapped_types():
+        family = family_of(name)
+        for known in () if family is None else family.classes:
+            types.setdefault(known, []).append(name)
+    for name, family in REMOTE.items():
+        for known in family.classes:
+            # Phi was ported under its class's name: the port is what the name means today
+            types.setdefault(known, [name])
+    if named not in types:
+        rule = "is missing, and architectures names no class that has a spec"
+        raise SpecError("model_type", rule, named, nearest(named, types, "give it"))
+    return _owner(named, types[named]), named
+
+
+def _owner(named: str, types: list[str]) -> str:
+    """Choose the type of a class: one that several types use belongs to the one
+    that it is called after.
+    """
+    called = [name for name in types if named.lower().startswith(name.replace("_", ""))]
+    if len(called) == 1 or len(types) == 1:
+        return (called or types)[0]
+    raise SpecError(
+        "model_type",
+        f"is missing, and {named} is the class of several types",
+        None,
+        f"give one of {', '.join(types)}",
+    )
 
 
 def _mapped(
@@ -114,11 +170,12 @@ def _mapped(
     if config.get("quantization_config") is not None:
         keys.notes.append("quantization_config is ignored: values are counted unquantised")
     fields = _without_head(family.fields(keys), end)
-    passed = keys.finish(family.ignored, kind=fields["kind"])
+    passed = keys.finish(family.ignored, kind=fields["kind"], may_pass=may_say_nothing)
     try:
         spec = ModelSpec.from_dict(fields)
     except SpecError as error:
         raise in_keys(error, keys) from None
+    passed += pass_over(keys, spec)
     refused = () if is_remote else refusals(config, spec)
     return Mapped(
         spec=spec,

@@ -59,7 +59,8 @@ def model_types(kind: str) -> dict[str, str]:
     return {t: n if isinstance(n, str) else n[0] for t, n in names.items()}
 
 
-def _config_names() -> dict[str, str]:
+def config_names() -> dict[str, str]:
+    """Map every model type that the installed transformers knows to its config class."""
     auto = import_module("transformers.models.auto.configuration_auto")
     return dict(auto.CONFIG_MAPPING_NAMES)
 
@@ -87,7 +88,7 @@ def _named(module: ModuleType, name: str) -> type | None:
 
 def config_class(model_type: object) -> type[PreTrainedConfig]:
     """Find transformers' config class of a model type. `SpecError` for a type it does not know."""
-    names = _config_names()
+    names = config_names()
     if not isinstance(model_type, str) or model_type not in names:
         known = "see `metacount survey` for the types there are"
         hint = nearest(model_type, names, known) if isinstance(model_type, str) else known

@@ -6,14 +6,27 @@ reference module of a config is known to compute something else, though it count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from metacount.huggingface.config.to_spec import Mapped
-from metacount.huggingface.weights.names import Dialect, Place
-from metacount.huggingface.weights.tables import DIALECTS
+from metacount.huggingface.weights.layouts import Place
+from metacount.huggingface.weights.names import (
+    BLOCK,
+    COMPUTED,
+    ELSEWHERE,
+    OF_ENDS,
+    POSITIONS,
+    PREFIXES,
+    VARIANTS,
+    ZEROS,
+    Elsewhere,
+    Table,
+)
 from metacount.modules.model import Model
 from metacount.spec import ModelSpec
 from metacount.spec.mixers import NoRecurrent
@@ -31,6 +44,10 @@ PLACED = {
         "pre_feedforward_layernorm": "post_attention_layernorm",
     },
 }
+
+
+# A block's number between what stands before and after it.
+STACK = re.compile(r"(?:(encoder|decoder)\.)?(?:layers|layer|blocks|block|h)\.([0-9]{1,6})\.(.+)")
 
 
 class WeightsError(ValueError):
@@ -63,48 +80,75 @@ def load_weights(reference: Model, theirs: Mapping[str, Tensor], mapped: Mapped)
             ours[target].copy_(part)
 
 
+@dataclass(frozen=True)
+class _Name:
+    """A name of theirs, split: of a block its stack and number, and the rest; else the rest."""
+
+    whole: str
+    stack: str
+    number: int
+    rest: str
+    leaf: str
+
+
+def _split(name: str, spec: ModelSpec) -> _Name:
+    bare = next((name.removeprefix(p) for p in PREFIXES if name.startswith(p)), name)
+    rest, _, leaf = bare.rpartition(".")
+    if leaf not in ("weight", "bias"):
+        rest, leaf = bare, ""
+    found = None if rest in OF_ENDS else STACK.match(rest)
+    if found is None:
+        return _Name(name, "", 0, rest, leaf)
+    return _Name(name, found[1] or _last_stack(spec), int(found[2]), found[3], leaf)
+
+
+def _last_stack(spec: ModelSpec) -> str:
+    return "encoder" if spec.kind == "encoder" else "decoder"
+
+
 def _matched(
     theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], spec: ModelSpec
 ) -> dict[str, tuple[str, Tensor]]:
     """Match each of our names with theirs and the value."""
-    dialect = _dialect(theirs)
+    names = [_split(name, spec) for name in theirs]
+    if not any(name.rest in OF_ENDS for name in names):
+        known = ", ".join(list(OF_ENDS)[:8])
+        raise WeightsError(f"names of no known family: none like {known} is there")
+    tables = {name.stack: BLOCK for name in names}
+    for stack in tables:
+        rests = {name.rest for name in names if name.stack == stack}
+        for mark in VARIANTS.keys() & rests:
+            tables[stack] = {**tables[stack], **VARIANTS[mark]}
+    moves = [find for mark, find in ELSEWHERE.items() if any(mark == n.rest for n in names)]
     found: dict[str, tuple[str, Tensor]] = {}
-    for name, value in theirs.items():
+    for name in names:
+        value = theirs[name.whole]
         if value.is_meta:
-            raise WeightsError(f"{name} is on meta: it has no values to load")
-        bare = name.removeprefix(dialect.prefix)
-        if _is_no_weight(name, bare, value, dialect):
+            raise WeightsError(f"{name.whole} is on meta: it has no values to load")
+        if _is_no_weight(name, value):
             continue
-        for target, part in _parts(name, bare, value, dialect, spec):
+        for target, part in _parts(name, value, tables[name.stack], moves, spec):
             if target == "lm_head.weight" and spec.tie_embeddings:
                 target = "embed_tokens.weight"
             if target not in ours:
-                raise WeightsError(f"{name} is left over: the reference has no {target}")
+                raise WeightsError(f"{name.whole} is left over: the reference has no {target}")
             if part.shape != ours[target].shape:
-                raise _other_shape(name, value, [ours[target].shape])
-            before, first = found.setdefault(target, (name, part))
+                raise _other_shape(name.whole, value, [ours[target].shape])
+            before, first = found.setdefault(target, (name.whole, part))
             if first is not part and not torch.equal(first, part):
-                raise WeightsError(f"{name} differs from {before}: both are the one {target}")
+                raise WeightsError(f"{name.whole} differs from {before}: both are the one {target}")
     return found
 
 
-def _is_no_weight(name: str, bare: str, value: Tensor, dialect: Dialect) -> bool:
+def _is_no_weight(name: _Name, value: Tensor) -> bool:
     """Tell whether a tensor only numbers positions, or holds the zeros that it must hold."""
-    if bare.rpartition(".")[2] in dialect.fixed:
+    if name.rest.rpartition(".")[2] in COMPUTED and not name.leaf:
         return True
-    if bare in dialect.positions:
-        _check_positions(name, value)
-    elif bare in dialect.zeros and value.count_nonzero():
-        raise WeightsError(f"{name} holds other values than 0: the reference has none")
-    return bare in dialect.positions or bare in dialect.zeros
-
-
-def _dialect(theirs: Mapping[str, Tensor]) -> Dialect:
-    for dialect in DIALECTS.values():
-        if dialect.mark in theirs or dialect.prefix + dialect.mark in theirs:
-            return dialect
-    marks = ", ".join(dialect.prefix + dialect.mark for dialect in DIALECTS.values())
-    raise WeightsError(f"names of no known family: none of {marks} is there")
+    if name.rest in POSITIONS:
+        _check_positions(name.whole, value)
+    elif name.rest in ZEROS and value.count_nonzero():
+        raise WeightsError(f"{name.whole} holds other values than 0: the reference has none")
+    return name.rest in POSITIONS or name.rest in ZEROS
 
 
 def _tensors(reference: Model) -> dict[str, Tensor]:
@@ -118,27 +162,24 @@ def _tensors(reference: Model) -> dict[str, Tensor]:
 
 
 def _parts(
-    name: str, bare: str, value: Tensor, dialect: Dialect, spec: ModelSpec
+    name: _Name, value: Tensor, table: Table, moves: Sequence[Elsewhere], spec: ModelSpec
 ) -> Iterable[tuple[str, Tensor]]:
     """Split one of their tensors into our names and values."""
-    module, _, leaf = bare.rpartition(".")
-    if leaf not in ("weight", "bias"):
-        module, leaf = bare, ""
-    stem, place = _place(module, dialect, spec)
+    stem, place = _place(name, table, moves, spec)
     if isinstance(place, str):
         place = PLACED.get(spec.norm_placement, {}).get(place, place)
     if place == "input_layernorm" and _feeds_forward_alone(stem, spec):
         place = "post_attention_layernorm"
     if place is None:
-        raise WeightsError(f"{name} is left over: no place in a reference is known for it")
+        raise WeightsError(f"{name.whole} is left over: no place in a reference is known for it")
     place = Place((place,)) if isinstance(place, str) else place
     if value.dim() not in (1, 2, 3, 4):
-        raise _other_shape(name, value, [])
+        raise _other_shape(name.whole, value, [])
     parts = place.apart(value, spec)
     if len(parts) != len(place.modules):
-        raise _other_shape(name, value, [])
-    targets = (f"{stem}{target}" + (f".{leaf}" if leaf else "") for target in place.modules)
-    return zip(targets, parts, strict=True)
+        raise _other_shape(name.whole, value, [])
+    leaf = f".{name.leaf}" if name.leaf else ""
+    return zip((f"{stem}{target}{leaf}" for target in place.modules), parts, strict=True)
 
 
 def _feeds_forward_alone(stem: str, spec: ModelSpec) -> bool:
@@ -147,20 +188,20 @@ def _feeds_forward_alone(stem: str, spec: ModelSpec) -> bool:
     return index.isdecimal() and spec.last_stack.mixer_of(int(index)) == "N"
 
 
-def _place(module: str, dialect: Dialect, spec: ModelSpec) -> tuple[str, str | Place | None]:
-    """Find what stands before our names of a module, and the module's entry in the table."""
-    if module in dialect.ends:
-        return "", dialect.ends[module]
-    for before, (stack, block) in dialect.stacks.items():
-        number, _, rest = module.removeprefix(before).partition(".")
-        if module.startswith(before) and number.isdecimal():
-            elsewhere = dialect.outside(int(number), rest, spec)
-            if elsewhere is not None:
-                return elsewhere[0], block.get(elsewhere[1])
-            if rest.startswith("self_attn.") and _is_linear(spec, int(number)):
-                rest = "linear_attn" + rest.removeprefix("self_attn")
-            return f"{stack}.{number}.", block.get(rest)
-    return "", None
+def _place(
+    name: _Name, table: Table, moves: Sequence[Elsewhere], spec: ModelSpec
+) -> tuple[str, str | Place | None]:
+    """Find what stands before our names of a tensor, and its entry in the table."""
+    if not name.stack:
+        end = OF_ENDS.get(name.rest)
+        return "", None if end is None else end.format(_last_stack(spec))
+    for find in moves:
+        if (elsewhere := find(name.number, name.rest, spec)) is not None:
+            return elsewhere[0], table.get(elsewhere[1])
+    rest = name.rest
+    if rest.startswith("self_attn.") and _is_linear(spec, name.number):
+        rest = "linear_attn" + rest.removeprefix("self_attn")
+    return f"{name.stack}.layers.{name.number}.", table.get(rest)
 
 
 def _is_linear(spec: ModelSpec, index: int) -> bool:

@@ -1,121 +1,291 @@
-"""How transformers' weights are named and laid out, beside a reference module's.
+"""What transformers' families call each tensor of a model: one table by role.
 
-A `Dialect` is a plain table from the names of one family of transformers' modules to ours; the
-tables stand in `tables.py`. Tensors that are stored otherwise (fused, transposed,
-alternating) are taken apart by a `Place`. RoPE needs no permutation: the spec's `rope_style` says
-which columns are a pair, there as here.
+A role is a name of the reference module; beside it stand the spellings in use, without `.weight`
+and `.bias`. The few names that mean something else in one family are `VARIANTS`, each told by a
+tensor that no other family has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from metacount.huggingface.weights.layouts import (
+    Place,
+    alternating,
+    codegen_qkv,
+    conv1d,
+    conv1d_qkv,
+    delta_qkv,
+    delta_qkvz,
+    delta_rates,
+    grouped_qkv,
+    halves,
+    joined_qkv,
+    transposed,
+)
 from metacount.spec import ModelSpec
-
-Apart = Callable[[Tensor, ModelSpec], tuple[Tensor, ...]]
-
-
-def as_it_is(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Return one tensor as it is: theirs is stored as ours."""
-    return (tensor,)
-
-
-def transposed(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Transpose [in, out], as GPT-2's Conv1D and gpt-oss's experts have it; a vector stays."""
-    return (tensor.transpose(-2, -1) if tensor.dim() > 1 else tensor,)
-
-
-def conv1d(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Transpose GPT-2's [in, out]; StarCoder, told by its one key/value head,
-    has the names, not the form.
-    """
-    return (tensor,) if spec.n_kv_heads != spec.n_heads else transposed(tensor, spec)
-
-
-def conv1d_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Split GPT-2's [in, q + k + v] into three equal parts,
-    StarCoder's into queries, one key, one value.
-    """
-    if spec.n_kv_heads != spec.n_heads:
-        return joined_qkv(tensor, spec)
-    return transposed(tensor, spec)[0].chunk(3)
-
-
-def grouped_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Split a tensor group by group: its R query heads, then its key, then its value.
-
-    With G = H this is GPT-NeoX's and BLOOM's [H, 3, K], with G = 1 Falcon-7B's q, k, v.
-    """
-    n_groups, width = spec.n_kv_heads or spec.n_heads, spec.head_dim or 0
-    per_group = spec.n_heads // n_groups + 2
-    if tensor.shape[0] != n_groups * per_group * width:
-        return ()
-    parts = tensor.unflatten(0, (n_groups, per_group, width)).split((per_group - 2, 1, 1), dim=1)
-    return tuple(part.flatten(0, 2) for part in parts)
-
-
-def joined_qkv(tensor: Tensor, spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Split a tensor that has all queries, then all keys,
-    then all values (Phi-3, MPT, ModernBERT).
-    """
-    width = spec.head_dim or 0
-    n_rows = [n * width for n in (spec.n_heads, spec.n_kv_heads or 0, spec.n_kv_heads or 0)]
-    return tensor.split(n_rows) if tensor.shape[0] == sum(n_rows) else ()
-
-
-def codegen_qkv(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Split CodeGen's tensor: in each of four parts its queries, then its values, then its keys."""
-    if tensor.shape[0] % 12:
-        return ()
-    q, v, k = tensor.unflatten(0, (4, 3, -1)).unbind(1)
-    return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-
-
-def halves(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Split the rows of one matrix into gate, then up."""
-    return tensor.chunk(2) if tensor.shape[0] % 2 == 0 else ()
-
-
-def alternating(tensor: Tensor, _spec: ModelSpec) -> tuple[Tensor, ...]:
-    """Separate gpt-oss's gate and up, which alternate in the last axis:
-    ours has all of the gate first.
-    """
-    fused = torch.cat((tensor[..., 0::2], tensor[..., 1::2]), dim=-1)
-    return (fused.transpose(-2, -1) if tensor.dim() == 3 else fused,)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor of theirs goes: one module of ours or more, and how it is taken apart."""
-
-    modules: tuple[str, ...]
-    apart: Apart = as_it_is
-
+from metacount.spec.stack import MAX_INPUTS, SHARING
 
 Table = Mapping[str, str | Place]
 
+# What stands before the names of a body where there is a head.
+PREFIXES = ("model.", "transformer.", "backbone.", "gpt_neox.", "biogpt.", "bert.", "roberta.",
+            "electra.")  # fmt: skip
 
-@dataclass(frozen=True, kw_only=True)
-class Dialect:
-    """The names of a family: of modules, without `.weight` and `.bias`.
+QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+SHARED_GATE_UP = ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj")
+FFN, EXPERTS = ("gate", "up", "down"), ("gate_up_proj", "down_proj")
+LINEAR = "linear_attn"  # what a block calls its mixer
 
-    `mark` is a tensor that tells the dialect; `prefix` stands before the body's names when there
-    is a head. `stacks`: what stands before a block's number -> our stack, and its blocks' names.
+# Parts of one module, the same on both sides: the role of the module and its spellings, its parts.
+MODULES: tuple[tuple[str, str, str], ...] = (
+    ("self_attn", "self_attn attn.attention attn temporal_block mixer shared_transformer.self_attn",
+     "q_proj k_proj v_proj o_proj"),
+    ("self_attn", "layer.0.SelfAttention", "q k v o"),
+    ("self_attn", "self_attn", "q_norm k_norm q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa "
+     "kv_a_layernorm kv_b_proj"),
+    ("self_attn.indexer", "self_attn.indexer", "wq_b wk k_norm weights_proj q_proj k_proj q_norm"),
+    ("cross_attn", "layer.1.EncDecAttention", "q k v o"),
+    ("cross_attn", "encoder_attn", "q_proj k_proj v_proj"),
+    ("mlp", "mlp mlps feed_forward mlp_block mixer", "gate_proj up_proj down_proj"),
+    ("mlp.experts", "mlp.experts feed_forward.experts block_sparse_moe.experts mixer.experts",
+     "gate_up_proj up_proj down_proj"),
+    ("mlp.shared_experts", "mlp.shared_experts mlp.shared_expert feed_forward.shared_expert "
+     "mixer.shared_experts", "gate_proj up_proj down_proj"),
+    ("mamba", "mamba mixer mamba_decoder.mamba", "in_proj conv1d out_proj A_log D x_proj dt_proj "
+     "dt_layernorm b_layernorm c_layernorm dt_bias norm"),
+    (LINEAR, LINEAR, "q_proj k_proj v_proj qkv_proj a_proj b_proj g_proj g_a_proj g_b_proj "
+     "output_gate conv1d A_log dt_bias o_norm o_proj forget_gate.f_a_proj forget_gate.f_b_proj "
+     "forget_gate.dt_bias forget_gate.A_log"),
+    ("mlstm_layer", "mlstm_layer", "q k v ogate_preact igate_preact fgate_preact multihead_norm "
+     "out_proj"),
+    ("conv", "conv", "in_proj conv out_proj"),
+    ("temporal_block", "temporal_block", "linear_y linear_x linear_out conv_1d"),
+    ("temporal_block.rg_lru", "temporal_block.rg_lru", "recurrent_param input_gate_weight "
+     "input_gate_bias recurrent_gate_weight recurrent_gate_bias"),
+    ("altup", "altup", "correct_output_scale correction_coefs prediction_coefs modality_router "
+     "router_norm"),
+    ("laurel", "laurel", "linear_left linear_right post_laurel_norm"),
+)  # fmt: skip
+
+# Role of one tensor of a block -> its spellings.
+ROLES = {
+    "input_layernorm": "input_layernorm ln_1 ln_attn norm_1 norm operator_norm temporal_pre_norm "
+    "attn_norm self_attn_layer_norm norm_mlstm attention.output.LayerNorm layer.0.layer_norm "
+    "mamba_decoder.input_layernorm shared_transformer.input_layernorm",
+    "post_attention_layernorm": "post_attention_layernorm ln_2 ln_mlp norm_2 ffn_norm norm_ffn "
+    "channel_pre_norm mlp_norm final_layer_norm output.LayerNorm pre_ff_layernorm "
+    "layer.1.layer_norm layer.2.layer_norm",
+    "pre_feedforward_layernorm": "pre_feedforward_layernorm",
+    "post_feedforward_layernorm": "post_feedforward_layernorm",
+    "pre_ff_layernorm": "shared_transformer.pre_ff_layernorm",
+    "cross_attention_layernorm": "encoder_attn_layer_norm",
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.o_proj": "self_attn.dense self_attn.out_proj attn.attention.out_proj attn.out_proj "
+    "attn.Wo attention.dense self_attention.dense attention.output.dense",
+    "self_attn.q_norm": "self_attn.q_layernorm",
+    "self_attn.k_norm": "self_attn.k_layernorm",
+    "self_attn.core.sinks": "self_attn.sinks",
+    "cross_attn.o_proj": "encoder_attn.out_proj",
+    "mlp.gate_proj": "feed_forward.w1 ffn.proj_up_gate layer.1.DenseReluDense.wi_0 "
+    "layer.2.DenseReluDense.wi_0",
+    "mlp.up_proj": "mlp.c_fc mlp.fc1 mlp.fc_in mlp.dense_h_to_4h feed_forward.w3 ffn.up_proj "
+    "ffn.proj_up fc1 intermediate.dense layer.1.DenseReluDense.wi layer.1.DenseReluDense.wi_1 "
+    "layer.2.DenseReluDense.wi layer.2.DenseReluDense.wi_1",
+    "mlp.down_proj": "mlp.c_proj mlp.fc2 mlp.fc_out mlp.dense_4h_to_h mlp.Wo feed_forward.w2 "
+    "ffn.down_proj ffn.proj_down fc2 output.dense shared_mlp.output_linear "
+    "shared_transformer.feed_forward.down_proj layer.1.DenseReluDense.wo layer.2.DenseReluDense.wo",
+    "mlp.gate.proj": "mlp.gate mlp.router feed_forward.router feed_forward.gate "
+    "block_sparse_moe.router mixer.gate",
+    "mlp.gate.e_score_correction_bias": "mlp.gate.e_score_correction_bias "
+    "mlp.e_score_correction_bias feed_forward.expert_bias mixer.gate.e_score_correction_bias",
+    "mlp.shared_expert_gate": "mlp.shared_expert_gate",
+    "moe.gate.proj": "mlp.router.classifier",
+    "moe.gate.e_score_correction_bias": "mlp.router.e_score_correction_bias",
+    f"{LINEAR}.g_proj": f"{LINEAR}.in_proj_z",
+    f"{LINEAR}.a_proj": f"{LINEAR}.in_proj_a",
+    f"{LINEAR}.b_proj": f"{LINEAR}.in_proj_b",
+    f"{LINEAR}.o_norm": f"{LINEAR}.norm",
+    f"{LINEAR}.o_proj": f"{LINEAR}.out_proj",
+    "per_layer_input.gate": "per_layer_input_gate",
+    "per_layer_input.projection": "per_layer_projection",
+    "per_layer_input.norm": "post_per_layer_input_norm",
+    "shared_use.linear": "linear",
+}
+
+# Tensors of a block that are several of ours, or stored otherwise.
+FUSED: Table = {
+    "self_attn.qkv_proj": Place(QKV, joined_qkv),
+    "attn.Wqkv": Place(QKV, joined_qkv),
+    "attn.c_attn": Place(QKV, conv1d_qkv),
+    "attn.c_proj": Place(("self_attn.o_proj",), conv1d),
+    "attn.qkv_proj": Place(QKV, codegen_qkv),
+    **dict.fromkeys(
+        [f"{stem}.query_key_value" for stem in ("self_attn", "self_attention", "attention")],
+        Place(QKV, grouped_qkv),
+    ),
+    **dict.fromkeys(
+        ["mlp.gate_up_proj", "mlp.Wi", "shared_mlp.input_linear",
+         "shared_transformer.feed_forward.gate_up_proj"],
+        Place(GATE_UP, halves),
+    ),
+    "mlp.shared_experts.gate_up_proj": Place(SHARED_GATE_UP, halves),
+    f"{LINEAR}.in_proj_qkv": Place(tuple(f"{LINEAR}.{p}_proj" for p in "qkv"), delta_qkv),
+    f"{LINEAR}.in_proj_qkvz": Place(tuple(f"{LINEAR}.{p}_proj" for p in "qkvg"), delta_qkvz),
+    f"{LINEAR}.in_proj_ba": Place(tuple(f"{LINEAR}.{p}_proj" for p in "ba"), delta_rates),
+}  # fmt: skip
+
+# A tensor that tells a family by itself -> what else its blocks call otherwise.
+VARIANTS: Mapping[str, Table] = {
+    "post_self_attn_layernorm": {  # GLM-4
+        "post_self_attn_layernorm": "post_attention_layernorm",
+        "post_attention_layernorm": "pre_feedforward_layernorm",
+        "post_mlp_layernorm": "post_feedforward_layernorm",
+    },
+    "post_norm1": {  # HyperCLOVA X
+        "post_norm1": "post_attention_layernorm",
+        "post_attention_layernorm": "pre_feedforward_layernorm",
+        "post_norm2": "post_feedforward_layernorm",
+    },
+    "layer.1.EncDecAttention.q": {"layer.1.layer_norm": "cross_attention_layernorm"},  # T5
+    "attn.c_attn": {  # GPT-2
+        "mlp.c_fc": Place(("mlp.up_proj",), conv1d),
+        "mlp.c_proj": Place(("mlp.down_proj",), conv1d),
+    },
+    "mlp.experts.gate_up_proj_bias": {  # gpt-oss
+        "mlp.experts.gate_up_proj": Place(("mlp.experts.gate_up_proj",), alternating),
+        "mlp.experts.gate_up_proj_bias": Place(("mlp.experts.gate_up_proj_bias",), alternating),
+        "mlp.experts.down_proj": Place(("mlp.experts.down_proj",), transposed),
+        "mlp.experts.down_proj_bias": "mlp.experts.down_proj_bias",
+    },
+    "feed_forward.shared_expert.up_proj": {  # Llama 4
+        f"feed_forward.experts.{p}": Place((f"mlp.experts.{p}",), transposed) for p in EXPERTS
+    },
+    "block_sparse_moe.router": {  # Granite's shared expert, alone a feed-forward
+        "shared_mlp.input_linear": Place(SHARED_GATE_UP, halves),
+        "shared_mlp.output_linear": "mlp.shared_experts.down_proj",
+    },
+    "mlp.router.classifier": {f"mlp.experts.{p}": f"moe.experts.{p}" for p in EXPERTS},  # LongCat
+}
+
+# Of both ends of a model; {} is its only or last stack.
+ENDS = {
+    "embed_tokens": "embed_tokens wte embeddings embed_in word_embeddings shared "
+    "encoder.embed_tokens decoder.embed_tokens embeddings.word_embeddings "
+    "embeddings.tok_embeddings",
+    "embed_types": "embeddings.token_type_embeddings",
+    "{}.embed_positions": "wpe embed_positions embeddings.position_embeddings",
+    "{}.embed_norm": "word_embeddings_layernorm embeddings.LayerNorm embeddings.norm",
+    "{}.embed_proj": "embeddings_project",
+    "{}.norm": "norm final_layernorm ln_f norm_f final_norm embedding_norm layer_norm "
+    "final_layer_norm out_norm",
+    "lm_head": "lm_head output_projection cls.predictions.decoder cls.predictions lm_head.decoder "
+    "generator_lm_head decoder",
+    "head_transform.dense": "cls.predictions.transform.dense lm_head.dense head.dense "
+    "generator_predictions.dense",
+    "head_transform.norm": "cls.predictions.transform.LayerNorm lm_head.layer_norm head.norm "
+    "generator_predictions.LayerNorm",
+    "pooler.dense": "pooler.dense",
+    **{
+        f"{stack}.{ours}": " ".join(f"{stack}.{name}" for name in theirs.split())
+        for stack in ("encoder", "decoder")
+        for ours, theirs in {
+            "embed_positions": "embed_positions",
+            "embed_norm": "layernorm_embedding",
+            "norm": "layer_norm final_layer_norm",
+            "relative_bias.relative_attention_bias":
+                "block.0.layer.0.SelfAttention.relative_attention_bias",
+        }.items()
+    },
+    **{
+        f"decoder.copies.{name}.{number}": f"altup_{name}.{number}"  # each copy but the first
+        for name in ("projections", "unembed_projections")
+        for number in range(MAX_INPUTS)
+    },
+    "decoder.per_layer_inputs.embed_tokens": "embed_tokens_per_layer",
+    "decoder.per_layer_inputs.model_projection": "per_layer_model_projection",
+    "decoder.per_layer_inputs.projection_norm": "per_layer_projection_norm",
+}  # fmt: skip
+
+POSITIONS = ("embeddings.position_ids",)  # buffers that hold 0, 1, 2, ...
+ZEROS = ("final_logits_bias",)  # buffers that hold zeros, which the reference lacks
+# Last names of buffers that follow from the sizes: lightning attention's.
+COMPUTED = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
+
+
+def _spelled(roles: Mapping[str, str]) -> dict[str, str | Place]:
+    return {name: ours for ours, names in roles.items() for name in names.split()}
+
+
+def _of_modules() -> dict[str, str | Place]:
+    found: dict[str, str | Place] = {}
+    for ours, modules, parts in MODULES:
+        for part in parts.split():
+            bare = part in tuple("qkvo") and ours.endswith("attn")  # T5's
+            for theirs in modules.split():
+                found[f"{theirs}.{part}"] = f"{ours}.{part}{'_proj' if bare else ''}"
+    return found
+
+
+# ---- tensors that stand in another block than their name says ----
+
+SHARED = "shared_transformer."
+# Zamba2's lists of adapters, an item a use -> ours, in the layer of that use.
+ADAPTERS = {
+    "feed_forward.gate_up_proj_adapter_list": "gate_up",
+    **{f"self_attn.linear_{name}_adapter_list": name for name in "qkv"},
+}
+HALVES = {"0": "down_proj", "1": "up_proj"}
+
+
+def in_shared_block(index: int, rest: str, spec: ModelSpec) -> tuple[str, str] | None:
+    """Find where a shared tensor of Zamba2 stands:
+    in its stored block, or, an adapter, in the layer of its use.
+
+    Every layer that uses a block has all of its adapters under its name, numbered by use.
     """
+    if not rest.startswith(SHARED):
+        return None
+    stack = spec.last_stack
+    name, _, last = rest.rpartition(".")
+    adapters, _, number = name.rpartition(".")
+    if adapters.removeprefix(SHARED) not in ADAPTERS:
+        return f"decoder.shared_blocks.{stack.shared_of(index)}.", rest
+    using = [i for i in range(stack.n_layers) if stack.mixer_of(i) == SHARING]
+    if not number.isdecimal() or int(number) >= len(using):
+        return "", ""  # no use has this number
+    return f"decoder.layers.{using[int(number)]}.", f"{adapters}.{last}"
 
-    mark: str
-    prefix: str
-    ends: Table
-    stacks: Mapping[str, tuple[str, Table]]
-    positions: frozenset[str] = frozenset()  # buffers that hold 0, 1, 2, ...
-    zeros: frozenset[str] = frozenset()  # buffers that hold zeros, which the reference lacks
-    fixed: frozenset[str] = frozenset()  # last names of buffers that follow from the sizes
-    # what stands in front of the name of a block's tensor that is stored outside of its block,
-    # and the rest of its name; None where it is the block's own
-    outside: Callable[[int, str, ModelSpec], tuple[str, str] | None] = lambda index, rest, spec: (
-        None
-    )
+
+def in_two_layers(index: int, rest: str, _spec: ModelSpec) -> tuple[str, str] | None:
+    """Find where a tensor of LongCat's layer `index` stands:
+    `self_attn.1.` in the second of two, `mlp.` in the first.
+    """
+    module, number, below = (*rest.split(".", 2), "", "")[:3]
+    if number in ("0", "1"):
+        return f"decoder.layers.{2 * index + int(number)}.", f"{module}.{below}".rstrip(".")
+    return f"decoder.layers.{2 * index}.", rest
+
+
+# What tells a family -> what stands before our name of a tensor, and the rest of its name; None
+# where it is the block's own.
+Elsewhere = Callable[[int, str, ModelSpec], tuple[str, str] | None]
+ELSEWHERE: Mapping[str, Elsewhere] = {
+    "mlp.router.classifier": in_two_layers,
+    f"{SHARED}input_layernorm": in_shared_block,
+}
+
+BLOCK: Table = {
+    **_of_modules(),
+    **_spelled(ROLES),
+    **FUSED,
+    **{
+        f"{SHARED}{theirs}.{half}": f"shared_use.adapters.{ours}.{HALVES[half]}"
+        for theirs, ours in ADAPTERS.items()
+        for half in HALVES
+    },
+}
+OF_ENDS = {name: ours for ours, names in ENDS.items() for name in names.split()}

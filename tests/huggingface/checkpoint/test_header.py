@@ -25,6 +25,7 @@ from metacount.huggingface.checkpoint.header import (
     DTYPE_BITS,
     StoredTensor,
     parse_header,
+    parse_index,
     read_local_header,
 )
 
@@ -105,9 +106,9 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 REFUSED = [
     ("[]", b"xxx", "a JSON object"),
-    ("{ ", b"", "must stand at byte 2"),
-    ("{}x", b"", "something follows the end"),
-    ("{}\0\0", b"", "something follows the end"),
+    ("{ ", b"", "Expecting property name"),
+    ("{}x", b"", "Extra data: line 1 column 3"),
+    ("{}\0\0", b"", "Extra data: line 1 column 3"),
     (b'{"\xff":1}', b"", "no text in UTF-8"),
     (b'{"a\\ud800":1}', b"", "printable characters"),
     (b'{"a\\nb":1}', b"", "printable characters"),
@@ -134,15 +135,19 @@ REFUSED = [
     ({"a": U8, "b": {**U8, "data_offsets": [1, 4]}}, b"xxxx", "overlaps the tensor before it"),
     ({"a": U8}, b"xx", "take 3 bytes, the file holds 2; fetch it again"),
     ({"a": U8}, b"xxxx", "take 3 bytes, the file holds 4; write it again"),
-    (b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2), b"xxx", "tensor a: is given twice"),
+    (
+        b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2),
+        b"xxx",
+        "safetensors writes: a is given twice",
+    ),
     (b'{"a":{"dtype":"U8","dtype":"U8"}}', b"", "dtype is given twice"),
-    ({"__metadata__": {"a": 1}}, b"", "__metadata__ at byte 17 must hold texts alone"),
+    ({"__metadata__": {"a": 1}}, b"", "__metadata__ must hold texts alone"),
     (b'{"__metadata__":{},"__metadata__":{}}', b"", "__metadata__ is given twice"),
     (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
     (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply"),
     (b'{"a":{"dtype":"U8","shape":[' + b"1" * 5000 + b"]}}", b"", "a number of 5000 digits"),
     (b'{"a":NaN}', b"", "NaN is not a number"),
-    (b'{"a":"' + b"x" * 70_000 + b'"}', b"", "is longer than 65536 bytes"),
+    (b'{"a":"' + b"x" * 70_000 + b'"}', b"", "must have dtype, shape and data_offsets"),
 ]
 
 
@@ -215,6 +220,12 @@ HOSTILE = {  # a start, and what is repeated after it
     "brackets": (b'{"a":', b"[", 3 * 10**7),
     "quotes": (b'{"a":{', b'"",', 10**7),
 }
+HOSTILE_INDEX = {
+    "files": (b'{"weight_map":{', b'"a":"b",', 8 * 10**6),
+    "lists": (b'{"weight_map":', b"[", 6 * 10**7),
+    "numbers": (b'{"weight_map":[', b"0,", 3 * 10**7),
+    "objects": (b'{"metadata":[', b"{},", 2 * 10**7),
+}
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -226,6 +237,19 @@ def test_nothing_takes_much_memory(kind: str) -> None:
         with pytest.raises(InputError):
             parse_header(text, "here", file="here", data_size=0)
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", HOSTILE_INDEX)
+def test_no_index_takes_much_memory(kind: str) -> None:
+    start, piece, n = HOSTILE_INDEX[kind]
+    text = start + piece * n
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError):
+            parse_index(text, "here")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
 

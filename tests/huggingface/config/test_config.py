@@ -11,8 +11,9 @@ from helpers import one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metacount.huggingface.config.experts import moe_layout
 from metacount.huggingface.config.keys import words
-from metacount.huggingface.config.parts import moe_layout, shortest_period
+from metacount.huggingface.config.parts import shortest_period
 from metacount.huggingface.config.to_spec import (
     Mapped,
     UnmappedClass,

@@ -9,7 +9,7 @@ import pytest
 from metacount import catalog
 from metacount.formulas import model as formulas
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.textbook.proof_record import structure
+from metacount.textbook.proven import structure
 from metacount.verify.recording import of_type
 
 LLAMA = {

@@ -12,7 +12,8 @@ import pytest
 from metacount import catalog
 from metacount.errors import InputError, SpecError
 from metacount.formulas import model as formulas
-from metacount.huggingface.config.remote import remote_types
+from metacount.formulas import mtp
+from metacount.huggingface.config.remote import REMOTE
 from metacount.huggingface.config.to_spec import UnmappedType, mapped_types, spec_from_config
 from metacount.resolve import find_model
 
@@ -272,6 +273,90 @@ PHI_2 = {
     "vocab_size": 51200,
 }
 
+EXAONE_8B = {
+    "activation_function": "silu",
+    "architectures": ["ExaoneForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_exaone.ExaoneConfig"},
+    "bos_token_id": 1,
+    "embed_dropout": 0.0,
+    "eos_token_id": 361,
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "layer_norm_epsilon": 1e-5,
+    "max_position_embeddings": 4096,
+    "model_type": "exaone",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_layers": 32,
+    "rope_scaling": None,
+    "rope_theta": 500000,
+    "tie_word_embeddings": False,
+    "vocab_size": 102400,
+}
+MIMO_7B = {
+    "architectures": ["MiMoForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"},
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "model_type": "mimo",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "num_nextn_predict_layers": 1,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": None,
+    "rope_theta": 640000,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151680,
+}
+LING_LITE = {
+    "architectures": ["BailingMoeForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_bailing_moe.BailingMoeConfig"},
+    "embedding_dropout": 0.0,
+    "first_k_dense_replace": 0,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.006,
+    "intermediate_size": 5632,
+    "max_position_embeddings": 16384,
+    "max_window_layers": 28,
+    "model_type": "bailing_moe",
+    "moe_intermediate_size": 1408,
+    "norm_head": False,
+    "norm_softmax": False,
+    "norm_topk_prob": True,
+    "num_attention_heads": 16,
+    "num_experts": 64,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "num_shared_experts": 2,
+    "output_dropout": 0.0,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 600000,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_sliding_window": False,
+    "vocab_size": 126464,
+}
+
 # The same model under the names of a type that transformers has.
 AS_PHI = {
     "model_type": "phi",
@@ -339,6 +424,23 @@ def test_a_published_config_is_the_catalogs_model(config: dict[str, Any], name: 
         (PHI_2, 2_779_683_840),
         (MINICPM_2B, 2_724_880_896),
         (GLM4_9B, 9_399_951_360),
+        (EXAONE_8B, 7_818_448_896),
+        # without its prediction module: 2 tables, 36 layers of attention (with three biases),
+        # feed-forward and two norms, and the last norm
+        (
+            MIMO_7B,
+            2 * 151680 * 4096
+            + 36 * (2 * 4096**2 + 2 * 4096 * 1024 + 6144 + 3 * 4096 * 11008 + 8192)
+            + 4096,
+        ),
+        # 2 tables, 28 layers of 16 query and 4 other heads of 128, a router of 64, 64 experts and 2
+        # shared ones, and norms
+        (
+            LING_LITE,
+            2 * 126464 * 2048
+            + 28 * (2 * 2048**2 + 2 * 2048 * 512 + 64 * 2048 + 66 * 3 * 2048 * 1408 + 4096)
+            + 2048,
+        ),
     ],
 )
 def test_a_published_config_has_the_published_parameters(
@@ -352,6 +454,14 @@ def test_a_published_config_has_the_published_parameters(
 )
 def test_a_remote_type_is_what_its_port_is(config: dict[str, Any], ported: dict[str, Any]) -> None:
     assert spec_from_config(config).spec == spec_from_config(ported).spec
+
+
+def test_the_prediction_module_of_mimo_is_counted_apart() -> None:
+    """A layer, a matrix that joins two hidden states, and three norms: with it 7,833,409,536."""
+    spec = spec_from_config(MIMO_7B).spec
+    layer = 2 * 4096**2 + 2 * 4096 * 1024 + 6144 + 3 * 4096 * 11008 + 8192
+    assert mtp.params(spec) == layer + 2 * 4096**2 + 3 * 4096
+    assert formulas.params(spec) + mtp.params(spec) == 7_833_409_536
 
 
 def test_multipliers_of_minicpm() -> None:
@@ -378,11 +488,14 @@ EVERY = {
     "minicpm": MINICPM_2B,
     "xverse": XVERSE_13B,
     "phi-msft": PHI_2,
+    "exaone": EXAONE_8B,
+    "mimo": MIMO_7B,
+    "bailing_moe": LING_LITE,
 }
 
 
 def test_every_remote_type_is_tried_here_and_is_none_of_transformers() -> None:
-    assert set(EVERY) == set(remote_types())
+    assert set(EVERY) == set(REMOTE)
     assert set(EVERY) & set(mapped_types()) == set()
 
 

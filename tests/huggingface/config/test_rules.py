@@ -21,26 +21,26 @@ from metacount.errors import SpecError
 from metacount.formulas.model import params
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
-from metacount.huggingface.config.rules import FILE, refusals
+from metacount.huggingface.config.record import FILE, recorded, refusals
 from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
 from metacount.huggingface.module.classes import config_class, version
 from metacount.huggingface.module.model import build_transformers
 from metacount.resolve import find_model
 
 BENCHMARKS = ROOT / "benchmarks"
-RECORD = json.loads(Path(FILE).read_text("utf-8"))
+VERSION = recorded("")["transformers"]
 
 
 @one_day_in(12)
 def test_the_record_is_what_the_installed_transformers_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if RECORD["transformers"] != version():
-        pytest.skip(f"recorded for transformers {RECORD['transformers']}, here is {version()}")
+    if version() != VERSION:
+        pytest.skip(f"recorded for transformers {VERSION}, here is {version()}")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    rules = importlib.import_module("config_rules").rules()
+    script = importlib.import_module("config_rules")
     sys.modules.pop("config_rules")
-    assert rules == RECORD
+    assert script.text_of(script.records()) == Path(FILE).read_text("utf-8")
 
 
 def constructs(config: dict[str, Any]) -> bool:
@@ -67,8 +67,8 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
     small = {"model_type": model_type, **SMALL[model_type]}
     small.pop("architectures", None)
     mapped = spec_from_config({**small, **SMALL[model_type]})
-    rules = RECORD["types"][model_type]
-    unread = set(rules["keys"]) & (HARMLESS | set(family.ignored)) - set(family.defaults)
+    rules = recorded(model_type)
+    unread = set(rules["kinds"]) & (HARMLESS | set(family.ignored)) - set(family.defaults)
     free = sorted(unread - set(rules["shares"]) - {"cache_implementation"})
 
     @settings(max_examples=30)
@@ -111,7 +111,7 @@ def test_what_transformers_refuses_is_counted_but_not_called_proven(
         file.write_text(json.dumps(config))
         assert main(["count", str(file), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        sentence = f"transformers {RECORD['transformers']} refuses this config: {said}"
+        sentence = f"transformers {VERSION} refuses this config: {said}"
         assert (sentence in found["notes"]) is refused
         assert (found["proof"] is None) is refused
         assert main(["count", str(file)]) == 0
@@ -150,7 +150,7 @@ def test_no_remedy_proposes_the_word_that_stands_there(model_type: str) -> None:
         *family.defaults,
         *family.aliases,
         *family.ignored,
-        *RECORD["types"][model_type]["keys"],
+        *recorded(model_type)["kinds"],
     }
     for name, end in family.classes.items():
         for key in [*known, *(f"{key}x" for key in known)] if end is not None else []:

@@ -364,8 +364,8 @@ def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scaling that is left out, an eps, gradients, a cache: each planted, each found."""
     assert base("llama").distance < BOUND
     with monkeypatch.context() as patch:
-        patch.setattr("metacount.huggingface.config.parts.scaling_of", lambda *_: None)
+        patch.setattr("metacount.huggingface.config.rope.scaling_of", lambda *_: None)
         assert compare(scaled("llama", "linear"), bound=BOUND).kind == "different"
     with monkeypatch.context() as patch:
-        patch.setattr("metacount.huggingface.config.families.latent.LATENT_EPS", 1e-5)
+        patch.setattr("metacount.huggingface.config.parts.LATENT_EPS", 1e-5)
         assert compare(odd("minicpm3"), bound=BOUND).kind == "different"

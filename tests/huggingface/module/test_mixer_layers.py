@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from metacount.formulas.mixers import mixer_counts, run_mixer
-from metacount.formulas.tape import Run, Tape
-from metacount.formulas.terms import TOKENS, flops_of, params_of
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
 from metacount.measure.counter import FlopCounter
 from metacount.modules.recurrent import make_recurrent
 from metacount.spec.mixers import GatedDelta, KimiDelta, Lightning, Mamba, Mamba2

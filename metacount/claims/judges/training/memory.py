@@ -13,13 +13,16 @@ from metacount.claims.judges.training.flops import LENGTH
 from metacount.claims.parts import percent, spec_of
 from metacount.claims.text import Words, listed, say
 from metacount.errors import SpecError
-from metacount.formulas.covered import check_alike, check_saved
-from metacount.formulas.part import WHOLE, Part
-from metacount.formulas.step import saved_in_blocks
+from metacount.formulas.step import check_alike, check_saved, saved_in_blocks
 from metacount.formulas.tape import FULL, NONE, Pass
+from metacount.formulas.trained import WHOLE, Part
 from metacount.spec import Workload, legend
-from metacount.textbook.training import TrainingCount, training_count
-from metacount.textbook.training.memory import activation_amounts, inputs_of_blocks
+from metacount.textbook.training import (
+    TrainingCount,
+    activation_amounts,
+    inputs_of_blocks,
+    training_count,
+)
 from metacount.units import exact
 
 if TYPE_CHECKING:

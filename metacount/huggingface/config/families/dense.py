@@ -1,218 +1,591 @@
-"""Dense decoders of LLaMA's kind: another activation, biases, norms after the branches, sinks."""
+"""Dense decoders: LLaMA's block and what others changed in it."""
 
 from __future__ import annotations
 
-from metacount.huggingface.config.families.family import decoder
-from metacount.huggingface.config.families.llama import (
-    BIASES,
-    FULL_OR_SLIDING,
-    LLAMA,
-    block,
-    checked_windows,
-    llama,
-)
-from metacount.huggingface.config.keys import Keys
+from metacount.errors import SpecError
+from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import (
+    BIAS,
+    BLOCK,
+    D_FF,
+    FFN_BIAS,
+    FULL_OR_SLIDING,
+    GATED,
+    HEAD_NORM,
+    POST_NORM,
+    ROPE,
+    UNGATED,
+    V_HEAD,
+    activation,
+    all_windows,
+    always,
+    bias,
     biases,
+    checked_windows,
+    differs,
+    fixed,
+    flag,
+    latent,
+    layer_norm,
     layer_types,
+    letters_where,
+    nope_every,
+    only,
+    optional_number,
+    rms_norm,
     rope,
-    rope_by_layer_type,
+    rope_by_kind,
+    rope_unless_given,
+    scales,
+    shortest_period,
+    size,
     sizes,
+    windows,
+    windows_from,
+    windows_where,
 )
+from metacount.huggingface.config.rope import rope_object, rotation
+from metacount.huggingface.config.row import row
+from metacount.spec.position import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
+    from metacount.huggingface.config.row import Part
 
-CWM_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 1000000.0,
-    "factor": 16.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
-}
+OLMO_EPS = 1e-5  # fixed in OLMo's LayerNorm
 OLMO3_THETA = 500000.0
+SPARSE, SPARSITY = 10, 0.95  # leading layers of Gemma 3n that are sparse, and how, by default
 
 
-def arcee(keys: Keys) -> Json:
-    """Read a config of Arcee AFM: LLaMA with two matrices and a squared ReLU."""
-    return {**llama(keys), **keys.activation("hidden_act", gated=False)}
+def query_growth(keys: Keys, _: Json) -> Json:
+    """Read the growth of queries with the logarithm of far positions (Ministral 3)."""
+    found = rope_object(keys)
+    beta, step = found.get("llama_4_scaling_beta"), found.get("original_max_position_embeddings")
+    if not beta or not step:
+        return {}
+    try:
+        growth = record_from("query_growth", QueryGrowth, {"weight": beta, "step": step})
+    except SpecError as error:
+        keys.differs(f"the growth of queries is not in the spec, for {error}")
+        return {}
+    return {"query_growth": growth}
 
 
-def ernie4_5(keys: Keys) -> Json:
-    """Read a config of ERNIE 4.5: LLaMA with interleaved RoPE and one switch for all biases."""
-    fields = block(keys)
-    bias = keys.flag("use_bias")
-    return {
-        **fields,
-        **biases(bias, bias),
-        "ffn_bias": bias,
-        **rope(keys, fields["head_dim"], style="interleaved"),
-    }
+def one_bias(keys: Keys, fields: Json) -> Json:
+    """Check that the feed-forward has biases where attention has them (InternLM3)."""
+    keys.only("mlp_bias", fields["q_bias"], why="qkv_bias and bias must be equal")
+    return {}
 
 
-def iquestcoder(keys: Keys) -> Json:
-    """Read a config of IQuest-Coder in LLaMA's class;
-    two keys that its config refuses must be off.
-    """
-    keys.fixed("clip_qkv", None)
-    keys.fixed("use_sliding_window", False)
-    return llama(keys)
+def rotating_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> list[bool]:
+    """Read `no_rope_layers`, one number a layer, where 1 means that the layer does rotate."""
+    given = keys.given("no_rope_layers")
+    every = keys.layers("no_rope_layer_interval")
+    if given is None or (given == [] and empty_is_default):
+        return [(i + 1) % every != 0 for i in range(n_layers)]
+    if not isinstance(given, list) or len(given) != n_layers:
+        raise SpecError(
+            "no_rope_layers", f"must be a list of {n_layers} numbers", given, "remove it"
+        )
+    for item in given:
+        if item not in (0, 1):
+            raise SpecError("no_rope_layers", "must hold 0 and 1 only", item, "remove it")
+    return [bool(item) for item in given]
 
 
-def jais2(keys: Keys) -> Json:
-    """Read a config of Jais 2: LayerNorm with biases, two matrices and a squared ReLU."""
-    fields = sizes(keys)
-    bias = keys.flag("attention_bias")
-    return {
-        **fields,
-        "d_ff": keys.size("intermediate_size"),
-        **keys.activation("hidden_act", gated=False),
-        **biases(bias, bias),
-        "ffn_bias": keys.flag("mlp_bias"),
-        "norm": "layernorm",
-        "norm_bias": True,
-        "norm_eps": keys.number("layer_norm_eps"),
-        **rope(keys, fields["head_dim"]),
-    }
-
-
-def nemotron(keys: Keys) -> Json:
-    """Read a config of Nemotron-4 (arXiv:2402.16819):
-    LayerNorm whose weights are stored less 1, squared ReLU.
-    """
-    fields = sizes(keys)
-    bias = keys.flag("attention_bias")
-    keys.differs("Nemotron's LayerNorm adds 1 to its stored weights")
-    return {
-        **fields,
-        "d_ff": keys.size("intermediate_size"),
-        **keys.activation("hidden_act", gated=False),
-        **biases(bias, bias),
-        "ffn_bias": keys.flag("mlp_bias"),
-        "norm": "layernorm",
-        "norm_bias": True,
-        "norm_eps": keys.number("norm_eps"),
-        **rope(keys, fields["head_dim"]),
-    }
-
-
-def nanochat(keys: Keys) -> Json:
-    """Read a config of nanochat: norms without weights,
-    one of them after the embedding; QK-norm after RoPE.
-    """
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    keys.differs("nanochat turns queries and keys by the negative angles")
-    return {
-        **fields,
-        **keys.activation("hidden_act", gated=False),
-        **biases(bias, bias),
-        "qk_norm": "l2",
-        "norm_affine": False,
-        "embedding_norm": True,
-        "logit_softcap": keys.optional_number("final_logit_softcapping"),
-        **rope(keys, fields["head_dim"]),
-    }
-
-
-def with_windows(keys: Keys, fields: Json, default: list[str]) -> Json:
-    """Return `fields` with a window in the layers that `layer_types`, or else `default`, names."""
-    letters = layer_types(keys, fields["n_layers"], default, FULL_OR_SLIDING)
-    return {**fields, **checked_windows(keys, letters, keys.optional_size("sliding_window"))}
-
-
-def cwm(keys: Keys) -> Json:
-    """Read a config of Code World Model:
-    LLaMA, a window in three layers of four, the first sees everything.
-    """
-    if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
-        keys.data["rope_parameters"] = dict(CWM_ROPE)
-    fields = block(keys)
-    fields |= {"ffn_bias": keys.flag("mlp_bias"), **rope(keys, fields["head_dim"])}
-    return with_windows(
-        keys, fields, [FULL_OR_SLIDING[i % 4 > 0] for i in range(fields["n_layers"])]
-    )
-
-
-def ministral(keys: Keys) -> Json:
-    """Read a config of Ministral 8B:
-    Mistral whose `layer_types` says which layers have the window.
-    """
-    fields = block(keys)
+def smollm3_layers(keys: Keys, fields: Json) -> Json:
+    """Read which layers go without RoPE, every fourth; those may have a window."""
+    rotates = rotating_layers(keys, fields["n_layers"], empty_is_default=False)
     window = keys.optional_size("sliding_window")
-    default = [FULL_OR_SLIDING[window is not None]] * fields["n_layers"]
-    return with_windows(keys, {**fields, **rope(keys, fields["head_dim"])}, default)
-
-
-def olmo3(keys: Keys) -> Json:
-    """Read a config of OLMo 3: OLMo 2 with a window, and RoPE that is never scaled,
-    in three layers of four.
-    """
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    fields |= {**biases(bias, bias), "norm_placement": "post_branch", "qk_norm": "full"}
-    default = [FULL_OR_SLIDING[(i + 1) % 4 != 0] for i in range(fields["n_layers"])]
-    fields = with_windows(keys, fields, default)
-    keys.only("rope_theta", OLMO3_THETA, why="transformers gives it to unwindowed layers only")
+    window = window if keys.flag("use_sliding_window") else None
+    keys.given("max_window_layers")
+    letters = letters_where(keys, fields, lambda i: window is not None and not rotates[i])
     return {
-        **fields,
-        **rope_by_layer_type(
-            keys,
-            "window" in fields,
-            old_global="rope_theta",
-            old_local="rope_theta",
-            scaled=FULL_OR_SLIDING[:1],
-        ),
+        **nope_every(keys, "no_rope_layers", rotates),
+        **checked_windows(keys, letters, window),
     }
 
 
-NO_RMS = {name: value for name, value in LLAMA.items() if name != "rms_norm_eps"}
+def square_output(keys: Keys, fields: Json) -> Json:
+    """Check that heads fill the width: Helium's output projection is square."""
+    if fields["n_heads"] * fields["head_dim"] != fields["d_model"]:
+        keys.unmapped("head_dim", fields["head_dim"], "heads must fill hidden_size exactly")
+    return {}
 
-FAMILIES = {
-    "arcee": decoder("Arcee", arcee, {
-        **LLAMA, **BIASES, "hidden_size": 2560, "intermediate_size": 18432, "hidden_act": "relu2",
-        "rms_norm_eps": 1e-5,
-    }),
-    "ernie4_5": decoder("Ernie4_5", ernie4_5, {
-        **LLAMA, "vocab_size": 103424, "hidden_size": 1024, "intermediate_size": 3072,
-        "num_hidden_layers": 18, "num_attention_heads": 16, "num_key_value_heads": 2,
-        "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "use_bias": False,
-        "tie_word_embeddings": True,
-    }),
-    "iquestcoder": decoder("Llama", iquestcoder, {
-        **LLAMA, **BIASES, "vocab_size": 76800, "hidden_size": 5120, "intermediate_size": 27648,
-        "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
-        "head_dim": 128, "rms_norm_eps": 1e-5,
-    }),
-    "jais2": decoder("Jais2", jais2, {
-        **NO_RMS, "vocab_size": 150272, "hidden_size": 3328, "intermediate_size": 26624,
-        "num_attention_heads": 26, "hidden_act": "relu2", "attention_bias": True,
-        "mlp_bias": True, "layer_norm_eps": 1e-5,
-    }, ignored="rms_norm_eps"),
-    "nemotron": decoder("Nemotron", nemotron, {
-        **NO_RMS, **BIASES, "vocab_size": 256000, "hidden_size": 6144,
-        "intermediate_size": 24576, "num_attention_heads": 48, "hidden_act": "relu2",
-        "norm_eps": 1e-5, "partial_rotary_factor": 0.5,
-    }),
-    "nanochat": decoder("NanoChat", nanochat, {
-        **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "vocab_size": 50304,
-        "hidden_size": 768, "intermediate_size": 8192, "num_hidden_layers": 12,
-        "num_attention_heads": 6, "hidden_act": "relu2", "final_logit_softcapping": 15.0,
-        "attention_bias": False,
-    }),
-    "cwm": decoder("Cwm", cwm, {
-        **LLAMA, "vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504,
-        "num_hidden_layers": 64, "num_attention_heads": 48, "num_key_value_heads": 8,
-        "head_dim": 128, "rms_norm_eps": 1e-5, "mlp_bias": False, "sliding_window": 8192,
-        "rope_theta": 1000000.0,
-    }),
-    "ministral": decoder("Ministral", ministral, {
-        **LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096,
-    }),
-    "olmo3": decoder("Olmo3", olmo3, {
-        **LLAMA, "vocab_size": 50304, "attention_bias": False, "rms_norm_eps": 1e-5,
-        "sliding_window": 4096, "rope_theta": OLMO3_THETA,
-    }),
-}  # fmt: skip
+
+def ministral_windows(keys: Keys, fields: Json) -> Json:
+    """Read a window in all layers, unless `layer_types` says which."""
+    window = keys.optional_size("sliding_window")
+    letters = letters_where(keys, fields, lambda _: window is not None)
+    return checked_windows(keys, letters, window)
+
+
+def cohere2_layers(keys: Keys, fields: Json) -> Json:
+    """Read three layers with a window and RoPE, then one that sees all without RoPE."""
+    keys.fixed("head_dim", fields["head_dim"])
+    keys.fixed("use_embedding_sharing", fields["tie_embeddings"])
+    every = keys.layers("sliding_window_pattern")
+    letters = letters_where(keys, fields, lambda i: (i + 1) % every != 0)
+    return {
+        **windows(letters, keys.size("sliding_window")),
+        **nope_every(keys, "layer_types", [letter == "L" for letter in letters]),
+    }
+
+
+def exaone_layers(keys: Keys, fields: Json) -> Json:
+    """Read windows in all layers but every n-th,
+    and RoPE in windowed layers only, where there are any.
+    """
+    every = keys.raw("sliding_window_pattern")
+    if keys.given("layer_types") is None:
+        every = keys.layers("sliding_window_pattern")
+        letters = letters_where(keys, fields, lambda i: (i + 1) % every != 0)
+    else:
+        letters = layer_types(keys, fields["n_layers"], [], FULL_OR_SLIDING)
+    return windows_that_rotate(keys, letters)
+
+
+def windows_that_rotate(keys: Keys, letters: str) -> Json:
+    """Read windows in layers of letter L; others go without RoPE, where there is a window."""
+    window = keys.optional_size("sliding_window")
+    rotates = [letter == "L" or window is None for letter in letters]
+    return {**checked_windows(keys, letters, window), **nope_every(keys, "layer_types", rotates)}
+
+
+def granite_windows(keys: Keys, fields: Json) -> Json:
+    """Read a base of RoPE for each layer (0: none), where there is a list of them."""
+    thetas, n_layers = keys.given("layer_rope_theta"), fields["n_layers"]
+    if thetas is None:
+        return {}
+    if not isinstance(thetas, list) or len(thetas) != n_layers:
+        raise SpecError(
+            "layer_rope_theta", f"must be a list of {n_layers} numbers", thetas, "remove it"
+        )
+    if not all(is_number(theta) and 0 <= theta < 1e12 for theta in thetas):
+        raise SpecError("layer_rope_theta", "must hold numbers from 0 to 1e12", thetas, "remove it")
+    turned = {theta for theta in thetas if theta}
+    if len(turned) != 1:
+        keys.unmapped("layer_rope_theta", sorted(turned), "one base for all layers that rotate")
+    return {
+        "rope_theta": float(turned.pop()),
+        **nope_every(keys, "layer_rope_theta", [bool(theta) for theta in thetas]),
+    }
+
+
+GRANITE_SWA = (windows_where(lambda i: i % 4 > 0), always(attention_sinks=True), granite_windows)
+
+
+def hyperclovax_scales(keys: Keys, fields: Json) -> Json:
+    """Read Granite's multipliers as HyperCLOVA X has them: logits are multiplied."""
+    scale = keys.optional_number("attention_multiplier")
+    return {
+        "attention_scale": fields["head_dim"] ** -0.5 if scale is None else scale,
+        "embedding_scale": keys.number("embedding_multiplier"),
+        "residual_scale": keys.number("residual_multiplier"),
+        "logit_scale": keys.number("logits_scaling"),
+    }
+
+
+def hunyuan_rope(keys: Keys, fields: Json) -> Json:
+    """Read a RoPE whose base `alpha` raises once and for all, unless its `type` is yarn."""
+    head_dim = fields["head_dim"]
+    for name in ("rope_scaling", "rope_parameters"):
+        found = keys.data.get(name)
+        if isinstance(found, dict) and found.get("alpha") and found.get("type") != "yarn":
+            alpha, theta = found["alpha"], found.get("rope_theta", keys.number("rope_theta"))
+            if not is_number(alpha) or not is_number(theta) or not 0 < alpha < 1e12:
+                raise SpecError(name, "must have a positive alpha", alpha, "remove it")
+            raised = float(theta * alpha ** (head_dim / (head_dim - 2)))
+            keys.data[name] = {"rope_type": "default", "rope_theta": raised}
+    return rotation(keys, head_dim)
+
+
+HUNYUAN = (
+    *BLOCK,
+    BIAS,
+    differs("Hunyuan norms queries and keys after RoPE, not before"),
+    HEAD_NORM,
+    hunyuan_rope,
+)
+
+
+# ---- Gemma ----
+
+
+def gemma_base(keys: Keys, fields: Json) -> Json:
+    """Read what Gemma 1 to 3 share before the feed-forward."""
+    attention_bias = keys.flag("attention_bias")
+    if "use_bidirectional_attention" in keys.defaults:
+        keys.only("use_bidirectional_attention", None, False)
+    return {
+        "embedding_scale": fields["d_model"] ** 0.5,
+        **biases(attention_bias, attention_bias),
+    }
+
+
+def gemma_activation(keys: Keys, fields: Json) -> Json:
+    """Read Gemma's first configs, which say gelu where the tanh form is meant."""
+    keys.fixed("hidden_activation", "gelu_pytorch_tanh")
+    return {"activation": "gelu_tanh"} if fields["activation"] == "gelu" else {}
+
+
+def gemma_windows(every: int | str) -> Part:
+    """Read windows in all layers but every n-th, a number or the key of one."""
+
+    def part(keys: Keys, fields: Json) -> Json:
+        step = keys.layers(every) if isinstance(every, str) else every
+        letters = letters_where(keys, fields, lambda i: (i + 1) % step != 0)
+        window = keys.optional_size("sliding_window")
+        keys.fixed("sliding_window_size", window)
+        if "L" in letters and window is None:
+            keys.unmapped("sliding_window", None, "give its size")
+        return {
+            "norm_placement": "sandwich",
+            "attention_scale": keys.number("query_pre_attn_scalar") ** -0.5,
+            "attention_softcap": keys.optional_number("attn_logit_softcapping"),
+            "logit_softcap": keys.optional_number("final_logit_softcapping"),
+            **windows(letters, window),
+        }
+
+    return part
+
+
+def gemma3_norms(keys: Keys, fields: Json) -> Json:
+    """Leave out the cap of the scores, which Gemma 3 does not use."""
+    if fields["attention_softcap"] is not None:
+        keys.notes.append("attn_logit_softcapping: transformers' Gemma 3 does not use it")
+    return {"attention_softcap": None, "qk_norm": "head"}
+
+
+UNIT = rms_norm(norm_unit_offset=True)
+GEMMA = (sizes, gemma_base, D_FF, activation(gated=True, key="hidden_act"), UNIT)
+GEMMA2 = (sizes, gemma_base, D_FF, activation(gated=True, key="hidden_activation"), UNIT)
+IGNORED = "hidden_act cache_implementation"
+
+
+def gemma3n_windows(keys: Keys, fields: Json) -> Json:
+    """Read windows in four layers of five, and check what limits training alone."""
+    if fields["d_model"] % fields["n_heads"]:
+        keys.notes.append("num_attention_heads: transformers wants a divisor of hidden_size")
+    letters = letters_where(keys, fields, lambda i: (i + 1) % 5 != 0)
+    seen = windows(letters, keys.size("sliding_window"))
+    clip = keys.raw("altup_coef_clip")
+    if not is_number(clip) or clip <= 0:
+        raise SpecError(
+            "altup_coef_clip", "must be a positive number", clip, "remove it: it limits training"
+        )
+    if not keys.flag("altup_correct_scale"):
+        keys.differs("altup_correct_scale: transformers stores the scale and leaves it out")
+    return {"embedding_scale": fields["d_model"] ** 0.5, **seen}
+
+
+def gemma3n_borrowing(keys: Keys, fields: Json) -> Json:
+    """Read how many of the last layers make no keys and values."""
+    n_layers, n_borrowing = fields["n_layers"], keys.layers("num_kv_shared_layers", lowest=0)
+    if n_borrowing > n_layers:
+        raise SpecError(
+            "num_kv_shared_layers",
+            f"must be below num_hidden_layers = {n_layers}",
+            n_borrowing,
+            f"choose 0 to {n_layers - 1}",
+        )
+    return {"n_kv_shared_layers": n_borrowing}
+
+
+def _of_layers(keys: Keys, name: str, value: object, n_layers: int) -> list[object]:
+    """Return one value a layer: those of a list of as many, or the same for all."""
+    if not isinstance(value, list):
+        return [value] * n_layers
+    if len(value) != n_layers:
+        raise SpecError(
+            name, f"must have one item a layer: {n_layers}", len(value), "give one number for all"
+        )
+    return value
+
+
+def gemma3n_widths(keys: Keys, fields: Json) -> Json:
+    """Read one width of the feed-forward, or two and which layer has which."""
+    name = "intermediate_size"
+    of_layers = _of_layers(keys, name, keys.raw(name), fields["n_layers"])
+    widths: list[int] = []
+    for width in of_layers:
+        if type(width) is not int or width < 1:
+            raise SpecError(
+                name, "must be a whole number for each layer", width, "choose 1 or more"
+            )
+        if width not in widths:
+            widths.append(width)
+    if len(widths) > 2:
+        keys.unmapped(name, widths, "choose at most two widths")
+    if len(widths) == 1:
+        return {"d_ff": widths[0]}
+    letters = "".join("MW"[width == widths[1]] for width in of_layers)
+    pattern = shortest_period(letters)
+    return {"d_ff": widths[0], "d_ff_second": widths[1], "d_ff_pattern": pattern}
+
+
+def gemma3n_sparsity(keys: Keys, fields: Json) -> Json:
+    """Read the share of a gate's values that are set to zero, and in which layers."""
+    name, n_layers = "activation_sparsity_pattern", fields["n_layers"]
+    given = keys.given(name)
+    if given is None:
+        n_sparse = SPARSE if n_layers > SPARSE else 0
+        given = [SPARSITY if i < n_sparse else 0.0 for i in range(n_layers)]
+    elif not isinstance(given, list):
+        keys.unmapped(name, given, "give a list with one number a layer")
+    of_layers = _of_layers(keys, name, given, n_layers)
+    for share in of_layers:
+        if not is_number(share) or not 0 <= share < 1:
+            raise SpecError(
+                name, "must be 0, or a share below 1, for each layer", share, "choose 0 to 1"
+            )
+    shares = sorted({share for share in of_layers if is_number(share) and share > 0})
+    if len(shares) > 1:
+        keys.unmapped(name, shares, "choose one share, or 0, for each layer")
+    if not shares:
+        return {}
+    letters = shortest_period("".join("T" if share else "F" for share in of_layers))
+    return {"activation_sparsity": float(shares[0]), "sparsity_pattern": letters}
+
+
+# ---- latent attention, dense ----
+
+
+def minicpm3_scales(keys: Keys, fields: Json) -> Json:
+    """Read the multipliers of μP (arXiv:2404.06395), and values narrower than keys."""
+    value_dim, base = keys.optional_size("v_head_dim"), keys.optional_size("dim_model_base")
+    depth, d_model = keys.optional_number("scale_depth"), fields["d_model"]
+    return {
+        "v_head_dim": d_model // fields["n_heads"] if value_dim is None else value_dim,
+        "ffn_bias": keys.flag("mlp_bias"),
+        "embedding_scale": keys.number("scale_emb"),
+        "residual_scale": 1.0 if depth is None else depth / fields["n_layers"] ** 0.5,
+        "logit_scale": 1.0 if base is None else base / d_model,
+    }
+
+
+# ---- rows ----
+
+LLAMA = (*BLOCK, BIAS, FFN_BIAS, ROPE)  # arXiv:2302.13971; the bias is on all four matrices
+MISTRAL = (*BLOCK, all_windows, ROPE)  # arXiv:2310.06825: no biases, a window in every layer
+GRANITE = (*LLAMA, scales)
+GLM = (*BLOCK, bias("attention_bias", o=False), rope(style="interleaved"))
+# attention and feed-forward side by side behind one LayerNorm without bias
+COHERE = (
+    sizes,
+    D_FF,
+    GATED,
+    BIAS,
+    fixed(use_qk_norm=False),  # theirs has a weight for every head
+    optional_number("logit_scale", "logit_scale", null=1.0),
+    layer_norm("layer_norm_eps", norm_bias=False, norm_placement="parallel"),
+    rope(style="interleaved"),
+)
+
+ROWS = {
+    "llama": row(*LLAMA),
+    "mistral": row(*MISTRAL),
+    "ministral3": row(
+        rope_unless_given(
+            rope_type="yarn",
+            rope_theta=1000000.0,
+            factor=16.0,
+            mscale=1.0,
+            mscale_all_dim=1.0,
+            original_max_position_embeddings=16384,
+            llama_4_scaling_beta=0.1,
+        ),
+        *MISTRAL,
+        query_growth,
+    ),
+    # arXiv:2407.10671
+    "qwen2": row(*BLOCK, bias(True, o=False), windows_from(), ROPE, head_dim=None),
+    # arXiv:2505.09388: an RMSNorm over each head instead of biases
+    "qwen3": row(*BLOCK, BIAS, HEAD_NORM, windows_from(), ROPE),
+    "phi3": row(
+        *MISTRAL,
+        reads="original_max_position_embeddings",
+        head_dim=None,
+        partial_rotary_factor=1.0,
+    ),
+    "granite": row(*GRANITE, head_dim=None),
+    "smollm3": row(*LLAMA, smollm3_layers, head_dim=None),
+    "seed_oss": row(*BLOCK, bias("attention_bias", o="attention_out_bias", ffn="mlp_bias"), ROPE),
+    "internlm3": row(*LLAMA, one_bias, aliases={"qkv_bias": "attention_bias", "bias": "mlp_bias"}),
+    "helium": row(
+        *BLOCK,
+        square_output,
+        bias("attention_bias", o=False, ffn="mlp_bias"),
+        rope(style="interleaved"),
+    ),
+    # arXiv:2402.00838: LayerNorm without weight and bias
+    "olmo": row(
+        sizes,
+        D_FF,
+        GATED,
+        BIAS,
+        only(clip_qkv=None),
+        layer_norm(OLMO_EPS, norm_bias=False, norm_affine=False),
+        ROPE,
+        ignored="rms_norm_eps",
+        head_dim=None,
+    ),
+    "olmo2": row(*BLOCK, BIAS, POST_NORM, ROPE, head_dim=None),  # arXiv:2501.00656
+    "cohere": row(*COHERE, head_dim=None),
+    "cohere2": row(
+        *COHERE,
+        fixed(
+            use_gated_activation=True,
+            use_parallel_block=True,
+            position_embedding_type="rope_gptj",
+            rotary_pct=1.0,
+        ),
+        cohere2_layers,
+        ignored="_sliding_window_pattern cache_implementation layer_switch "
+        "order_of_interleaved_layers use_parallel_embedding",
+        sliding_window_pattern=4,
+    ),
+    "glm": row(*GLM, partial_rotary_factor=0.5),
+    "glm4": row(*GLM, always(norm_placement="sandwich"), partial_rotary_factor=0.5),
+    # arXiv:2402.19173
+    "starcoder2": row(
+        sizes,
+        bias("use_bias", ffn="use_bias"),
+        D_FF,
+        UNGATED,
+        layer_norm("norm_epsilon"),
+        all_windows,
+        ROPE,
+        head_dim=None,
+    ),
+    "stablelm": row(
+        sizes,
+        D_FF,
+        GATED,
+        only(qk_layernorm=False, why="theirs has a norm of its own for every head"),
+        flag("norm_placement", "use_parallel_residual", off="pre", on="parallel"),
+        bias("use_qkv_bias", o=False),
+        layer_norm("layer_norm_eps"),
+        rope(rounds_up=False),
+        partial_rotary_factor=0.25,
+    ),
+    "gemma": row(*GEMMA, gemma_activation, ROPE),  # arXiv:2403.08295
+    "gemma2": row(*GEMMA2, gemma_windows(2), ROPE, ignored=IGNORED),  # arXiv:2408.00118
+    # arXiv:2503.19786
+    "gemma3_text": row(
+        *GEMMA2,
+        gemma_windows("sliding_window_pattern"),
+        rope_by_kind(scaled=FULL_OR_SLIDING[:1]),
+        gemma3_norms,
+        ignored=f"{IGNORED} _sliding_window_pattern",
+        rope_theta=1000000.0,
+        rope_local_base_freq=10000.0,
+        sliding_window_pattern=6,
+    ),
+    "vaultgemma": row(
+        *GEMMA2, gemma_windows(2), ROPE, always(norm_placement="pre"), ignored=IGNORED
+    ),
+    # Google 2025, its model card and released code; there is no paper of it
+    "gemma3n_text": row(
+        sizes,
+        BIAS,
+        gemma3n_windows,
+        activation(gated=True, key="hidden_activation"),
+        rms_norm(norm_placement="sandwich", qk_norm="head", v_norm=True, attention_scale=1.0),
+        optional_number("logit_softcap", "final_logit_softcapping"),
+        rope_by_kind(scaled=FULL_OR_SLIDING[:1]),
+        gemma3n_widths,
+        gemma3n_sparsity,
+        gemma3n_borrowing,
+        size("n_altup_inputs", "altup_num_inputs"),
+        size("altup_active", "altup_active_idx", lowest=0),
+        size("laurel_rank", "laurel_rank"),
+        size("d_per_layer", "hidden_size_per_layer_input"),
+        size("vocab_size_per_layer", "vocab_size_per_layer_input"),
+        ignored="default_theta",
+        rope_theta=1000000.0,
+        rope_local_base_freq=10000.0,
+    ),
+    "arcee": row(*LLAMA, UNGATED),
+    "ernie4_5": row(*BLOCK, bias("use_bias", ffn="use_bias"), rope(style="interleaved")),
+    "iquestcoder": row(fixed(clip_qkv=None, use_sliding_window=False), *LLAMA),
+    "jais2": row(
+        sizes,
+        BIAS,
+        D_FF,
+        UNGATED,
+        FFN_BIAS,
+        layer_norm("layer_norm_eps"),
+        ROPE,
+        ignored="rms_norm_eps",
+    ),
+    # arXiv:2402.16819
+    "nemotron": row(
+        sizes,
+        BIAS,
+        differs("Nemotron's LayerNorm adds 1 to its stored weights"),
+        D_FF,
+        UNGATED,
+        FFN_BIAS,
+        layer_norm("norm_eps"),
+        ROPE,
+        partial_rotary_factor=0.5,
+    ),
+    "nanochat": row(
+        *BLOCK,
+        BIAS,
+        differs("nanochat turns queries and keys by the negative angles"),
+        UNGATED,
+        always(qk_norm="l2", norm_affine=False, embedding_norm=True),
+        optional_number("logit_softcap", "final_logit_softcapping"),
+        ROPE,
+    ),
+    # Code World Model: a window in three layers of four, the first sees everything
+    "cwm": row(
+        rope_unless_given(
+            rope_type="llama3",
+            rope_theta=1000000.0,
+            factor=16.0,
+            high_freq_factor=4.0,
+            low_freq_factor=1.0,
+            original_max_position_embeddings=8192,
+        ),
+        *BLOCK,
+        FFN_BIAS,
+        ROPE,
+        windows_where(lambda i: i % 4 > 0),
+    ),
+    "ministral": row(*BLOCK, ministral_windows, ROPE),
+    "olmo3": row(
+        *BLOCK,
+        BIAS,
+        POST_NORM,
+        windows_where(lambda i: (i + 1) % 4 != 0),
+        only(rope_theta=OLMO3_THETA, why="transformers gives it to unwindowed layers only"),
+        rope_by_kind("rope_theta", scaled=FULL_OR_SLIDING[:1]),
+        head_dim=None,
+    ),
+    # HyperCLOVA X SEED: Granite with norms after the branches
+    "hyperclovax": row(
+        *LLAMA,
+        hyperclovax_scales,
+        flag("norm_placement", "use_post_norm", off="pre", on="sandwich"),
+    ),
+    "granite_swa": row(*GRANITE, *GRANITE_SWA, head_dim=None),
+    "hunyuan_v1_dense": row(*HUNYUAN, ignored="eod_token_id"),
+    # arXiv:2507.11407: norms at the end of each branch, QK-norm
+    "exaone4": row(
+        *BLOCK,
+        always(norm_placement="post_branch", qk_norm="head"),
+        exaone_layers,
+        ROPE,
+        head_dim=None,
+    ),
+    "minicpm3": row(latent(), minicpm3_scales, ignored="head_dim qk_head_dim"),
+    "youtu": row(
+        latent(interleaved="rope_interleave"),
+        V_HEAD,
+        ignored="head_dim qk_head_dim embedding_initializer_range",
+    ),
+}

@@ -1,233 +1,648 @@
-"""Decoders with experts that join a known attention with a known way of routing."""
+"""Decoders with experts: who routes how, which layers, shared experts."""
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.families.dense import (
-    with_windows,
-)
-from metacount.huggingface.config.families.family import decoder
-from metacount.huggingface.config.families.latent import DEEPSEEK, latent
-from metacount.huggingface.config.families.llama import FULL_OR_SLIDING, LLAMA, block
-from metacount.huggingface.config.families.routing import (
-    all_experts,
+from metacount.huggingface.config.experts import (
+    CHOICE_BIAS,
+    EXPERT_WIDTH,
+    ROUTED_SCALE,
     dense_first,
-    grouped,
+    experts,
+    moe_layout,
+    noaux,
+    placed,
+    prediction,
+    qwen_experts,
+    qwen_shared,
     routed,
-    sigmoid_or_softmax,
-    with_experts,
+    shared_experts,
+    sparse_layers,
+)
+from metacount.huggingface.config.families.dense import (
+    GRANITE_SWA,
+    HUNYUAN,
+    exaone_layers,
+    rotating_layers,
+    windows_that_rotate,
 )
 from metacount.huggingface.config.keys import Keys
-from metacount.huggingface.config.parts import biases, moe_layout, rope, rope_by_layer_type, sizes
+from metacount.huggingface.config.parts import (
+    BIAS,
+    BLOCK,
+    GATED,
+    HEAD_NORM,
+    POST_NORM,
+    RMS,
+    ROPE,
+    V_HEAD,
+    all_windows,
+    always,
+    bias,
+    biases,
+    checked_windows,
+    differs,
+    fixed,
+    flag,
+    indices,
+    latent,
+    layer_types,
+    letters_where,
+    named_layers,
+    nope_every,
+    number,
+    only,
+    rms_norm,
+    rope,
+    rope_by_kind,
+    rope_unless_given,
+    scales,
+    shortest_period,
+    size,
+    sizes,
+    windows,
+    windows_from,
+    windows_where,
+)
+from metacount.huggingface.config.rope import kind_of, rope_object, rotation
+from metacount.huggingface.config.row import row
+from metacount.spec.position import QueryGrowth
+from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-
-DENSE_OR_SPARSE = ("dense", "sparse")
-
-
-def sparse_layers(keys: Keys, n_layers: int, first: int) -> Json | None:
-    """Read the layers with experts from `mlp_layer_types`, a word a layer;
-    by default the first few are dense.
-    """
-    given = keys.given("mlp_layer_types")
-    if given is None:
-        given = [DENSE_OR_SPARSE[i >= first] for i in range(n_layers)]
-    if not isinstance(given, list) or len(given) != n_layers:
-        raise SpecError(
-            "mlp_layer_types", f"must be a list of {n_layers} words", given, "remove it"
-        )
-    for item in given:
-        if item not in DENSE_OR_SPARSE:
-            keys.unmapped("mlp_layer_types", item, "choose dense or sparse")
-    stack = [item == "sparse" for item in given]
-    return moe_layout(keys, "mlp_layer_types", [stack], first=first)
+    from metacount.huggingface.config.row import Part
 
 
-def noaux(keys: Keys, count: str, shared: str) -> Json:
-    """Read DeepSeek-V3's choice of experts (arXiv:2412.19437) under other names."""
+# ---- windows and positions ----
+
+
+def qwen2_moe_windows(keys: Keys, fields: Json) -> Json:
+    """Read a window in every second layer below `max_window_layers`."""
+    first = keys.size("max_window_layers", lowest=0)
+    window = keys.optional_size("sliding_window", lowest=0)
+    window = window if keys.flag("use_sliding_window") else None
+    letters = letters_where(keys, fields, lambda i: window is not None and i % 2 == 0 and i < first)
+    return checked_windows(keys, letters, window)
+
+
+def qwen3_moe_windows(keys: Keys, _: Json) -> Json:
+    """Read a window in all layers, where it is used."""
+    window = keys.optional_size("sliding_window", lowest=0)
+    used = keys.flag("use_sliding_window") and window is not None
+    keys.given("max_window_layers")
+    return windows("L", window) if used else {}
+
+
+def phimoe_rope(keys: Keys, _: Json) -> Json:
+    """Say that RoPE's scaling, where there is one, is another in transformers."""
+    if kind_of(rope_object(keys)) != "default":
+        keys.differs("Phi-MoE in transformers takes RoPE's short factors at any length")
+    return {}
+
+
+def gpt_oss_windows(keys: Keys, fields: Json) -> Json:
+    """Read a window in every second layer."""
+    letters = letters_where(keys, fields, lambda i: i % 2 == 0)
+    return windows(letters, keys.size("sliding_window"))
+
+
+def rotated_part(keys: Keys, fields: Json) -> Json:
+    """Read the rotated part of a head as a number of values (MiniMax-M2)."""
+    if keys.given("rotary_dim") is not None and "partial_rotary_factor" not in keys.data:
+        keys.defaults["partial_rotary_factor"] = keys.size("rotary_dim") / fields["head_dim"]
+    return {}
+
+
+def kolibri_layers(keys: Keys, fields: Json) -> Json:
+    """Read windows in four layers of five; the others go without RoPE."""
+    letters = letters_where(keys, fields, lambda i: (i + 1) % 5 != 0)
+    return windows_that_rotate(keys, letters)
+
+
+def mellum_rope(keys: Keys, fields: Json) -> Json:
+    """Read a RoPE for each kind of layer, which stands in `rope_parameters` alone."""
+    turned = rope_by_kind()(keys, fields)
+    for name in ("rope_theta", "rope_local_base_freq"):
+        keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
+    keys.given("num_nextn_predict_layers")
+    return turned
+
+
+def llama4_layers(keys: Keys, fields: Json) -> Json:
+    """Read Llama 4's attention: in chunks and rotated, but for every fourth layer."""
+    n_layers, attention_bias = fields["n_layers"], keys.flag("attention_bias")
+    rotates = rotating_layers(keys, n_layers, empty_is_default=True)
+    allowed = ("full_attention", "chunked_attention")
+    letters = layer_types(keys, n_layers, [allowed[on] for on in rotates], allowed)
+    chunk = (
+        keys.size("attention_chunk_size") if "L" in letters else keys.raw("attention_chunk_size")
+    )
+    growth: Json = {}
+    if keys.raw("attn_temperature_tuning") and keys.raw("attn_scale"):
+        weight, step = keys.number("attn_scale"), keys.number("floor_scale")
+        growth["query_growth"] = QueryGrowth(weight=weight, step=step, shift=1, nope_only=True)
     return {
-        **routed(keys, count, sigmoid_or_softmax(keys, "sigmoid")),
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": keys.size(shared, lowest=0),
-        "selection_bias": True,
-        "routed_scale": keys.number("routed_scaling_factor"),
-        **grouped(keys, "top2_sum"),
-    }
-
-
-def dots1(keys: Keys) -> Json:
-    """Read a config of dots.llm1 (arXiv:2506.05767): Qwen3's attention, DeepSeek-V3's experts."""
-    fields = block(keys)
-    bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
-    first, window = keys.size("max_window_layers", lowest=0), keys.optional_size("sliding_window")
-    default = [FULL_OR_SLIDING[window is not None and i >= first] for i in range(n_layers)]
-    fields |= {**biases(bias, bias), "qk_norm": "head", **rope(keys, fields["head_dim"])}
-    fields = with_windows(keys, fields, default)
-    layout = dense_first(keys, n_layers)
-    return with_experts(fields, layout, noaux(keys, "n_routed_experts", "n_shared_experts"))
-
-
-def solar_open(keys: Keys) -> Json:
-    """Read a config of Solar Open: DeepSeek-V3's experts in every layer, ordinary attention."""
-    fields = {
-        **sizes(keys),
+        **growth,
+        **biases(attention_bias, attention_bias),
+        "d_ff": keys.size("intermediate_size_mlp"),
         **keys.activation("hidden_act", gated=True),
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("rms_norm_eps"),
-        **biases(keys.flag("attention_bias"), False),
+        "qk_norm": "l2" if keys.flag("use_qk_norm") else "none",
+        **windows(letters, chunk, kind="chunked"),
+        **rotation(keys, fields["head_dim"], style="interleaved"),
+        **nope_every(keys, "no_rope_layers", rotates),
     }
-    keys.fixed("first_k_dense_replace", 0)
-    keys.fixed("use_qk_norm", False)
-    experts = noaux(keys, "n_routed_experts", "n_shared_experts")
-    return {**fields, **rope(keys, fields["head_dim"]), **experts}
 
 
-def flex_olmo(keys: Keys) -> Json:
-    """Read a config of FlexOlmo (arXiv:2507.07024): OLMo 2's block with experts in every layer."""
-    fields = block(keys)
-    bias = keys.flag("attention_bias")
-    fields |= {
-        **biases(bias, bias),
-        "norm_placement": "post_branch",
-        "qk_norm": "full",
-        **rope(keys, fields["head_dim"]),
-    }
-    return all_experts(fields, routed(keys, "num_experts", sigmoid_or_softmax(keys, "softmax")))
+# ---- experts ----
 
 
-def ernie4_5_moe(keys: Keys) -> Json:
-    """Read a config of ERNIE 4.5 with experts:
-    softmax, a bias for the choice, dense layers first and last.
-    """
-    fields = block(keys)
-    bias, n_layers = keys.flag("use_bias"), fields["n_layers"]
-    fields |= {
-        **biases(bias, bias),
-        "ffn_bias": bias,
-        "head_bias": bias,
-        **rope(keys, fields["head_dim"], style="interleaved"),
-    }
+def llama4_sparse(keys: Keys, n_layers: int) -> Json | None:
+    """Read which layers have experts: every n-th, or those of a list."""
+    step = keys.layers("interleave_moe_layer_step")
+    named = keys.given("moe_layers")
+    named = range(step - 1, n_layers, step) if named is None else indices("moe_layers", named)
+    chosen = frozenset(named)
+    return moe_layout(keys, "moe_layers", [[i in chosen for i in range(n_layers)]], every=step)
+
+
+def ernie_sparse(keys: Keys, n_layers: int) -> Json | None:
+    """Read which layers have experts: every n-th between the first and the last."""
     first, step = keys.size("moe_layer_start_index", lowest=0), keys.layers("moe_layer_interval")
     last = keys.size("moe_layer_end_index", lowest=-1)
     last = n_layers - 1 if last == -1 else last
     stack = [first <= i <= last and (i + 1) % step == 0 for i in range(n_layers)]
-    layout = moe_layout(keys, "moe_layer_end_index", [stack], first=first, every=step)
-    experts = {
-        "n_experts": keys.size("moe_num_experts"),
-        "top_k": keys.size("moe_k"),
-        "router": "softmax_renorm",
-        "router_bias": True,
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": keys.size("moe_num_shared_experts", lowest=0),
-    }
-    if layout is not None:
-        # a parameter there, where DeepSeek-V3 has a buffer
+    return moe_layout(keys, "moe_layer_end_index", [stack], first=first, every=step)
+
+
+def ernie_bias(keys: Keys, fields: Json) -> Json:
+    """Say how the router's bias is added: a parameter there, where DeepSeek-V3 has a buffer."""
+    if "n_experts" in fields:
         keys.differs("ERNIE adds its router's bias to the probabilities, for the choice only")
-    return with_experts(fields, layout, experts)
+    return {}
 
 
-def glm4_moe_lite(keys: Keys) -> Json:
-    """Read a config of GLM-4.7-Flash: DeepSeek-V3 whose dense layers are named one by one."""
-    fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
-    fields["v_head_dim"] = keys.size("v_head_dim")
-    layout = sparse_layers(keys, fields["n_layers"], 1)
-    return with_experts(fields, layout, noaux(keys, "n_routed_experts", "n_shared_experts"))
+def one_for_all_layers(*names: str) -> Part:
+    """Take a list of equal values, one a layer, as that value (Hunyuan)."""
+
+    def part(keys: Keys, fields: Json) -> Json:
+        for name in names:
+            values = keys.data.get(name)
+            if isinstance(values, list):
+                if len(set(map(str, values))) != 1 or len(values) != fields["n_layers"]:
+                    keys.unmapped(name, values, "every layer must have the same")
+                keys.data[name] = values[0]
+        return {}
+
+    return part
 
 
-def youtu(keys: Keys) -> Json:
-    """Read a config of Youtu-LLM: MLA with dense layers throughout."""
-    fields = latent(keys, "interleaved" if keys.flag("rope_interleave") else "half")
-    return {**fields, "v_head_dim": keys.size("v_head_dim")}
+def granite_shared(keys: Keys, _: Json) -> Json:
+    """Read one shared expert of a width of its own."""
+    shared = keys.size("shared_intermediate_size", lowest=0)
+    return {"n_shared_experts": 1, "d_ff_shared": shared} if shared else {}
 
 
-def mellum(keys: Keys) -> Json:
-    """Read a config of Mellum: Qwen3's attention and experts,
-    another RoPE in its windowed layers.
-    """
-    fields = block(keys)
-    bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
-    fields |= {**biases(bias, bias), "qk_norm": "head"}
-    fields = with_windows(keys, fields, [FULL_OR_SLIDING[0]] * n_layers)
-    fields |= rope_by_layer_type(
-        keys,
-        "window" in fields,
-        old_global="rope_theta",
-        old_local="rope_local_base_freq",
-        scaled=(),
-    )
-    for name in ("rope_theta", "rope_local_base_freq"):
-        keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
-    keys.given("num_nextn_predict_layers")
-    experts = {
-        **routed(keys, "num_local_experts", sigmoid_or_softmax(keys, "softmax")),
+def as_many_as_chosen(keys: Keys, fields: Json) -> Json:
+    """Check gpt-oss' second name of the number of chosen experts."""
+    keys.fixed("experts_per_token", fields["top_k"])
+    return {}
+
+
+def deepseek_v2_experts(keys: Keys, fields: Json) -> Json:
+    """Read DeepSeek-V2's experts: softmax scores; a group scores its best expert."""
+    layout = dense_first(keys, fields["n_layers"])
+    value = {"v_head_dim": keys.size("v_head_dim"), "ffn_bias": keys.flag("mlp_bias")}
+    keys.fixed("scoring_func", "softmax")
+    keys.only("norm_topk_prob", False, why="transformers does not divide by the sum here")
+    method = keys.only("topk_method", "greedy", "group_limited_greedy")
+    groups: Json = {}
+    keys.raw("n_group"), keys.raw("topk_group")
+    if method == "group_limited_greedy":
+        n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
+        if n_groups > 1:
+            groups = {"n_groups": n_groups, "top_groups": top_groups, "group_score": "max"}
+    found = {
+        **routed(keys, "n_routed_experts", "softmax"),
         "d_ff_expert": keys.size("moe_intermediate_size"),
+        "n_shared_experts": keys.size("n_shared_experts", lowest=0),
+        "routed_scale": keys.number("routed_scaling_factor"),
+        **groups,
     }
-    return with_experts(fields, sparse_layers(keys, n_layers, 0), experts)
+    return {**value, **placed(fields, layout, found)}
 
 
-EXPERTS = {"num_local_experts": "n_routed_experts"}
-NOAUX: Json = {
-    "moe_intermediate_size": 1408,
-    "n_shared_experts": 1,
-    "n_routed_experts": 128,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 8,
-    "routed_scaling_factor": 1.0,
-    "norm_topk_prob": True,
+def indexed_layers(keys: Keys, fields: Json) -> Json:
+    """Check that every layer of DeepSeek-V3.2 has an indexer."""
+    n_layers, types = fields["n_layers"], named_layers(keys)
+    if types is not None and types != ["indexed_attention"] * n_layers:
+        keys.unmapped("layer_types", types, "every layer is indexed_attention: remove it")
+    return {}
+
+
+FULL_OR_INDEXED = ("full_attention", "minimax_m3_sparse")
+
+
+def minimax_m3_index(keys: Keys, fields: Json) -> Json:
+    """Read MiniMax-M3's positions, and the index of blocks that some layers have.
+
+    The class reads neither hidden_act nor rotary_dim: its gate is written out, and what it rotates
+    of a head is partial_rotary_factor alone.
+    """
+    head_dim, n_layers = fields["head_dim"], fields["n_layers"]
+    turned = rotation(keys, head_dim)
+    rotated, written = turned.get("rotary_dim") or head_dim, keys.given("rotary_dim")
+    if written is not None and written != rotated:
+        keys.notes.append(
+            f"rotary_dim {written} is not read by transformers, which rotates {rotated} of "
+            f"{head_dim} values of a head, by partial_rotary_factor"
+        )
+    letters = layer_types(keys, n_layers, [FULL_OR_INDEXED[0]] * n_layers, FULL_OR_INDEXED)
+    index = {
+        "index_block_len": keys.size("index_block_size"),
+        "index_top_blocks": keys.size("index_topk_blocks"),
+        "index_local_blocks": keys.size("index_local_blocks", lowest=0),
+        "n_index_heads": keys.size("index_n_heads"),
+        "index_head_dim": keys.size("index_head_dim"),
+    }
+    if "L" not in letters:
+        return turned
+    _check_index(keys, index, rotated)
+    return {**turned, **index, "index_pattern": shortest_period(letters.replace("L", "I"))}
+
+
+def _check_index(keys: Keys, index: Json, rotated: int) -> None:
+    """Raise `UnmappedKey` for an index that transformers runs and no spec says."""
+    if index["index_local_blocks"] == 0:
+        why = "without a local block what a query reads depends on its scores: choose 1 or more"
+        keys.unmapped("index_local_blocks", 0, why)
+    if index["index_local_blocks"] > index["index_top_blocks"]:
+        most = index["index_top_blocks"]
+        why = f"which of them a query reads is open: choose at most index_topk_blocks = {most}"
+        keys.unmapped("index_local_blocks", index["index_local_blocks"], why)
+    if index["index_head_dim"] < rotated:
+        why = f"transformers cuts the angles of {rotated} values: choose {rotated} or more"
+        keys.unmapped("index_head_dim", index["index_head_dim"], why)
+
+
+# ---- LongCat-Flash: two of our layers are one of theirs, with experts beside them ----
+
+
+def longcat_layers(keys: Keys, fields: Json) -> Json:
+    """Read the number of layers: twice `num_layers`, or num_hidden_layers, which transformers
+    halves; and check what the class takes for granted.
+    """
+    fields = {**fields, "n_layers": _longcat_depth(keys), "q_lora_rank": keys.size("q_lora_rank")}
+    rope_dim = fields["qk_rope_head_dim"]
+    keys.fixed("qk_head_dim", fields["qk_nope_head_dim"] + rope_dim)
+    if (turned := keys.size("head_dim")) != rope_dim:
+        keys.differs(
+            f"transformers rotates head_dim = {turned}, not qk_rope_head_dim = {rope_dim} values"
+        )
+    return fields
+
+
+def _longcat_depth(keys: Keys) -> int:
+    given, n_layers = keys.given("num_hidden_layers"), 2 * keys.layers("num_layers")
+    if given is None and "num_hidden_layers" not in keys.data:
+        return n_layers
+    if "num_layers" not in keys.data:
+        n_layers = keys.layers("num_hidden_layers")
+        if n_layers % 2:
+            raise SpecError(
+                "num_hidden_layers",
+                "must be even: it is twice num_layers",
+                n_layers,
+                "give num_layers",
+            )
+        return n_layers
+    if type(given) is not int or given != n_layers:
+        raise SpecError(
+            "num_hidden_layers",
+            f"must be twice num_layers: 2 · {n_layers // 2} = {n_layers}",
+            given,
+            "remove one of them",
+        )
+    return n_layers
+
+
+def longcat_experts(keys: Keys, fields: Json) -> Json:
+    """Read the experts that compute, and zero experts.
+
+    transformers' class stores the first matrix of every zero expert, which no token reads: the spec
+    of a config has these rows, that of the catalog has not.
+    """
+    if keys.given("num_nextn_predict_layers"):
+        keys.notes.append("num_nextn_predict_layers: prediction layers are not in the class")
+    value_dim, kind = keys.size("v_head_dim"), keys.given("zero_expert_type")
+    if kind not in (None, "identity"):
+        raise SpecError(
+            "zero_expert_type",
+            "must be identity: a zero expert gives back what it gets",
+            kind,
+            "remove it, or choose identity",
+        )
+    found = {
+        "v_head_dim": value_dim,
+        "scaled_latents": True,
+        "ffn_pattern": "BF",
+        **routed(keys, "n_routed_experts", "softmax", chosen="moe_topk"),
+        "d_ff_expert": keys.size("expert_ffn_hidden_size"),
+        "selection_bias": True,
+        "routed_scale": keys.number("routed_scaling_factor"),
+    }
+    if found["top_k"] > found["n_experts"]:
+        keys.unmapped("moe_topk", found["top_k"], "choose at most n_routed_experts")
+    if found["top_k"] == 1:
+        keys.differs("transformers' code fails where each token has one expert")
+    n_zero = keys.optional_size("zero_expert_num", lowest=0)
+    if not n_zero:
+        return found
+    unread = fields["n_layers"] // 2 * n_zero * 2 * found["d_ff_expert"] * fields["d_model"]
+    keys.notes.append(
+        f"zero_expert_num: transformers' class stores {exact(unread)} parameters that no token "
+        "reads, rows for zero experts in gate_up_proj; without them: --set zero_expert_rows=false"
+    )
+    return {**found, "n_zero_experts": n_zero, "zero_expert_rows": True}
+
+
+# ---- rows ----
+
+GRANITE_MOE = (
+    fixed(position_embedding_type="rope"),
+    *BLOCK,
+    scales,
+    BIAS,
+    ROPE,
+    experts("num_local_experts", "topk_softmax"),
+)
+CLAMPED_GATE: Json = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
+NOT_READ = "head_dim qk_head_dim ep_size"
+V3_CHOICE = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+
+ROWS = {
+    # arXiv:2401.04088: softmax, top-k, divided by its sum
+    "mixtral": row(*BLOCK, all_windows, experts("num_local_experts", "softmax_renorm"), ROPE),
+    "qwen2_moe": row(
+        *BLOCK,
+        qwen2_moe_windows,
+        bias("qkv_bias", o=False),
+        ROPE,
+        qwen_experts("num_experts", qwen_shared),
+        head_dim=None,
+    ),
+    # arXiv:2505.09388: no shared expert, QK-norm
+    "qwen3_moe": row(
+        *BLOCK,
+        BIAS,
+        qwen3_moe_windows,
+        HEAD_NORM,
+        ROPE,
+        qwen_experts("num_local_experts"),
+        head_dim=None,
+    ),
+    # arXiv:2409.02060
+    "olmoe": row(
+        *BLOCK,
+        BIAS,
+        only(clip_qkv=None),
+        always(qk_norm="full"),
+        ROPE,
+        experts("num_experts", "softmax", renorm=True),
+    ),
+    # Phi-3.5-MoE, arXiv:2404.14219: its router samples one expert after the other, two in all
+    "phimoe": row(
+        *BLOCK,
+        BIAS,
+        phimoe_rope,
+        always(norm="layernorm", norm_bias=True),
+        flag("head_bias", "lm_head_bias"),
+        all_windows,
+        ROPE,
+        fixed(num_experts_per_tok=2),
+        experts("num_local_experts", "softmax", number("mixer_jitter", "router_jitter_noise")),
+        ignored="original_max_position_embeddings",
+        reads="router_jitter_noise",
+        head_dim=None,
+    ),
+    "granitemoe": row(*GRANITE_MOE, head_dim=None),
+    # arXiv:2508.10925: sinks, biases everywhere, a clamped gate, windows
+    "gpt_oss": row(
+        *BLOCK,
+        only(hidden_act="silu", **CLAMPED_GATE),
+        BIAS,
+        gpt_oss_windows,
+        rope_unless_given(
+            rope_type="yarn", factor=32.0, truncate=False, original_max_position_embeddings=4096
+        ),
+        always(attention_sinks=True, activation="clamped_swiglu"),
+        ROPE,
+        experts("num_local_experts", "topk_softmax", always(router_bias=True, expert_bias=True)),
+        as_many_as_chosen,
+        ignored="initial_context_length",
+    ),
+    "minimax_m2": row(
+        *BLOCK,
+        rotated_part,
+        fixed(
+            use_qk_norm=True,
+            qk_norm_type="per_layer",
+            scoring_func="sigmoid",
+            use_routing_bias=True,
+            shared_intermediate_size=0,
+        ),
+        always(qk_norm="full"),
+        ROPE,
+        experts("num_local_experts", "sigmoid_renorm", CHOICE_BIAS),
+        ignored="use_mtp num_mtp_modules mtp_transformer_layers",
+        partial_rotary_factor=1.0,
+    ),
+    # GLM-4.5, arXiv:2508.06471
+    "glm4_moe": row(
+        *BLOCK,
+        bias("attention_bias", o=False),
+        flag("qk_norm", "use_qk_norm", off="none", on="head"),
+        ROPE,
+        noaux(layout=dense_first),
+        prediction(),
+        head_dim=None,
+        partial_rotary_factor=0.5,
+    ),
+    # chunked attention, one shared expert, sigmoid routing
+    "llama4_text": row(
+        sizes,
+        RMS,
+        llama4_layers,
+        experts(
+            "num_local_experts",
+            "sigmoid",
+            size("d_ff_expert", "intermediate_size"),
+            always(n_shared_experts=1, router_scales_input=True),
+            layout=llama4_sparse,
+        ),
+        ignored="cache_implementation for_llm_compressor",
+    ),
+    # arXiv:2506.05767: Qwen3's attention, DeepSeek-V3's experts
+    "dots1": row(
+        *BLOCK, BIAS, HEAD_NORM, ROPE, windows_from("", lowest=1), noaux(layout=dense_first)
+    ),
+    "solar_open": row(
+        sizes,
+        GATED,
+        RMS,
+        bias("attention_bias", o=False),
+        fixed(first_k_dense_replace=0, use_qk_norm=False),
+        noaux(),
+        ROPE,
+        ignored="intermediate_size num_nextn_predict_layers",
+    ),
+    # arXiv:2507.07024
+    "flex_olmo": row(*BLOCK, BIAS, POST_NORM, ROPE, experts("num_experts", "softmax", renorm=True)),
+    "ernie4_5_moe": row(
+        *BLOCK,
+        bias("use_bias", ffn="use_bias"),
+        flag("head_bias", "use_bias"),
+        rope(style="interleaved"),
+        experts(
+            "moe_num_experts",
+            "softmax_renorm",
+            EXPERT_WIDTH,
+            shared_experts("moe_num_shared_experts"),
+            always(router_bias=True),
+            layout=ernie_sparse,
+            chosen="moe_k",
+        ),
+        ernie_bias,
+        ignored="moe_norm_min",
+    ),
+    # GLM-4.7-Flash
+    "glm4_moe_lite": row(
+        latent(interleaved="rope_interleave"),
+        V_HEAD,
+        noaux(layout=sparse_layers(1)),
+        ignored="qk_head_dim",
+    ),
+    # Qwen3's attention and experts, another RoPE in its windowed layers
+    "mellum": row(
+        *BLOCK,
+        BIAS,
+        HEAD_NORM,
+        windows_where(lambda _: False),
+        mellum_rope,
+        experts("num_local_experts", "softmax", EXPERT_WIDTH, renorm=True, layout=sparse_layers(0)),
+        ignored="mtp_layer_types mtp_mlp_layer_types",
+        rope_theta=500000.0,
+        rope_local_base_freq=10000.0,
+    ),
+    "granitemoeshared": row(*GRANITE_MOE, granite_shared, head_dim=None),
+    "granitemoe_swa": row(*GRANITE_MOE, granite_shared, *GRANITE_SWA, head_dim=None),
+    # Hunyuan-A13B: a shared expert as wide as the others
+    "hunyuan_v1_moe": row(
+        *HUNYUAN,
+        one_for_all_layers("num_experts", "moe_topk"),
+        experts("num_experts", "softmax_renorm", always(n_shared_experts=1), chosen="moe_topk"),
+        ignored="eod_token_id",
+    ),
+    "hy_v3": row(
+        *BLOCK,
+        bias("attention_bias", ffn="mlp_bias"),
+        HEAD_NORM,
+        ROPE,
+        experts(
+            "num_experts",
+            "sigmoid_renorm",
+            EXPERT_WIDTH,
+            shared_experts("num_shared_experts", lowest=1),
+            CHOICE_BIAS,
+            number("routed_scale", "router_scaling_factor"),
+            layout=sparse_layers(1),
+        ),
+        ignored="enable_moe_fp32_combine",
+    ),
+    # K-EXAONE: EXAONE 4's hybrid attention with norms before
+    "exaone_moe": row(
+        *BLOCK,
+        HEAD_NORM,
+        exaone_layers,
+        ROPE,
+        noaux("num_experts", "num_shared_experts", sparse_layers("first_k_dense_replace")),
+        head_dim=None,
+    ),
+    "kolibri1": row(
+        sizes,
+        GATED,
+        rms_norm(norm_placement="sandwich", qk_norm="head"),
+        kolibri_layers,
+        differs("Kolibri adds its bias for the choice to the logits, not to the probabilities"),
+        ROPE,
+        experts(
+            "num_local_experts",
+            "sigmoid",
+            EXPERT_WIDTH,
+            CHOICE_BIAS,
+            always(n_shared_experts=1),
+            size("d_ff_shared", "shared_expert_intermediate_size"),
+            renorm=True,
+        ),
+        ignored="intermediate_size",
+    ),
+    "deepseek_v2": row(latent(interleaved=True), deepseek_v2_experts, ignored=NOT_READ),
+    "deepseek_v3": row(  # arXiv:2412.19437
+        latent(interleaved="rope_interleave"),
+        fixed(**V3_CHOICE),
+        V_HEAD,
+        noaux(layout=dense_first),
+        prediction(),
+        ignored=NOT_READ,
+    ),
+    # arXiv:2512.02556
+    "deepseek_v32": row(
+        latent(interleaved=True),
+        V_HEAD,
+        indexed_layers,
+        only(mlp_bias=False),
+        fixed(**V3_CHOICE, moe_layer_freq=1, rope_interleave=True),
+        size("index_top_k", "index_topk"),
+        size("n_index_heads", "index_n_heads"),
+        size("index_head_dim", "index_head_dim"),
+        noaux(layout=sparse_layers("first_k_dense_replace")),
+        prediction(),
+        aliases={"num_experts": "n_routed_experts"},
+        ignored=NOT_READ,
+    ),
+    # gpt-oss' gate, DeepSeek-V3's choice, an index in some layers
+    "minimax_m3_vl_text": row(
+        only(**CLAMPED_GATE),
+        sizes,
+        size("d_ff", "dense_intermediate_size"),
+        always(activation="clamped_swiglu", gated=True),
+        rms_norm(norm_unit_offset=True, qk_norm="head"),
+        minimax_m3_index,
+        experts(
+            "num_local_experts",
+            "sigmoid_renorm",
+            size("d_ff_expert", "intermediate_size"),
+            always(n_shared_experts=1, selection_bias=True),
+            size("d_ff_shared", "shared_intermediate_size"),
+            ROUTED_SCALE,
+            layout=sparse_layers(0),
+        ),
+        ignored="hidden_act",
+        partial_rotary_factor=1.0,
+    ),
+    # arXiv:2509.01322: zero experts, and a shortcut around the second attention
+    "longcat_flash": row(
+        latent(interleaved=True, layers="num_layers", width="ffn_hidden_size"),
+        longcat_layers,
+        fixed(
+            attention_method="MLA",
+            mla_scale_q_lora=True,
+            mla_scale_kv_lora=True,
+            norm_topk_prob=False,
+            router_bias=False,  # the class stores one and adds none
+        ),
+        longcat_experts,
+        ignored="ep_size topk_method nextn_use_scmoe router_dtype params_dtype",
+    ),
 }
-
-FAMILIES = {
-    "dots1": decoder("Dots1", dots1, {
-        **{k: v for k, v in LLAMA.items() if k != "head_dim"}, **NOAUX, "vocab_size": 152064,
-        "hidden_size": 4608, "intermediate_size": 10944, "num_hidden_layers": 62,
-        "num_key_value_heads": 32, "n_shared_experts": None, "n_routed_experts": None,
-        "num_experts_per_tok": None, "first_k_dense_replace": 0, "norm_topk_prob": False,
-        "attention_bias": False, "sliding_window": 4096, "max_window_layers": 62,
-    }, aliases=EXPERTS),
-    "solar_open": decoder("SolarOpen", solar_open, {
-        **{k: v for k, v in LLAMA.items() if k != "intermediate_size"}, **NOAUX,
-        "vocab_size": 196608, "moe_intermediate_size": 1280, "num_hidden_layers": 48,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
-        "rms_norm_eps": 1e-5, "attention_bias": False, "rope_theta": 1000000.0,
-    }, aliases=EXPERTS, ignored="intermediate_size num_nextn_predict_layers"),
-    "flex_olmo": decoder("FlexOlmo", flex_olmo, {
-        **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "vocab_size": 100352,
-        "attention_bias": False, "rope_theta": 500000.0, "num_experts": 7,
-        "num_experts_per_tok": 5, "norm_topk_prob": False,
-    }, aliases={"num_local_experts": "num_experts"}),
-    "ernie4_5_moe": decoder("Ernie4_5_Moe", ernie4_5_moe, {
-        **{k: v for k, v in LLAMA.items() if k != "head_dim"}, "vocab_size": 103424,
-        "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28,
-        "num_attention_heads": 20, "num_key_value_heads": 4, "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "tie_word_embeddings": True, "use_bias": False,
-        "moe_intermediate_size": 1536, "moe_k": 6, "moe_num_experts": 64,
-        "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1,
-        "moe_layer_interval": 1,
-    }, aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-        ignored="moe_norm_min"),
-    "glm4_moe_lite": decoder("Glm4MoeLite", glm4_moe_lite, {
-        **DEEPSEEK, **NOAUX, "vocab_size": 154880, "hidden_size": 2048,
-        "intermediate_size": 10240, "moe_intermediate_size": 1536, "num_hidden_layers": 47,
-        "num_attention_heads": 20, "num_key_value_heads": 20, "n_routed_experts": 64,
-        "routed_scaling_factor": 1.8, "q_lora_rank": 768, "v_head_dim": 256,
-        "qk_nope_head_dim": 192, "num_experts_per_tok": 4, "rms_norm_eps": 1e-5,
-        "rope_interleave": True,
-    }, aliases={**EXPERTS, "head_dim": "qk_rope_head_dim"}, ignored="qk_head_dim"),
-    "youtu": decoder("Youtu", youtu, {
-        **DEEPSEEK, "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 6144,
-        "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 16,
-        "tie_word_embeddings": True, "rope_interleave": True,
-    }, ignored="head_dim qk_head_dim embedding_initializer_range"),
-    "mellum": decoder("Mellum", mellum, {
-        **LLAMA, "vocab_size": 98304, "hidden_size": 2304, "intermediate_size": 7168,
-        "num_hidden_layers": 28, "num_key_value_heads": 4, "head_dim": 128,
-        "attention_bias": False, "sliding_window": 1024, "moe_intermediate_size": 896,
-        "num_experts_per_tok": 8, "num_local_experts": 64, "norm_topk_prob": True,
-        "rope_theta": 500000.0, "rope_local_base_freq": 10000.0,
-    }, aliases={"num_experts": "num_local_experts",
-                "num_mtp_layers": "num_nextn_predict_layers"},
-        ignored="mtp_layer_types mtp_mlp_layer_types"),
-}  # fmt: skip

@@ -1,3 +1,0 @@
-"""Other projects' kernels as optional variants."""
-
-from __future__ import annotations

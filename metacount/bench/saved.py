@@ -1,0 +1,245 @@
+"""This run beside an older one: how far the same points lie apart. No torch.
+
+The difference between two runs of one command is what a figure can be trusted to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from metacount.bench.rows import OK, Ceiling, Row
+from metacount.bench.statistics import median
+from metacount.errors import InputError, shown
+from metacount.output_file import not_written
+
+if TYPE_CHECKING:
+    from metacount.files import Json
+
+FORMAT = 2  # of a line; lines of format 1 say nothing of it
+MAX_FILE_BYTES = 2**28
+
+
+def lines_of(
+    rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: Json, date: str
+) -> list[Json]:
+    """Make a dict of each row: the row, its dtype's roof (if any), the environment, the date."""
+    return [
+        {
+            "date": date,
+            **environment,
+            "ceiling": asdict(ceilings[row.dtype]) if row.dtype in ceilings else None,
+            **row.to_dict(),
+        }
+        for row in rows
+    ]
+
+
+def default_file(topic: str) -> str:
+    """Name the file of `--save` without one: metacount-bench-TOPIC.jsonl in the current folder.
+
+    >>> default_file("ffn")
+    'metacount-bench-ffn.jsonl'
+    """
+    return f"metacount-bench-{topic}.jsonl"
+
+
+def append(file: str, lines: list[Json]) -> None:
+    """Add the lines at the end; what is there stays."""
+    try:
+        with open(file, "a", encoding="utf-8") as out:
+            out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    except OSError as error:
+        raise not_written("--save", file, error) from None
+
+
+def read(file: str) -> list[Json]:
+    """Read every line of a results file; an `InputError` names the first that is no result."""
+    try:
+        if os.path.getsize(file) > MAX_FILE_BYTES:
+            raise InputError(f"{shown(file)} is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        with open(file, encoding="utf-8") as lines:
+            return [_line(file, number, text) for number, text in enumerate(lines, 1)]
+    except OSError as error:
+        raise InputError(
+            f"{shown(file)} cannot be read: {error.strerror}; give a file that "
+            "`metacount bench --save` wrote"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{shown(file)} is not text; give a file that `metacount bench --save` wrote"
+        ) from None
+
+
+def _line(file: str, number: int, text: str) -> Json:
+    problem = f"{shown(file)}, line {number}: not a result of `metacount bench --save`"
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(problem) from None
+    if not isinstance(data, dict) or not _is_result(data):
+        raise InputError(problem)
+    return data if "format" in data else _from_format_1(data)
+
+
+def _from_format_1(line: Json) -> Json:
+    """Bring a line of format 1 up to date: what was compiled then was the joined block."""
+    name = line["variant"]
+    if line["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
+        name = name.removesuffix("-compiled") + "-joined-compiled"
+    return {**line, "format": 1, "variant": name}
+
+
+TEXTS = (
+    "date",
+    "device",
+    "torch",
+    "topic",
+    "model",
+    "dtype",
+    "variant",
+    "state",
+    "launch",
+    "status",
+)
+NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
+
+
+def _is_result(data: Json) -> bool:
+    """Tell whether a line holds what a picture is drawn from, each of the right type."""
+    roof = data.get("ceiling")
+    return (
+        all(isinstance(data.get(name), str) for name in TEXTS)
+        and all(isinstance(data.get(name), dict) for name in ("sizes", "workload"))
+        and (_is_roof(roof) or (roof is None and "ceiling" in data))
+        and (data["status"] != OK or all(_is_number(data.get(name)) for name in NUMBERS))
+        and (data["topic"] != "ffn" or _is_positive(data["workload"].get("tokens")))
+    )
+
+
+def _is_roof(roof: object) -> bool:
+    return (
+        isinstance(roof, dict)
+        and all(_is_positive(roof.get(name)) for name in ("flops_per_s", "bytes_per_s"))
+        and isinstance(shape := roof.get("shape"), list)
+        and len(shape) == 3
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def latest_run(lines: list[Json]) -> list[Json]:
+    """Keep the last line of each (device, torch, topic, case, variant, state, launch, direction).
+
+    A file grows by one run after another; a picture shows one point for each.
+    """
+    found: dict[str, Json] = {}
+    for line in lines:
+        key = [
+            line.get(name)
+            for name in (
+                "device",
+                "torch",
+                "topic",
+                "model",
+                "sizes",
+                "workload",
+                "dtype",
+                "variant",
+                "state",
+                "launch",
+                "direction",
+            )
+        ]
+        found[json.dumps(key, sort_keys=True)] = line
+    return list(found.values())
+
+
+# what makes two lines the same point; the device and the versions may differ, and are named
+POINT = ("topic", "model", "sizes", "workload", "dtype", "variant", "state", "launch", "direction")
+PLACE = ("device", "torch", "driver", "commit", "threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One point in both runs. `apart` says that the intervals of the medians do not touch.
+
+    None where one of them has no interval.
+    """
+
+    line: Json
+    old_s: float
+    new_s: float
+    apart: bool | None
+
+    @property
+    def change(self) -> float:
+        """The new time over the old one, less 1."""
+        return self.new_s / self.old_s - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Points in both runs, how many only one has, and where the two were measured differently."""
+
+    pairs: list[Pair]
+    only_new: int
+    only_old: int
+    places: dict[str, tuple[str, str]]
+
+    @property
+    def median_change(self) -> float | None:
+        """The middle of the changes, without their signs."""
+        return median([abs(pair.change) for pair in self.pairs]) if self.pairs else None
+
+
+def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
+    """Compare the lines of two runs, as `--save` writes them; only timed ones are compared."""
+    before = {_point(line): line for line in old if line["status"] == OK}
+    after = {_point(line): line for line in new if line["status"] == OK}
+    pairs = [
+        Pair(
+            line=line,
+            old_s=before[point]["median_s"],
+            new_s=line["median_s"],
+            apart=_apart(before[point], line),
+        )
+        for point, line in after.items()
+        if point in before
+    ]
+    places = {}
+    for name in PLACE:
+        values = [
+            sorted({json.dumps(line.get(name)) for line in lines.values()})
+            for lines in (before, after)
+        ]
+        if all(values) and values[0] != values[1]:
+            places[name] = (", ".join(values[0]), ", ".join(values[1]))
+    return Comparison(
+        pairs=pairs,
+        only_new=len(after.keys() - before.keys()),
+        only_old=len(before.keys() - after.keys()),
+        places=places,
+    )
+
+
+def _point(line: Json) -> str:
+    key = [line.get(name, "forward" if name == "direction" else None) for name in POINT]
+    return json.dumps(key, sort_keys=True)
+
+
+def _apart(old: Json, new: Json) -> bool | None:
+    ends = [line.get(name) for line in (old, new) for name in ("low_s", "high_s")]
+    old_low, old_high, new_low, new_high = ends
+    if old_low is None or old_high is None or new_low is None or new_high is None:
+        return None
+    return bool(old_high < new_low or new_high < old_low)

@@ -1,0 +1,94 @@
+"""What transformers itself says of each model type, recorded: nothing of it is imported to count.
+
+`types.jsonl` has a line a type: its classes, the defaults of its keys, their other names, and what
+its config class refuses: the kind of value of each key, the keys that are shares, and whether heads
+must divide the width. `benchmarks/config_rules.py` writes it from the installed transformers. A
+config that breaks a rule can still be counted, but not compared with code that does not take it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from metacount.errors import shown_value
+from metacount.huggingface.config.keys import is_number
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.files import Json
+    from metacount.spec import ModelSpec
+
+FILE = os.path.join(os.path.dirname(__file__), "types.jsonl")
+
+_lines: dict[str, str] = {}  # read once: the text of each type's line, and "" for the first
+
+# In the words of a message. transformers tells 1 from 1.0, and true from 1.
+WORDS = {
+    "int": "a whole number",
+    "float": "a number with a decimal point",
+    "bool": "true or false",
+    "str": "text",
+    "null": "null",
+    "list": "a list",
+    "dict": "an object",
+    "list[int]": "a list of whole numbers",
+    "list[str]": "a list of texts",
+}
+TYPES = {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}
+
+
+def recorded(model_type: str) -> Json:
+    """Return what transformers says of a type; of "", by which version it was made."""
+    if not _lines:
+        with open(FILE, encoding="utf-8") as file:
+            for line in file:
+                _lines[line.split('"', 4)[3] if line.startswith('{"type"') else ""] = line
+    record: Json = json.loads(_lines[model_type])
+    return record
+
+
+def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
+    """List why transformers' config class would not take `config`, as far as the record knows."""
+    rules, version = recorded(config["model_type"]), recorded("")["transformers"]
+    broken = [
+        f"{name} must be {_in_words(kind)}: got {shown_value(config[name])}"
+        for name, kind in rules["kinds"].items()
+        if name in config and not _is_any(config[name], kind)
+    ]
+    broken += [
+        f"{name} must be 0 to 1: got {shown_value(config[name])}"
+        for name in rules["shares"]
+        if is_number(config.get(name)) and not 0 <= config[name] <= 1
+    ]
+    if rules["whole_heads"] and spec.d_model % spec.n_heads:
+        rest = spec.d_model % spec.n_heads
+        broken.append(
+            f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} = {rest}"
+        )
+    return tuple(f"transformers {version} refuses this config: {rule}" for rule in broken)
+
+
+def _is_any(value: object, kind: str) -> bool:
+    return any(_is(value, one) for one in kind.split("|"))
+
+
+def _is(value: object, kind: str) -> bool:
+    if kind.startswith("'"):
+        return value == kind[1:-1]
+    if kind.startswith("list["):
+        return isinstance(value, list) and all(_is(item, kind[5:-1]) for item in value)
+    if kind == "null":
+        return value is None
+    if kind == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, TYPES[kind])
+
+
+def _in_words(kind: str) -> str:
+    kinds = kind.split("|")
+    numbers = ["a number"] if {"int", "float"} <= set(kinds) else []
+    if numbers:
+        kinds = [k for k in kinds if k not in ("float", "int")]
+    names = numbers + [WORDS.get(k, k) for k in kinds]
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

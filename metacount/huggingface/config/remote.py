@@ -1,0 +1,372 @@
+"""Model types whose code lies beside their weights: their configs are read by keys, never run.
+
+transformers has no class for them, so it is no witness. Their own code's defaults are not at hand:
+a size that is not written down is an error.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError
+from metacount.huggingface.config.experts import (
+    EXPERT_WIDTH,
+    dense_first,
+    experts,
+    prediction,
+    shared_experts,
+)
+from metacount.huggingface.config.families.older import named, plain_ffn, rotated
+from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.parts import (
+    BIAS,
+    BLOCK,
+    D_FF,
+    ROPE,
+    activation,
+    always,
+    bias,
+    biases,
+    fixed,
+    layer_norm,
+    rms_norm,
+    rope,
+    windows_from,
+)
+from metacount.huggingface.config.rope import rotation
+from metacount.huggingface.config.row import Family
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from typing import Any
+
+    from metacount.files import Json
+    from metacount.huggingface.config.row import Part
+
+TRAINED_WITH = "max_position_embeddings"  # a key of Baichuan's 7B alone, beside both's own name
+LENGTH = "model_max_length"
+
+
+def remote(
+    classes: dict[str, str | None] | str,
+    *parts: Part,
+    aliases: dict[str, str] | None = None,
+    ignored: str = "",
+    **defaults: Any,
+) -> Family:
+    """Make the family of a type; `classes` may be one or two stems of `<stem>ForCausalLM`."""
+    if isinstance(classes, str):
+        stems = classes.split()
+        heads: dict[str, str | None] = {f"{stem}ForCausalLM": "head" for stem in stems}
+        classes = {**heads, f"{stems[0]}Model": "body"}
+        ignored = f"_from_model_config use_flash_attn {ignored}"
+    return Family(
+        parts=parts,
+        classes=classes,
+        defaults={"tie_word_embeddings": False, **defaults},
+        aliases=aliases or {},
+        ignored=tuple(ignored.split()),
+    )
+
+
+def baichuan_positions(keys: Keys, fields: Json) -> Json:
+    """Read RoPE, as in the 7B's code, or ALiBi, as in the 13B's."""
+    keys.fixed("num_key_value_heads", fields["n_heads"])
+    rotates, given = keys.given(TRAINED_WITH) is not None, keys.given(LENGTH) is not None
+    if rotates:
+        return rotation(keys, fields["head_dim"])
+    if not given:
+        rule = f"or {LENGTH} must be there: the first is of the code with RoPE (7B), the second "
+        raise SpecError(
+            TRAINED_WITH,
+            rule + "alone of the code with ALiBi (13B)",
+            None,
+            f"give {TRAINED_WITH} or {LENGTH}",
+        )
+    keys.notes.append(f"ALiBi: it has {LENGTH} and no {TRAINED_WITH}, as the 13B's code")
+    return {"position": "alibi"}
+
+
+def minicpm_scales(keys: Keys, fields: Json) -> Json:
+    """Read the multipliers of μP."""
+    depth = keys.number("scale_depth")
+    return {
+        "embedding_scale": keys.number("scale_emb"),
+        "residual_scale": depth / fields["n_layers"] ** 0.5,
+        "logit_scale": keys.number("dim_model_base") / fields["d_model"],
+    }
+
+
+def deepseek_experts(keys: Keys, fields: Json) -> Json:
+    """Read fine experts and shared ones, where there are any."""
+    keys.only("scoring_func", "softmax")
+    if keys.raw("n_routed_experts") is None:
+        for name in ("n_shared_experts", "num_experts_per_tok"):
+            keys.fixed(name)
+        return {}
+    n_shared = {"n_shared_experts": keys.optional_size("n_shared_experts", lowest=0) or 0}
+    found = experts(
+        "n_routed_experts",
+        "softmax",
+        EXPERT_WIDTH,
+        always(**n_shared),
+        renorm=True,
+        layout=dense_first,
+    )
+    return found(keys, fields)
+
+
+def qwen_block(keys: Keys, fields: Json) -> Json:
+    """Read Qwen's block: `intermediate_size` is that of gate and up together."""
+    both, bias = keys.size("intermediate_size"), not keys.flag("no_bias")
+    if both % 2:
+        raise SpecError(
+            "intermediate_size",
+            "must be even: gate and up have half of it each",
+            both,
+            f"choose {both + 1}",
+        )
+    keys.only("scale_attn_weights", True)
+    keys.fixed("n_inner")
+    keys.fixed("apply_residual_connection_post_layernorm", False)
+    keys.only("kv_channels", fields["head_dim"], why="heads share the width")
+    return {
+        **biases(True, bias),
+        "d_ff": both // 2,
+        "activation": "silu",
+        "gated": True,
+        "ffn_bias": bias,
+    }
+
+
+def chatglm_block(keys: Keys, fields: Json) -> Json:
+    """Read the block of ChatGLM2, ChatGLM3 or GLM-4: RoPE in pairs on half of each head."""
+    bias = keys.flag("add_bias_linear")
+    qkv_bias, groups = keys.flag("add_qkv_bias") or bias, keys.size("multi_query_group_num")
+    many = keys.flag("multi_query_attention")
+    head_dim, last = keys.size("kv_channels"), keys.flag("post_layer_norm")
+    keys.only("apply_residual_connection_post_layernorm", False)
+    ratio = keys.number("rope_ratio")
+    norm = rms_norm if keys.flag("rmsnorm") else layer_norm
+    return {
+        "head_dim": head_dim,
+        "n_kv_heads": groups if many else fields["n_heads"],
+        **biases(qkv_bias, bias),
+        **norm("layernorm_epsilon")(keys, fields),
+        "d_ff": keys.size("ffn_hidden_size"),
+        "activation": "silu",
+        "gated": True,
+        "ffn_bias": bias,
+        "final_norm": last,
+        "position": "rope",
+        "rope_style": "interleaved",
+        "rope_theta": 10000.0 * ratio,
+        "rotary_dim": head_dim // 2,
+    }
+
+
+def exaone_heads(keys: Keys, fields: Json) -> Json:
+    """Read key/value heads and a width of heads, as many and as wide as queries where null."""
+    n_kv_heads, head_dim = keys.optional_size("num_key_value_heads"), keys.optional_size("head_dim")
+    return {
+        "n_kv_heads": n_kv_heads or fields["n_heads"],
+        "head_dim": head_dim or fields["head_dim"],
+    }
+
+
+def phi_groups(keys: Keys, fields: Json) -> Json:
+    """Read key/value heads, as many as queries where it is null."""
+    groups = keys.optional_size("n_head_kv")
+    return {"n_kv_heads": fields["n_heads"] if groups is None else groups}
+
+
+SIZES: Json = dict.fromkeys(
+    ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"]
+)
+HEADS: Json = {
+    **SIZES,
+    "num_hidden_layers": None,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+}
+GROUPED = {**HEADS, "num_key_value_heads": None}
+
+REMOTE = {
+    # arXiv:2309.10305
+    "baichuan": remote(
+        "Baichuan BaiChuan", *BLOCK, baichuan_positions, ignored="z_loss_weight", **HEADS
+    ),
+    # arXiv:2403.17297
+    "internlm2": remote(
+        "InternLM2", *BLOCK, bias("bias"), ROPE, ignored="fp16 bf16", **GROUPED, bias=True
+    ),
+    "xverse": remote("Xverse", *BLOCK, ROPE, ignored="max_tokenizer_truncation", **GROUPED),
+    # arXiv:2404.06395
+    "minicpm": remote(
+        "MiniCPM",
+        *BLOCK,
+        BIAS,
+        minicpm_scales,
+        ROPE,
+        **{**GROUPED, "tie_word_embeddings": True},
+        attention_bias=False,
+        scale_emb=None,
+        dim_model_base=None,
+        scale_depth=None,
+    ),
+    # arXiv:2401.06066
+    "deepseek": remote(
+        "Deepseek",
+        *BLOCK,
+        BIAS,
+        ROPE,
+        deepseek_experts,
+        **GROUPED,
+        attention_bias=False,
+        n_routed_experts=None,
+        n_shared_experts=None,
+        num_experts_per_tok=None,
+        moe_intermediate_size=None,
+        first_k_dense_replace=0,
+        scoring_func="softmax",
+        norm_topk_prob=False,
+    ),
+    # EXAONE 3, arXiv:2408.03541
+    "exaone": remote(
+        "Exaone",
+        named("hidden_size", "num_layers", "num_attention_heads"),
+        exaone_heads,
+        D_FF,
+        activation(gated=True, key="activation_function"),
+        rms_norm("layer_norm_epsilon"),
+        ROPE,
+        aliases={"num_hidden_layers": "num_layers"},
+        **SIZES,
+        num_layers=None,
+        num_key_value_heads=None,
+        head_dim=None,
+        activation_function="silu",
+        layer_norm_epsilon=1e-5,
+        rope_theta=10000.0,
+    ),
+    # arXiv:2505.07608: Qwen2's block, and a prediction module in the checkpoint
+    "mimo": remote(
+        "MiMo",
+        *BLOCK,
+        bias("attention_bias", o=False),
+        windows_from(),
+        ROPE,
+        prediction(),
+        **GROUPED,
+        head_dim=None,
+        attention_bias=True,
+        sliding_window=None,
+        use_sliding_window=False,
+        max_window_layers=28,
+        num_nextn_predict_layers=0,
+    ),
+    # Ling, arXiv:2503.05139
+    "bailing_moe": remote(
+        "BailingMoe",
+        fixed(use_sliding_window=False, norm_head=False),
+        *BLOCK,
+        bias("use_qkv_bias", o="use_bias", ffn="use_bias"),
+        ROPE,
+        experts(
+            "num_experts",
+            "softmax",
+            EXPERT_WIDTH,
+            shared_experts("num_shared_experts"),
+            renorm=True,
+            layout=dense_first,
+        ),
+        ignored="sliding_window max_window_layers",
+        **GROUPED,
+        head_dim=None,
+        use_bias=False,
+        use_qkv_bias=False,
+        num_experts=None,
+        num_shared_experts=0,
+        num_experts_per_tok=None,
+        moe_intermediate_size=None,
+        first_k_dense_replace=0,
+        norm_topk_prob=True,
+    ),
+    # arXiv:2309.16609
+    "qwen": remote(
+        {"QWenLMHeadModel": "head", "QWenModel": "body"},
+        named("hidden_size", "num_hidden_layers", "num_attention_heads"),
+        qwen_block,
+        rms_norm("layer_norm_epsilon"),
+        rope(theta="rotary_emb_base", partial="rotary_pct"),
+        aliases={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "ffn_hidden_size": "intermediate_size",
+            "padded_vocab_size": "vocab_size",
+        },
+        ignored="n_positions attn_dropout_prob emb_dropout_prob bf16 fp16 fp32 onnx_safe "
+        "seq_length softmax_in_fp32 use_dynamic_ntk use_flash_attn use_logn_attn "
+        "use_cache_quantization use_cache_kernel",
+        **SIZES,
+        num_hidden_layers=None,
+        kv_channels=None,
+        layer_norm_epsilon=1e-6,
+        no_bias=True,
+        scale_attn_weights=True,
+        rotary_emb_base=10000,
+        rotary_pct=1.0,
+    ),
+    # arXiv:2406.12793. `ChatGLMModel` is what the published configs name; the head is part of it
+    "chatglm": remote(
+        {
+            "ChatGLMForConditionalGeneration": "head",
+            "ChatGLMModel": "head",
+            "ChatGLMForSequenceClassification": None,
+        },
+        named("hidden_size", "num_layers", "num_attention_heads"),
+        chatglm_block,
+        fixed(original_rope=True),
+        aliases={"padded_vocab_size": "vocab_size", "num_hidden_layers": "num_layers"},
+        ignored="seq_length attention_softmax_in_fp32 fp32_residual_connection "
+        "apply_query_key_layer_scaling bias_dropout_fusion quantization_bit pre_seq_len "
+        "prefix_projection interleaved_qkv",
+        vocab_size=None,
+        num_layers=None,
+        hidden_size=None,
+        ffn_hidden_size=None,
+        kv_channels=None,
+        num_attention_heads=None,
+        layernorm_epsilon=1e-5,
+        rmsnorm=True,
+        apply_residual_connection_post_layernorm=False,
+        post_layer_norm=True,
+        add_bias_linear=False,
+        add_qkv_bias=False,
+        multi_query_attention=False,
+        multi_query_group_num=1,
+        rope_ratio=1,
+    ),
+    # Phi-1 to Phi-2 as first published: both branches behind one norm, biases everywhere
+    "phi-msft": remote(
+        {"PhiForCausalLM": "head", "PhiModel": "body"},
+        named("n_embd", "n_layer", "n_head"),
+        phi_groups,
+        rotated("half"),
+        always(head_bias=True),
+        bias(True),
+        plain_ffn("n_inner", "activation_function"),
+        layer_norm("layer_norm_epsilon", norm_placement="parallel"),
+        ignored="n_positions flash_attn flash_rotary fused_dense img_processor",
+        vocab_size=None,
+        n_positions=None,
+        n_embd=None,
+        n_layer=None,
+        n_inner=None,
+        n_head=None,
+        n_head_kv=None,
+        rotary_dim=None,
+        activation_function="gelu_new",
+        layer_norm_epsilon=1e-5,
+    ),
+}
