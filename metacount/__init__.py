@@ -15,6 +15,7 @@ import sys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
@@ -182,26 +183,16 @@ def __getattr__(name: str) -> object:
 def _let_print_itself(kind: type) -> None:
     """Make results of a class text in a terminal, and HTML in a notebook."""
 
-    def text(result: object) -> str:
-        from metacount.cli.shown import text_of
+    from importlib import import_module
 
-        return text_of(result)
+    def shown(how: str) -> Callable[[object], str]:
+        return lambda result: str(getattr(import_module(f"{__name__}.cli.shown"), how)(result))
 
-    def html(result: object) -> str:
-        from metacount.cli.shown import html_of
-
-        return html_of(result)
-
-    def markdown(summary: Summary) -> str:
-        """Write figures and tree as tables of Markdown."""
-        from metacount.cli.shown import summary_markdown
-
-        return summary_markdown(summary)
-
-    for name, method in (("__str__", text), ("__repr__", text), ("_repr_html_", html)):
-        setattr(kind, name, method)
+    methods = {"__str__": "text_of", "__repr__": "text_of", "_repr_html_": "html_of"}
     if kind.__name__ == "Summary":
-        kind.to_markdown = markdown  # type: ignore[attr-defined]
+        methods["to_markdown"] = "summary_markdown"
+    for name, how in methods.items():
+        setattr(kind, name, shown(how))
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,7 @@ from metacount.cli.options import (
     request_of,
     whole_number,
 )
-from metacount.cli.proven import proven_briefly, proven_lines
+from metacount.cli.proven import proven_lines, proven_notes
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
 from metacount.errors import InputError
 from metacount.figures import COUNTED, OF_MTP, is_shown
@@ -318,14 +318,17 @@ def _brief_notes(model: Model, result: Count) -> list[Block]:
     must = [("warning", text) for text in result.warnings]
     must += [("config", text) for text in result.notes]
     brief: list[tuple[str, str]] = []
-    asked = ["units", "what is proven"]
+    asked = ["units"]
     if (entry := model.published) is not None:
         brief.append(("published", compared(compare_published(entry, result.params), entry)))
         asked += ["sources", *(["what is inferred"] if entry.inferred else [])]
         asked += ["notes"] if entry.notes else []
-    proof = proven_of(model, result)
-    against = "" if proof is None else proven_briefly(proof)
-    brief += [("proven", against), ("--verbose", f"for {', '.join(asked)}")]
+    if (proof := proven_of(model, result)) is not None:
+        notes = proven_notes(proof)
+        brief += [note for note in notes if note[0] == "proven   "]
+        must += [note for note in notes if note[0] != "proven   "]
+        asked.append("what is proven")
+    brief.append(("--verbose", f"for {', '.join(asked)}"))
     return [Notes(must, pad=9), Notes(brief, pad=9, lines=1)]
 
 

@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 WHY = " (verify --all-sizes)"
 
 
-def proven_lines(proof: Proven, width: int) -> list[str]:
-    """Write what the figures are proven against, and a line for what is not: no domains."""
+def proven_notes(proof: Proven) -> list[tuple[str, str]]:
+    """Say what the figures are proven against, and what is another figure than what was proven."""
     sides = [against for against in (proof.code, proof.ours) if against is not None]
     equal = [
         _whose(it, proof, version=True) + " (in part)" * (len(it.of("equal")) < len(it.said))
         for it in sides
         if it.of("equal")
     ]
-    lines = paragraph("proven   ", f"against {' and '.join(equal)}", width) if equal else []
     wrong = {one.quantity: one.text for it in sides for one in it.of("other figure")}
-    for quantity, why in wrong.items():
-        lines += paragraph("unproven ", f"{quantity}: {why}", width)
+    notes = [("proven   ", f"against {' and '.join(equal)}")] if equal else []
+    return [*notes, *(("unproven ", f"{quantity}: {why}") for quantity, why in wrong.items())]
+
+
+def proven_lines(proof: Proven, width: int) -> list[str]:
+    """Write what the figures are proven against, and a line for what is not: no domains."""
+    lines = [line for note in proven_notes(proof) for line in paragraph(*note, width)]
+    sides = [against for against in (proof.code, proof.ours) if against is not None]
     for against in sides:
         whose = _whose(against, proof)
         for label, verdict, what in (
@@ -41,16 +46,6 @@ def proven_lines(proof: Proven, width: int) -> list[str]:
             why = next((w for w in (f": {'; '.join(reasons)}", WHY) if len(w) <= room), "")
             lines += paragraph("unproven ", said + why, width)
     return lines
-
-
-def proven_briefly(proof: Proven) -> str:
-    """Say in a few words what the figures are proven against, and of which that is not said."""
-    sides = [against for against in (proof.code, proof.ours) if against is not None]
-    equal = [_whose(it, proof, version=True) for it in sides if it.of("equal")]
-    proven = {one.quantity for it in sides for one in it.of("equal", "chosen")}
-    other = {one.quantity: None for it in sides for one in it.said if one.quantity not in proven}
-    text = f"against {' and '.join(equal)}" if equal else ""
-    return f"{text}; not {', '.join(other)}" if text and other else text
 
 
 def recorded_lines(proof: Proven, width: int) -> list[str]:

@@ -389,7 +389,7 @@ def test_the_default_screen_says_it_in_one_line(capsys: pytest.CaptureFixture[st
 
 
 def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "count", "type:llama4_text", "--seq", "64")
+    text = shown(capsys, "count", "type:llama4_text", "--seq", "64", "--verbose")
     assert "proven against transformers 5.23's llama4_text (in part) and our modules" in text
     assert "runs more matmul_flops, decode_matmul_flops: transformers' llama4_text also" in text
     assert "unproven active_params against transformers' llama4_text" in text
