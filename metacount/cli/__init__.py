@@ -194,7 +194,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         remedy = close or nearest(name, COMMANDS, "`metacount --help` lists the commands")
         what = "option" if name.startswith("-") else "command"
         raise InputError(f"unknown {what} '{shown(name)}'; {remedy}")
-    from metacount.cli.parser import parsed
+    from metacount.cli.options import parsed
 
     args = parsed(name, COMMANDS[name], file_of(name), others)
     args.commands, args.file_of = COMMANDS, file_of  # completion asks for those of all

@@ -65,14 +65,14 @@ def enveloped(data: Any) -> Any:
     return {"metacount": __version__, "schema": SCHEMA, **data}
 
 
-def json_text(data: object) -> str:
-    """Write `data` as the JSON that a command prints."""
+def json_text(data: object, *, is_answer: bool = True) -> str:
+    """Write `data` as the JSON that a command prints; rows that were saved so have no envelope."""
     import json
 
     # where stdout knows no ×, its escape must be JSON's own: Python's would be no JSON
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")
-    return json.dumps(enveloped(data), indent=2, ensure_ascii=plain) + "\n"
+    return json.dumps(enveloped(data) if is_answer else data, indent=2, ensure_ascii=plain) + "\n"
 
 
 def prepare_for_torch() -> None:

@@ -8,7 +8,7 @@ from metacount import units
 from metacount.catalog import compare_published
 from metacount.cli import columns
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold
+from metacount.cli.layout import WIDEST_TEXT, bold, paragraph
 from metacount.cli.models import compared, published_notes
 from metacount.cli.options import (
     FORMATS,
@@ -21,7 +21,6 @@ from metacount.cli.options import (
     request_of,
     whole_number,
 )
-from metacount.cli.proven import proven_lines, proven_notes
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
 from metacount.errors import InputError
 from metacount.figures import COUNTED, OF_MTP, is_shown
@@ -30,12 +29,12 @@ from metacount.resolve import Model, Source, TransformersOnly, find_any, find_ov
 from metacount.settings import parse_settings
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import OTHERS, count, length_shown
-from metacount.textbook.proven import count_data, proven_of
+from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
     from metacount.cli.options import Option
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
+    from metacount.textbook.proven import Against, Proven, Said
     from metacount.verify.compare import Witness
 
     Any: TypeAlias = Model | TransformersOnly
@@ -297,7 +297,7 @@ def _prediction(model: Model, result: Count, verbose: bool) -> list[Block]:
     return [
         Text(head, bold),
         Grid(heads=(), rows=rows, align="<>", prose=True),
-        Notes([("stored", _stored(model, result))], lines=0 if verbose else 1),
+        Notes([("stored", _stored(model, result))]),
     ]
 
 
@@ -320,7 +320,8 @@ def _brief_notes(model: Model, result: Count) -> list[Block]:
     brief: list[tuple[str, str]] = []
     asked = ["units"]
     if (entry := model.published) is not None:
-        brief.append(("published", compared(compare_published(entry, result.params), entry)))
+        comparison = compare_published(entry, result.params)
+        brief.append(("published", compared(comparison, entry, brief=True)))
         asked += ["sources", *(["what is inferred"] if entry.inferred else [])]
         asked += ["notes"] if entry.notes else []
     if (proof := proven_of(model, result)) is not None:
@@ -329,7 +330,7 @@ def _brief_notes(model: Model, result: Count) -> list[Block]:
         must += [note for note in notes if note[0] != "proven   "]
         asked.append("what is proven")
     brief.append(("--verbose", f"for {', '.join(asked)}"))
-    return [Notes(must, pad=9), Notes(brief, pad=9, lines=1)]
+    return [Notes([*must, *brief], pad=9)]
 
 
 def _notes(model: Model, result: Count) -> list[Block]:
@@ -497,3 +498,89 @@ def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
         if not isinstance(model, Model)
     ]
     return Notes(notes)
+
+
+# ---- what the record of proofs says: short here, whole for `verify --all-sizes`
+
+SEE = " (verify --all-sizes)"
+
+
+def proven_notes(proof: Proven) -> list[tuple[str, str]]:
+    """Say what the figures are proven against, and what is another figure than what was proven."""
+    sides = [against for against in (proof.code, proof.ours) if against is not None]
+    equal = [
+        _whose(it, proof, version=True) + " (in part)" * (len(it.of("equal")) < len(it.said))
+        for it in sides
+        if it.of("equal")
+    ]
+    wrong = {one.quantity: one.text for it in sides for one in it.of("other figure")}
+    notes = [("proven   ", f"against {' and '.join(equal)}")] if equal else []
+    notes += [("unproven ", f"{quantity}: {why}") for quantity, why in wrong.items()]
+    return notes + [
+        ("differs  ", f"{_quantities(those)}: not what {_whose(it, proof)} computes")
+        for it in sides
+        if (those := it.of("differs"))
+    ]
+
+
+def proven_lines(proof: Proven, width: int) -> list[str]:
+    """Write what the figures are proven against, and a line for what is not: no domains."""
+    lines = [line for note in proven_notes(proof) for line in paragraph(*note, width)]
+    sides = [against for against in (proof.code, proof.ours) if against is not None]
+    for against in sides:
+        whose = _whose(against, proof)
+        if those := against.of("chosen"):
+            what = f"{whose} also runs experts that a token did not choose"
+            lines += paragraph("runs more", f"{_quantities(those)}: {what}", width)
+        if those := against.of("not said"):
+            reasons = dict.fromkeys(one.text for one in those)
+            said = f"{_quantities(those)} against {whose}"
+            room = width - len("unproven   ") - len(said)
+            why = next((w for w in (f": {'; '.join(reasons)}", SEE) if len(w) <= room), "")
+            lines += paragraph("unproven ", said + why, width)
+    return lines
+
+
+def recorded_lines(proof: Proven, width: int) -> list[str]:
+    """Write all that is recorded: what is equal to code and for which sizes, what is not, what is
+    not said and why.
+    """
+    lines: list[str] = []
+    for against in (proof.code, proof.ours):
+        if against is None:
+            continue
+        whose = _whose(against, proof, version=True)
+        domain = sizes_text(against.where, proof.small, SHOWN)
+        if equal := against.of("equal"):
+            lines += paragraph(
+                "proven   ", f"{_quantities(equal)}: equal to {whose}, for {domain}", width
+            )
+        for one in against.of("chosen"):
+            said = (
+                f"{one.quantity}: the formula counts the experts that a token chose, and is "
+                f"equal to {whose} for them; that code runs {one.text} more FLOPs, on experts "
+                f"that it did not choose; for {domain}"
+            )
+            lines += paragraph("runs more", said, width)
+        for one in against.of("differs"):
+            said = f"{one.quantity}: the formula less {whose} is {one.text}"
+            lines += paragraph("differs  ", said, width)
+        reasons: dict[str, list[Said]] = {}
+        for one in against.of("not said", "other figure"):
+            reasons.setdefault(one.text, []).append(one)
+        for why, those in reasons.items():
+            said = f"{_quantities(those)}: not said to be proven against {whose}: {why}"
+            lines += paragraph("unproven ", said, width)
+    return lines
+
+
+def _whose(against: Against, proof: Proven, *, version: bool = False) -> str:
+    if against.side != CODE:
+        return "our modules"
+    numbers = f" {'.'.join(proof.transformers.split('.')[:2])}'s" if version else "'"
+    other = proof.own_type not in (None, against.name)
+    return f"transformers{numbers} {against.name}" + (" (same structure)" * other)
+
+
+def _quantities(said: Iterable[Said]) -> str:
+    return ", ".join(one.quantity for one in said)

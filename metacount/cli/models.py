@@ -105,8 +105,8 @@ def _columns(names: Sequence[str], entries: Sequence[CatalogEntry]) -> Answer:
     return answer(names, rows)
 
 
-def compared(comparison: Comparison, entry: CatalogEntry) -> str:
-    """Say in words how our count compares with the published one.
+def compared(comparison: Comparison, entry: CatalogEntry, *, brief: bool = False) -> str:
+    """Say in words how our count compares with the published one; why, unless `brief`.
 
     >>> from metacount.catalog import entry
     >>> llama = entry("llama-13b")
@@ -115,19 +115,20 @@ def compared(comparison: Comparison, entry: CatalogEntry) -> str:
     """
     published = entry.published
     label = published.label or ""
-    if published.label_meaning:
+    if published.label_meaning and not brief:
         label += f" ({published.label_meaning})"
     if published.params is not None:
         exact = units.exact(published.params)
         label = f"{label}, exactly {exact}" if label else exact
     if comparison.status == "unpublished":
-        return f"no count. {comparison.explanation}".strip()
+        return "no count" if brief else f"no count. {comparison.explanation}".strip()
     if comparison.status == "exact":
         return f"{label}: our count is the same"
     if comparison.status == "rounds":
         return f"{label}: our count rounds to it"
     difference = "" if comparison.difference is None else units.signed(comparison.difference)
-    return f"{label}: ours differs by {difference} ({comparison.percent}); {comparison.explanation}"
+    text = f"{label}: ours differs by {difference} ({comparison.percent})"
+    return text if brief else f"{text}; {comparison.explanation}"
 
 
 def published_notes(entry: CatalogEntry) -> list[tuple[str, str]]:

@@ -28,7 +28,6 @@ from metacount.cli.layout import (
     GAP,
     WIDEST_TEXT,
     bold,
-    cells,
     columns,
     dim,
     noted_table,
@@ -119,7 +118,7 @@ class Text:
 
 
 class Notes:
-    """Labelled sentences, of `lines` lines at most; one without a text is left out."""
+    """Labelled sentences; one without a text is left out. Labels are padded to `pad`."""
 
     def __init__(
         self,
@@ -128,23 +127,22 @@ class Notes:
         *,
         pad: int = 0,
         indent: int = 0,
-        lines: int = 0,
     ) -> None:
         self.items = [(label, text) for label, text in items if text]
-        self.style, self.pad, self.indent, self.most = style, pad, indent, lines
+        self.style, self.pad, self.indent = style, pad, indent
 
     def lines(self, width: int) -> list[str]:
         """Write each label with its sentence beside it."""
-        found = []
-        for label, text in self.items:
-            name = f"{label:{self.pad}}" if self.pad else label
-            lines = paragraph(name, text, width - self.indent, style=self.style)
-            if self.most and len(lines) > self.most:
-                last = lines[self.most - 1]
-                room = min(width - self.indent, WIDEST_TEXT) - cells(last)
-                lines = [*lines[: self.most - 1], last + " …" if room > 1 else last[:-1] + "…"]
-            found += [" " * self.indent + line for line in lines]
-        return found
+        return [
+            " " * self.indent + line
+            for label, text in self.items
+            for line in paragraph(
+                f"{label:{self.pad}}" if self.pad else label,
+                text,
+                width - self.indent,
+                style=self.style,
+            )
+        ]
 
 
 class Lines:

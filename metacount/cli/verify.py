@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.count import recorded_lines
 from metacount.cli.layout import bold, columns, width_of
 from metacount.cli.options import (
     FORMATS,
@@ -16,7 +17,6 @@ from metacount.cli.options import (
     repeated,
     request_of,
 )
-from metacount.cli.proven import recorded_lines
 from metacount.cli.report import Grid, Lines, Notes, Text, title
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown

@@ -434,7 +434,7 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
 
 
 def test_verify_shows_the_domain_that_count_leaves_out() -> None:
-    from metacount.cli.proven import recorded_lines
+    from metacount.cli.count import recorded_lines
 
     texts = {}
     for name, run in (("gemma-7b", Request()), ("gemma-2b", Request(batch_size=4))):
