@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
-    from metacount.claims import judge_claim
     from metacount.cli.lesson import Lesson, lesson
     from metacount.cli.page import page
     from metacount.cli.pictures import plot
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.counted import count_training
     from metacount.summary.summary import Summary
-    from metacount.summary.trained import train
+    from metacount.summary.training_step import train
+    from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
     from metacount.training.result import Training
@@ -71,10 +71,10 @@ _HOMES = {
     "Training": "training.result",
     "TrainingCount": "textbook.training",
     "count_training": "summary.counted",
-    "train": "summary.trained",
+    "train": "summary.training_step",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
-    "judge_claim": "claims",
+    "judge_claim": "teaching.claims",
     "page": "cli.page",
     "plot": "cli.pictures",
     "Count": "textbook.count",

@@ -8,11 +8,11 @@ from functools import cache, lru_cache
 from metacount.algebra.numeric import at
 from metacount.algebra.text import read
 from metacount.audit.names import Absent, Place, Structure, reference
-from metacount.claims.facts import computed
 from metacount.errors import InputError
 from metacount.spec import DTYPE_BYTES
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
+from metacount.teaching.texts import computed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from metacount.claims.finding import Verdict
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
+    from metacount.teaching.claim import Verdict
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
@@ -29,8 +29,8 @@ INDENT = "  "
 
 
 def options() -> Sequence[Option]:
-    from metacount.claims import TOPICS, claims
-    from metacount.claims.finding import VERDICTS
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims
 
     return (
         option(
@@ -62,9 +62,9 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.claims import TOPICS, claims, judge_claim, needs_torch
-    from metacount.claims.finding import VERDICTS
-    from metacount.claims.text import in_language, say
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
+    from metacount.teaching.texts import in_language, say
 
     if args.lang is not None:
         checked_language(args.lang)
@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> Answer:
 
 def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     """Report every statement with its verdict and the reason, by topic; then how many of each."""
-    from metacount.claims.finding import VERDICTS
-    from metacount.claims.text import in_language, listed, say
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.texts import in_language, listed, say
 
     sections: list[list[Block]] = []
     topic = ""
@@ -143,14 +143,14 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
 
 
 def _topic(topic: str, lang: str) -> str:
-    from metacount.claims.text import translated
+    from metacount.teaching.texts import translated
 
     return topic.upper() if lang == "en" else translated(f"topic:{topic}", lang)
 
 
 def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
     """Tabulate every statement with its verdict: what was said, what is right, and why."""
-    from metacount.claims.text import translated
+    from metacount.teaching.texts import translated
 
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
     rows = [
@@ -171,8 +171,8 @@ def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
 
 def _letters(verdicts: Sequence[Verdict]) -> Lines:
     """Say what the letters in formulas stand for."""
-    from metacount.claims.text import in_language, listed, say
     from metacount.spec.legend import MODEL_TERMS
+    from metacount.teaching.texts import in_language, listed, say
 
     used = {
         letter
@@ -198,7 +198,7 @@ def _listed(verdict: Verdict) -> Lines:
 
 
 def _drawn(verdict: Verdict, width: int) -> list[str]:
-    from metacount.claims.text import in_language, listed, say, translated
+    from metacount.teaching.texts import in_language, listed, say, translated
 
     room = width - len(INDENT)
     word = translated(verdict.verdict, verdict.lang)
@@ -215,8 +215,8 @@ def _drawn(verdict: Verdict, width: int) -> list[str]:
 
 def verdict_report(verdict: Verdict) -> Report:
     """Report one statement with everything that was computed about it."""
-    from metacount.claims.text import in_language, listed, say, translated
     from metacount.spec.model import FIELDS
+    from metacount.teaching.texts import in_language, listed, say, translated
 
     claim, lang = verdict.claim, verdict.lang
     topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)

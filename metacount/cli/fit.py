@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.cli.answer import Answer
+from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
 from metacount.cli.report import Amount, Grid, Notes, Text
 from metacount.cli.shard import JOB, fits_said, how_of, work_said
-from metacount.resolve import find_model
+from metacount.errors import InputError
+from metacount.resolve import Model, find_any, find_model
+from metacount.settings.values import bytes_size
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -17,12 +19,17 @@ if TYPE_CHECKING:
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
-    from metacount.resolve import Model
+    from metacount.given import TransformersOnly
     from metacount.sharding.devices import Device
     from metacount.sharding.fit import Fit
+    from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
-APART = (("--serve", "--train"),)
+APART = (
+    ("--serve", "--train"),
+    ("--device-map", "--train --zero --master-weights --micro-batches"),
+)
+BELONGS = (("--cpu-memory", "--device-map"),)
 GPUS = "h100-80gb,h200,b200,mi300x"
 HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longest seq")
 
@@ -35,13 +42,23 @@ def options() -> Sequence[Option]:
             "NAME,...",
             f"devices (default {GPUS}), with their number or without: h100, 8xh100; `all` of those "
             "that are known",
-            default=GPUS,
         ),
         option(
             "--devices",
             "N",
             "a mesh of exactly so many, and exit 1 where none fits (default: the fewest)",
             type=whole_number,
+        ),
+        option(
+            "--device-map",
+            None,
+            "where accelerate puts each part of the module, built on meta: all of --gpu together",
+            choices=("auto", "sequential"),
+        ),
+        option(
+            "--cpu-memory",
+            "SIZE",
+            "with --device-map: for what the devices do not hold (64GB, 64GiB; default none)",
         ),
         flag("--serve", "serving, which is the default"),
         *JOB,
@@ -53,8 +70,10 @@ def run(args: argparse.Namespace) -> Answer:
     from metacount.sharding.devices import devices
     from metacount.sharding.fit import assumed, fit
 
+    if args.device_map is not None:
+        return _placed(args)
     model = find_model(args.model, args.settings)
-    gpu = ",".join(devices()) if args.gpu == "all" else args.gpu
+    gpu = ",".join(devices()) if args.gpu == "all" else args.gpu or GPUS
     found, notes = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
     return Answer(
         report=lambda: report_of(model, found, notes),
@@ -68,6 +87,72 @@ def run(args: argparse.Namespace) -> Answer:
         },
         code=0 if all(each.mesh is not None for each in found) else 1,
     )
+
+
+def _placed(args: argparse.Namespace) -> Answer:
+    """Say where accelerate puts the parts of the module; exit 1 where some go to disk."""
+    from metacount.sharding.devices import devices_named
+    from metacount.sharding.placed import place_module
+
+    if args.gpu in (None, "all"):
+        raise InputError("--device-map needs the devices: --gpu h100, --gpu 2xl4,t4")
+    named = devices_named(args.gpu)
+    many = args.devices if len(named) == 1 and named[0][1] is None else None
+    if args.devices is not None and many is None:
+        raise InputError("--devices goes with one kind of --gpu, named without a number")
+    gpus = [device for device, number in named for _ in range(many or number or 1)]
+    memory = 0 if args.cpu_memory is None else bytes_size(args.cpu_memory)
+    model = find_any(args.model, args.settings)
+    prepare_for_torch()
+    found = place_module(
+        model, gpus, device_map=args.device_map, cpu_memory=memory, dtype=args.dtype
+    )
+    cache = None
+    if isinstance(model, Model):
+        from metacount.spec import Request
+        from metacount.textbook.count import count
+
+        request = Request(batch_size=args.batch or 1, seq_len=args.seq, dtype=args.dtype)
+        cache = count(model.spec, request).kv_cache_bytes
+    return Answer(
+        report=lambda: _placed_report(model, found, cache),
+        data=lambda: {"model": model.id, **found.to_dict(), "kv_cache_bytes": cache},
+        code=0 if found.fits else 1,
+    )
+
+
+def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | None) -> Report:
+    """Report what each device holds, where each part is, and what a device map has no room for."""
+    from metacount.sharding.placed import folded_parts
+
+    where = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
+    names = {place.id: f"{place.id} {place.name}" for place in found.places}
+    names = {key: key if key in ("cpu", "disk") else name for key, name in names.items()}
+    rows: list[tuple[Cell, ...]] = []
+    for place in found.places:
+        sizes = (place.room, place.param_bytes, place.buffer_bytes, place.accelerate_bytes)
+        rows.append((names[place.id], *(Amount(n, units.gib, always=True) for n in sizes)))
+    heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
+    parts = [(part, names[place]) for part, place in folded_parts(found.parts)]
+    notes = [] if found.fits else [("does not fit", "what no memory holds goes to disk")]
+    notes += [("differs", difference) for difference in found.differences]
+    if not found.differences:
+        said = "accelerate's sizes in each place"
+        said += " and the formula in all" if found.formula_bytes is not None else ""
+        notes.append(("equal", f"our count, tensor by tensor, and {said}"))
+    left = "activations" if cache is None else f"the KV cache ({units.gib(cache)}) and activations"
+    notes.append(("note", f"weights alone: no room is kept for {left}"))
+    said = "where something is offloaded, a device keeps room for the largest layer"
+    notes.append(("note", f"{said}; tied tensors are held once"))
+    return [
+        [
+            Text(f"{bold(model.name)}  ({model.id})", whole=True),
+            Text(f"{where}, device map {found.device_map}"),
+        ],
+        [Grid(heads=heads, rows=rows, align="<>>>>")],
+        [Grid(heads=("part", "device"), rows=parts, align="<<")],
+        [Notes(notes)],
+    ]
 
 
 def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Report:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Report
     from metacount.flow.result import Flow
-    from metacount.measure.flow.step import Step
+    from metacount.flow.steps import Step
     from metacount.textbook.forward import ForwardPart, ForwardStep, ForwardTable
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
@@ -104,7 +104,7 @@ def _of_model(args: argparse.Namespace) -> Flow:
 def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
     """Trace the forward of a module of somebody's own; the file is run to make the module."""
     prepare_for_torch()
-    from metacount.summary.from_file import module_of, typed_inputs
+    from metacount.summary.modules import module_of, typed_inputs
     from metacount.summary.summary import ModuleSummary
 
     if args.settings or args.decode or args.reference:

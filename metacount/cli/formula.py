@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
     from metacount.spec import ModelSpec
     from metacount.textbook.closed_form import ClosedForm
-    from metacount.tracing.code_form import CodeForm
+    from metacount.tracing.layers import CodeForm
 
 BELONGS = (("--by", "--from-code"),)
 CAUSAL = "causal_matmul_flops"  # transformers' code has none
@@ -348,8 +348,8 @@ def _role(role: str, text: str, label: int, width: int) -> list[str]:
 def _holds_for(form: CodeForm) -> str:
     """Say in words for which sizes and lengths a form holds."""
     from metacount.cli.expressions import in_fields
-    from metacount.tracing.condition import in_words
-    from metacount.tracing.run.sizes import SMALLEST
+    from metacount.tracing.domain import in_words
+    from metacount.tracing.symbols import SMALLEST
 
     said = "; ".join(in_words(c, in_fields) for c in form.domain)
     if form.how.startswith("interpolated"):
@@ -417,7 +417,7 @@ def _code_data(model: str, name: str, form: CodeForm) -> Json:
     """Collect everything of a form as plain data."""
     from metacount.cli.expressions import in_fields, meaning, whole_python
     from metacount.textbook.closed_form import readable
-    from metacount.tracing.condition import in_words
+    from metacount.tracing.domain import in_words
 
     return {
         "model": model,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontEntry
 
-    from metacount.measure.ours.activations import Curve
+    from metacount.measure.activations import Curve
     from metacount.resolve import Given
     from metacount.sharding.result import Sharded
     from metacount.textbook.series import Bar, Cache

@@ -10,9 +10,9 @@ from metacount.cli.report import Amount, Grid, Notes, Text
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype
-from metacount.sharding.asked import SCHEDULES, Asked
 from metacount.sharding.by_formula import STATES
-from metacount.sharding.links import PER_MACHINE
+from metacount.sharding.mesh import PER_MACHINE
+from metacount.sharding.shard import SCHEDULES, Asked
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -113,8 +113,7 @@ def options() -> Sequence[Option]:
         option(
             "--plan",
             "FILE",
-            "how modules are cut, as JSON; `transformers` for the module and plans of a config in "
-            "transformers; without it, ours",
+            "how modules are cut, as JSON; without it, ours",
         ),
         option(
             "--fits",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
     from metacount.summary.summary import Summary
 
 UNKNOWN = "unknown"

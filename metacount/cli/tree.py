@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Block, Cell, Report
     from metacount.cli.tree_rows import Forms, Row
     from metacount.files import Json
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
     from metacount.resolve import TransformersOnly
     from metacount.spec import ModelSpec
 
@@ -127,10 +127,10 @@ def _of_file(
                 "each step"
             )
     prepare_for_torch()
-    from metacount.measure.ours.folding import fold
-    from metacount.measure.ours.tree import found
+    from metacount.measure.node import fold
+    from metacount.measure.tree import found
     from metacount.resolve import TransformersOnly
-    from metacount.summary.from_file import module_of
+    from metacount.summary.modules import module_of
     from metacount.summary.summary import ModuleSummary
 
     whole = ModuleSummary(module_of(path, name)).tree

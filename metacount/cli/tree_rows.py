@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from metacount import units
 from metacount.algebra.writing import in_letters
 from metacount.frozen import frozen
-from metacount.measure.ours.node import PERIOD
+from metacount.measure.node import PERIOD
 from metacount.spec import legend
 from metacount.textbook.closed_form import LAYERS, layers_of, named_layers, readable
 from metacount.textbook.rows import Rows
@@ -17,7 +17,7 @@ from metacount.textbook.rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
     from metacount.spec import ModelSpec
 
 AS_IN = "as in "

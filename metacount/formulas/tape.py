@@ -498,10 +498,11 @@ class Tape:
     def copy(self, x: Tensor, copied: Dim = 1, *, columns: Dim | None = None) -> Tensor:
         """Copy x, or some columns of it, where `copied` is 1; where it is 0, take it as it lies."""
         columns = x.columns if columns is None else columns
-        if isinstance(copied, int) and copied == 0:
+        known = type(copied) is int  # and no letter, nor a number that writes down what is asked
+        if known and copied == 0:
             return self.part(x, columns)
         y = self.like(x, columns=columns)
-        if not isinstance(copied, int):
+        if not known:
             y.store.base, y.store.copied = x.store, copied
         return y
 

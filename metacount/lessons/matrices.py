@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from metacount.claims.facts import evaluated
 from metacount.formulas import sublayers
 from metacount.frozen import frozen
 from metacount.spec import legend
 from metacount.spec.attention import LatentAttention
+from metacount.teaching.texts import evaluated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def matrices(spec: ModelSpec) -> list[Matrix]:
 
 def vectors_left_out(spec: ModelSpec) -> ModelSpec:
     """Return the same sizes without biases, sinks and shared experts' gates."""
-    from metacount.claims.parts import without_biases
+    from metacount.teaching.parts import without_biases
 
     bare = without_biases(spec)
     return bare.substituted(mla_bias=False, shared_expert_gate=False)

@@ -11,14 +11,13 @@ from torch import nn
 from metacount.errors import InputError
 from metacount.flow import run as flows
 from metacount.flow.result import Flow
-from metacount.measure.flow.step import summed
-from metacount.measure.ours.params import measure_params
-from metacount.measure.ours.tree import Node, module_tree
+from metacount.flow.steps import summed
+from metacount.measure.ours import measure_params
+from metacount.measure.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
-from metacount.summary.copied import copied_on_meta, named
-from metacount.summary.ran import Sizes, made_inputs, recorded
+from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, recorded
 from metacount.textbook.count import count
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class OfTransformers(ModuleSummary):
     runs_tokens = True
 
     def _classify(self) -> None:
-        from metacount.measure.others.params import measure_any_params
+        from metacount.measure.theirs import measure_any_params
 
         found = measure_any_params(self._copy)
         self.by_role, self.active_params = found.by_role, found.active_params

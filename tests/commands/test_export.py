@@ -12,8 +12,8 @@ from helpers.command_line import refused, run
 from helpers.release import daily
 
 from metacount.catalog import entries
-from metacount.claims import claims
 from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, latex, markdown
+from metacount.teaching.claims import claims
 
 COMMANDS = [
     ("count", "mixtral-8x7b"),

@@ -20,9 +20,8 @@ from metacount import catalog
 from metacount.cli import layout, main
 from metacount.cli.tree import COLUMNS
 from metacount.cli.tree_rows import Forms, forms_of, rows_of
-from metacount.measure.ours.folding import fold
-from metacount.measure.ours.node import Node, walk
-from metacount.measure.ours.tree import module_tree, whole_tree
+from metacount.measure.node import Node, fold, walk
+from metacount.measure.tree import module_tree, whole_tree
 from metacount.modules.build import build
 from metacount.spec import CHOICES, ModelSpec
 from metacount.textbook.count import count

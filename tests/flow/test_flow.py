@@ -17,12 +17,10 @@ from metacount import InputError, catalog
 from metacount.cli import main
 from metacount.cli.flow import report_of
 from metacount.cli.report import in_text
-from metacount.flow import sizes
-from metacount.flow.run import flow
-from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.step import Step, summed
-from metacount.measure.ours import equations
-from metacount.measure.ours.flow import reference_steps
+from metacount.flow import equations, sizes
+from metacount.flow.letters import Letters
+from metacount.flow.run import flow, reference_steps
+from metacount.flow.steps import Step, summed
 from metacount.modules.build import build
 from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload

@@ -99,7 +99,8 @@ def test_one_token_after_the_other_reads_the_same() -> None:
     whole = module(x, latent, keys, sees)
     for t in range(7):
         one = Visibility(n_queries=1, n_keys=t + 1, query_start=t)
-        assert torch.equal(module.keys(x[:, t : t + 1], one), keys[:, t : t + 1])
+        # a processor may add up one row's products in another order than seven rows do
+        torch.testing.assert_close(module.keys(x[:, t : t + 1], one), keys[:, t : t + 1])
         row = module(x[:, t : t + 1], latent[:, t : t + 1], keys[:, : t + 1], one)
         seen = whole[:, :, t : t + 1, : t + 1]
         # what is not visible may be chosen too, where fewer are visible than it may choose

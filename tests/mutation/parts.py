@@ -249,7 +249,7 @@ PARTS = {
             "tests/test_cli.py",
             "tests/commands",
             "tests/check/test_command.py",
-            "tests/claims/test_command.py",
+            "tests/teaching/test_claims.py",
             "tests/views/test_verify.py",
             "tests/verify/test_witnesses.py",
         ),

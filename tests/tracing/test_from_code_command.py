@@ -15,7 +15,7 @@ from metacount.cli.formula import code_report
 from metacount.cli.report import in_text
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
-from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.symbols import divides, symbol
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:

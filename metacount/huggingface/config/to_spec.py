@@ -4,7 +4,7 @@ transformers, so that counting a config is as quick as counting a model of the c
 
 from __future__ import annotations
 
-from metacount.errors import SpecError, nearest
+from metacount.errors import RELATED, SpecError, nearest
 from metacount.frozen import frozen
 from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.huggingface.config.keys import (
@@ -103,7 +103,8 @@ def spec_from_config(config: Json) -> Mapped:
 
 
 def _no_spec_of_type(name: str) -> UnmappedType:
-    remedy = nearest(name, mapped_types(), "transformers' own module may tell")
+    otherwise = "transformers' own module may tell"
+    remedy = nearest(name, mapped_types(), otherwise, alike=RELATED)
     return UnmappedType("model_type", "has no spec", name, remedy)
 
 

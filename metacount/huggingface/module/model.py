@@ -25,10 +25,10 @@ from metacount.huggingface.module.classes import (
     model_types,
     version,
 )
-from metacount.measure.others.quiet import quiet
-from metacount.measure.others.roles import text_config
-from metacount.measure.others.transformers_private import use_eager_attention
+from metacount.measure.their_roles import text_config
+from metacount.measure.theirs import quiet
 from metacount.measure.torch_private import put_tensor, tensors_of
+from metacount.measure.transformers_private import use_eager_attention
 from metacount.spec.model import FIELDS
 
 if TYPE_CHECKING:

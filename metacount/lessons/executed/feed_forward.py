@@ -8,12 +8,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from metacount.claims.judges.executed.small import normal
 from metacount.lessons.here import same, shown
 from metacount.modules import Attention, FeedForward, GatedFeedForward, Visibility
 from metacount.modules.ffn import activate
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.ffn import FeedForward as Part
+from metacount.teaching.experiments import normal
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.executed.small import normal
 from metacount.lessons.here import same, shown
 from metacount.modules import Experts, Router, load_balancing_loss
 from metacount.modules.moe import Routing
 from metacount.spec.ffn import FeedForward, Mixture
+from metacount.teaching.experiments import normal
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.executed.small import normal
 from metacount.formulas import masks, model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import matrix, rows, same, shown
@@ -16,6 +15,7 @@ from metacount.lessons.page import Exercise
 from metacount.modules import LatentAttention, ScaledDotProduct, Visibility
 from metacount.spec import DTYPE_BYTES, Request
 from metacount.spec.attention import LatentAttention as LatentPart
+from metacount.teaching.experiments import normal
 from metacount.textbook.count import fitted
 from metacount.units import gib, share
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.claims.parts import letters, without_biases
 from metacount.formulas.sublayers import block_params
 from metacount.lessons.here import rows
 from metacount.lessons.matrices import ATTENTION, FEED_FORWARD, has_experts, matrices
 from metacount.lessons.page import Exercise
+from metacount.teaching.parts import letters, without_biases
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from fractions import Fraction
 from functools import cache
 
 from metacount import catalog
-from metacount.claims.parts import value
 from metacount.formulas import ends, model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows
 from metacount.lessons.page import Exercise
+from metacount.teaching.parts import value
 from metacount.units import share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

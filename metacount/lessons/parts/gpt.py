@@ -7,7 +7,6 @@ from functools import cache
 
 import torch
 
-from metacount.claims.parts import value
 from metacount.flow.run import flow_of_spec
 from metacount.formulas import model
 from metacount.lessons.answers import closed
@@ -16,13 +15,14 @@ from metacount.lessons.matrices import has_experts
 from metacount.lessons.page import Exercise
 from metacount.modules.build import build
 from metacount.spec import Request
+from metacount.teaching.parts import value
 from metacount.textbook.count import fitted
 from metacount.units import exact, flops, share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.flow.steps import Step
     from metacount.lessons.here import Here, Rows, Values
-    from metacount.measure.flow.step import Step
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import cache
 
-from metacount.claims.parts import models
 from metacount.formulas import model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.executed import mixture
@@ -13,6 +12,7 @@ from metacount.lessons.here import matrix, rows, vector
 from metacount.lessons.page import Exercise
 from metacount.spec import DTYPE_BYTES
 from metacount.spec.stack import BESIDE
+from metacount.teaching.parts import models
 from metacount.units import short
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -8,14 +8,14 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from metacount.claims.judges.executed.small import normal, small
-from metacount.claims.parts import models
 from metacount.formulas import model, sublayers
 from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
 from metacount.modules import LayerNorm, RMSNorm, Visibility
 from metacount.modules.block import Block, deep_alpha
 from metacount.modules.build import build
+from metacount.teaching.experiments import normal, small
+from metacount.teaching.parts import models
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ from functools import cache
 
 import torch
 
-from metacount.claims.judges.executed.small import normal
-from metacount.claims.parts import models
 from metacount.formulas import sublayers
 from metacount.lessons.answers import after, allowed
 from metacount.lessons.here import rows, same, shown
@@ -17,6 +15,8 @@ from metacount.modules.position import alibi_slopes
 from metacount.spec import FIELDS, SEQ_LEN
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.position import Rope
+from metacount.teaching.experiments import normal
+from metacount.teaching.parts import models
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

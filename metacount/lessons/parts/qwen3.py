@@ -7,13 +7,13 @@ from functools import cache
 
 from metacount import catalog
 from metacount.algebra.writing import in_letters
-from metacount.claims.facts import evaluated
 from metacount.formulas import model, sublayers
 from metacount.lessons.answers import closed
 from metacount.lessons.here import rows
 from metacount.lessons.matrices import sizes_by_letter
 from metacount.lessons.page import Exercise
 from metacount.spec import DTYPE_BYTES, legend
+from metacount.teaching.texts import evaluated
 from metacount.units import exact, share, short
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -1,1 +1,0 @@
-"""Judges that run the reference modules, with small sizes in float64."""

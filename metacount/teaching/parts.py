@@ -1,0 +1,311 @@
+"""Parts of a model that statements are made about, from the formulas, in numbers and in letters."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from metacount import catalog
+from metacount.errors import SpecError
+from metacount.formulas import model, mtp, pieces, sublayers
+from metacount.formulas.dim import Dim
+from metacount.formulas.ends import table_width
+from metacount.formulas.tape import params_of
+from metacount.spec import legend
+from metacount.spec.rules import beyond_branches
+from metacount.teaching.claim import VERDICTS
+from metacount.teaching.texts import FUNCTIONS, Known, evaluated
+from metacount.units import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import sympy
+
+    from metacount.catalog import CatalogEntry
+    from metacount.spec import ModelSpec
+    from metacount.teaching.claim import Claim, Finding
+    from metacount.teaching.texts import Text
+
+BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
+LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
+
+
+def without_biases(spec: ModelSpec) -> ModelSpec:
+    """Return the same sizes, numbers or letters,
+    with the `BIASES` and sinks of the blocks left out.
+    """
+    return spec.substituted(**dict.fromkeys(BIASES, False), attention_sinks=False)
+
+
+def check_alike(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a hybrid, of which no layer stands for all."""
+    if not spec.last_stack.uniform:
+        raise SpecError(
+            "claim",
+            "is about a layer, and the model has several kinds",
+            spec.mixer_pattern,
+            "name a model whose layers are alike",
+        )
+    more = beyond_branches(spec)
+    if more:
+        raise SpecError(
+            "claim",
+            f"is about attention and a feed-forward, and the model has {more} as well",
+            getattr(spec, more),
+            "name a model that has these alone",
+        )
+
+
+def _layer(spec: ModelSpec) -> dict[str, Dim]:
+    check_alike(spec)
+    return sublayers.block_params(spec, moe=spec.is_moe)
+
+
+def _attention_matrices(spec: ModelSpec) -> Dim:
+    return sublayers.self_attention_params(without_biases(spec))
+
+
+def _ffn_matrices(spec: ModelSpec) -> Dim:
+    return sublayers.dense_ffn_params(without_biases(spec))
+
+
+def _layer_matrices(spec: ModelSpec) -> Dim:
+    check_alike(spec)
+    return _attention_matrices(spec) + _ffn_matrices(spec)
+
+
+def _layers(spec: ModelSpec) -> Dim:
+    return spec.n_layers * sum(_layer(spec).values())
+
+
+def _layers_matrices(spec: ModelSpec) -> Dim:
+    return spec.n_layers * _layer_matrices(spec)
+
+
+def _experts(spec: ModelSpec) -> Dim:
+    return pieces.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
+
+
+def _active_experts(spec: ModelSpec) -> Dim:
+    return pieces.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
+
+
+def _expert(spec: ModelSpec) -> Dim:
+    return sublayers.ffn_params(
+        spec.d_model, spec.d_ff_expert, gated=spec.gated, bias=spec.expert_bias
+    )
+
+
+def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
+    rows = spec.n_experts + spec.n_zero_experts - spec.top_k
+    return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
+
+
+def _moe_flops(spec: ModelSpec) -> Dim:
+    return sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
+
+
+def _positions(spec: ModelSpec) -> Dim:
+    return sublayers.learned_table_params(spec.n_positions, spec.d_model)
+
+
+def _embeddings(spec: ModelSpec) -> Dim:
+    return (
+        sublayers.end_params(spec)["embedding"]
+        + _positions(spec)
+        + sublayers.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
+    )
+
+
+def _width_norms(spec: ModelSpec) -> Dim:
+    check_alike(spec)
+    each = sublayers.width_norm_params(spec)
+    last = 1 if spec.final_norm else 0
+    return (spec.n_layers * sublayers.norms_per_block(spec.norm_placement) + last) * each
+
+
+def _cache_of_every_layer(spec: ModelSpec) -> Dim:
+    """Count the cached values of a token,
+    were every block one of those with attention; 0 for an encoder.
+    """
+    return 0 if spec.kind == "encoder" else spec.n_layers * model.kv_cache_values(spec)
+
+
+def _state_values(spec: ModelSpec) -> Dim:
+    """Count the values of the states of all layers,
+    of one sequence of any length; 0 where none has one.
+    """
+    return pieces.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
+
+
+def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:
+    """Wrap a count so that it raises `SpecError` for a model that has no experts."""
+
+    def counted(spec: ModelSpec) -> Dim:
+        if not spec.is_moe:
+            raise SpecError(
+                "n_experts",
+                "is needed by a claim about experts",
+                None,
+                "name a model that has some",
+            )
+        return count(spec)
+
+    return counted
+
+
+# name -> parameters (or FLOPs of one token, or values of the cache) of that part
+PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
+    "attention": sublayers.self_attention_params,
+    "attention_matrices": _attention_matrices,
+    "ffn": sublayers.dense_ffn_params,
+    "ffn_matrices": _ffn_matrices,
+    "plain_ffn_of_4d": lambda spec: sublayers.plain_params(spec.d_model, 4 * spec.d_model),
+    "ffn_flops": lambda spec: sublayers.ffn_matmul_flops(
+        1, spec.d_model, spec.d_ff, gated=spec.gated
+    ),
+    "plain_ffn_of_4d_flops": lambda spec: sublayers.ffn_matmul_flops(
+        1, spec.d_model, 4 * spec.d_model, gated=False
+    ),
+    "norms": lambda spec: _layer(spec)["norm"],
+    "layer": lambda spec: sum(_layer(spec).values()),
+    "layer_matrices": _layer_matrices,
+    "layers": _layers,
+    "layers_matrices": _layers_matrices,
+    "layers_vectors": lambda spec: _layers(spec) - _layers_matrices(spec),
+    "layers_biases": lambda spec: _layers(spec) - _layers(without_biases(spec)),
+    "width_norms": _width_norms,
+    "expert": _of_experts(_expert),
+    "experts": _of_experts(_experts),
+    "active_experts": _of_experts(_active_experts),
+    "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
+    "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
+    "moe_flops": _of_experts(_moe_flops),
+    "router_rows_not_chosen": _of_experts(_router_rows_not_chosen),
+    "n_experts": _of_experts(lambda spec: spec.n_experts),
+    "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),
+    "token_table": sublayers.token_table_params,
+    "positions": _positions,
+    "embeddings": _embeddings,
+    "head": lambda spec: sublayers.end_params(spec)["head"],
+    "pooler": lambda spec: sublayers.end_params(spec)["other"],
+    "params": model.params,
+    "active_params": model.active_params,
+    "active_params_no_embed": model.active_params_no_embed,
+    "least_active_params": model.least_active_params,
+    "least_active_params_no_embed": lambda spec: (
+        model.least_active_params(spec)
+        - model.active_params(spec)
+        + model.active_params_no_embed(spec)
+    ),
+    "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
+    "cache_values": lambda spec: model.kv_cache_bytes_per_token(spec, bytes_per_value=1),
+    "cache_of_every_layer": _cache_of_every_layer,
+    "cache_saved": lambda spec: (
+        _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
+    ),
+    "state_values": _state_values,
+    "mtp_params": mtp.params,
+    "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
+    "mtp_with_copies": mtp.params_with_copies,
+    "shared_blocks": lambda spec: spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0]),
+}
+
+
+@lru_cache
+def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
+    """Return every model of the catalog that can be built."""
+    return tuple((e, e.spec()) for e in catalog.entries() if e.sizes is not None)
+
+
+def model_of(claim: Claim) -> CatalogEntry:
+    """Return the catalog's entry of a claim's model;
+    raise `SpecError` for a claim that names none.
+    """
+    if claim.model is None:
+        raise SpecError(
+            "claim",
+            "is about no model, but its judge needs one",
+            claim.id,
+            "name a model of the catalog",
+        )
+    return catalog.entry(claim.model)
+
+
+def spec_of(claim: Claim) -> ModelSpec:
+    """Return the model that a claim is about, with the sizes that it sets itself."""
+    return model_of(claim).spec().replace(**claim.options.get("set", {}))
+
+
+def value(spec: ModelSpec, part: str) -> int:
+    """Compute a part in numbers."""
+    return int(PARTS[part](spec))
+
+
+def letters(spec: ModelSpec, part: str) -> sympy.Expr:
+    """Write a part as a SymPy expression in the legend's letters;
+    what the model lacks is left out.
+    """
+    import sympy
+
+    from metacount.textbook.closed_form import readable
+
+    names = [t.name for t in legend.MODEL_TERMS if getattr(spec, t.name)]
+    if spec.moe_every == 1 and "moe_every" in names:
+        names.remove("moe_every")
+    return readable(sympy.sympify(PARTS[part](spec.substituted(**legend.sympy_symbols(names)))))
+
+
+def in_numbers(text: str, spec: ModelSpec) -> str:
+    """Replace each letter in the text of a formula by its number."""
+    sizes = {t.letter: getattr(spec, t.name) for t in legend.MODEL_TERMS}
+    return LETTERS.sub(lambda name: str(sizes.get(name[0]) or name[0]), text)
+
+
+def computation(spec: ModelSpec, part: str) -> str:
+    """Write a part in letters, with numbers put in, and what it comes to.
+
+    >>> computation(catalog.entry("llama-7b").spec(), "attention")
+    '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
+    """
+    from metacount.algebra.writing import in_letters
+
+    text = in_letters(letters(spec, part))
+    steps = [text, in_numbers(text, spec), exact(value(spec, part))]
+    return " = ".join(dict.fromkeys(steps))
+
+
+class About(Known):
+    """What the names in a claim's texts stand for.
+
+    The verdict; sizes, fields and parts of the claim's model, or of another one; `stated`, the
+    claim's formula at the sizes of a model; and what the judge computed.
+    """
+
+    def __init__(
+        self, claim: Claim, finding: Finding | None, lang: str, texts: Mapping[str, Text]
+    ) -> None:
+        values: dict[str, object] = {"claimed": claim.claimed}
+        if claim.model is not None:
+            values |= spec_of(claim).to_dict() | {"name": model_of(claim).name}
+        if finding is not None:
+            values |= {verdict: verdict == finding.verdict for verdict in VERDICTS}
+            values |= finding.values
+        super().__init__(values, lang, texts)
+        self.claim = claim
+
+    def call(self, name: str, arguments: Sequence[object]) -> object:
+        """Compute a part or look up a size, of the claim's model or of that with an id."""
+        if name in FUNCTIONS:
+            return super().call(name, arguments)
+        spec = catalog.entry(str(arguments[0])).spec() if arguments else spec_of(self.claim)
+        if name == "stated":
+            return evaluated(self.claim.options["formula"], spec.to_dict())
+        return value(spec, name) if name in PARTS else getattr(spec, name)
+
+
+def named(claim: Claim) -> Known:
+    """Return the sizes and parts of a claim's model under their names."""
+    return About(claim, None, "en", {})
