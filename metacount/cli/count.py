@@ -90,7 +90,7 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
-    names = columns.checked(args.columns or ())
+    names = columns.checked(args.columns) if args.columns else []
     request = request_of(args)
     if args.folder is not None:
         from metacount.cli.folder import counted_folder
