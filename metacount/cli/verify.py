@@ -14,6 +14,7 @@ from metacount.cli.options import (
     WORKLOAD,
     check_quantity,
     flag,
+    option,
     repeated,
     request_of,
 )
@@ -21,6 +22,7 @@ from metacount.cli.report import Grid, Lines, Notes, Text, title
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
+from metacount.settings.values import bytes_size
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -36,12 +38,13 @@ if TYPE_CHECKING:
     from metacount.verify.cases import Case
     from metacount.verify.compare import Verification
     from metacount.verify.for_all_sizes import Proof
+    from metacount.verify.forward import Forward
 
     Item = TypeVar("Item")
     Found = TypeVar("Found")
     Proofs = Sequence[tuple[Case, Sequence[Proof]]]
 
-BELONGS = (("--quantity", "--all-sizes"),)
+BELONGS = (("--quantity", "--all-sizes"), ("--memory", "--forward"))
 
 
 def options() -> Sequence[Option]:
@@ -59,6 +62,19 @@ def options() -> Sequence[Option]:
             "NAME",
             "with --all-sizes: of a training step (backward_matmul_flops, activation_bytes, ..., "
             "as `formula` names them) instead of a forward's; may be repeated",
+        ),
+        option(
+            "--forward",
+            None,
+            "also run transformers' module and the reference on this device, in float32 with the "
+            "same random weights, and compare their logits; of 16 tokens without --seq",
+            choices=("cpu", "cuda"),
+        ),
+        option(
+            "--memory",
+            "SIZE",
+            "with --forward: what a module may take of the device (default all); what is over runs "
+            "through accelerate's dispatch, from CUDA to the CPU, from the CPU to disk",
         ),
         *SETTINGS,
         *WORKLOAD,
@@ -79,6 +95,7 @@ def run(args: argparse.Namespace) -> Answer:
         check_quantity(name, TRAINING)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
+    memory = None if args.memory is None else bytes_size(args.memory)
     for model in models:
         if isinstance(model, Model):
             fitted(model.spec, request)  # what cannot run is said before the first slow step
@@ -86,6 +103,12 @@ def run(args: argparse.Namespace) -> Answer:
             raise InputError(
                 f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
                 "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
+            )
+    for model in models if args.forward else ():
+        if not isinstance(model, Model) or model.source is None or model.refused:
+            raise InputError(
+                f"--forward needs a config that both sides run: {shown(model.id)} has none; give "
+                "type:NAME of a mapped type, a config.json or a repository, without --set"
             )
     prepare_for_torch()
     from metacount.verify.compare import verify_model
@@ -102,17 +125,29 @@ def run(args: argparse.Namespace) -> Answer:
         if len(proofs) < len(models):
             said = interrupted(len(proofs), len(models), "models' proofs")
 
+    asked_forwards = models if args.forward and not said else []
+    forwards = _with_progress(
+        lambda model: _forward(model, args, memory), asked_forwards, "running forwards"
+    )
+    if any(found.agree is False for found in forwards):
+        code = EXIT_DISAGREE
+    if len(forwards) < len(asked_forwards):
+        said = interrupted(len(forwards), len(models), "models' forwards")
+
     def report() -> Report:
         if not done:
             return []
         one = report_of(done[0], models[0].name) if len(models) == 1 else many_report(done)
         shown_proofs = (_proofs(m, p, request) for m, p in zip(models, proofs, strict=False))
-        return [*one, *(each for some in shown_proofs for each in some), [Text(said)]]
+        ran = [_forward_report(m.name, f) for m, f in zip(models, forwards, strict=False)]
+        return [*one, *(each for some in shown_proofs for each in some), *ran, [Text(said)]]
 
     def data() -> object:
         found = [result.to_dict() for result in done]
         for one, p in zip(found, proofs, strict=False):  # fewer, where it was interrupted
             one["all_sizes"] = _proofs_data(p)
+        for one, forward in zip(found, forwards, strict=False):
+            one["forward"] = forward.to_dict()
         return found if len(models) > 1 else found[0]
 
     return Answer(report=report, data=data, code=EXIT_INTERRUPTED if said else code)
@@ -206,8 +241,8 @@ def _proofs_data(shown: Proofs) -> list[Json]:
 
 def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
     """Call `run` on each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
-    if len(items) == 1:
-        return [run(items[0])]
+    if len(items) <= 1:
+        return [run(item) for item in items]
     from rich.console import Console
     from rich.progress import Progress
 
@@ -222,6 +257,43 @@ def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: s
             done.append(run(item))
             bar.advance(task)
     return done
+
+
+def _forward(
+    model: Model | TransformersOnly, args: argparse.Namespace, memory: int | None
+) -> Forward:
+    """Compare the two forwards of a model's config."""
+    from metacount.verify.forward import compare_forwards
+
+    assert isinstance(model, Model)  # it was checked
+    return compare_forwards(
+        model, device=args.forward, memory=memory, batch_size=args.batch, seq_len=args.seq
+    )
+
+
+def _forward_report(name: str, found: Forward) -> list[Block]:
+    """Report how far apart the two forwards of a model are, and what was offloaded for them."""
+    from metacount.units import exact, gib
+    from metacount.verify.forward import TOLERANCE
+
+    ran = f"batch_size {found.batch_size}, seq_len {found.seq_len}, fp32 on {found.device}"
+    title = f"{name}: a forward of both modules, with the same weights"
+    head: list[Block] = [Text(title, bold, whole=True), Text(ran, whole=True)]
+    if found.refused:
+        return [*head, Notes([("not run", found.refused)])]
+    apart = "are not finite, or of another shape"
+    if found.largest_difference is not None:
+        apart = f"differ by at most {found.largest_difference:.1e} of the largest"
+    said = f"{exact(found.values)} {found.compared} of transformers and of the reference"
+    said = f"{said} {apart} (allowed in float32: {TOLERANCE:.0e})"
+    offloaded = ""
+    if any(found.offloaded_bytes):
+        theirs, ours = map(gib, found.offloaded_bytes)
+        offloaded = (
+            f"through accelerate's dispatch: {theirs} of transformers' module, {ours} of ours"
+        )
+    label = "equal" if found.agree else "DIFFERENT"
+    return [*head, Notes([(label, said)], bold), Notes([("offloaded", offloaded)])]
 
 
 # ---- witnesses
