@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> Answer:
             return []
         one = report_of(done[0], models[0].name) if len(models) == 1 else many_report(done)
         shown_proofs = (_proofs(m, p, request) for m, p in zip(models, proofs, strict=False))
-        ran = [_forward_report(m.name, f) for m, f in zip(models, forwards, strict=False)]
+        ran = [forward_report(m.name, f) for m, f in zip(models, forwards, strict=False)]
         return [*one, *(each for some in shown_proofs for each in some), *ran, [Text(said)]]
 
     def data() -> object:
@@ -271,7 +271,7 @@ def _forward(
     )
 
 
-def _forward_report(name: str, found: Forward) -> list[Block]:
+def forward_report(name: str, found: Forward) -> list[Block]:
     """Report how far apart the two forwards of a model are, and what was offloaded for them."""
     from metacount.units import exact, gib
     from metacount.verify.forward import TOLERANCE
