@@ -43,9 +43,9 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
     from metacount.errors import SpecError
     from metacount.huggingface.module.model import build_transformers
-    from metacount.tracing.condition import in_domain
-    from metacount.tracing.run.build import size_values, whole_fields, with_fields
-    from metacount.tracing.run.sizes import symbol
+    from metacount.tracing.domain import in_domain
+    from metacount.tracing.symbols import symbol
+    from metacount.tracing.transformers import size_values, whole_fields, with_fields
 
     source = source_of(kind, model_type)
     values = size_values(source)

@@ -27,7 +27,7 @@ from metacount import Workload, catalog
 from metacount.bench.device import environment
 from metacount.errors import InputError
 from metacount.modules.build import build
-from metacount.training.ours import reference_program
+from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import Step, measure_step
 

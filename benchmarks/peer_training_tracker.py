@@ -78,13 +78,20 @@ def on_a_mesh(setting: dict[str, Any]) -> dict[str, int]:
     """The reference module, whole, on the first rank of a fake world."""
     from metacount.huggingface.config.to_spec import spec_from_config
     from metacount.measure.torch_private import fake_tensors
-    from metacount.sharding.asked import Asked, job_of
-    from metacount.sharding.engine.world import fake_world
+    from metacount.sharding.by_engine import (
+        EvenChoice,
+        Whole,
+        fused,
+        in_memory,
+        input_of,
+        place,
+        result,
+    )
+    from metacount.sharding.engine import fake_world
     from metacount.sharding.mesh import Mesh
-    from metacount.sharding.reference.parts import Whole, in_memory, input_of
-    from metacount.sharding.reference.run import EvenChoice, fused, place, result
-    from metacount.training.checkpointing import Unwatched, checkpointed
-    from metacount.training.ours import as_trained
+    from metacount.sharding.shard import Asked, job_of
+    from metacount.training.model import Unwatched, checkpointed
+    from metacount.training.programs import as_trained
     from metacount.training.setup import Setup
     from metacount.training.step import loss_of
 

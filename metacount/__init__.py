@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.counted import count_training
-    from metacount.summary.shown import Flow, Training
-    from metacount.summary.summary import Summary
-    from metacount.summary.trained import train
+    from metacount.summary.summary import Flow, Summary, Training
+    from metacount.summary.training_step import train
     from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
@@ -47,7 +46,7 @@ else:
 
 # Where each public name lives.
 _HOMES = {
-    "Flow": "summary.shown",
+    "Flow": "summary.summary",
     "Summary": "summary.summary",
     "flow": "api",
     "price": "measure.operators",
@@ -66,10 +65,10 @@ _HOMES = {
     "Tree": "api",
     "tree": "api",
     "Setup": "training.setup",
-    "Training": "summary.shown",
+    "Training": "summary.summary",
     "TrainingCount": "textbook.training",
     "count_training": "summary.counted",
-    "train": "summary.trained",
+    "train": "summary.training_step",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "teaching.claims",

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from metacount.diff.compared import Diff
     from metacount.files import Json
     from metacount.given import Source
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.shown import Flow
-    from metacount.summary.summary import Summary
+    from metacount.summary.summary import Flow, Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
 
@@ -217,8 +216,8 @@ def tree(
     >>> layer.params, [child.name for child in layer.children]
     (1048576, ['q_proj', 'k_proj', 'v_proj', 'o_proj'])
     """
-    from metacount.measure.ours.folding import fold
-    from metacount.measure.ours.tree import found
+    from metacount.measure.node import fold
+    from metacount.measure.tree import found
     from metacount.resolve import Model, any_of
     from metacount.spec import Request
 
@@ -234,8 +233,8 @@ def tree(
 def _of_reference(
     spec: ModelSpec, workload: Workload | Request, flops: bool
 ) -> tuple[Node, str, str]:
-    from metacount.measure.ours.forward import measure_prefill
-    from metacount.measure.ours.tree import whole_tree
+    from metacount.measure.ours import measure_prefill
+    from metacount.measure.tree import whole_tree
     from metacount.modules.build import build
     from metacount.textbook.count import fitted
 
@@ -251,10 +250,9 @@ def _of_transformers(
     from metacount.errors import InputError
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype, shortfall
-    from metacount.measure.others.forward import measure_any_forward
-    from metacount.measure.others.params import routing
-    from metacount.measure.others.roles import Roles, role_name
-    from metacount.measure.ours.tree import whole_tree
+    from metacount.measure.their_roles import Roles, role_name
+    from metacount.measure.theirs import measure_any_forward, routing
+    from metacount.measure.tree import whole_tree
     from metacount.verify.compare import fitted_outside
 
     run, _ = fitted_outside(source, workload)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metacount.bench.case import Expected, Inputs, Pick, Variant, rows_of
-from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.ours import ReferenceCounter
 from metacount.measure.torch_private import (
     DispatchMode,
     returns_its_input,

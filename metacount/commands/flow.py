@@ -101,7 +101,7 @@ def _of_model(args: argparse.Namespace) -> Flow:
 def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
     """Trace the forward of a module of somebody's own; the file is run to make the module."""
     prepare_for_torch()
-    from metacount.summary.from_file import module_of, typed_inputs
+    from metacount.summary.modules import module_of, typed_inputs
     from metacount.summary.summary import ModuleSummary
 
     if args.settings or args.decode or args.reference:

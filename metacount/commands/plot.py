@@ -139,7 +139,7 @@ def _caches(args: argparse.Namespace) -> _Picture:
 
 def _activations(args: argparse.Namespace) -> _Picture:
     prepare_for_torch()
-    from metacount.measure.ours.activations import curve
+    from metacount.measure.activations import curve
 
     names = list(dict.fromkeys(args.activations))
     curves = [curve(name) for name in names]

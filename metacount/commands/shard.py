@@ -9,9 +9,9 @@ from metacount.commands.options import add_json, add_model, whole_number
 from metacount.errors import InputError
 from metacount.resolve import find_model
 from metacount.settings.values import bytes_size, dtype, length
-from metacount.sharding.asked import SCHEDULES, Asked
 from metacount.sharding.by_formula import STATES
-from metacount.sharding.links import PER_MACHINE
+from metacount.sharding.mesh import PER_MACHINE
+from metacount.sharding.shard import SCHEDULES, Asked
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         metavar="FILE",
-        help="how modules are cut, as JSON; `transformers` for the module and plans of a "
-        "config in transformers; without it, ours",
+        help="how modules are cut, as JSON; without it, ours",
     )
     parser.add_argument(
         "--fits",

@@ -164,8 +164,8 @@ def _of_file(args: argparse.Namespace, setup: Setup, path: str, name: str) -> Tr
     if not args.input:
         raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
     prepare_for_torch()
-    from metacount.summary.from_file import module_of, typed_inputs
-    from metacount.summary.trained import trained
+    from metacount.summary.modules import module_of, typed_inputs
+    from metacount.summary.training_step import train
 
     module = module_of(path, name)
-    return trained(module, typed_inputs(module, args.input), setup=setup)
+    return train(module, inputs=typed_inputs(module, args.input), setup=setup)

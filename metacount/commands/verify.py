@@ -15,6 +15,7 @@ from metacount.commands.options import (
 )
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
+from metacount.settings.values import bytes_size
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from metacount.commands import Result
+    from metacount.files import Json
     from metacount.given import TransformersOnly
     from metacount.spec import Request
     from metacount.verify.cases import Case
+    from metacount.verify.compare import Verification
     from metacount.verify.for_all_sizes import Proof
+    from metacount.verify.forward import Forward
 
     Item = TypeVar("Item")
     Found = TypeVar("Found")
@@ -49,6 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --all-sizes: of a training step (backward_matmul_flops, activation_bytes, ..., "
         "as `formula` names them) instead of a forward's; may be repeated",
     )
+    parser.add_argument(
+        "--forward",
+        choices=("cpu", "cuda"),
+        help="also run transformers' module and the reference on this device, in float32 with the "
+        "same random weights, and compare their logits; of 16 tokens without --seq",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="with --forward: what a module may take of the device (default all); what is over "
+        "runs through accelerate's dispatch, from CUDA to the CPU, from the CPU to disk",
+    )
     add_settings(parser)
     add_workload(parser)
     add_json(parser)
@@ -63,16 +79,7 @@ def run(args: argparse.Namespace) -> Result:
     asked = _quantities(args)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
-    from metacount.textbook.count import fitted
-
-    for model in models:
-        if isinstance(model, Model):
-            fitted(model.spec, request)  # what cannot run is said before the first slow step
-        elif args.all_sizes:
-            raise InputError(
-                f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
-                "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
-            )
+    memory = _checked(args, models, request)
     prepare_for_torch()
     from metacount.verify.compare import verify_model
 
@@ -87,16 +94,19 @@ def run(args: argparse.Namespace) -> Result:
             code = EXIT_DISAGREE
         if len(proofs) < len(models):
             said = interrupted(len(proofs), len(models), "models' proofs")
+    asked_forwards = models if args.forward and not said else []
+    forwards = _with_progress(
+        lambda model: _forward(model, args, memory), asked_forwards, "running forwards"
+    )
+    if any(found.agree is False for found in forwards):
+        code = EXIT_DISAGREE
+    if len(forwards) < len(asked_forwards):
+        said = interrupted(len(forwards), len(models), "models' forwards")
     code = EXIT_INTERRUPTED if said else code
     if args.json:
-        data = [result.to_dict() for result in done]
-        if proofs:
-            from metacount.views.proofs import proofs_data
-
-            for one, p in zip(data, proofs, strict=False):  # fewer, where it was interrupted
-                one["all_sizes"] = proofs_data(p)
+        data = _data(done, proofs, forwards)
         return json_text(data if len(models) > 1 else data[0]), code
-    from metacount.views.verify import verification_text, verifications_text
+    from metacount.views.verify import forward_text, verification_text, verifications_text
 
     if not done:
         return "", code
@@ -104,7 +114,64 @@ def run(args: argparse.Namespace) -> Result:
         verification_text(done[0], models[0].name) if len(models) == 1 else verifications_text(done)
     )
     text += "".join(_proofs(model, p, request) for model, p in zip(models, proofs, strict=False))
+    text += "".join(
+        forward_text(model.name, forward) for model, forward in zip(models, forwards, strict=False)
+    )
     return text + (f"\n{said}\n" if said else ""), code
+
+
+def _data(
+    done: Sequence[Verification],
+    proofs: Sequence[list[tuple[Case, tuple[Proof, ...]]]],
+    forwards: Sequence[Forward],
+) -> list[Json]:
+    """Return plain data, an object a model; proofs and forwards are fewer after an interrupt."""
+    data = [result.to_dict() for result in done]
+    if proofs:
+        from metacount.views.proofs import proofs_data
+
+        for one, p in zip(data, proofs, strict=False):
+            one["all_sizes"] = proofs_data(p)
+    for one, forward in zip(data, forwards, strict=False):
+        one["forward"] = forward.to_dict()
+    return data
+
+
+def _checked(
+    args: argparse.Namespace, models: Sequence[Model | TransformersOnly], request: Request
+) -> int | None:
+    """Raise for what cannot run, before the first slow step; return what --forward may take."""
+    from metacount.textbook.count import fitted
+
+    for model in models:
+        if isinstance(model, Model):
+            fitted(model.spec, request)
+        elif args.all_sizes:
+            raise InputError(
+                f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
+                "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
+            )
+    if args.forward is None and args.memory is not None:
+        raise InputError("--memory goes with --forward: give both, or leave it out")
+    for model in models if args.forward else ():
+        if not isinstance(model, Model) or model.source is None or model.refused:
+            raise InputError(
+                f"--forward needs a config that both sides run: {shown(model.id)} has none; give "
+                "type:NAME of a mapped type, a config.json or a repository, without --set"
+            )
+    return None if args.memory is None else bytes_size(args.memory)
+
+
+def _forward(
+    model: Model | TransformersOnly, args: argparse.Namespace, memory: int | None
+) -> Forward:
+    """Compare the two forwards of a model's config."""
+    from metacount.verify.forward import compare_forwards
+
+    assert isinstance(model, Model)  # it was checked
+    return compare_forwards(
+        model, device=args.forward, memory=memory, batch_size=args.batch, seq_len=args.seq
+    )
 
 
 def _quantities(args: argparse.Namespace) -> tuple[str, ...]:
@@ -151,8 +218,8 @@ def _proofs(
 
 def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
     """Call `run` on each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
-    if len(items) == 1:
-        return [run(items[0])]
+    if len(items) <= 1:
+        return [run(item) for item in items]
     from rich.console import Console
     from rich.progress import Progress
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, nearest, shown
-from metacount.measure.flow.record import Shape
-from metacount.measure.flow.step import Named, Step, summed
+from metacount.flow.record import Shape
+from metacount.flow.steps import Named, Step, summed
 
 if TYPE_CHECKING:
     from metacount.files import Json

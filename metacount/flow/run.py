@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from metacount.errors import InputError
+from metacount.flow.equations import explain, of_torch
+from metacount.flow.letters import Letters, alike, filled, named
+from metacount.flow.letters import unnamed as unnamed
+from metacount.flow.record import Recording
 from metacount.flow.result import Flow, Letter
 from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
-from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.naming import alike, filled, named
-from metacount.measure.flow.naming import unnamed as unnamed
-from metacount.measure.flow.step import Step
+from metacount.flow.steps import Step, steps_of
+from metacount.measure.alike import folded
+from metacount.measure.ours import ReferenceCounter, run_decode, run_encoder, run_prefill
+from metacount.measure.their_roles import Roles
+from metacount.measure.theirs import CounterByClass, Runner, as_it_runs, kind_of, routing
 from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
@@ -21,6 +26,62 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
+
+
+class ReferenceRecording(Recording, ReferenceCounter):
+    """Counts and remembers what our own modules run."""
+
+
+def reference_steps(
+    model: RunModel, workload: Workload, *, decode: bool = False
+) -> tuple[Step, ...]:
+    """Record the steps of a forward of `model` (on meta): of the workload, or of its last token."""
+    counter = ReferenceRecording()
+    if decode:
+        run_decode(model, workload, counter)
+    elif model.spec.kind == "encoder":
+        run_encoder(model, workload, counter)
+    else:
+        run_prefill(model, workload, workload.seq_len, counter)
+    return steps_of(counter.root, model, explain)
+
+
+class ForeignRecording(Recording, CounterByClass):
+    """Counts and remembers what others' modules run."""
+
+
+class NoDecode(ValueError):
+    """The model keeps nothing from which one more token could be computed."""
+
+
+def foreign_steps(
+    model: nn.Module, workload: Workload, *, decode: bool = False
+) -> tuple[tuple[Step, ...], tuple[str, ...], int]:
+    """Return the steps of a forward of transformers' `model`, what was assumed,
+    and the FLOPs of idle experts.
+    """
+    roles = Roles(model)
+    roles.routed = routing(model)[0]
+    counter, note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
+    assumed = (*sorted(counter.ordinary.assumed | counter.said), *note)
+    return steps_of(counter.root, model, of_torch), assumed, counter.idle()
+
+
+def _recorded(model: nn.Module, workload: Workload, roles: Roles, decode: bool) -> ForeignRecording:
+    with folded(model) as folding:
+        run = Runner(model, workload, roles, kind_of(model), folding)
+        if decode:
+            _, cache = run.prefill()
+            if cache is None or run.no_cache or workload.seq_len < 2:
+                raise NoDecode(run.no_cache or "it returns no cache")
+            _, cache = run.forward(workload.seq_len - 1)
+            run.counter = ForeignRecording
+            counter, _ = run.forward(1, cache=cache)
+        else:
+            run.counter = ForeignRecording
+            counter, _ = run.prefill()
+    assert isinstance(counter, ForeignRecording)
+    return counter
 
 
 def flow(
@@ -55,7 +116,6 @@ def flow_of_reference(
     module: RunModel, names: tuple[str, str], request: Workload | Request, *, decode: bool
 ) -> Flow:
     """Return the forward of a reference module (on meta) that is there already."""
-    from metacount.measure.ours.flow import reference_steps
     from metacount.modules.build import build
 
     spec = module.spec
@@ -117,10 +177,9 @@ def _at_other_sizes(
     config: Json, spec: ModelSpec | None, run: Workload, *, decode: bool
 ) -> Others | None:
     """Run the class with other sizes in its config; None where it does not run."""
-    from metacount.flow.configs import lettered_fields, letters_of, other_config
+    from metacount.flow.sizes import lettered_fields, letters_of, other_config
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype
-    from metacount.measure.others.flow import foreign_steps
 
     found = []
     try:
@@ -147,7 +206,6 @@ def _of_theirs(
     others: Others | None,
 ) -> Flow:
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.others.flow import NoDecode, foreign_steps
 
     lengths = [_lengths(run, n) for n in range(len(BATCHES))]
     longer: list[tuple[Step, ...]] = []

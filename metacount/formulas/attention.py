@@ -175,8 +175,9 @@ def _kernel(
         numbers = [t.constant(rows, heads, width=FLOAT32), t.constant(RANDOM_STATE, width=INDEX)]
     masks: list[Store] = []
     if run.attention == SDPA and (sees.per_head or sees.mask):
-        heads_of_mask = heads if sees.per_head else 1
-        masks = [t.constant(run.n_queries * heads_of_mask, run.n_keys, width=run.value)]
+        # Transformer-XL's depends on the queries
+        each = run.batch_size * heads if sees.relative else heads if sees.per_head else 1
+        masks = [t.constant(run.n_queries * each, run.n_keys, width=run.value)]
     one = run.counts[sees.pairs] * columns
     t.record(
         "attention kernel",
@@ -367,7 +368,8 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
     h, width = part.n_heads, part.n_heads * part.head_dim
     # made in float64 in pairs, of which a copy takes d columns; where none is needed all are kept
     columns = d_model if run.value < FLOAT64 else 2 * floor_div(d_model + 1, 2)
-    table = Store(run.n_keys, columns, run.value)
+    n_distances = run.counts[sees.positions]  # of a window no more than it sees
+    table = Store(n_distances, columns, run.value)
     sinusoids = Tensor(table, d_model, sees.positions, False)
     t.products.append(
         Product(
@@ -381,13 +383,13 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
     content = t.weight("self_attn.relative.content_bias", h, part.head_dim)
     position = t.weight("self_attn.relative.position_bias", h, part.head_dim)
     asking = t.record("add", t.like(q, grad=q.grad or position))
-    distances = Tensor(Store(run.batch_size * run.n_keys, width, run.value), width, q.word, r.grad)
-    columns = h * run.n_keys
+    distances = Tensor(Store(run.batch_size * n_distances, width, run.value), width, q.word, r.grad)
+    columns = h * n_distances
     rows = run.batch_size * run.n_queries
     by_distance = Tensor(Store(rows, columns, run.value), columns, q.word, False)
     name = "scores of the relative positions"
     by_distance = t.matmul(name, asking, distances, by_distance, per=sees.pairs, width=width)
-    index = t.constant(run.n_queries, run.n_keys, width=INDEX)
+    index = t.constant(run.n_queries, n_distances, width=INDEX)
     scores = t.gather(by_distance, index, t.like(by_distance))
     t.role = "attention"
     scores.grad = scores.grad or content

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from metacount.files import Json
-    from metacount.measure.others.roles import Roles
+    from metacount.measure.their_roles import Roles
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -89,8 +89,8 @@ def measure_type(
     With `training` a step of it is trained as well.
     """
     from metacount.huggingface.module.classes import model_types
-    from metacount.measure.others.params import measure_any_params
-    from metacount.measure.others.roles import Roles
+    from metacount.measure.their_roles import Roles
+    from metacount.measure.theirs import measure_any_params
 
     start = time.monotonic()
     name = model_types(kind)[model_type]
@@ -132,8 +132,8 @@ def _with_flops(
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.others.forward import TAKES_NONE, measure_any_forward
-    from metacount.measure.others.roles import Roles
+    from metacount.measure.their_roles import Roles
+    from metacount.measure.theirs import TAKES_NONE, measure_any_forward
 
     notes = row.notes
     try:
@@ -168,7 +168,7 @@ def _with_flops(
 
 def _with_training(row: SurveyRow, module: nn.Module, workload: Workload) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.witness import shortfall
-    from metacount.training.others import measure_backward
+    from metacount.training.programs import measure_backward
 
     try:
         backward, kept, notes = measure_backward(module, workload)

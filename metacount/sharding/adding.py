@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from metacount.formulas.model import ROLES
 from metacount.frozen import frozen
-from metacount.sharding.links import group_layout, span
-from metacount.sharding.mesh import Mesh
+from metacount.sharding.mesh import Mesh, group_layout, span
 from metacount.sharding.result import Collective, Held, Job, Kind
 from metacount.spec import DTYPE_BYTES
 

@@ -2,22 +2,433 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from metacount.frozen import frozen
-from metacount.measure.torch_private import forget_ranks
+from metacount.measure.ours import owned, role_of
+from metacount.measure.torch_private import (
+    fake_tensors,
+    forget_ranks,
+    is_fake,
+    operator_name,
+    parameters_of,
+    put_tensor,
+    tensors_of,
+    unwatched,
+)
+from metacount.modules.block import Block
+from metacount.modules.build import build
+from metacount.modules.indexer import CHOOSING
+from metacount.modules.model import Model, Stack
+from metacount.modules.moe import Experts
 from metacount.sharding.adding import Piece, between_stages, kind_from
-from metacount.sharding.engine.alike import alike, tensor_breaks
-from metacount.sharding.engine.optimizer import state_bytes
-from metacount.sharding.engine.traffic import Seen
-from metacount.sharding.engine.world import fake_world, only_new_garbage
+from metacount.sharding.engine import (
+    Keeping,
+    RingAttention,
+    Seen,
+    Traffic,
+    World,
+    alike,
+    apply_plan,
+    end_step,
+    fake_world,
+    local_part,
+    only_new_garbage,
+    ring,
+    shard_fully,
+    state_bytes,
+    tensor_breaks,
+)
 from metacount.sharding.mesh import ranges
 from metacount.sharding.plan import Plan, for_mesh, layers_of_stages
-from metacount.sharding.reference.parts import Whole
-from metacount.sharding.reference.run import place, serve_once, train_once
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
-from metacount.tensors import DTYPES
+from metacount.spec.position import Sinusoidal
+from metacount.tensors import DTYPES, tensor_bytes
+from metacount.training.model import FusedAttention, checkpointed
+from metacount.training.programs import as_trained
+from metacount.training.setup import Setup
+from metacount.training.step import loss_of
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload
+    from metacount.modules.model import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a model that is measured once: the layers that are alike, or an end."""
+
+    name: str
+    layers: tuple[int, ...] = ()
+    first: bool = False
+    last: bool = False
+
+    def copies(self, layers: range, *, first: bool, last: bool) -> int:
+        """Count how many of this part a stage has."""
+        if self.layers:
+            return sum(i in layers for i in self.layers)
+        return int((first or not self.first) and (last or not self.last))
+
+
+class Whole:
+    """A model, on meta if nothing else is said, and the parts that it is made of."""
+
+    def __init__(
+        self, spec: ModelSpec, dtype: str, *, device: str = "meta", seed: int | None = None
+    ) -> None:
+        model = build(spec, device=device, dtype=dtype, seed=seed).train()
+        self._blocks = model.last_stack.blocks
+        model.last_stack.layers = nn.ModuleList()
+        self._ends = model
+        self.spec = spec
+
+    def parts(self, stages: int) -> list[Part]:
+        """List the embedding, a part for each kind of block with the layers of
+        that kind, and the head.
+
+        Tied ends are one part as long as they are in one stage.
+        """
+        kinds: dict[object, list[int]] = {}
+        for i, block in enumerate(self._blocks):
+            shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
+            modules = tuple((name, type(each)) for name, each in block.named_modules())
+            kinds.setdefault((block.kind, shapes, modules), []).append(i)
+        several = len(kinds) > 1
+        blocks = [
+            Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
+            for found in kinds.values()
+        ]
+        if self.spec.head is not None and self.spec.head.tied and stages == 1:
+            return [*blocks, Part(name="embedding and head", first=True, last=True)]
+        return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
+
+    def piece(self, layers: Sequence[int], *, first: bool, last: bool) -> Model:
+        """Make a new module of some of the layers and of the ends."""
+        model = copy.deepcopy(self._ends)
+        model.last_stack.layers = nn.ModuleList(copy.deepcopy(self._blocks[i]) for i in layers)
+        return without_ends(model, first=first, last=last)
+
+    def part(self, part: Part) -> Model:
+        """Make a new module of a part: of layers that are alike, one."""
+        found = self.piece(part.layers[:1], first=part.first, last=part.last)
+        stack = found.last_stack
+        for block in stack.blocks:
+            if block.beside:
+                vars(block)["forward"] = _added_at_once(block)
+            if block.shares:
+                vars(stack)["_shared"] = lambda _: (stack.shared_blocks or [None])[0]
+        if stack.shared_blocks is not None and not stack.blocks:
+            stack.register_forward_hook(_with_gradients)
+        return found
+
+
+def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
+    """Add zero to a stack's output, so that shared blocks get gradients
+    as layers elsewhere give them.
+
+    A sum of values times zero keeps nothing for its backward.
+    """
+    assert isinstance(stack, Stack) and stack.shared_blocks is not None
+    return out + 0 * torch.stack([p.sum() for p in stack.shared_blocks.parameters()]).sum()
+
+
+def sharing(model: Model) -> list[nn.Module]:
+    """List the modules of blocks that layers share,
+    if the model lacks the first end, which holds them.
+    """
+    shared = model.last_stack.shared_blocks
+    return [] if shared is None or model.embed_tokens is not None else [*shared.modules()]
+
+
+def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | None:
+    """Give shared blocks their parameters as gathered elsewhere, and return these;
+    None where there are none.
+    """
+    found = set()
+    for owner in sharing(model):
+        for name, tensor in parameters_of(owner).items():
+            lent = nn.Parameter(tensor.detach().to(compute or tensor.dtype))
+            put_tensor(owner, name, lent)
+            found.add(lent)
+    return found or None
+
+
+def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
+    """Make a forward that adds experts' output at once:
+    the next layer, which would do so, is not there.
+    """
+    forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
+
+    def run(*args: object, **how: object) -> tuple[Tensor, None]:
+        x_BSD, beside_BSD = forward(*args, **how)  # of such a block two
+        return x_BSD + beside_BSD, None
+
+    return run
+
+
+def _named(block: Block, several: bool) -> str:
+    if not several:
+        return "block"
+    said = ["MoE block" if "moe=True" in block.kind else "dense block"]
+    if block.window is not None:
+        said.append(f"window {block.window}")
+    if "rope=False" in block.kind:
+        said.append("no rope")
+    return ", ".join(said)
+
+
+def without_ends(model: Model, *, first: bool, last: bool) -> Model:
+    """Turn the model into a stage, without the ends that are not its own.
+
+    It is run as the model is; a stage that is not the first takes hidden states.
+    """
+    stack = model.last_stack
+    if not first:
+        model.embed_tokens = model.embed_types = None
+        stack.embed_positions = stack.embed_queries = stack.embed_norm = stack.embed_proj = None
+        if not any(block.shares for block in stack.blocks):
+            stack.shared_blocks = None
+        if isinstance(model.spec.positions, Sinusoidal):
+            stack.__dict__["_add_positions"] = lambda x_BSD, positions: x_BSD
+    if not last:
+        model.lm_head = model.head_transform = model.pooler = None
+        stack.norm = None
+    return model
+
+
+def in_memory(model: Model) -> Model:
+    """Replace the tensors of a model on meta by new ones, of the mode that is on.
+
+    No token can choose without values: none chooses a zero expert, as on meta.
+    """
+    made: dict[int, Tensor] = {}
+    for owner in model.modules():
+        if isinstance(owner, Experts):
+            owner.n_zero = 0
+        for name, tensor in tensors_of(owner).items():
+            if id(tensor) not in made:
+                new = torch.empty(tensor.shape, dtype=tensor.dtype)
+                made[id(tensor)] = nn.Parameter(new) if isinstance(tensor, nn.Parameter) else new
+            put_tensor(owner, name, made[id(tensor)])
+    return model
+
+
+def units_of(model: Model) -> tuple[list[nn.Module | list[nn.Module]], list[Experts]]:
+    """List what FSDP2 gathers at once, and the experts, which it spreads over other ranks.
+
+    Each block is a unit; the embedding is one, and the last norm with the head, unless they are
+    tied: then they stay together with what else is left.
+    """
+    stack = model.last_stack
+    experts = [module for module in model.modules() if isinstance(module, Experts)]
+    units: list[nn.Module | list[nn.Module]] = [*stack.blocks]
+    tied = (
+        model.lm_head is not None
+        and model.embed_tokens is not None
+        and model.lm_head.weight is model.embed_tokens.weight
+    )
+    if not tied:
+        if model.embed_tokens is not None:
+            units.append(model.embed_tokens)
+        ends = [stack.norm, model.head_transform, model.lm_head]
+        if model.lm_head is not None:
+            units.append([end for end in ends if end is not None])
+    return units, experts
+
+
+def tie_again(model: Model) -> None:
+    """Make the head's weight the table again, where the spec ties them and both are here."""
+    head, last, table = model.spec.head, model.lm_head, model.embed_tokens
+    if head is not None and head.tied and last is not None and table is not None:
+        last.weight = table.weight
+
+
+def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
+    """Make what a stage reads: tokens,
+    or hidden states whose gradient goes back to the stage before.
+    """
+    if model.embed_tokens is not None:
+        return torch.zeros(batch, length, dtype=torch.long)
+    shape = (batch, length, model.spec.d_model)
+    return torch.empty(shape, dtype=DTYPES[dtype], requires_grad=True)
+
+
+def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
+    """Yield name, role, owner and tensor of each distinct parameter,
+    without those that are lent.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    lent = {id(module) for module in sharing(model)}
+    for path, name, tensor in owned(model):
+        if any(id(module) in lent for module in path):
+            continue
+        owner = names[id(path[-1])]
+        yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What running a part once sent: in the forward, and in the backward where there was one."""
+
+    forward: Counter[Seen]
+    backward: Counter[Seen]
+    kv_cache_bytes: int = 0
+    state_bytes: int = 0  # that mixers keep, however many tokens there were
+    activation_bytes: int = 0  # that the backward keeps of the forward
+    recomputed_bytes: int = 0
+
+
+def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
+    """Place a part, on meta or in memory, and say what this rank holds of it."""
+    whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
+    apply_plan(model, styles, world)
+    tie_again(model)
+    cut = [
+        (
+            name,
+            role,
+            tuple(local_part(tensor).shape),
+            _active(owner, tensor),
+            world.mesh.ep > 1 and isinstance(owner, Experts),
+        )
+        for name, role, owner, tensor in tensors_with_roles(model)
+    ]
+    indexers = (n for n, module in model.named_modules() if isinstance(module, CHOOSING))
+    choosing = tuple(f"{name}." for name in indexers)
+    if job.train:
+        compute = None if job.stored == job.dtype else DTYPES[job.dtype]
+        shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
+    held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
+    return [
+        Held(
+            name=name,
+            role=role,
+            whole=whole[name],
+            cut=shape,
+            active=active,
+            expert=expert,
+            shard=held[name],
+            trained=not name.startswith(choosing),
+        )
+        for name, role, shape, active, expert in cut
+    ]
+
+
+def _active(owner: nn.Module, tensor: Tensor) -> int:
+    mine = local_part(tensor)
+    if not isinstance(owner, Experts):
+        return mine.numel()
+    return mine[0].numel() * min(owner.top_k, mine.shape[0])
+
+
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
+    """Run a part forward and backward on fake tensors."""
+    mode = fake_tensors()
+    with mode:
+        in_memory(model)
+    place(model, styles, world, job)
+    traffic, keeping = Traffic(world.groups), Keeping(model)
+    blocks: list[nn.Module] = [*model.last_stack.blocks]
+    context = world.context if job.ring else None
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context):
+        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
+            out = _trained(model, job, keeping)
+            forward, kept = traffic.taken(), keeping.bytes()
+            out.backward(torch.ones_like(out))
+        backward = traffic.taken()
+        end_step(model)
+        recomputed = 0
+        if blocks and job.checkpointing != "none":
+            again = Keeping(model)
+            held = _trained(model, job, again)
+            recomputed = again.bytes()
+            del held
+    return Ran(
+        forward=forward,
+        backward=backward,
+        activation_bytes=kept,
+        recomputed_bytes=recomputed,
+    )
+
+
+def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
+    """Compute what a part gives of its input: hidden states, or the loss of the logits."""
+    given = input_of(model, job.rows, job.length, job.dtype)
+    with keeping.watching(), fused(job):
+        out = result(model(given))
+        if model.lm_head is None:
+            return out
+        targets = torch.zeros(given.shape[:2], dtype=torch.long)
+        return loss_of(out, targets, Setup(attention=job.attention))
+
+
+def fused(job: Job) -> FusedAttention | RingAttention:
+    """Choose the mode in which attention runs by the kernel that the job names."""
+    return RingAttention() if job.ring else FusedAttention(job.attention, set())
+
+
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Ran]:
+    """Run a part over what it is given, and, where it has a cache, over one token more."""
+    mode, found = fake_tensors(), {}
+    with mode:
+        in_memory(model.eval())
+    place(model, styles, world, job)
+    traffic = Traffic(world.groups)
+    with mode, torch.no_grad(), EvenChoice(), traffic:
+        for phase, n in job.passes.items():
+            cache = model.new_cache() if job.decodes else None
+            if phase == "token" and job.length > 1:
+                model(input_of(model, job.rows, job.length - 1, job.dtype), cache=cache)
+                traffic.taken()
+            model(input_of(model, job.rows, n, job.dtype), cache=cache)
+            found[phase] = Ran(
+                forward=traffic.taken(),
+                backward=Counter(),
+                kv_cache_bytes=0 if cache is None else tensor_bytes(cache.tensors()),
+                state_bytes=0 if cache is None else tensor_bytes(cache.state_tensors()),
+            )
+    return found
+
+
+def result(out: Output) -> Tensor:
+    """Return what a stage passes on, or the logits."""
+    tensor: Tensor = out.hidden_BSD if out.logits_BSV is None else out.logits_BSV
+    return tensor
+
+
+class EvenChoice(Traffic):
+    """Answers how many rows each expert gets, where no tensor has values: equally many."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run the operator, or answer it."""
+        if DTensor in types:
+            return NotImplemented
+        asked = args[0] if operator_name(func) == "aten::bincount" else None
+        if isinstance(asked, torch.Tensor) and is_fake(asked):
+            rows, experts = asked.numel(), (kwargs or {}).get("minlength", args[-1])
+            assert isinstance(experts, int)
+            even = [rows * (i + 1) // experts - rows * i // experts for i in range(experts)]
+            with unwatched():  # a tensor that has values
+                return torch.tensor(even)
+        return func(*args, **(kwargs or {}))
 
 
 def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:

@@ -8,13 +8,12 @@ from metacount.errors import InputError, SpecError, shown
 from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
-from metacount.sharding.asked import Asked, job_of
 from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
 from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
-from metacount.sharding.shard import missing
+from metacount.sharding.shard import Asked, job_of, missing
 from metacount.spec import DTYPE_BYTES
 from metacount.spec.legend import by_name
 from metacount.units import gib
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Given, Model
     from metacount.sharding.result import Job, Sharded
     from metacount.spec import ModelSpec
+
 
 MOST_RANKS = 16_384  # that the search goes to, in powers of two
 TENSOR = (1, 2, 4, 8)  # degrees that stay in one machine of eight

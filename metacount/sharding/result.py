@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metacount.frozen import fields, frozen
-from metacount.sharding.links import PER_MACHINE
-from metacount.sharding.mesh import Mesh
+from metacount.sharding.mesh import PER_MACHINE, Mesh
 from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

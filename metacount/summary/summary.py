@@ -11,18 +11,18 @@ from torch import nn
 
 from metacount import units
 from metacount.errors import InputError
+from metacount.flow import result
 from metacount.flow import run as flows
 from metacount.flow.result import Flow as Steps
-from metacount.measure.flow.step import summed
-from metacount.measure.ours.params import measure_params
-from metacount.measure.ours.tree import Node, module_tree
+from metacount.flow.steps import summed
+from metacount.measure.ours import measure_params
+from metacount.measure.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
-from metacount.summary.copied import copied_on_meta, named
-from metacount.summary.ran import Sizes, made_inputs, recorded
-from metacount.summary.shown import Flow
+from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, recorded
 from metacount.textbook.count import count
+from metacount.training import result as training
 from metacount.views.layout import bold, columns, paragraph
 from metacount.views.layout import table as drawn
 from metacount.views.tables import Share, Table, markdown, shown
@@ -35,6 +35,25 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
     from metacount.spec import Workload
     from metacount.views.tables import Cell
+
+
+class Flow(result.Flow):
+    """The steps of one forward, in the order in which they ran."""
+
+    def __str__(self) -> str:
+        from metacount.views.flow import flow_text
+
+        return flow_text(self)
+
+
+class Training(training.Training):
+    """What one training step showed."""
+
+    def __str__(self) -> str:
+        from metacount.views.train import train_text
+
+        return train_text(self)
+
 
 UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
@@ -162,7 +181,7 @@ class OfTransformers(ModuleSummary):
     runs_tokens = True
 
     def _classify(self) -> None:
-        from metacount.measure.others.params import measure_any_params
+        from metacount.measure.theirs import measure_any_params
 
         found = measure_any_params(self._copy)
         self.by_role, self.active_params = found.by_role, found.active_params

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from metacount.errors import InputError, SpecError
-from metacount.measure.adam8bit import torchao_version
-from metacount.resolve import Model, TransformersOnly, any_of
+from metacount.measure.torch_private import tree_map
+from metacount.modules.model import Model as ReferenceModel
+from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.spec.model import left_out
+from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, said
+from metacount.summary.summary import Training
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
-from metacount.training.counter import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
-from metacount.training.optimizers import ADAM8BIT
-from metacount.training.result import Stage, Training
+from metacount.training.model import outermost_layers
+from metacount.training.optimizers import ADAM8BIT, torchao_version
+from metacount.training.result import Stage
 from metacount.training.setup import Setup, check_dtypes
-from metacount.training.step import Measured, Program, measure_step
+from metacount.training.step import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    RECOMPUTE,
+    Measured,
+    Program,
+    measure_step,
+)
 
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.modules.model import Model as ReferenceModel
     from metacount.resolve import Given
+
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
 PARTS = (
@@ -48,15 +60,68 @@ def train(
     setup: Setup | None = None,
     *,
     reference: bool = False,
+    inputs: Sequence[object] = (),
+    input_size: Sizes | None = None,
+    loss: Callable[..., Tensor] | None = None,
 ) -> Training:
-    """Measure a training step of a model: our reference module's, of a config transformers' own."""
-    found, request = any_of(model), workload or Request()
+    """Measure one training step: FLOPs of the backward, bytes kept, gradients, state, the peak.
+
+    `setup` says with which optimizer, attention, checkpointing and loss, and what is trained. A
+    module of somebody's own runs over `inputs`, or over an `input_size`; `loss` is a function of
+    what it gives. The module in hand is not touched: a copy on the meta device is trained.
+
+    >>> found = train("gpt2")
+    >>> found.matmul_flops, found.backward_matmul_flops, found.gradient_bytes
+    (291648307200, 583296614400, 248879616)
+    """
+    if not isinstance(model, nn.Module):
+        if inputs or input_size is not None or loss is not None:
+            raise InputError("inputs, sizes and a loss are for a module: a model runs tokens")
+        return _of_model(any_of(model), workload or Request(), setup or Setup(), reference)
+    if reference:
+        raise InputError("reference is for a config: a module in hand is trained itself")
+    if input_size is not None:
+        inputs = made_inputs(model, input_size, None)
+    return _of_module(model, inputs, workload, setup or Setup(), loss)
+
+
+def _of_model(
+    found: Model | TransformersOnly, request: Workload | Request, setup: Setup, reference: bool
+) -> Training:
+    """Measure a step of our reference module, of a config of transformers' own."""
     if isinstance(found, Model) and (reference or found.source is None):
-        return _of_spec(found, request, setup or Setup())
+        return _of_spec(found, request, setup)
     if reference:
         assert isinstance(found, TransformersOnly)
         raise InputError(f"{found.name} has no reference module: {found.problem}")
-    return _of_config(found, request, setup or Setup())
+    return _of_config(found, request, setup)
+
+
+def _of_module(
+    module: nn.Module,
+    inputs: Sequence[object],
+    workload: Workload | Request | None,
+    chosen: Setup,
+    loss: Callable[..., Tensor] | None,
+) -> Training:
+    """Run a training step of a copy of `module`:
+    over `inputs`, or over tokens where it takes these.
+
+    `loss` is of what the module gives; without one it is the sum of that, which itself keeps
+    nothing.
+    """
+    copied = copied_on_meta(module)
+    names = (named(module), named(module))
+    made_by = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    if not inputs and isinstance(copied, ReferenceModel):
+        given = workload or Request(dtype=_dtype(copied))
+        check_dtypes(chosen, _dtype(copied))
+        return train_reference(copied, names, given, chosen)
+    if not inputs and "transformers" in made_by and hasattr(copied, "config"):
+        return _of_transformers(copied, names, workload, chosen)
+    if not inputs:
+        raise InputError(f"{names[0]} runs no tokens: give inputs, or input_size and dtype")
+    return _of_any(copied, names, inputs, chosen, loss)
 
 
 def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Training:
@@ -71,7 +136,7 @@ def train_reference(
     module: ReferenceModel, names: tuple[str, str], request: Workload | Request, setup: Setup
 ) -> Training:
     """Measure a training step of a built reference module (on meta), beside its formulas."""
-    from metacount.training.ours import reference_program
+    from metacount.training.programs import reference_program
 
     run = fitted(module.spec, request)
     program = reference_program(module, run, setup)
@@ -109,8 +174,8 @@ def train_transformers(
 ) -> Training:
     """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.others.forward import as_it_runs
-    from metacount.training.others import BookByClass, foreign_program
+    from metacount.measure.theirs import as_it_runs
+    from metacount.training.programs import BookByClass, foreign_program
 
     module.eval()
 
@@ -244,3 +309,61 @@ def _versions(source: str, setup: Setup) -> dict[str, str]:
     if setup.optimizer == ADAM8BIT:
         versions["torchao"] = torchao_version()
     return versions
+
+
+def _dtype(module: nn.Module) -> str:
+    from metacount.tensors import DTYPES
+
+    kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+    if kind is None:
+        raise InputError(f"{named(module)}: it has no parameters to train")
+    found = next((name for name, known in DTYPES.items() if known == kind), None)
+    if found is None:
+        raise InputError(f"{named(module)}: its parameters are of {kind}, which is not trained")
+    return found
+
+
+def _of_transformers(
+    module: Any, names: tuple[str, str], workload: Workload | Request | None, setup: Setup
+) -> Training:
+    from metacount.verify.compare import fitted_outside
+
+    config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
+    given = workload or Request(dtype=_dtype(module))
+    fitting, why = fitted_outside(Source(config=config), given)
+    check_dtypes(setup, _dtype(module))
+    return train_transformers(module, names, fitting, setup, (why,) if why else ())
+
+
+def _of_any(
+    module: nn.Module,
+    names: tuple[str, str],
+    inputs: Sequence[object],
+    setup: Setup,
+    loss: Callable[..., Tensor] | None,
+) -> Training:
+    given = tree_map(lambda v: v.detach().to("meta") if isinstance(v, Tensor) else v, tuple(inputs))
+    tensors = tuple(v for v in given if isinstance(v, Tensor))
+
+    def forward(*some: Tensor) -> object:
+        left = iter(some)
+        out = module(*(next(left) if isinstance(v, Tensor) else v for v in given))
+        return out if loss is None else loss(out)
+
+    check_dtypes(setup, _dtype(module))
+    program = Program(
+        model=module, inputs=tensors, run=forward, targets=None, layers=outermost_layers(module)
+    )
+    notes: tuple[str, ...] = (
+        ("the loss is the sum of what the module gives",) if loss is None else ()
+    )
+    if module.training:
+        notes += ("in training mode, as it was given: dropout runs",)
+    try:
+        return told(names, "given", program, {}, setup, notes)
+    except (InputError, SpecError):
+        raise
+    except Exception as error:
+        # whatever somebody else's forward raises
+        text = f"{names[0]}: its training step was not run on meta: {said(error)}"
+        raise InputError(text) from None

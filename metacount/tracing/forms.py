@@ -16,18 +16,31 @@ from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES
-from metacount.tracing.code_form import CodeForm, CodePart, FormDiffers, agrees, summed, without_law
-from metacount.tracing.confirm.measured import Measured
-from metacount.tracing.confirm.other_sizes import OtherSizes, tried_at_other_sizes
-from metacount.tracing.parts import counting, limits, moved
-from metacount.tracing.run.errors import OurError, is_of_that_code
-from metacount.tracing.run.of_reference import ReferenceSource
-from metacount.tracing.run.of_transformers import TransformersSource
-from metacount.tracing.run.sizes import NeedsLength, NotTraced, symbol
-from metacount.tracing.run.source import IDLE, IN_BYTES, QUANTITIES, As, Source, of_parameters
-from metacount.tracing.solve.attempts import Readings
-from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
-from metacount.tracing.solve.interpolate import FARTHEST, as_here, by_steps
+from metacount.tracing.attempts import (
+    FARTHEST,
+    Reading,
+    Readings,
+    as_here,
+    by_steps,
+    solved_constants,
+    solved_layer_counts,
+)
+from metacount.tracing.confirm import Measured, OtherSizes, tried_at_other_sizes
+from metacount.tracing.count import IDLE_OF, IN_BYTES, QUANTITIES, As, Source, of_parameters
+from metacount.tracing.layers import (
+    CodeForm,
+    CodePart,
+    FormDiffers,
+    agrees,
+    counting,
+    limits,
+    moved,
+    summed,
+    without_law,
+)
+from metacount.tracing.reference import ReferenceSource
+from metacount.tracing.symbols import NeedsLength, NotTraced, OurError, is_of_that_code, symbol
+from metacount.tracing.transformers import TransformersSource
 from metacount.training.setup import check_dtypes, setup_of
 
 if TYPE_CHECKING:
@@ -302,4 +315,4 @@ def _line(error: Exception) -> str:
     return text if isinstance(error, NotTraced) else f"{type(error).__name__}: {text}"
 
 
-__all__ = ["IDLE", "QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]
+__all__ = ["IDLE_OF", "QUANTITIES", "CodeForm", "CodePart", "FormDiffers", "NotTraced", "Tracer"]

@@ -1,11 +1,22 @@
-"""Runs one training step of a program and measures it: forward, loss, backward, optimizer."""
+"""Runs one training step of a program and measures it: forward, loss, backward, optimizer.
+
+A ledger follows every storage from the operator that makes it to the moment nobody holds it; one
+counter prices the operators of each phase, and says what autograd keeps of the forward.
+
+A node of autograd's graph has a number that grows as the forward makes nodes. Noting the number at
+every beginning and end of a module says which module made a node: so the products of the backward,
+and what it keeps, are put down to modules and roles exactly, not by the order in which they come.
+"""
 
 from __future__ import annotations
 
+import weakref
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,24 +24,355 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from metacount.measure.torch_private import tree_leaves
-from metacount.training.adapters import trainable
-from metacount.training.attention import FusedAttention
-from metacount.training.checkpointing import Unwatched, Watch, checkpointed
-from metacount.training.counter import (
-    BACKWARD,
-    FORWARD,
-    INPUT_OF_LAYER,
-    KEPT_RESULT,
-    LOSS,
-    OPTIMIZER,
-    Made,
-    RoleBook,
-    StepCounter,
+from metacount.measure.counter import ROLES, Charge, FlopCounter
+from metacount.measure.torch_private import (
+    graph_names,
+    next_node_number,
+    running_node_number,
+    storage_key,
+    tree_leaves,
 )
-from metacount.training.memory import Ledger
-from metacount.training.optimizers import Updates
+from metacount.training.model import FusedAttention, Unwatched, Watch, checkpointed, trainable
+from metacount.training.optimizers import Updates, is_wrapper
 from metacount.training.setup import Setup
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
+
+
+class Mark(NamedTuple):
+    """From which event on a phase and a place of the model are at work."""
+
+    event: int
+    phase: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A stretch of the step: bytes alive when it began and ended, and the most in between."""
+
+    phase: str
+    place: str
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int
+
+
+class Ledger:
+    """Bytes of distinct storages, as they come and go.
+
+    A storage has a number from the first time it is seen until nobody holds it; another that comes
+    to lie in its place has another.
+    """
+
+    def __init__(self) -> None:
+        self.bytes: list[int] = []  # of each storage, by its number
+        self.alive: dict[int, int] = {}  # a storage's key -> its number
+        self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._events: list[int] = []  # n + 1: storage n came; -(n + 1): it went
+        self._marks: list[Mark] = []
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of a tensor's storage, a new one if the storage was not seen before."""
+        storage = tensor.untyped_storage()
+        key = storage_key(storage)
+        known = self.alive.get(key)
+        if known is not None:
+            return known
+        number = len(self.bytes)
+        self.bytes.append(storage.nbytes())
+        self.alive[key] = number
+        self._events.append(number + 1)
+        self._held[key] = weakref.ref(storage, lambda _: self._gone(key))
+        return number
+
+    def numbers(self, tensors: Iterable[Tensor]) -> set[int]:
+        """Return the numbers of the storages of tensors."""
+        return {self.number(tensor) for tensor in tensors}
+
+    def erase(self, tensors: Iterable[Tensor]) -> None:
+        """Count the storages of tensors as if they had never been there."""
+        for number in self.numbers(tensors):
+            self.bytes[number] = 0
+
+    def _gone(self, key: int) -> None:
+        self._events.append(-self.alive.pop(key) - 1)
+        del self._held[key]
+
+    def living(self) -> set[int]:
+        """Return the numbers of the storages that somebody holds."""
+        return set(self.alive.values())
+
+    def sum(self, numbers: Iterable[int]) -> int:
+        """Sum the bytes of storages."""
+        return sum(self.bytes[number] for number in numbers)
+
+    def mark(self, phase: str, place: str) -> None:
+        """Note that from now on `place` is at work, in `phase`."""
+        if not self._marks or self._marks[-1][1:] != (phase, place):
+            self._marks.append(Mark(len(self._events), phase, place))
+
+    def _totals(self) -> Iterator[int]:
+        """Yield the bytes alive after each event."""
+        total = 0
+        for event in self._events:
+            total += self.bytes[event - 1] if event > 0 else -self.bytes[-event - 1]
+            yield total
+
+    def spans(self) -> list[Span]:
+        """Cut the step at its marks, from the first on, into spans where anything came or went."""
+        totals = [0, *self._totals()]
+        ends = [mark.event for mark in self._marks[1:]] + [len(self._events)]
+        return [
+            Span(
+                phase=mark.phase,
+                place=mark.place,
+                start_bytes=totals[mark.event],
+                peak_bytes=max(totals[mark.event : end + 1]),
+                end_bytes=totals[end],
+            )
+            for mark, end in zip(self._marks, ends, strict=True)
+            if mark.event < end
+        ]
+
+    def peak(self) -> tuple[Mark, set[int]]:
+        """Find the mark and storages where the most bytes are alive, from the first mark on."""
+        start = self._marks[0].event
+        totals = [0, *self._totals()]
+        top = max(range(start, len(totals)), key=totals.__getitem__)
+        alive: set[int] = set()
+        for event in self._events[:top]:
+            if event > 0:
+                alive.add(event - 1)
+            else:
+                alive.remove(-event - 1)
+        # the event that made the peak belongs to the mark before it
+        at = max((m for m in self._marks if m.event < top), default=self._marks[0])
+        return at, alive
+
+    def close(self) -> None:
+        """Forget the storages that are alive: what becomes of them is no part of the step."""
+        self._held.clear()
+
+
+FORWARD, LOSS, BACKWARD, OPTIMIZER = "forward", "loss", "backward", "optimizer"
+PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
+RECOMPUTE = "recompute"  # of FLOPs: run once more in the backward, for what was not kept
+INPUT_OF_LAYER = "input of a checkpointed layer"
+KEPT_RESULT = "result kept by selective checkpointing"
+
+aten = torch.ops.aten
+
+
+class Kept(NamedTuple):
+    """Who keeps a storage for the backward: module, role, and the node of autograd."""
+
+    module: str
+    role: str
+    operator: str
+
+
+class RoleBook:
+    """What a kind of modules says of itself: whose work it is, and answers to questions of data."""
+
+    def role(self, path: list[nn.Module]) -> str | None:
+        """Return the role of what the last module of `path` computes."""
+        return None
+
+    def counts(self, path: list[nn.Module]) -> bool:
+        """Tell whether what runs belongs to the figures."""
+        return True
+
+    def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
+        """Answer for an operator that cannot run without data; `NotImplemented` lets it run."""
+        return NotImplemented
+
+    def note(self, func: OpOverload, out: object) -> None:
+        """Remember what a later question may be about."""
+
+
+class StepCounter(FlopCounter):
+    """Counts inside `with counter.watching(model):`, phase by phase.
+
+    A charge's detail is its phase and whether it belongs to the figures.
+    """
+
+    def __init__(self, book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> None:
+        super().__init__()
+        self.book, self.ledger, self._place_of = book, ledger, place_of
+        self.phase = FORWARD
+        self.fused = 0  # fused attention operators that ran
+        self.kept: dict[int, Kept] = {}  # by the number of the storage
+        self._node_of: dict[int, int] = {}  # the autograd node that keeps a storage
+        self._aside: set[int] = set()  # storages that are no activations: parameters, buffers
+        self._recomputing = False
+        self._starts: list[int] = []  # numbers of nodes, from which on ...
+        self._makers: list[tuple[str, str | None]] = []  # ... this module and role make them
+
+    def leave_out(self, tensors: list[Tensor]) -> None:
+        """Leave out storages that nobody keeps for the backward alone."""
+        self._aside |= self.ledger.numbers(tensors)
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Put what runs inside down to a phase."""
+        self.phase = phase
+        self.ledger.mark(phase, "")
+        self._note_maker()
+        yield
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Follow an operator; one of an optimizer's wrappers is followed through what it runs."""
+        if self.phase == OPTIMIZER and any(map(is_wrapper, types)):
+            return NotImplemented
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
+        """Find the role of what the last module of `path` computes; the phase, and if it counts."""
+        phase = RECOMPUTE if self._recomputing else self.phase
+        return self.book.role(path), (phase, self.book.counts(path))
+
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
+        """Answer for an operator that cannot run without data."""
+        if self.phase == OPTIMIZER:
+            # it scales an update; no size depends on it
+            asks = func.overloadpacket is aten._local_scalar_dense
+            of_meta = isinstance(args[0], Tensor) and args[0].is_meta
+            return 1.0 if asks and of_meta else NotImplemented
+        found = self.book.answer(func, args, self._path)
+        if isinstance(found, Tensor):
+            self.ledger.number(found)
+        return found
+
+    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
+        """Follow what the operator made."""
+        maker = self._maker()
+        self.ledger.mark(self.phase, self._place_of(maker[0]) if maker else self._last_place)
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                self.ledger.number(made)
+        self.book.note(func, out)
+
+    _last_place = ""
+
+    def _maker(self) -> tuple[str, str | None] | None:
+        """Find the module and role at work: of the running module, or of the node that runs."""
+        if self.phase == BACKWARD and not self._recomputing:
+            number = running_node_number()
+            at = -1 if number is None else bisect_right(self._starts, number) - 1
+            found = self._makers[at] if at >= 0 else None
+        else:
+            found = (self._running(), None)
+        if found is not None:
+            self._last_place = self._place_of(found[0])
+        return found
+
+    def _running(self) -> str:
+        """Name the innermost running module, or the loss if its phase runs outside of modules."""
+        return super()._running() or (LOSS if self.phase == LOSS else "")
+
+    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
+        """Put FLOPs down to the running module, in the backward to the one that made the node."""
+        if "attention" in str(packet):
+            self.fused += 1
+        if self.phase == BACKWARD and not self._recomputing:
+            module, role = self._maker() or ("", None)
+            self.ran[Charge(module, role, str(packet), (BACKWARD, True))] += flops
+        else:
+            super().charge(packet, args, flops)
+
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
+        """Note that a module's forward begins."""
+        super().entered(module, args)
+        self._note_maker()
+
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
+        """Note that a module's forward ends."""
+        super().left(module, args, out)
+        self._note_maker()
+
+    def _note_maker(self) -> None:
+        number, maker = next_node_number(), (self._running(), self.book.role(self._path))
+        if self._starts and self._starts[-1] == number:
+            self._makers[-1] = maker
+        else:
+            self._starts.append(number)
+            self._makers.append(maker)
+
+    @contextmanager
+    def recomputing(self, layer: nn.Module) -> Iterator[None]:
+        """Put what runs inside down to recomputing a checkpointed layer's forward."""
+        depth, self._recomputing = len(self._path), True
+        self.entered(layer, ())
+        try:
+            yield
+        finally:
+            del self._path[depth:]
+            self._note_maker()
+            self._recomputing = False
+
+    def keep(self, tensors: list[Tensor], operator: str) -> None:
+        """Note tensors that the backward keeps, though no node of autograd does."""
+        for tensor in tensors:
+            number = self.ledger.number(tensor)
+            if number not in self._aside:
+                role = self.book.role(self._path) or "other"
+                self.kept.setdefault(number, Kept(self._running(), role, operator))
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Note that a node of autograd keeps a tensor; the first node that does is reported."""
+        number = self.ledger.number(tensor)
+        if number not in self._aside and number not in self.kept:
+            self.keep([tensor], "")
+            self._node_of[number] = next_node_number() - 1
+        # a node's own result would hold the node that holds it
+        return tensor.detach()
+
+    def name_keepers(self, loss: Tensor) -> None:
+        """Say of what is kept which node keeps it, and forget what nobody keeps any more."""
+        names = graph_names(loss)
+        living = self.ledger.living()
+        self.kept = {number: kept for number, kept in self.kept.items() if number in living}
+        for number, kept in self.kept.items():
+            if number in self._node_of:
+                name = names.get(self._node_of[number], "")
+                self.kept[number] = kept._replace(operator=name)
+
+    def charged(self, phase: str) -> Iterator[tuple[Charge, int]]:
+        """Yield the charges of a phase that belong to the figures."""
+        for charge, flops in self.ran.items():
+            if charge.detail == (phase, True):
+                yield charge, flops
+
+    def flops(self, phase: str, by: str) -> dict[str, int]:
+        """Sum the FLOPs of a phase by `role`, `operator` or `module`."""
+        found: Counter[str] = Counter()
+        for charge, flops in self.charged(phase):
+            found[getattr(charge, by) or ("other" if by == "role" else "")] += flops
+        return in_order(found) if by == "role" else dict(found)
+
+    def kept_bytes(self, by: str) -> dict[str, int]:
+        """Sum by `role`, `operator` or `module` the bytes that the backward keeps."""
+        found: Counter[str] = Counter()
+        for number, kept in self.kept.items():
+            found[getattr(kept, by)] += self.ledger.bytes[number]
+        return in_order(found) if by == "role" else dict(found)
+
+
+# Makes the counter of a step for a book of roles, a ledger, and the layer of a module.
+Made = Callable[[RoleBook, Ledger, Callable[[str], str]], StepCounter]
+
+
+def in_order(by_role: Counter[str]) -> dict[str, int]:
+    """Return the count of every role, in the order of the table of roles."""
+    return {role: by_role[role] for role in ROLES}
 
 
 @dataclass(kw_only=True)

@@ -16,10 +16,10 @@ from metacount.huggingface.module.model import running_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import LAYERS, named_layers
 from metacount.textbook.proven import structure, value
-from metacount.tracing.condition import in_words
+from metacount.tracing.count import As
+from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
-from metacount.tracing.run.sizes import SMALLEST, divides, symbol
-from metacount.tracing.run.source import As
+from metacount.tracing.symbols import SMALLEST, divides, symbol
 from metacount.verify.cases import Case, cases, cases_at_a_limit, cases_at_own_layers, spec_of
 from metacount.verify.for_all_sizes import Proof, prove, textbook_beside
 from metacount.verify.textbook_forms import sizes_of, spec_forms

@@ -23,14 +23,14 @@ from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES
 from metacount.textbook.training import TRAINING
-from metacount.tracing.run.build import (
+from metacount.tracing.symbols import symbol
+from metacount.tracing.transformers import (
     configs_of,
     layer_fields,
     size_values,
     whole_fields,
     with_fields,
 )
-from metacount.tracing.run.sizes import symbol
 
 if TYPE_CHECKING:
     from metacount.files import Json

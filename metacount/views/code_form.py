@@ -11,8 +11,8 @@ from sympy import ceiling, floor, latex, symbols
 from metacount import units
 from metacount.algebra.writing import in_letters
 from metacount.textbook.closed_form import readable
-from metacount.tracing.condition import in_words
-from metacount.tracing.run.sizes import SMALLEST
+from metacount.tracing.domain import in_words
+from metacount.tracing.symbols import SMALLEST
 from metacount.views.formula import broken, free_name, meaning, upright, whole_python
 from metacount.views.layout import WIDEST_TEXT, bold, columns, dim, paragraph, wrapped
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import sympy
 
     from metacount.files import Json
-    from metacount.tracing.code_form import CodeForm
+    from metacount.tracing.layers import CodeForm
 
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 RUN_MEANINGS = {

@@ -11,9 +11,11 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.given import TransformersOnly
     from metacount.resolve import Model
     from metacount.sharding.devices import Device
     from metacount.sharding.fit import Fit
+    from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
 DASH = "-"
@@ -90,3 +92,37 @@ def _row(each: Fit) -> tuple[str, ...]:
     more = [DASH if n is None else units.exact(n) for n in (each.batch_size, each.seq_len)]
     total = units.gib(each.largest.total_bytes)
     return (each.device.id, memory, units.exact(each.mesh.world), total, *more)
+
+
+def placed_text(model: Model | TransformersOnly, found: Placed, cache: int | None) -> str:
+    """Write what each device holds, where each part is, and what no device map leaves room for."""
+    from metacount.sharding.placed import folded_parts
+
+    width = columns()
+    said = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
+    lines = [bold(f"{model.name}  ({model.id})")]
+    lines += [*wrapped(f"{said}, device map {found.device_map}", width), ""]
+    names = {place.id: f"{place.id} {place.name}" for place in found.places}
+    names = {key: key if key in ("cpu", "disk") else name for key, name in names.items()}
+    rows: list[tuple[str, ...]] = []
+    for place in found.places:
+        room = DASH if place.room is None else units.gib(place.room)
+        sizes = (place.param_bytes, place.buffer_bytes, place.accelerate_bytes)
+        rows.append((names[place.id], room, *(units.gib(size) for size in sizes)))
+    heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
+    lines += [*table(heads, rows, "<>>>>"), ""]
+    parts = [(part, names[place]) for part, place in folded_parts(found.parts)]
+    lines += [*table(("part", "device"), parts, "<<"), ""]
+    if not found.fits:
+        lines += paragraph("does not fit", "what no memory holds goes to disk", width)
+    for difference in found.differences:
+        lines += paragraph("differs", difference, width)
+    if not found.differences:
+        said = "accelerate's sizes in each place"
+        said += " and the formula in all" if found.formula_bytes is not None else ""
+        lines += paragraph("equal", f"our count, tensor by tensor, and {said}", width)
+    left = "activations" if cache is None else f"the KV cache ({units.gib(cache)}) and activations"
+    lines += paragraph("note", f"weights alone: no room is kept for {left}", width)
+    said = "where something is offloaded, a device keeps room for the largest layer"
+    lines += paragraph("note", f"{said}; tied tensors are held once", width)
+    return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.flow.result import Flow
-    from metacount.measure.flow.step import Step
+    from metacount.flow.steps import Step
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.files import Json
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
     from metacount.resolve import TransformersOnly
     from metacount.spec import ModelSpec
     from metacount.views.tables import Cell

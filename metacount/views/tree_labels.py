@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.measure.ours.node import PERIOD
+from metacount.measure.node import PERIOD
 
 if TYPE_CHECKING:
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
 
 AS_IN = "as in "
 BUFFER = "buffer"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from metacount.measure.ours.node import PERIOD
+from metacount.measure.node import PERIOD
 from metacount.views.tree_labels import (
     BUFFER,
     as_in,
@@ -21,7 +21,7 @@ from metacount.views.tree_labels import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.measure.ours.node import Node
+    from metacount.measure.node import Node
 
 # Three projections of one input: their sum is what textbooks call QKV.
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.verify.compare import Verification
+    from metacount.verify.forward import Forward
 
 DASH = "-"
 
@@ -111,4 +112,26 @@ def verifications_text(results: list[Verification]) -> str:
         lines += [f"{len(alone)} with one witness, and nothing to compare it with"]
     for result in wrong:
         lines += [f"{result.model}:", *("  " + line for line in result.differences)]
+    return "\n".join(lines) + "\n"
+
+
+def forward_text(name: str, found: Forward) -> str:
+    """Write how far apart the two forwards of a model are, and what was offloaded for them."""
+    from metacount.verify.forward import TOLERANCE
+
+    width = columns()
+    ran = f"batch_size {found.batch_size}, seq_len {found.seq_len}, fp32 on {found.device}"
+    lines = ["", bold(f"{name}: a forward of both modules, with the same weights"), ran]
+    if found.refused:
+        return "\n".join([*lines, *paragraph("not run", found.refused, width)]) + "\n"
+    apart = "are not finite, or of another shape"
+    if found.largest_difference is not None:
+        apart = f"differ by at most {found.largest_difference:.1e} of the largest"
+    said = f"{units.exact(found.values)} {found.compared} of transformers and of the reference"
+    said = f"{said} {apart} (allowed in float32: {TOLERANCE:.0e})"
+    lines += paragraph("equal" if found.agree else "DIFFERENT", said, width, style=bold)
+    if any(found.offloaded_bytes):
+        theirs, ours = (units.gib(size) for size in found.offloaded_bytes)
+        said = f"through accelerate's dispatch: {theirs} of transformers' module, {ours} of ours"
+        lines += paragraph("offloaded", said, width)
     return "\n".join(lines) + "\n"

@@ -18,9 +18,8 @@ from helpers.release import daily, one_in
 import metacount
 from metacount import catalog
 from metacount.cli import main
-from metacount.measure.ours.folding import fold
-from metacount.measure.ours.node import Node, walk
-from metacount.measure.ours.tree import module_tree, whole_tree
+from metacount.measure.node import Node, fold, walk
+from metacount.measure.tree import module_tree, whole_tree
 from metacount.modules.build import build
 from metacount.spec import CHOICES, ModelSpec
 from metacount.textbook.count import count

@@ -15,12 +15,10 @@ from torch import Tensor
 import metacount
 from metacount import InputError, catalog
 from metacount.cli import main
-from metacount.flow import sizes
-from metacount.flow.run import flow
-from metacount.measure.flow.letters import Letters
-from metacount.measure.flow.step import Step, summed
-from metacount.measure.ours import equations
-from metacount.measure.ours.flow import reference_steps
+from metacount.flow import equations, sizes
+from metacount.flow.letters import Letters
+from metacount.flow.run import flow, reference_steps
+from metacount.flow.steps import Step, summed
 from metacount.modules.build import build
 from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from metacount.measure.flow.known import of_torch
-from metacount.measure.flow.step import Seen
+from metacount.flow.equations import of_torch
+from metacount.flow.steps import Seen
 
 
 def seen(module: nn.Module, *operators: str, name: str = "") -> Seen:

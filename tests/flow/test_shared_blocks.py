@@ -10,7 +10,7 @@ from helpers.release import daily
 
 from metacount import catalog
 from metacount.flow.run import flow
-from metacount.measure.flow.step import Step
+from metacount.flow.steps import Step
 from metacount.spec import Workload
 from metacount.textbook.count import count
 

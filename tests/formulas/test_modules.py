@@ -29,12 +29,11 @@ from metacount.formulas.trained import (
     tensors_by_path,
     trained_tensors,
 )
-from metacount.measure.ours.forward import measure_forward
-from metacount.measure.ours.params import measure_params
+from metacount.measure.ours import measure_forward, measure_params
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec, Workload
-from metacount.training.adapters import trainable
+from metacount.training.model import trainable
 from metacount.training.setup import Setup
 
 BOTH = {"kind": "encoder-decoder", "n_encoder_layers": 2}

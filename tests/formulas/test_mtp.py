@@ -14,8 +14,7 @@ from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, mtp, sublayers
 from metacount.formulas.tape import Weight
-from metacount.measure.ours.forward import measure_prediction
-from metacount.measure.ours.params import measure_params
+from metacount.measure.ours import measure_params, measure_prediction
 from metacount.modules.build import build, build_prediction
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.model import prediction_layers

@@ -18,7 +18,7 @@ from helpers.in_float64 import build_in_float64, in_float64
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
 from metacount.huggingface.weights.load import WeightsError, load_weights
-from metacount.measure.others.forward import KEEPS_GIVEN
+from metacount.measure.theirs import KEEPS_GIVEN
 from metacount.modules import Model
 from metacount.modules.build import build
 

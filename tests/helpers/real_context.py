@@ -21,7 +21,7 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._context_parallel import _attention
 
 from metacount.modules.attention import Visibility
-from metacount.sharding.engine import ring
+from metacount.sharding import engine
 
 aten = torch.ops.aten
 
@@ -115,7 +115,7 @@ def in_parts(mesh: Any, wide: bool, *sequences: Tensor) -> Iterator[None]:
     options, none = _attention._cp_options, nullcontext()
     with (
         patch.object(Visibility, "queries", lambda self, device: positions),
-        patch.object(ring, "by_flash", _in_any_type) if wide else none,
+        patch.object(engine, "by_flash", _in_any_type) if wide else none,
         patch.object(options, "convert_to_f32", not wide),
         context_parallel(mesh, buffers=cut, buffer_seq_dims=[t.dim() - 1 for t in cut]),
     ):

@@ -26,21 +26,26 @@ from torch.multiprocessing import start_processes  # noqa: E402
 from helpers.real_context import in_parts  # noqa: E402
 from helpers.sharding_specs import ALL  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
-from metacount.sharding.engine.keeping import Keeping  # noqa: E402
-from metacount.sharding.engine.optimizer import states  # noqa: E402
-from metacount.sharding.engine.optimizer import stepped as one_step  # noqa: E402
-from metacount.sharding.engine.placing import end_step  # noqa: E402
-from metacount.sharding.engine.ring import RingAttention  # noqa: E402
-from metacount.sharding.engine.styles import local_part  # noqa: E402
-from metacount.sharding.engine.traffic import Traffic  # noqa: E402
-from metacount.sharding.engine.world import world_of  # noqa: E402
+from metacount.sharding.by_engine import (  # noqa: E402
+    Whole,
+    place,
+    result,
+)
+from metacount.sharding.engine import (  # noqa: E402
+    Keeping,
+    RingAttention,
+    Traffic,
+    end_step,
+    local_part,
+    states,
+    world_of,
+)
+from metacount.sharding.engine import stepped as one_step  # noqa: E402
 from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
 from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
-from metacount.sharding.reference.parts import Whole  # noqa: E402
-from metacount.sharding.reference.run import place, result  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
-from metacount.training.ours import as_trained  # noqa: E402
+from metacount.training.programs import as_trained  # noqa: E402
 
 SEED = 5
 

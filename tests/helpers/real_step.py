@@ -11,13 +11,12 @@ from torch import Tensor
 
 from helpers.allocations import Alive
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.quiet import quiet
+from metacount.measure.theirs import quiet
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.training.optimizers import Updates
-from metacount.training.others import as_trained, foreign_program
-from metacount.training.ours import reference_program
+from metacount.training.programs import as_trained, foreign_program, reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import Program, Step, loss_of, measure_step
 

@@ -13,13 +13,12 @@ from torch import nn
 
 from metacount import catalog
 from metacount.huggingface.module.model import build_transformers
+from metacount.measure.alike import OwnNumber, folded
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.alike import OwnNumber
-from metacount.measure.others.flops import CounterByClass
-from metacount.measure.others.fold import folded
-from metacount.measure.others.roles import Roles, told
-from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.ours import ReferenceCounter
+from metacount.measure.their_roles import Roles, told
+from metacount.measure.theirs import CounterByClass
 from metacount.modules.build import build
 
 if TYPE_CHECKING:

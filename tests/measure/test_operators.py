@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from metacount.measure.operators import PRICED, UncountedOp, flops_of
-from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.ours import ReferenceCounter
 from metacount.measure.questions import NeedsData, Ordinary
 
 

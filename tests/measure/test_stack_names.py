@@ -7,7 +7,7 @@ from helpers.command_line import run
 from helpers.release import daily
 
 from metacount.catalog import entries, entry
-from metacount.measure.ours.tree import Node, module_tree
+from metacount.measure.tree import Node, module_tree
 from metacount.modules.build import build
 
 STACKS = {

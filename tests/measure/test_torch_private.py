@@ -15,10 +15,10 @@ from torch import nn
 
 import metacount
 from metacount.measure import torch_private as private
-from metacount.measure.others import transformers_private as theirs
+from metacount.measure import transformers_private as theirs
 
 PACKAGE = Path(metacount.__file__).parent
-FILES = {"measure/torch_private.py", "measure/others/transformers_private.py"}
+FILES = {"measure/torch_private.py", "measure/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
 KNOWN = {"_replace", "_exit", "__name__"}
 
@@ -229,7 +229,7 @@ def test_private_names_of_transformers() -> None:
     code = """
 import torch
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig
-from metacount.measure.others import transformers_private as theirs
+from metacount.measure import transformers_private as theirs
 config = LlamaConfig()
 theirs.use_eager_attention(config)
 assert config._attn_implementation == theirs.attention_way(config) == "eager"

@@ -13,14 +13,16 @@ from helpers.release import daily, one_day_in, one_in
 from torch import nn
 
 from metacount import catalog
-from metacount.measure.ours import flops as reference_flops
-from metacount.measure.ours.flops import ReferenceCounter, kept_pairs
-from metacount.measure.ours.forward import measure_forward
-from metacount.measure.ours.params import measure_params
-from metacount.measure.ours.roles import ROLE_OF
-from metacount.measure.ours.tree import Node, module_tree
-from metacount.measure.result import MeasuredFlops
-from metacount.measure.roles import UnclaimedTensor
+from metacount.measure import ours as reference_flops
+from metacount.measure.counter import MeasuredFlops, UnclaimedTensor
+from metacount.measure.ours import (
+    ROLE_OF,
+    ReferenceCounter,
+    kept_pairs,
+    measure_forward,
+    measure_params,
+)
+from metacount.measure.tree import Node, module_tree
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.build import build
@@ -170,7 +172,7 @@ import sys, torch
 from metacount import catalog
 from metacount.modules.build import build
 from metacount.measure.torch_private import SLOT, _guarded
-from metacount.measure.ours.forward import measure_forward
+from metacount.measure.ours import measure_forward
 from metacount.spec import Workload
 for name in ("deepseek-v3", "gpt2", "t5-small", "gemma3-1b"):
     model = build(catalog.entry(name).spec())

@@ -11,7 +11,7 @@ from helpers.module_loops import assert_near, expert, moe, randomised, route
 from helpers.module_parts import like, make_mixture
 from torch import Tensor
 
-from metacount.measure.ours.flops import ReferenceCounter
+from metacount.measure.ours import ReferenceCounter
 from metacount.modules import GatedFeedForward, MixtureOfExperts
 from metacount.modules import moe as moe_file
 from metacount.spec.ffn import SharedExperts

@@ -13,10 +13,8 @@ from helpers.release import daily
 from torch import Tensor
 
 from metacount.formulas import model as formulas
-from metacount.measure.ours.flops import ReferenceCounter
-from metacount.measure.ours.forward import measure_forward
-from metacount.measure.ours.params import measure_params
-from metacount.measure.ours.tree import found, whole_tree
+from metacount.measure.ours import ReferenceCounter, measure_forward, measure_params
+from metacount.measure.tree import found, whole_tree
 from metacount.modules import MixtureOfExperts, Model, Visibility
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload

@@ -13,7 +13,7 @@ from helpers.small_specs import DENSE, MLA, MOE
 
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.weights.load import load_weights
-from metacount.measure.others.transformers_private import run_prediction
+from metacount.measure.transformers_private import run_prediction
 from metacount.modules.build import build, build_prediction
 from metacount.modules.mtp import MultiTokenPrediction
 from metacount.spec import ModelSpec

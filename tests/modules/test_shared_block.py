@@ -13,9 +13,8 @@ from helpers.release import daily, one_in
 from torch import Tensor
 
 from metacount.formulas import model as formulas
-from metacount.measure.ours.forward import measure_forward
-from metacount.measure.ours.params import measure_params
-from metacount.measure.ours.tree import module_tree
+from metacount.measure.ours import measure_forward, measure_params
+from metacount.measure.tree import module_tree
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.build import build

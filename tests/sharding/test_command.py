@@ -503,39 +503,6 @@ def test_one_kind_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rank 0 sends nothing" in text
 
 
-def test_transformers_places_its_own_module_by_its_own_plan(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    told = ("--mesh", "dp=4,tp=2", "--train", "--seq", "16")
-    theirs = run_json(capsys, "shard", "type:llama", *told, "--plan", "transformers")
-    ours = run_json(capsys, "shard", "type:llama", *told, "--formula")
-    # its plan cuts what ours cuts
-    for theirs_, ours_ in zip(theirs["kinds"], ours["kinds"], strict=True):
-        for name in ("params", "by_role", "gradients", "optimizer_bytes", "active_params"):
-            assert theirs_[name] == ours_[name], name
-        assert theirs_["activation_bytes"] is None  # nothing of it ran
-    assert "nor what a backward keeps is counted" in " ".join(theirs["missing"])
-    # DeepSeek-V3's plan in transformers leaves attention whole on every rank
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": "deepseek_v3", "num_hidden_layers": 4}))
-    theirs = run_json(capsys, "shard", str(file), *told, "--plan", "transformers")
-    ours = run_json(capsys, "shard", str(file), *told, "--formula")
-    assert theirs["kinds"][0]["by_role"]["moe"] == ours["kinds"][0]["by_role"]["moe"]
-    assert theirs["kinds"][0]["by_role"]["attention"] > ours["kinds"][0]["by_role"]["attention"]
-
-
-def test_transformers_plan_has_its_limits(capsys: pytest.CaptureFixture[str]) -> None:
-    for mesh, line in (
-        ("pp=2", "takes dp, tp and ep"),
-        ("dp=2", "serves with dp=1"),
-    ):
-        assert line in refused(
-            capsys, "shard", "type:llama", "--mesh", mesh, "--plan", "transformers"
-        )
-    said = refused(capsys, "shard", "llama-7b", "--mesh", "tp=2", "--plan", "transformers")
-    assert "give type:NAME" in said
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -561,17 +528,6 @@ def test_the_command_that_shows_another_batch() -> None:
     mesh = parse_mesh("dp=2")
     more = Job(mesh=mesh, train=True, zero=3, optimizer="adamw", dtype="bf16", **sizes)
     assert command("gpt2", more) == "metacount shard gpt2 --mesh dp=2 --train --zero 3 --batch 12"
-
-
-@pytest.mark.parametrize("module", ["expert_parallel", "configuration_utils"])
-def test_another_transformers_without_its_plans_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, f"transformers.distributed.{module}", None)
-    asked = ("shard", "type:llama", "--mesh", "tp=2", "--plan", "transformers")
-    said = refused(capsys, *asked)
-    assert "--plan transformers is written for transformers 5.23, and the installed one" in said
-    assert "leave out --plan transformers" in said
 
 
 @one_day_in(6)

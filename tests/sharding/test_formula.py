@@ -27,16 +27,13 @@ from metacount.formulas.tape import COLUMNS, Rank, State, Tape
 from metacount.formulas.tape import product as size_of
 from metacount.modules.build import build
 from metacount.modules.indexer import CHOOSING
-from metacount.sharding import by_formula
+from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
-from metacount.sharding.by_engine import Measuring, measured_kinds
+from metacount.sharding.by_engine import Measuring, measured_kinds, place
 from metacount.sharding.by_formula import counted_kinds
-from metacount.sharding.engine import ring
-from metacount.sharding.engine.optimizer import OPTIMIZERS
-from metacount.sharding.engine.world import fake_world
+from metacount.sharding.engine import OPTIMIZERS, fake_world
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import Plan, default_plan
-from metacount.sharding.reference.run import place
 from metacount.sharding.result import Kind
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.field import altered
@@ -588,15 +585,15 @@ def test_a_person_s_own_plan_is_what_is_measured() -> None:
     assert sent == [("all-reduce", 3)]
 
 
-@pytest.mark.parametrize("words", [ring.NOT_TAKEN, "something else"])
+@pytest.mark.parametrize("words", [engine.NOT_TAKEN, "something else"])
 def test_heads_that_an_older_torch_does_not_take_are_one_line(
     monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     def asserts(*_: Any, **__: Any) -> None:
         raise AssertionError(words)
 
-    monkeypatch.setattr(ring, "by_flash", asserts)
-    kind = InputError if words == ring.NOT_TAKEN else AssertionError
+    monkeypatch.setattr(engine, "by_flash", asserts)
+    kind = InputError if words == engine.NOT_TAKEN else AssertionError
     with pytest.raises(kind, match="leave cp out, take --formula" if kind is InputError else words):
         measured_kinds(SPECS["llama"], job("cp=2", **RING), default_plan(SPECS["llama"]))
 

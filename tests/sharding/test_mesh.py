@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from metacount.errors import InputError
-from metacount.sharding.links import Span, span
-from metacount.sharding.mesh import Mesh, breaks, kinds, parse_mesh, ranges, stage_layers
+from metacount.sharding.mesh import (
+    Mesh,
+    Span,
+    breaks,
+    kinds,
+    parse_mesh,
+    ranges,
+    span,
+    stage_layers,
+)
 
 
 def test_a_mesh_multiplies_out() -> None:

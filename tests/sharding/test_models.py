@@ -87,16 +87,11 @@ def test_fit_finds_a_mesh_of_a_hybrid() -> None:
         ("type:bert --mesh cp=2", "cp has no plan for an encoder: torch's ring takes causal att"),
         ("t5-small --mesh dp=2", "every layer of the decoder reads what the encoder gave: got 'e"),
         ("type:bert --mesh tp=5", "tp must divide n_heads: 12 % 5 = 2"),
-        pytest.param(
-            "type:bert --mesh tp=2 --train --plan transformers",
-            "has no `tp_plan`; change --mesh",
-            marks=pytest.mark.release,
-        ),
     ],
 )
 def test_what_has_no_plan_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
     asked = ("shard", *arguments.split())
-    for way in ((), ("--formula",)) if "--plan" not in asked else ((),):
+    for way in ((), ("--formula",)):
         assert line in refused(capsys, *asked, *way)

@@ -18,12 +18,11 @@ from helpers import ROOT
 from helpers.processes import in_a_group
 from helpers.sharding_specs import ALL
 
-from metacount.sharding.by_engine import Measuring, measured_kinds
+from metacount.sharding.by_engine import Measuring, measured_kinds, place
 from metacount.sharding.by_formula import counted_kinds
-from metacount.sharding.engine.world import fake_world
+from metacount.sharding.engine import fake_world
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
-from metacount.sharding.reference.run import place
 from metacount.sharding.result import Job, Kind
 
 if TYPE_CHECKING:

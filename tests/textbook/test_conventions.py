@@ -12,8 +12,8 @@ import pytest
 
 from metacount import InputError, Workload, entry, find_model
 from metacount.cli import main
-from metacount.measure.ours.params import measure_params
-from metacount.measure.result import MeasuredParams
+from metacount.measure.counter import MeasuredParams
+from metacount.measure.ours import measure_params
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook import conventions as by

@@ -11,12 +11,11 @@ import sympy
 from helpers.release import ONLY
 
 from metacount.spec import Workload
-from metacount.tracing.code_form import CodeForm, CodePart
-from metacount.tracing.condition import in_words
+from metacount.tracing.attempts import Reading, solved_constants, solved_layer_counts
+from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
-from metacount.tracing.run.sizes import divides, symbol
-from metacount.tracing.solve.constants import Reading, solved_constants, solved_layer_counts
-from metacount.tracing.solve.layers import Law
+from metacount.tracing.layers import CodeForm, CodePart, Law
+from metacount.tracing.symbols import divides, symbol
 
 E, d, k, N = (symbol(name) for name in ("E", "d", "k", "N"))
 NUMBERS = {E: 8, d: 64, k: 2, N: 20}

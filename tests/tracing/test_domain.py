@@ -8,12 +8,9 @@ import pytest
 import sympy
 
 from metacount.spec import Workload
-from metacount.tracing.condition import in_domain, in_words
-from metacount.tracing.domain import is_below
+from metacount.tracing.domain import for_arithmetic, in_domain, in_words, is_below, sign_above
 from metacount.tracing.forms import Tracer
-from metacount.tracing.run.chunks import always, in_one_chunk, known_counts
-from metacount.tracing.run.sizes import divides, symbol
-from metacount.tracing.solve.smallest import for_arithmetic, sign_above
+from metacount.tracing.symbols import always, divides, in_one_chunk, known_counts, symbol
 from metacount.views.code_form import in_fields
 from metacount.views.formula import whole_python
 

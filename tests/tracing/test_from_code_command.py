@@ -13,7 +13,7 @@ from sympy import Integer
 from metacount.cli import main
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
-from metacount.tracing.run.sizes import divides, symbol
+from metacount.tracing.symbols import divides, symbol
 from metacount.views.code_form import code_form_text
 
 

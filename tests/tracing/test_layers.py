@@ -9,10 +9,8 @@ import pytest
 import sympy
 from torch import nn
 
-from metacount.tracing.code_form import CodePart
-from metacount.tracing.parts import limits, moved
-from metacount.tracing.run.sizes import symbol
-from metacount.tracing.solve.layers import Law, Stack, described, law
+from metacount.tracing.layers import CodePart, Law, Stack, described, law, limits, moved
+from metacount.tracing.symbols import symbol
 
 N, first = symbol("num_layers"), symbol("first_k")
 

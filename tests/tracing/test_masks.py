@@ -10,8 +10,7 @@ import sympy
 from helpers.release import daily
 
 from metacount.modules.attention import Visibility
-from metacount.tracing.run.masks import kept_pairs
-from metacount.tracing.run.sizes import NotTraced, Sizes, divides, symbol
+from metacount.tracing.symbols import NotTraced, Sizes, divides, kept_pairs, symbol
 
 S, T, W, P = (symbol(name) for name in ("S", "T", "W", "p"))
 CAUSAL = S * (S + 1) / 2  # 1 + 2 + … + S

@@ -10,12 +10,11 @@ import sympy
 from helpers.release import ONLY
 
 from metacount.spec import Workload
-from metacount.tracing.code_form import CodeForm, FormDiffers, agrees
-from metacount.tracing.condition import in_domain, in_words
-from metacount.tracing.confirm.other_sizes import tried_at_other_sizes
-from metacount.tracing.domain import conditions
+from metacount.tracing.confirm import tried_at_other_sizes
+from metacount.tracing.domain import conditions, in_domain, in_words
 from metacount.tracing.forms import Tracer
-from metacount.tracing.run.sizes import Sizes, divides, symbol, unread
+from metacount.tracing.layers import CodeForm, FormDiffers, agrees
+from metacount.tracing.symbols import Sizes, divides, symbol, unread
 
 SIZES = {"w": 16, "x": 6, "y": 6, "z": 10}
 W, X, Y, Z, N, B, S, T, H, K, U = map(symbol, "wxyznBSThku")

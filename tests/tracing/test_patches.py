@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
-from metacount.tracing.run.patches import ROPE, with_symbols
-from metacount.tracing.run.sizes import Sizes, symbol
+from metacount.tracing.symbols import ROPE, Sizes, symbol, with_symbols
 
 MODULE = "transformers.models.gpt2.modeling_gpt2"
 X = symbol("x")

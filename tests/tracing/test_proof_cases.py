@@ -18,7 +18,7 @@ from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.spec.field import altered
 from metacount.textbook.proven import holds, structure
-from metacount.tracing.run.source import As
+from metacount.tracing.count import As
 from metacount.verify.cases import (
     OF_A_MODEL,
     OF_A_RUN,
@@ -244,7 +244,7 @@ def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
 ) -> None:
     from metacount.tracing import domain
     from metacount.tracing.forms import Tracer
-    from metacount.tracing.run.errors import OurError
+    from metacount.tracing.symbols import OurError
 
     def broken(*_: Any) -> Any:
         raise KeyError("S")

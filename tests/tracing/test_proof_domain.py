@@ -18,10 +18,8 @@ import sympy
 from metacount.catalog import entry
 from metacount.files import PACKAGE
 from metacount.textbook.proven import NotKnown, NotReadable, all_said, holds, read_record, value
-from metacount.tracing.condition import in_domain
-from metacount.tracing.domain import asked_of
-from metacount.tracing.run.sizes import Sizes, divides, symbol
-from metacount.tracing.solve.smallest import smallest
+from metacount.tracing.domain import asked_of, in_domain, smallest
+from metacount.tracing.symbols import Sizes, divides, symbol
 from metacount.verify.recording import as_test
 
 d, h, k, B, S, w = (symbol(name) for name in ("d", "h", "k", "B", "S", "w"))

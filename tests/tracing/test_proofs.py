@@ -19,9 +19,9 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import structure
+from metacount.tracing.count import As
 from metacount.tracing.forms import CodeForm, Tracer
-from metacount.tracing.run.sizes import divides, symbol
-from metacount.tracing.run.source import As
+from metacount.tracing.symbols import divides, symbol
 from metacount.verify.for_all_sizes import (
     PROVEN,
     Proof,
@@ -265,7 +265,7 @@ def test_a_spec_has_one_width_where_a_config_has_two() -> None:
 
 
 def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
-    from metacount.verify.differences import _equal_by_order
+    from metacount.verify.for_all_sizes import _equal_by_order
 
     S, T, w = (sympy.Symbol(name, integer=True, positive=True) for name in ("S", "T", "w"))
     both = [sympy.Ge(S, w, evaluate=False), sympy.Lt(T, w + 1, evaluate=False)]

@@ -12,9 +12,9 @@ from helpers.release import ONLY, one_in
 
 from metacount.catalog import entry
 from metacount.spec import ModelSpec, Workload
-from metacount.tracing.code_form import CodeForm
-from metacount.tracing.condition import in_words
+from metacount.tracing.domain import in_words
 from metacount.tracing.forms import NotTraced, Tracer
+from metacount.tracing.layers import CodeForm
 
 RUN = Workload(seq_len=48, source_len=37)
 

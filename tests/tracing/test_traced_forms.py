@@ -11,17 +11,17 @@ from helpers.release import ONLY, one_in
 from torch import nn
 
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import measure_any_forward
+from metacount.measure.theirs import measure_any_forward
 from metacount.spec import Workload
-from metacount.tracing.condition import in_words
-from metacount.tracing.confirm.measured import Measured
+from metacount.tracing import count
+from metacount.tracing.attempts import interpolated
+from metacount.tracing.confirm import Measured
+from metacount.tracing.count import As
+from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
-from metacount.tracing.run import count
-from metacount.tracing.run.build import size_values, with_fields
-from metacount.tracing.run.sizes import Sizes, divides, symbol
-from metacount.tracing.run.source import As
-from metacount.tracing.solve.interpolate import interpolated
-from metacount.tracing.solve.layers import Stack, stack_of_caches
+from metacount.tracing.layers import Stack, stack_of_caches
+from metacount.tracing.symbols import Sizes, divides, symbol
+from metacount.tracing.transformers import size_values, with_fields
 
 RUN = Workload(seq_len=128)
 

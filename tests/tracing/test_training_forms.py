@@ -18,9 +18,8 @@ from metacount.spec import ModelSpec, Workload
 from metacount.summary.training_step import train
 from metacount.textbook.training import TRAINING
 from metacount.tracing.forms import Tracer
-from metacount.tracing.parts import levelled
-from metacount.tracing.run.of_reference import ReferenceSource
-from metacount.tracing.solve.layers import Place, Stack
+from metacount.tracing.layers import Place, Stack, levelled
+from metacount.tracing.reference import ReferenceSource
 from metacount.training.setup import OF_A_STEP, setup_of
 from metacount.verify import for_all_sizes
 from metacount.verify.for_all_sizes import Proof, differences, prove

@@ -32,11 +32,10 @@ from metacount.formulas.trained import (
     in_blocks,
     optimizer_bytes_by_role,
 )
-from metacount.measure.adam8bit import inner_tensors, is_wrapper
-from metacount.measure.others.quiet import silent
+from metacount.measure.theirs import silent
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.training.optimizers import Updates
+from metacount.training.optimizers import Updates, inner_tensors, is_wrapper
 
 ADAM8BIT = "adam8bit"
 needs_torchao = pytest.mark.skipif(

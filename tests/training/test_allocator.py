@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from metacount import Setup, Workload, catalog
 from metacount.modules.build import build
 from metacount.summary.training_step import train
-from metacount.training.ours import reference_program
+from metacount.training.programs import reference_program
 from metacount.training.step import Step
 
 

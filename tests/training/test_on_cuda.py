@@ -8,7 +8,7 @@ import torch
 from metacount import Setup, Workload, catalog
 from metacount.modules.build import build
 from metacount.summary.training_step import train
-from metacount.training.ours import reference_program
+from metacount.training.programs import reference_program
 from metacount.training.step import Step
 
 

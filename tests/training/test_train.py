@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
-from metacount.measure.roles import ROLES
+from metacount.measure.counter import ROLES
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.training.checkpointing import outermost_layers
-from metacount.training.ours import reference_program
+from metacount.training.model import outermost_layers
+from metacount.training.programs import reference_program
 from metacount.training.step import Step
 
 SPEC = ModelSpec.from_dict(TINY)

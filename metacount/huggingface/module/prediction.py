@@ -12,13 +12,10 @@ import torch
 from torch import nn
 
 from metacount.huggingface.module.model import built_quietly
-from metacount.measure.others.flops import CounterByClass
-from metacount.measure.others.forward import as_it_runs
-from metacount.measure.others.params import measure_any_params, routing
-from metacount.measure.others.quiet import quiet
-from metacount.measure.others.roles import Roles, text_config
-from metacount.measure.others.transformers_private import run_prediction
-from metacount.measure.result import MeasuredParams
+from metacount.measure.counter import MeasuredParams
+from metacount.measure.their_roles import Roles, text_config
+from metacount.measure.theirs import CounterByClass, as_it_runs, measure_any_params, quiet, routing
+from metacount.measure.transformers_private import run_prediction
 from metacount.spec import Workload
 
 COUNT = "num_mtp_layers"

@@ -18,12 +18,11 @@ from metacount.huggingface.module.prediction import (
     prediction_modules,
     prediction_params,
 )
+from metacount.measure.counter import MeasuredParams, MeasuredRun
 from metacount.measure.operators import UncountedOp
-from metacount.measure.others.forward import KEEPS_GIVEN, measure_any_forward
-from metacount.measure.others.params import measure_any_params
-from metacount.measure.others.roles import Roles, text_config
 from metacount.measure.questions import NeedsData, lacks_data
-from metacount.measure.result import MeasuredParams, MeasuredRun
+from metacount.measure.their_roles import Roles, text_config
+from metacount.measure.theirs import KEEPS_GIVEN, measure_any_forward, measure_any_params
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact

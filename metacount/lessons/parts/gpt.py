@@ -21,8 +21,8 @@ from metacount.units import exact, flops, share
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.flow.steps import Step
     from metacount.lessons.here import Here, Rows, Values
-    from metacount.measure.flow.step import Step
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("gpt2", "gpt3-175b", "llama-7b", "mixtral-8x7b")

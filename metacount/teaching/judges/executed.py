@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from metacount.measure.ours.params import measure_params
+from metacount.measure.ours import measure_params
 from metacount.measure.torch_private import DispatchMode
 from metacount.modules import LayerNorm, RMSNorm, Visibility
 from metacount.modules.build import build

@@ -102,7 +102,7 @@ def page_html(sheets: Sequence[Worksheet]) -> str:
 
 
 def _tree(spec: ModelSpec) -> Json:
-    from metacount.measure.ours.tree import module_tree
+    from metacount.measure.tree import module_tree
     from metacount.modules.build import build
 
     root = module_tree(build(spec))

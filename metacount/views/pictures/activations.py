@@ -12,7 +12,7 @@ from metacount.views.pictures.words import say
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from metacount.measure.ours.activations import Curve
+    from metacount.measure.activations import Curve
 
 JUMP = 0.25  # between two neighbours: a derivative that has a step there, not a slope
 LINES = ("-", "--", "-.", ":")

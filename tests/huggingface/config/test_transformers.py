@@ -19,9 +19,8 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.others.forward import measure_any_forward
-from metacount.measure.others.params import measure_any_params
-from metacount.measure.ours.params import measure_params
+from metacount.measure.ours import measure_params
+from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.modules.build import build
 from metacount.spec import Workload
 

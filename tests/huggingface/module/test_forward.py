@@ -14,8 +14,8 @@ from helpers.release import daily, one_in  # noqa: E402
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
-from metacount.measure.others.forward import measure_any_forward  # noqa: E402
 from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
+from metacount.measure.theirs import measure_any_forward  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 B, S = 2, 11
@@ -223,9 +223,9 @@ def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
 
 
 def test_folding_runs_one_layer_of_each_kind() -> None:
-    from metacount.measure.others.fold import folded
-    from metacount.measure.others.forward import Runner
-    from metacount.measure.others.roles import Roles
+    from metacount.measure.alike import folded
+    from metacount.measure.their_roles import Roles
+    from metacount.measure.theirs import Runner
 
     module, _ = build_transformers({**LLAMA, "num_hidden_layers": 9})
     with folded(module) as folding:

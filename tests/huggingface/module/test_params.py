@@ -16,7 +16,7 @@ from metacount.errors import SpecError  # noqa: E402
 from metacount.huggingface.config.limits import checked_config  # noqa: E402
 from metacount.huggingface.module.model import build_transformers  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
-from metacount.measure.others.params import measure_any_params  # noqa: E402
+from metacount.measure.theirs import measure_any_params  # noqa: E402
 from metacount.spec import Workload  # noqa: E402
 
 LLAMA_7B = {

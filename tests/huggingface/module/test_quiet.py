@@ -67,7 +67,7 @@ def test_quiet_leaves_the_caller_s_settings_and_errors() -> None:
 
     from transformers.utils import logging
 
-    from metacount.measure.others.quiet import quiet
+    from metacount.measure.theirs import quiet
 
     before = logging.get_verbosity()
     try:

@@ -13,7 +13,7 @@ from helpers.command_line import refused, run_json
 
 from metacount import InputError, Request, catalog, count, find_model, plot
 from metacount.cli import main
-from metacount.measure.ours.activations import STEP, curve
+from metacount.measure.activations import STEP, curve
 from metacount.output_file import write_whole
 from metacount.textbook.closed_form import QUANTITIES
 from metacount.textbook.series import Bar, bars, caches

@@ -1,0 +1,250 @@
+"""Names a size by the letters it is made of, from what it was at several sizes of the same model.
+
+One number says nothing: 4096 may be d, h·h_d or a window. The same forward is run at other sizes,
+and a size is named only by what gives its number in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+from math import prod
+from typing import TypeAlias
+
+from metacount.flow.record import Shape
+from metacount.flow.steps import Named, Step
+
+Numbers: TypeAlias = tuple[Fraction, ...]  # of one size, one a run
+
+TIMES = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2))  # each letter of a sum
+EXTRAS = (-2, -1, 1, 2)
+FACTORS = (1, 2, 3, 4)  # before a bracket
+
+
+def prime_factors(n: int) -> set[int]:
+    """Find the primes that divide a whole number.
+
+    >>> sorted(prime_factors(60))
+    [2, 3, 5]
+    """
+    found, p = set(), 2
+    while p * p <= n:
+        while n % p == 0:
+            found.add(p)
+            n //= p
+        p += 1
+    return found | ({n} if n > 1 else set())
+
+
+class Letters:
+    """The letters of one model, with their values in each of several runs.
+
+    The first run is the one that is shown; in the others every letter has a prime of its own.
+
+    >>> runs = [{"B": 1, "d": 8, "h": 4, "h_d": 2}, {"B": 3, "d": 101, "h": 7, "h_d": 26},
+    ...         {"B": 5, "d": 103, "h": 11, "h_d": 34}]
+    >>> letters = Letters(runs)
+    >>> letters.name([8, 182, 374]), letters.name([8, 101, 103]), letters.name([8, 8, 8])
+    ('h·h_d', 'd', '8')
+    >>> letters.name([10, 127, 137]), letters.name([8, 9, 99]) is None
+    ('d + h_d', True)
+    """
+
+    def __init__(self, runs: Sequence[Mapping[str, int]]) -> None:
+        self.runs = runs
+        self._order = [self._elimination(run) for run in runs[1:]]
+        self._known: dict[tuple[int, ...], str | None] = {}
+
+    def _elimination(self, run: Mapping[str, int]) -> list[tuple[str, int]]:
+        """List letters, each with a prime that no letter after it has."""
+        factors = {name: prime_factors(value) for name, value in run.items() if value > 1}
+        order: list[tuple[str, int]] = []
+        while factors:
+            for name, own in factors.items():
+                others = set().union(*(f for other, f in factors.items() if other != name))
+                if own - others:
+                    order.append((name, max(own - others)))
+                    break
+            else:  # two letters of equal primes: neither can be told
+                return order
+            del factors[name]
+        return order
+
+    def name(self, numbers: Sequence[int]) -> str | None:
+        """Name the size that had these numbers, one for each run; None where no name is known."""
+        key = tuple(numbers)
+        if key not in self._known:
+            self._known[key] = self._named(key)
+        return self._known[key]
+
+    def _named(self, numbers: tuple[int, ...]) -> str | None:
+        if len(set(numbers)) == 1:
+            return str(numbers[0])
+        if not self._order or 0 in numbers:
+            return None
+        whole = tuple(map(Fraction, numbers))
+        plain = self._monomial(whole)
+        if plain is not None:
+            return plain
+        # a product of letters and a sum: what divides all runs stands before the bracket
+        powers = [self._powers(n, i)[0] for i, n in enumerate(whole[1:])]
+        common = {
+            name: least
+            for name in self.runs[0]
+            if (least := min(found.get(name, 0) for found in powers)) > 0
+        }
+        return self._bracket(whole, common) or (self._bracket(whole, {}) if common else None)
+
+    def _bracket(self, numbers: Numbers, common: Mapping[str, int]) -> str | None:
+        """Write a sum, with a number and the letters that are common to it before its bracket."""
+        rests = [n / _value(common, run) for n, run in zip(numbers, self.runs, strict=True)]
+        for factor in FACTORS:
+            added = self._sum(tuple(rest / factor for rest in rests))
+            if added is not None and (common or factor > 1):
+                return f"{self._product(Fraction(factor), common)}·({added})"
+            if added is not None:
+                return added
+        return None
+
+    def _monomial(self, numbers: Numbers) -> str | None:
+        """Write a product of letters, with a number before it."""
+        if any(n <= 0 for n in numbers):
+            return None
+        powers = [self._powers(n, i) for i, n in enumerate(numbers[1:])]
+        first, rest = powers[0]
+        if any(found != (first, rest) for found in powers) or not first:
+            return None
+        here = rest * _value(first, self.runs[0]) == numbers[0]
+        return self._product(rest, first) if here else None
+
+    def _sum(self, numbers: Numbers) -> str | None:
+        """Write a sum of two letters, or of a product of letters and a small number."""
+        if numbers in self._sums:
+            return self._sums[numbers]
+        for extra in EXTRAS:
+            product = self._monomial(tuple(n - extra for n in numbers))
+            if product is not None:
+                return f"{product} {'-' if extra < 0 else '+'} {abs(extra)}"
+        return None
+
+    def _powers(self, number: Fraction, i: int) -> tuple[dict[str, int], Fraction]:
+        """Count how often each letter divides a number of a run, and return what is left."""
+        rest, found = number, {}
+        for name, prime in self._order[i]:
+            power = _power(rest.numerator, prime) - _power(rest.denominator, prime)
+            if power:
+                found[name] = power
+                rest /= Fraction(self.runs[i + 1][name]) ** power
+        return found, rest
+
+    def _product(self, factor: Fraction, powers: Mapping[str, int]) -> str:
+        names = [name for name in self.runs[0] if name in powers]
+        above = [_raised(name, powers[name]) for name in names if powers[name] > 0]
+        below = [_raised(name, -powers[name]) for name in names if powers[name] < 0]
+        if factor.numerator != 1 or not above:
+            above.insert(0, str(factor.numerator))
+        if factor.denominator != 1:
+            below.insert(0, str(factor.denominator))
+        text = "·".join(above)
+        return text + "".join(f"/{name}" for name in below)
+
+    @cached_property
+    def _sums(self) -> dict[Numbers, str]:
+        """Every sum of two letters, once or a few times each, by its values."""
+        found: dict[Numbers, str] = {}
+        for a, b in combinations(self.runs[0], 2):
+            for x, y in TIMES:
+                both = tuple(Fraction(x * run[a] + y * run[b]) for run in self.runs)
+                found.setdefault(both, f"{_times(x, a)} + {_times(y, b)}")
+        return found
+
+
+def _value(powers: Mapping[str, int], run: Mapping[str, int]) -> Fraction:
+    return prod((Fraction(run[name]) ** power for name, power in powers.items()), start=Fraction(1))
+
+
+def _power(n: int, prime: int) -> int:
+    found = 0
+    while n % prime == 0:
+        n, found = n // prime, found + 1
+    return found
+
+
+def _raised(name: str, power: int) -> str:
+    return name if power == 1 else name + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(n)] for n in str(power))
+
+
+def _times(factor: int, name: str) -> str:
+    return name if factor == 1 else f"{factor}·{name}"
+
+
+def named(
+    steps: tuple[Step, ...], others: Sequence[tuple[Step, ...]], letters: Letters
+) -> tuple[Step, ...]:
+    """Give the steps letters, where the other runs went through the same steps."""
+    if any(len(other) != len(steps) for other in others):
+        return tuple(map(unnamed, steps))
+    return tuple(
+        _named(step, [other[i] for other in others], letters) for i, step in enumerate(steps)
+    )
+
+
+def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
+    """Tell whether two runs went through the same steps."""
+    return len(steps) == len(others) and all(
+        _kind(a) == _kind(b) and alike(a.inside, b.inside)
+        for a, b in zip(steps, others, strict=True)
+    )
+
+
+def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Merge two namings of the same steps: the second's where the first knows no letter."""
+    return tuple(
+        replace(one if one.output_letters else other, inside=filled(one.inside, other.inside))
+        for one, other in zip(steps, others, strict=True)
+    )
+
+
+def unnamed(step: Step) -> Step:
+    """Complete the equations of a step of which no letter is known."""
+    return _filled(replace(step, inside=tuple(map(unnamed, step.inside))))
+
+
+def _named(step: Step, others: list[Step], letters: Letters) -> Step:
+    if any(_kind(other) != _kind(step) for other in others):
+        return unnamed(step)
+    simple = not step.inside
+    step = replace(
+        step,
+        inside=named(step.inside, [other.inside for other in others], letters),
+        input_letters=_shapes([s.inputs for s in (step, *others)], letters),
+        output_letters=_shapes([s.outputs for s in (step, *others)], letters),
+        params_letters=letters.name([s.params for s in (step, *others)]) if simple else None,
+        flops_letters=letters.name([s.flops for s in (step, *others)]) if simple else None,
+    )
+    return _filled(step)
+
+
+def _kind(step: Step) -> tuple[object, ...]:
+    ranks = tuple(tuple(map(len, shapes)) for shapes in (step.inputs, step.outputs))
+    return step.name, step.module, step.times, step.code, ranks
+
+
+def _shapes(runs: list[tuple[Shape, ...]], letters: Letters) -> tuple[Named, ...]:
+    return tuple(
+        tuple(letters.name(sizes) for sizes in zip(*shapes, strict=True))
+        for shapes in zip(*runs, strict=True)
+    )
+
+
+def _filled(step: Step) -> Step:
+    """Put the width of a step's first input in the place of its equation that waits for it."""
+    if step.equation is None or "{last}" not in step.equation:
+        return step
+    known = step.input_letters[0][-1] if step.input_letters else None
+    width = known or str(step.inputs[0][-1])
+    text = f"({width})" if " " in width else width
+    return replace(step, equation=step.equation.replace("{last}", text))

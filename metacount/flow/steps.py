@@ -1,0 +1,500 @@
+"""A recorded forward as steps: what a person would write on a board, each once, with its figures.
+
+A step is a call of a small module (a projection, a norm) or one statement of a larger one. What
+only reshapes is a step where it is explained or changes the number of axes. Neighbours that are
+alike become one, ×N; so do periods of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor, nn
+
+from metacount.flow.record import Call, Operator, Shape, Statement
+
+Named: TypeAlias = tuple[str | None, ...]  # a letter or a term for each axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step. Figures are of one of its `times`; those of the steps inside are in them.
+
+    `equation` is known or None; `code` is the statement that ran, where its source is at hand.
+    `like` is the step, shown before, that this one repeats. `uncounted` are FLOPs that belong to
+    no figure (tables of angles).
+    """
+
+    name: str
+    path: str
+    module: str
+    equation: str | None
+    code: str
+    alone: bool  # whether the statement did nothing else
+    operators: tuple[str, ...]
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    params: int
+    flops: int
+    uncounted: int
+    role: str | None
+    times: int = 1
+    like: str | None = None
+    inside: tuple[Step, ...] = ()
+    # the same shapes and figures in letters, where they are known
+    input_letters: tuple[Named, ...] = ()
+    output_letters: tuple[Named, ...] = ()
+    params_letters: str | None = None
+    flops_letters: str | None = None
+
+    def alike(self) -> tuple[object, ...]:
+        """Return what two steps must share to be shown as one;
+        a number in a name does not count.
+        """
+        label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
+        return (
+            label,
+            self.module,
+            self.equation,
+            self.code,
+            self.operators,
+            self.inputs,
+            self.outputs,
+            self.params,
+            self.flops,
+            self.uncounted,
+            self.role,
+            self.times,
+            tuple(step.alike() for step in self.inside),
+        )
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What an equation may depend on: the module, what its statement binds, what ran in it."""
+
+    module: Any
+    holder: Any
+    name: str  # of the module in its holder
+    gives: str
+    operators: tuple[str, ...]  # that compute something, each once
+    inputs: tuple[Shape, ...]
+    before: tuple[str, ...] = ()  # names of the steps before it in the same call
+
+
+# None: nothing is known of it. An empty text: it says nothing worth a line.
+Explain: TypeAlias = Callable[[Seen], str | None]
+
+
+class Row(NamedTuple):
+    """One equation: a text, or who makes it of what was seen. An empty text is not shown."""
+
+    module: type
+    gives: str
+    ran: str
+    text: str | Callable[[Seen], str | None]
+    beside: str = ""
+
+
+HIDDEN = ""
+
+
+def summed(steps: Iterable[Step]) -> dict[str, Any]:
+    """Sum the figures of steps, every repetition counted."""
+    steps = tuple(steps)
+    return {
+        "params": sum(step.params * step.times for step in steps),
+        "flops": sum(step.flops * step.times for step in steps),
+        "uncounted": sum(step.uncounted * step.times for step in steps),
+    }
+
+
+LONGEST_PERIOD = 16
+LOOP = 2  # what has no number repeats more often than that
+
+
+def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Fold alike neighbours among the steps, and alike periods of neighbours, into one step each.
+
+    A step that is like one before it, but no neighbour of it, says which in `like`.
+    """
+    keys = [step.alike() for step in steps]
+    numbers = {key: n for n, key in reversed(list(enumerate(dict.fromkeys(keys))))}
+    found = _runs(list(steps), [numbers[key] for key in keys])
+    return _with_likes(found, {})
+
+
+def _runs(steps: list[Step], kinds: list[int]) -> list[Step]:
+    out: list[Step] = []
+    i = 0
+    while i < len(steps):
+        period, times = _best(steps, kinds, i)
+        if times > 1:
+            last = steps[i + period * (times - 1) : i + period * times]
+            out.append(_repeated(steps[i : i + period], last, kinds[i : i + period], times))
+        else:
+            out.append(steps[i])
+        i += period * times
+    return out
+
+
+def _best(steps: list[Step], kinds: list[int], start: int) -> tuple[int, int]:
+    """Find the period from `start` that covers most, the shortest such, and how often it comes."""
+    best = (1, 1)
+    for period in range(1, min(LONGEST_PERIOD, (len(kinds) - start) // 2) + 1):
+        first = kinds[start : start + period]
+        times = 1
+        while kinds[start + period * times : start + period * (times + 1)] == first:
+            times += 1
+        numbered = any(_numbered(step) for step in steps[start : start + period])
+        if times > (1 if numbered else LOOP) and period * times > best[0] * best[1]:
+            best = (period, times)
+    return best
+
+
+def _numbered(step: Step) -> bool:
+    return any(part.isdecimal() for part in step.name.split("."))
+
+
+def _repeated(first: list[Step], last: list[Step], kinds: list[int], times: int) -> Step:
+    if len(first) == 1:
+        return replace(first[0], name=_span(first[0].name, last[0].name), times=times)
+    inside = tuple(_runs(first, kinds))
+    ends = [step for step in (*first, *last) if _numbered(step)]
+    return replace(
+        first[0],
+        name=_span(ends[0].name, ends[-1].name) if ends else "loop",
+        module="",
+        equation=None,
+        code="",
+        alone=False,
+        operators=(),
+        inputs=first[0].inputs,
+        outputs=first[-1].outputs,
+        params=sum(step.params * step.times for step in inside),
+        flops=sum(step.flops * step.times for step in inside),
+        uncounted=sum(step.uncounted * step.times for step in inside),
+        role=None,
+        times=times,
+        inside=inside,
+    )
+
+
+def _span(first: str, last: str) -> str:
+    """Write `layers.0` to `layers.31` as `layers.0-31`."""
+    for a, b in zip(first.split("."), last.split("."), strict=False):
+        if a != b:
+            return first.replace(a, f"{a}-{b}", 1) if a.isdecimal() else f"{first}-{last}"
+    return first
+
+
+def _with_likes(steps: Sequence[Step], shown: dict[object, str]) -> tuple[Step, ...]:
+    out = []
+    for step in steps:
+        key = replace(step, times=1).alike() if step.module and step.inside else None
+        if key is not None and key in shown:
+            out.append(replace(step, like=shown[key]))
+            continue
+        if key is not None:
+            shown[key] = step.name
+        if not step.module and step.inside:
+            step = replace(step, inside=_with_likes(step.inside, shown))
+        out.append(step)
+    return tuple(out)
+
+
+def called_by(path: str, prefix: str) -> str:
+    """Name a call inside another by its path in that one, or else by its path in its layer."""
+    if f"{path}.".startswith(f"{prefix}.") or not prefix:
+        return path.removeprefix(prefix).lstrip(".") or path
+    return re.sub(r"^.*?\blayers\.\d+\.", "", path)
+
+
+def without_met(step: Step, like: str) -> Step:
+    """Copy a step for one like it, less the parameters outside of `like`:
+    those were used already.
+    """
+    if step.inside:
+        inside = tuple(without_met(one, like) for one in step.inside)
+        return replace(step, inside=inside, params=sum(one.params * one.times for one in inside))
+    own = f"{step.path}.".startswith(f"{like}.")
+    return step if own else replace(step, params=0)
+
+
+# Operators that compute nothing: another look at the same values, a copy, a new empty tensor.
+PLAIN = frozenset(
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "transpose",
+        "t",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "unsafe_split",
+        "chunk",
+        "unbind",
+        "clone",
+        "_to_copy",
+        "detach",
+        "alias",
+        "arange",
+        "empty",
+        "empty_like",
+        "new_empty",
+        "zeros",
+        "zeros_like",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "new_ones",
+        "full",
+        "full_like",
+        "scalar_tensor",
+        "copy_",
+        "copy",
+        "lift_fresh",
+        "unfold",
+        "_local_scalar_dense",
+        "is_same_size",
+        "transpose_",
+        "t_",
+        "squeeze_",
+        "unsqueeze_",
+    ]
+)
+
+RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "transpose", "permute", "unfold"])
+
+
+@dataclass(kw_only=True)
+class _Telling:
+    explain: Explain
+    own: dict[int, int]  # parameters, by id: values
+    constants: set[int]  # parameters and buffers
+    last_use: dict[int, int]
+    same: dict[int, Tensor] = field(default_factory=dict)  # what a step left out only reshaped
+    made: dict[str, Step] = field(default_factory=dict)
+    met: set[int] = field(default_factory=set)
+
+
+def steps_of(root: Call, model: nn.Module, explain: Explain) -> tuple[Step, ...]:
+    """Return the steps of a recorded forward of `model`, alike neighbours folded."""
+    own = {id(p): p.numel() for p in model.parameters()}
+    operators = list(root.operators())
+    constants = {*own, *(id(b) for b in model.buffers())}
+    for op in operators:  # a view of a weight is a weight
+        if op.name in PLAIN and op.takes and all(id(t) in constants for t in op.takes):
+            constants |= {id(t) for t in op.gives}
+    telling = _Telling(
+        explain=explain,
+        own=own,
+        constants=constants,
+        last_use={id(t): op.number for op in operators for t in op.takes},
+    )
+    steps = _inside(root, "", telling)
+    return sum((s.inside if s.path == "" and s.inside else (s,) for s in steps), ())
+
+
+def _inside(call: Call, prefix: str, telling: _Telling) -> tuple[Step, ...]:
+    """Return the steps of a call, in order."""
+    steps: list[Step] = []
+    group: list[Operator] = []
+
+    def end_group() -> None:
+        if group:
+            before = tuple(step.name for step in steps)
+            for part, statement in _parts(list(group), 0):
+                steps.extend(_of_statement(call, part, statement, before, telling))
+            group.clear()
+
+    for event in call.inside:
+        if isinstance(event, Operator):
+            if group and group[0].statements[0] != event.statements[0]:
+                end_group()
+            group.append(event)
+            continue
+        end_group()
+        name = called_by(event.path, prefix)
+        if event.like:
+            again = without_met(telling.made[event.like], event.like)
+            steps.append(replace(again, name=name, path=event.path))
+        else:
+            steps += _of_call(event, call, name, telling)
+    end_group()
+    return folded(steps)
+
+
+def _parts(operators: list[Operator], level: int) -> Iterator[tuple[list[Operator], Statement]]:
+    """Yield one statement's operators;
+    where they have several products, those of each statement that it called.
+    """
+    deeper = [op.statements[level + 1 : level + 2] for op in operators]
+    if sum(op.flops > 0 for op in operators) < 2 or not any(deeper):
+        yield operators, operators[0].statements[level]
+        return
+    start = 0
+    for end in range(1, len(operators) + 1):
+        if end < len(operators) and deeper[end] == deeper[start]:
+            continue
+        part = operators[start:end]
+        if deeper[start]:
+            yield from _parts(part, level + 1)
+        else:
+            yield part, part[0].statements[level]
+        start = end
+
+
+def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Step]:
+    """Turn a call into a step, with steps inside unless it is one thing;
+    into none where nothing ran.
+    """
+    operators = list(call.operators())
+    if not operators:
+        return []
+    module = call.module
+    step = _step(operators, call, name, type(module).__name__, telling)
+    whole = _one_thing(call)
+    seen = Seen(
+        module=module,
+        holder=holder.module,
+        name=name.rpartition(".")[2],
+        gives="",
+        operators=step.operators,
+        inputs=step.inputs,
+    )
+    inside = () if whole else _inside(call, call.path, telling)
+    step = replace(step, code=call.statement.text)
+    if whole:
+        equation = telling.explain(seen) or None
+        step = replace(step, equation=equation, params=_first_met(operators, telling))
+    else:  # with what was not run because the same had been
+        step = replace(step, inside=inside, operators=(), **summed(inside))
+    telling.made.setdefault(call.path, step)
+    return [step]
+
+
+def _one_thing(call: Call) -> bool:
+    """Tell whether a call has no calls inside and is of torch's own or has at most one product."""
+    if any(not isinstance(event, Operator) for event in call.inside):
+        return False
+    library = type(call.module).__module__.startswith("torch.nn.")
+    return library or sum(op.flops > 0 for op in call.operators()) <= 1
+
+
+def _of_statement(
+    call: Call,
+    operators: list[Operator],
+    statement: Statement,
+    before: tuple[str, ...],
+    telling: _Telling,
+) -> list[Step]:
+    """Turn the operators of one statement into a step, or into none where they say nothing."""
+    step = _step(operators, call, "", "", telling)
+    seen = Seen(
+        module=call.module,
+        holder=None,
+        name="",
+        gives=statement.gives,
+        operators=step.operators,
+        inputs=step.inputs,
+        before=before,
+    )
+    equation = telling.explain(seen)
+    params = _first_met(operators, telling)
+    ranks = {len(s) for s in step.inputs} != {len(s) for s in step.outputs}
+    said = step.operators or (ranks and any(op.name in RESHAPES for op in operators))
+    figures = step.flops or step.uncounted or params
+    if not (figures or equation) and (equation == "" or not step.inputs or not said):
+        taken, made = _ends(operators, [], telling)
+        if len(taken) == 1 and not step.operators:
+            telling.same.update((id(t), taken[0]) for t in made)
+        return []
+    shared = any(isinstance(e, Call) and e.statement == statement for e in call.inside)
+    step = replace(step, code=statement.text, alone=not shared)
+    return [replace(step, equation=equation or None, params=params)]
+
+
+def _step(operators: list[Operator], call: Call, name: str, module: str, telling: _Telling) -> Step:
+    """Build a step without its equation: `module` is empty for a statement of a call."""
+    taken, made = _ends(operators, call.gives, telling)
+    if module:
+        # what a module returns, as far as anybody uses it
+        last = operators[-1].number
+        kept = [t for t in call.gives if telling.last_use.get(id(t), 0) > last]
+        made = kept or call.gives or made
+    ran = dict.fromkeys(op.name for op in operators if op.name not in PLAIN)
+    roles = {op.role for op in operators}
+    return Step(
+        name=name,
+        path=call.path,
+        module=module,
+        equation=None,
+        code="",
+        alone=False,
+        operators=tuple(ran),
+        inputs=_shapes(_in_order(taken, call.takes) if module else taken),
+        outputs=_shapes(made),
+        params=0,
+        flops=sum(op.flops for op in operators if op.counted),
+        uncounted=sum(op.flops for op in operators if not op.counted),
+        role=roles.pop() if len(roles) == 1 else None,
+    )
+
+
+def _first_met(operators: list[Operator], telling: _Telling) -> int:
+    """Count the values of the parameters that are used here and were not used before."""
+    found = {id(t) for op in operators for t in op.takes} & telling.own.keys() - telling.met
+    telling.met |= found
+    return sum(telling.own[key] for key in found)
+
+
+def _ends(
+    operators: list[Operator], gives: list[Tensor], telling: _Telling
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Find the tensors that come from outside, parameters apart, and those that are used after."""
+    made: dict[int, Tensor] = {}
+    taken: dict[int, Tensor] = {}
+    root: dict[int, int] = {}  # what a view inside is a view of
+    order: dict[int, None] = {}  # as the operators that compute take them
+    for op in operators:
+        for tensor in op.takes:
+            if id(tensor) not in made and id(tensor) not in telling.constants and _filled(tensor):
+                root[id(tensor)] = id(telling.same.get(id(tensor), tensor))
+                taken.setdefault(root[id(tensor)], telling.same.get(id(tensor), tensor))
+        sources = [root[id(t)] for t in op.takes if id(t) in root]
+        if op.name in PLAIN and sources:
+            root.update((id(t), sources[0]) for t in op.gives)
+        else:
+            order.update(dict.fromkeys(sources))
+        made.update(
+            (id(t), t) for t in op.gives if id(t) not in taken and id(t) not in telling.constants
+        )
+    last, outer = operators[-1].number, {id(t) for t in gives}
+    used = [t for key, t in made.items() if telling.last_use.get(key, 0) > last or key in outer]
+    return [taken[key] for key in {**order, **taken} if key in taken], used or operators[-1].gives
+
+
+def _in_order(taken: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+    """Put the inputs that the call was given first, in that order, then the others."""
+    order = {id(tensor): n for n, tensor in enumerate(given)}
+    return sorted(taken, key=lambda tensor: order.get(id(tensor), len(order)))
+
+
+def _filled(tensor: Tensor) -> bool:
+    """Tell whether a tensor is neither a single number nor a cache that holds nothing yet."""
+    return bool(tensor.dim()) and 0 not in tensor.shape
+
+
+def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
+    return tuple(tuple(int(n) for n in t.shape) for t in tensors)

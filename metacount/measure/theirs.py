@@ -1,0 +1,666 @@
+"""A module of transformers', measured: parameters, caches, FLOPs, and its run over a workload."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from metacount.measure.alike import Folding, folded
+from metacount.measure.counter import (
+    BUFFERS,
+    ROLES,
+    Charge,
+    FlopCounter,
+    MeasuredCache,
+    MeasuredFlops,
+    MeasuredParams,
+    MeasuredRun,
+)
+from metacount.measure.questions import ListQuestions, NeedsData, Ordinary
+from metacount.measure.their_roles import Roles, role_name, text_config, told
+from metacount.measure.torch_private import parameters_of, stored_buffers_of
+from metacount.spec import Workload
+from metacount.tensors import tensor_bytes
+
+if TYPE_CHECKING:
+    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep logs and warnings of an import back; what it raises is raised.
+
+    transformers imports optional libraries where they are installed; what these have to say, of
+    kernels that this machine cannot load, is of no count.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let somebody else's code run without its log and its warnings; what it raises is raised.
+
+    Advice on speed, training and deprecation is meant. Whatever stands in the way of a count is an
+    exception, and reaches the caller.
+    """
+    from transformers.utils import logging as theirs
+
+    # asking transformers, not its logger: the first answer sets the logger up, and a level that
+    # was read before that and put back later would undo it
+    level = theirs.get_verbosity()
+    theirs.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        theirs.set_verbosity(level)
+
+
+WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
+
+# Where a module says how many experts there are, and how many of them a token meets.
+EXPERT_COUNTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "n_experts",
+    "num_total_experts",
+)
+CHOSEN_COUNTS = (
+    "top_k",
+    "topk",
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "moe_top_k",
+    "moe_topk",
+    "num_selected_experts",
+    "top_k_experts",
+    "k",
+    "moe_k",
+)
+# What a model says itself of the tables that tokens look up: one, or each layer's own beside it.
+TABLES = ("get_input_embeddings", "get_per_layer_input_embeddings")
+# Routers whose number of chosen experts is in their name and nowhere else.
+CHOSEN_BY_CLASS = {"SwitchTransformersTop1Router": 1, "NllbMoeTop2Router": 2}
+
+
+def distinct_tensors(root: nn.Module, roles: Roles) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """Yield (full name, owner, tensor), every tensor once; a tied one belongs to the embedding."""
+    found: dict[int, tuple[str, nn.Module, Tensor]] = {}
+    for path, module in root.named_modules():
+        for name, tensor in parameters_of(module).items():
+            if id(tensor) in found and roles.role[id(module)] != "embedding":
+                continue
+            found[id(tensor)] = (f"{path}.{name}" if path else name, module, tensor)
+    yield from found.values()
+
+
+def measure_any_params(model: nn.Module, roles: Roles | None = None) -> MeasuredParams:
+    """Count every distinct parameter and persistent buffer of transformers' `model`."""
+    roles = Roles(model) if roles is None else roles
+    routed, unknown = routing(model)
+    by_role, active = dict.fromkeys(ROLES, 0), dict.fromkeys(ROLES, 0)
+    unclaimed: list[str] = []
+    text, of_text = _text_tensors(model), [0, 0]
+    for path, owner, tensor in distinct_tensors(model, roles):
+        role = roles.role[id(owner)]
+        if role is None:
+            unclaimed.append(f"{path} {tuple(tensor.shape)}")
+        key, values = role_name(role), tensor.numel()
+        by_role[key] += values
+        chosen, n_experts = routed.get(id(tensor), (1, 1))
+        active[key] += values // n_experts * chosen
+        if id(tensor) in text:
+            of_text = [of_text[0] + values, of_text[1] + values // n_experts * chosen]
+    table = _lone_token_table(model)
+    return MeasuredParams(
+        by_role=by_role,
+        active_by_role=None if unknown else active,
+        no_embed=None if unknown else sum(active.values()) - table,
+        buffers=_buffers(model),
+        unclaimed=tuple(unclaimed),
+        unknown_routing=tuple(unknown),
+        text_params=of_text[0],
+        text_active_params=None if unknown else of_text[1],
+    )
+
+
+def _buffers(model: nn.Module) -> dict[str, int]:
+    """Count the values of persistent buffers by name.
+    Tables that a run makes anew are not stored.
+    """
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, buffer in stored_buffers_of(module).items():
+            if id(buffer) not in seen:
+                seen.add(id(buffer))
+                kind = BUFFERS.get(name, name)
+                found[kind] = found.get(kind, 0) + buffer.numel()
+    return found
+
+
+def _lone_token_table(model: nn.Module) -> int:
+    """Count the values of the tables that tokens look up and that no output head shares."""
+    heads = {
+        id(p)
+        for module in model.modules()
+        if hasattr(module, "get_output_embeddings")
+        for p in getattr(_asked(module, "get_output_embeddings"), "_parameters", {}).values()
+    }
+    tables: dict[int, int] = {}
+    for module in model.modules():
+        for question in TABLES:
+            table = getattr(_asked(module, question), "weight", None)
+            if isinstance(table, nn.Parameter) and table.dim() == 2 and id(table) not in heads:
+                tables[id(table)] = table.numel()
+    return sum(tables.values())
+
+
+def _asked(module: nn.Module, question: str) -> nn.Module | None:
+    return told(module, question) if hasattr(module, "config") else None
+
+
+def _text_tensors(model: nn.Module) -> set[int]:
+    """Return the ids of the text model's parameters, its head's included; all of a plain one."""
+    config = getattr(model, "config", None)
+    text = text_config(config)
+    parts = [
+        module
+        for module in model.modules()
+        if getattr(module, "config", None) is text and hasattr(module, "post_init")
+    ]
+    head = _asked(model, "get_output_embeddings")
+    if text is config:
+        parts = [model]
+    elif head is not None:
+        parts.append(head)
+    return {id(p) for module in parts for p in module.parameters()}
+
+
+def routing(model: nn.Module) -> tuple[dict[int, tuple[int, int]], list[str]]:
+    """Find (experts per token, experts) of each routed tensor, by its id,
+    and the modules whose k is unknown.
+    """
+    routed: dict[int, tuple[int, int]] = {}
+    unknown: list[str] = []
+    parents = {id(child): module for module in model.modules() for child in module.children()}
+    for path, module in model.named_modules():
+        listed, fused = _listed(path, module), _fused(path, module)
+        if not listed and fused is None:
+            continue
+        chosen = _chosen(module, parents, model)
+        if chosen is None:
+            unknown.append(path)
+        elif fused is not None:
+            for tensor in fused[1]:
+                # rows of experts one after the other, or stacked: each its own number of them
+                n_experts = tensor.shape[0] if tensor.dim() > 2 else fused[0]
+                routed[id(tensor)] = (min(chosen, n_experts), n_experts)
+        else:
+            # experts of one size: which of them are met does not matter
+            for i, expert in enumerate(listed):
+                for tensor in expert.parameters():
+                    routed[id(tensor)] = (int(i < chosen), 1)
+    return routed, unknown
+
+
+def _listed(path: str, module: nn.Module) -> list[nn.Module]:
+    """List the experts in a list of modules; none where they differ in size."""
+    if path.rpartition(".")[2] != "experts" or not isinstance(
+        module, nn.ModuleList | nn.ModuleDict
+    ):
+        return []
+    experts = [m for m in module.children() if any(True for _ in m.parameters())]
+    sizes = [sum(p.numel() for p in expert.parameters()) for expert in experts]
+    return experts if len(experts) > 1 and all(size == sizes[0] for size in sizes) else []
+
+
+def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
+    """Return the number of experts whose tensors a module holds as one,
+    and these tensors; None if none.
+    """
+    own = [p for p in parameters_of(module).values() if p.numel()]
+    told = [getattr(module, name, None) for name in EXPERT_COUNTS]
+    counts: list[int] = [n for n in told if isinstance(n, WHOLE) and n > 1]
+    stacked = [p for p in own if p.dim() >= 3]
+    named = path.rpartition(".")[2] == "experts"
+    if stacked and (named or (counts and any(p.shape[0] == counts[0] for p in stacked))):
+        n_experts = counts[0] if counts else stacked[0].shape[0]
+        # a bias [E, n] goes with its matrix; anything else of the module is used whole
+        return n_experts, [p for p in own if p.dim() >= 3 or p.shape[0] == n_experts]
+    if counts and type(module).__name__.endswith("ExpertGLU"):
+        # the experts' rows one after the other (DBRX)
+        return counts[0], [p for p in own if p.shape[0] % counts[0] == 0]
+    return None
+
+
+def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) -> Any:
+    """Find the number of experts per token:
+    of the module, its holder, a router beside it, or the config.
+    """
+    asked: list[nn.Module] = [module]
+    holder = parents.get(id(module))
+    for _ in range(2):
+        if holder is None or hasattr(holder, "post_init"):
+            break
+        asked += [holder, *(c for c in holder.children() if c is not module)]
+        holder = parents.get(id(holder))
+    for one in asked:
+        if type(one).__name__ in CHOSEN_BY_CLASS:
+            return CHOSEN_BY_CLASS[type(one).__name__]
+        for name in CHOSEN_COUNTS:
+            value = getattr(one, name, None)
+            if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
+                return value
+    for config in (getattr(module, "config", None), text_config(model.config)):
+        for name in CHOSEN_COUNTS:
+            value = getattr(config, name, None)
+            if isinstance(value, WHOLE) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+# Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
+TOKEN_TENSORS = frozenset(
+    [
+        "keys",
+        "values",
+        "indexer_keys",
+        "idx_keys",
+        "compressed_kv",
+        "mems",
+        "buckets_cache",
+        "states_cache",
+    ]
+)
+CROSS = "cross_attention_cache"
+CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
+
+
+def measure_cache(cache: object) -> MeasuredCache:
+    """Count the bytes of every tensor that a cache object holds, once each;
+    single numbers are not state.
+    """
+    kv = cross = state = heads = 0
+    by_name: dict[str, int] = {}
+    for path, tensor in _held(cache, (), set()):
+        size = tensor_bytes([tensor])
+        names = [name for name in path if not name.isdecimal() and name not in CONTAINERS]
+        name = names[0] if names else "state"
+        by_name[name] = by_name.get(name, 0) + size
+        if name == "keys" and tensor.dim() == 4:
+            heads = max(heads, tensor.shape[1])
+        if name in TOKEN_TENSORS and CROSS in path:
+            cross += size
+        elif name in TOKEN_TENSORS:
+            kv += size
+        else:
+            state += size
+    return MeasuredCache(
+        kv_bytes=kv + cross,
+        cross_kv_bytes=cross,
+        state_bytes=state,
+        by_name=by_name,
+        key_heads=heads,
+    )
+
+
+def holds_tensors(cache: object) -> bool:
+    """Tell whether a cache object holds any tensor; single numbers do not count."""
+    return next(_held(cache, (), set()), None) is not None
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a single number; of whole numbers, also in an axis (xLSTM's)."""
+    counts = tensor.numel() == 1 and not tensor.is_floating_point()
+    return tensor.dim() == 0 or counts
+
+
+def _held(
+    value: object, path: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    if id(value) in seen:
+        return
+    if isinstance(value, Tensor):
+        seen.add(id(value))
+        if not _is_number(value):
+            yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _held(item, (*path, str(key)), seen)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _held(item, (*path, str(index)), seen)
+    elif type(value).__module__.startswith("transformers.") and hasattr(value, "__dict__"):
+        seen.add(id(value))
+        if not hasattr(value, "to_diff_dict"):  # a config holds no cache
+            yield from _held(vars(value), path, seen)
+
+
+aten = torch.ops.aten
+
+IDLE = "idle experts"  # in an operator's place
+
+
+class CounterByClass(FlopCounter):
+    """Counts inside `with counter.watching(model):`. Raises `UncountedOp` and `NeedsData`.
+
+    A charge's detail says whether the product makes rotary tables.
+    """
+
+    def __init__(self, roles: Roles, *, last_position: int) -> None:
+        super().__init__()
+        self.roles = roles
+        self.ordinary = Ordinary(last_position)
+
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
+        """Answer a question about data as an ordinary run would."""
+        return self.answer_in(func, args, self._path)
+
+    def answer_in(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
+        """Answer as an ordinary run would where the last module of `path` asks about data."""
+        packet = func.overloadpacket
+        if packet is aten._local_scalar_dense and args[0].is_meta:
+            return self.ordinary.item(args[0])
+        if packet is aten.nonzero and args[0].is_meta:
+            return self.ordinary.nonzero(args[0], *self._n_experts(path))
+        return NotImplemented
+
+    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
+        """Remember what a later question may be about."""
+        self.ordinary.note(func, out)
+
+    def charge(self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int) -> None:
+        """Put FLOPs down to the running module; what idle experts cost is noted beside them."""
+        super().charge(packet, args, flops)
+        if packet is aten.bmm and self.role_and_detail(self._path)[0] == "moe":
+            self._note_idle(args[1], flops)
+
+    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
+        """Return the role of the innermost module that has one,
+        and whether it makes rotary tables.
+        """
+        # a module that was made while the model ran (BigBird's, for a short input) is its holder's
+        known = (id(m) for m in reversed(path) if id(m) in self.roles.role)
+        owner = next(known, 0)
+        rotary = owner in self.roles.rotary
+        return ("position" if rotary else role_name(self.roles.role.get(owner))), rotary
+
+    def _note_idle(self, weight: Tensor, flops: int) -> None:
+        """Note what idle experts cost: all tokens go through them,
+        though each chose a few (Llama 4).
+        """
+        routed = self.roles.routed.get(id(weight))
+        if routed is not None:
+            chosen, n_experts = routed
+            _, detail = self.role_and_detail(self._path)
+            charge = Charge(self._running(), "moe", IDLE, detail)
+            self.ran[charge] += flops - flops // n_experts * chosen
+
+    def _n_experts(
+        self, path: list[nn.Module]
+    ) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
+        """Return the numbers of experts and of zero experts that the running module,
+        or one around it, says it has.
+        """
+        for module in reversed(path[-3:]):
+            for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
+                value = getattr(module, name, None)
+                if isinstance(value, int | torch.SymInt):
+                    return value, getattr(module, "zero_expert_num", 0)
+        return None, 0
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[Self]:
+        """Count what runs inside, on meta, knowing at each operator which module runs it."""
+        on_meta = torch.device("meta")
+        with torch.no_grad(), on_meta, ListQuestions(self.ordinary), super().watching(model):
+            yield self
+
+    def counts(self, charge: Charge) -> bool:
+        """Tell whether a charge belongs to the figures: rotary tables are in no textbook's; idle
+        experts are in the others already.
+        """
+        return not charge.detail and charge.operator != IDLE
+
+    def idle(self) -> int:
+        """Return the FLOPs of experts on tokens that did not choose them;
+        they are in the other figures.
+        """
+        return sum(flops for charge, flops in self.totals().items() if charge.operator == IDLE)
+
+    def chosen_by_module(self) -> dict[str, int]:
+        """Return the FLOPs by module, without what idle experts cost."""
+        found = Counter(self.by_module())
+        for charge, flops in self.charges():
+            if charge.operator == IDLE:
+                found[charge.module] -= flops
+        return dict(found)
+
+    def rotary(self) -> int:
+        """Return the FLOPs of the products that make the tables of rotary angles."""
+        return sum(flops for charge, flops in self.totals().items() if charge.detail)
+
+
+# Under which name an output returns its cache, and takes it back.
+CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
+SHORT = (torch.bfloat16, torch.float16)
+
+T = TypeVar("T")
+TAKES_NONE = "its forward takes no cache"
+
+# Models with an input of their own: ids in several rows per sequence; all tokens at each step;
+# a cache that is changed but not returned.
+ROWS = {"MusicgenForCausalLM": "num_codebooks", "MusicgenMelodyForCausalLM": "num_codebooks"}
+ALL_TOKENS = frozenset(["CpmAntForCausalLM"])
+KEEPS_GIVEN = frozenset(["RecurrentGemmaForCausalLM"])
+
+
+def kind_of(model: Any) -> str:
+    """Name how the model is run: whether it has an encoder, whether it writes token after token."""
+    takes = inspect.signature(model.forward).parameters
+    if "decoder_input_ids" in takes and getattr(model.config, "is_encoder_decoder", False):
+        return "encoder-decoder"
+    return "decoder" if model.can_generate() else "encoder"
+
+
+def measure_any_forward(
+    model: nn.Module, workload: Workload, roles: Roles | None = None, *, fold: bool = True
+) -> MeasuredRun:
+    """Run transformers' `model` (on meta) over `workload` and measure it.
+
+    With `fold`, layers proven alike run once. Raises `UncountedOp` and `NeedsData`, and whatever
+    the model raises when it cannot run.
+    """
+    roles = Roles(model) if roles is None else roles
+    roles.routed = routing(model)[0]
+    run, note = as_it_runs(model, lambda: _measured(model, workload, roles, fold))
+    if note:
+        run = run.halved()
+    return dataclasses.replace(run, assumed=(*run.assumed, *note))
+
+
+WIDENED = "run in float32: its code does not run in 16 bits"
+
+
+def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+    """Run `measure`, with the model in float32 where its code fails in 16 bits; say so then.
+
+    A run in float32 is right for FLOPs, and for bytes of caches once they are halved: for no other.
+    """
+    tensors = (*model.parameters(), *model.buffers())
+    dtypes = [t.dtype for t in tensors]
+
+    def attempt() -> T | RuntimeError:
+        try:
+            return measure()
+        except NeedsData:
+            raise
+        except RuntimeError as error:
+            return error
+
+    found = attempt()
+    if dtypes != [t.dtype for t in tensors]:  # Switch's router widens itself where it first runs
+        found = attempt()
+    if not isinstance(found, RuntimeError):
+        return found, ()
+    short = [t for t in tensors if t.dtype in SHORT]
+    before = [t.dtype for t in short]
+    for tensor in short:
+        tensor.data = tensor.data.float()
+    try:
+        widened = attempt() if short else found
+    finally:
+        for tensor, dtype in zip(short, before, strict=True):
+            tensor.data = tensor.data.to(dtype)
+    if isinstance(widened, RuntimeError):
+        raise found
+    return widened, (WIDENED,)
+
+
+def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> MeasuredRun:
+    kind = kind_of(model)
+    with folded(model, enabled=fold) as folding:
+        run = Runner(model, workload, roles, kind, folding)
+        prefill, cache = run.prefill()
+        assumed = prefill.ordinary.assumed | prefill.said
+        nothing = kind == "encoder" or cache is None or run.no_cache
+        if nothing:
+            return MeasuredRun(
+                kind=kind,
+                prefill=_flops(prefill),
+                decode=None,
+                cache=None,
+                kv_bytes_per_token=None,
+                assumed=tuple(sorted(assumed)),
+                no_cache=run.no_cache or _why_none(kind, run),
+            )
+        found = measure_cache(cache)
+        _, single = run.forward(1)
+        per_token = measure_cache(single)
+        decode = None
+        if workload.seq_len > 1:
+            _, shorter = run.forward(workload.seq_len - 1)
+            decode, _ = run.forward(1, cache=shorter)
+    return MeasuredRun(
+        kind=kind,
+        prefill=_flops(prefill),
+        decode=None if decode is None else _flops(decode),
+        cache=found,
+        kv_bytes_per_token=(per_token.kv_bytes - per_token.cross_kv_bytes) // workload.batch_size,
+        assumed=tuple(sorted(assumed)),
+    )
+
+
+def _why_none(kind: str, run: Runner) -> str:
+    if kind == "encoder":
+        return ""
+    return "it returns none" if run.takes_cache else TAKES_NONE
+
+
+class Runner:
+    """Forwards of one model over one workload."""
+
+    def __init__(
+        self, model: Any, workload: Workload, roles: Roles, kind: str, folding: Folding
+    ) -> None:
+        self._model, self._workload, self._roles, self._kind = model, workload, roles, kind
+        self._folding = folding
+        self._takes = inspect.signature(model.forward).parameters
+        self._memory: Tensor | None = None
+        self.no_cache = ""
+        self.counter: Callable[..., CounterByClass] = CounterByClass
+        self.takes_cache = any(name in self._takes for name in CACHES)
+
+    def prefill(self) -> tuple[CounterByClass, object]:
+        """Run a forward over the whole workload; without a cache, and `no_cache` says why, where
+        the model fails with its own.
+        """
+        try:
+            return self.forward(self._workload.seq_len)
+        except (AttributeError, IndexError, ValueError, TypeError) as error:
+            if self._kind == "encoder":
+                raise
+            self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
+            return self.forward(self._workload.seq_len)
+
+    def forward(self, length: int, *, cache: object = None) -> tuple[CounterByClass, object]:
+        """Run one forward over `length` tokens, from a cache if there is one;
+        return its counter and the cache after.
+        """
+        seen = 0 if cache is None else self._workload.seq_len - length
+        counter = self.counter(self._roles, last_position=seen + length - 1)
+        given = self.inputs(length, seen, cache)
+        with quiet(), counter.watching(self._model), self._folding.counting(counter):
+            out = self._model(**given)
+        self._memory = getattr(out, "encoder_last_hidden_state", self._memory)
+        for name in CACHES:
+            after = getattr(out, name, None)
+            if after is not None:
+                return counter, after
+        # some change the cache they get and do not return it
+        own = given.get("past_key_values")
+        return counter, own if own is not None and holds_tensors(own) else None
+
+    def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
+        """Build the inputs of a forward over `length` tokens,
+        with `seen` tokens before them in a cache.
+        """
+        name, takes = type(self._model).__name__, self._takes
+        rows = self._workload.batch_size
+        if name in ROWS:
+            rows *= getattr(self._model.config, ROWS[name])
+        if name in ALL_TOKENS:
+            length += seen
+        ids = torch.empty(rows, length, dtype=torch.long, device="meta")
+        given: dict[str, Any] = {"return_dict": True} if "return_dict" in takes else {}
+        if self._kind == "encoder-decoder":
+            given["decoder_input_ids"] = ids
+            if cache is None:
+                source = self._workload.encoder_len
+                given["input_ids"] = torch.empty(rows, source, dtype=torch.long, device="meta")
+            else:
+                from transformers.modeling_outputs import MoEModelOutput
+
+                # the widest of the encoders' outputs: every model finds in it what it looks for
+                given["encoder_outputs"] = MoEModelOutput(last_hidden_state=self._memory)
+        else:
+            given["input_ids"] = ids
+        if "use_cache" in takes and self._kind != "encoder":
+            given["use_cache"] = not self.no_cache
+        if cache is not None:
+            given[next(n for n in CACHES if n in takes)] = cache
+        elif name in KEEPS_GIVEN:
+            from transformers.cache_utils import DynamicCache
+
+            given["past_key_values"] = DynamicCache(config=self._model.config)
+        return given
+
+
+def _flops(counter: CounterByClass) -> MeasuredFlops:
+    return MeasuredFlops(
+        by_role=counter.by_role(),
+        by_operator=counter.by_operator(),
+        rotary=counter.rotary(),
+        by_module=counter.chosen_by_module(),
+        idle=counter.idle(),
+    )

@@ -1,0 +1,260 @@
+"""A module that somebody has in hand: found in a file, copied to meta, run over inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from metacount.check.given.file import NAME, loaded
+from metacount.errors import InputError, shown
+from metacount.flow.equations import of_torch
+from metacount.flow.record import Recording
+from metacount.flow.steps import Step, steps_of
+from metacount.measure.operators import UncountedOp
+from metacount.measure.questions import lacks_data
+from metacount.measure.torch_private import tensors_of, tree_map, unhook
+from metacount.tensors import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+DEEP = 4  # of lists and dicts in which a module keeps tensors
+
+
+def copied_on_meta(module: nn.Module) -> nn.Module:
+    """Copy `module`: the tensors of the copy have no values, and it has no hooks.
+
+    Raises `InputError` for a module that has parameters without a shape, or cannot be copied.
+    """
+    lazy = [name for name, p in module.named_parameters(remove_duplicate=False) if is_lazy(p)]
+    if lazy:
+        raise InputError(
+            f"{named(module)}: parameter {shown(lazy[0])} has no shape yet (a lazy module): "
+            "run the module once, then measure it"
+        )
+    memo: dict[int, object] = {}
+    for owner in module.modules():
+        held = (*tensors_of(owner).values(), *_tensors(list(vars(owner).values()), DEEP))
+        for tensor in held:
+            if id(tensor) not in memo:
+                memo[id(tensor)] = _on_meta(tensor)
+    try:
+        made = copy.deepcopy(module, memo)
+    except Exception as error:
+        # whatever somebody else's objects raise when they are copied
+        raise InputError(f"{named(module)} cannot be copied: {said(error)}") from None
+    for owner in made.modules():
+        unhook(owner)
+    return made
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    try:
+        bare = torch.empty_like(tensor.detach(), device="meta")
+    except RuntimeError as error:
+        raise InputError(f"a {type(tensor).__name__} has no copy on meta: {said(error)}") from None
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(bare, requires_grad=tensor.requires_grad)
+    return bare
+
+
+def _tensors(value: object, depth: int) -> Iterator[Tensor]:
+    """Yield the tensors that are no parameters and no buffers,
+    in attributes and what these hold.
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _tensors(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item, depth - 1)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+        yield from _tensors(vars(value), depth - 1)
+
+
+def named(module: nn.Module) -> str:
+    """Name a module as an error calls it."""
+    return shown(type(module).__name__)
+
+
+def said(error: BaseException) -> str:
+    """Write somebody else's error in one line."""
+    text = " ".join(str(error).split())
+    return shown(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+INTEGERS = {"int64": torch.int64, "int32": torch.int32, "bool": torch.bool}
+Sizes = Sequence[int] | Sequence[Sequence[int]]
+
+
+def recorded(
+    module: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object]
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """Record the steps of one forward of a copy of `module`, and what is to be said of it.
+
+    Raises `UncountedOp` for an operator that nobody priced, `InputError` where it does not run.
+    """
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            where = f"{path} in it" if path else "it"
+            raise InputError(
+                f"{named(module)}: {where} is TorchScript, in which no module can be watched; "
+                "count the module that it was made from"
+            )
+    model = copied_on_meta(module)
+    counter = Recording()
+    before = dict(_plain(model))
+    arguments, named_ones = tree_map(_bare, (tuple(inputs), dict(keywords)))
+    try:
+        with torch.no_grad(), torch.device("meta"), counter.watching(model):
+            model(*arguments, **named_ones)
+    except UncountedOp as error:
+        # torch's name of the operator, without its overload, comes first
+        name = str(error).partition(" ")[0].rpartition(".")[0]
+        raise UncountedOp(f"{error}; price it with {HOW.format(name=name)}") from None
+    except Exception as error:
+        # whatever somebody else's forward raises
+        raise InputError(f"{named(module)}: {_reason(error, arguments, named_ones)}") from None
+    changed = sorted(name for name, value in _plain(model) if before.get(name, ABSENT) != value)
+    notes = [f"its forward changes {', '.join(changed[:3])}: a copy was run, yours is as it was"]
+    found = (*sorted(counter.said), *(notes if changed else ()))
+    return steps_of(counter.root, model, of_torch), found
+
+
+ABSENT = object()
+HOW = (
+    "metacount.price(torch.ops.{name}, lambda *args: FLOPS), or with 0 in the place of a function "
+    "where it multiplies no matrices"
+)
+
+
+def _bare(value: object) -> object:
+    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+
+
+def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield what a forward may change beside tensors: whole numbers, texts, lengths of lists."""
+    for path, owner in model.named_modules():
+        for name, value in vars(owner).items():
+            if isinstance(value, int | float | str | None):
+                yield f"{path}.{name}".lstrip("."), value
+            elif isinstance(value, list | dict | set) and not name.startswith("_"):
+                yield f"{path}.{name}".lstrip("."), len(value)
+
+
+def _reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, object]) -> str:
+    """Say in one line why a forward did not run."""
+    text = str(error)
+    if isinstance(error, NotImplementedError) and "forward" in text and "missing" in text:
+        return "it has no forward; measure the modules in it that have one"
+    if lacks_data(error):
+        return f"its forward depends on the values of data, which meta tensors lack: {said(error)}"
+    given = [*map(_told, inputs), *(f"{name}={_told(v)}" for name, v in keywords.items())]
+    return f"its forward fails on {', '.join(given) or 'no input'}: {said(error)}"
+
+
+def _told(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    return shown(repr(value))
+
+
+def made_inputs(
+    module: nn.Module, input_size: Sizes | None, dtype: torch.dtype | str | None
+) -> tuple[Tensor, ...]:
+    """Make meta tensors of one size or of several, in a type:
+    that of the module where none is said.
+    """
+    if input_size is None:
+        raise InputError(
+            f"{named(module)}: its forward needs inputs: give them, or input_size=(2, 16, 64) "
+            'and, for tokens, dtype="int64"'
+        )
+    several: list[object] = list(input_size)
+    if all(isinstance(n, int) for n in several):
+        several = [several]
+    sizes: list[tuple[int, ...]] = []
+    for size in several:
+        if not isinstance(size, Sequence) or isinstance(size, str) or not _are_sizes(size):
+            raise InputError(f"input_size is whole numbers from 0: got {shown(repr(input_size))}")
+        sizes.append(tuple(size))
+    kind = _dtype(module, dtype)
+    return tuple(torch.empty(size, dtype=kind, device="meta") for size in sizes)
+
+
+def _are_sizes(size: Sequence[object]) -> bool:
+    return all(type(n) is int and n >= 0 for n in size)
+
+
+def _dtype(module: nn.Module, dtype: torch.dtype | str | None) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is None:
+        floats = (p.dtype for p in module.parameters() if p.is_floating_point())
+        return next(floats, torch.get_default_dtype())
+    known = {**DTYPES, **INTEGERS}
+    if dtype not in known:
+        raise InputError(f"dtype is unknown: got {shown(repr(dtype))}; choose {', '.join(known)}")
+    return known[dtype]
+
+
+def module_of(path: str, name: str) -> nn.Module:
+    """Find the module called `name` in a file, which is run:
+    an instance, or what a call of it gives.
+
+    A class or a function is called without arguments, on the meta device. What the file prints
+    goes to stderr.
+    """
+    if not os.path.isfile(path):
+        raise InputError(f"{shown(path)}: no such file")
+    with contextlib.redirect_stdout(sys.stderr):
+        file = loaded(path, shown(path))
+        found: object = getattr(file, name, None)
+        if found is None:
+            own = [
+                key
+                for key, value in vars(file).items()
+                if getattr(value, "__module__", None) == NAME or isinstance(value, nn.Module)
+            ]
+            remedy = f"it has {', '.join(own[:8])}" if own else "it has none"
+            raise InputError(f"{shown(path)}: has no '{shown(name)}'; {remedy}")
+        if not isinstance(found, nn.Module) and callable(found):
+            found = _called(found, f"{shown(path)}:{name}")
+    if not isinstance(found, nn.Module):
+        raise InputError(f"{shown(path)}:{name} is no module: got {shown(repr(found))}")
+    return found
+
+
+def _called(make: Callable[..., object], place: str) -> object:
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception as error:
+        # whatever somebody else's code raises
+        raise InputError(
+            f"{place} cannot be called without arguments: {said(error)}; "
+            "name a function that makes the module"
+        ) from None
+
+
+def typed_inputs(module: nn.Module, texts: Sequence[str]) -> tuple[Tensor, ...]:
+    """Make meta tensors of sizes as they are typed: `2,16,64`, or `2,16:int64` for tokens."""
+    found: list[Tensor] = []
+    for text in texts:
+        sizes, colon, kind = text.partition(":")
+        parts = sizes.split(",")
+        if not all(part.isdecimal() and part.isascii() and len(part) < 13 for part in parts):
+            raise InputError(f"--input is sizes as in 2,16,64 or 2,16:int64: got {shown(text)}")
+        found += made_inputs(module, [int(part) for part in parts], kind if colon else None)
+    return tuple(found)

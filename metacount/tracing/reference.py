@@ -1,0 +1,364 @@
+"""Our reference modules as what a form is read off: built and run with symbols for a spec's sizes.
+
+Textbook formulas share no code with them, so that both can be compared for all sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from metacount.errors import SpecError
+from metacount.measure.ours import (
+    ReferenceCounter,
+    active_values,
+    measure_forward,
+    measure_params,
+    owned,
+    role_of,
+)
+from metacount.modules.attention import Visibility
+from metacount.modules.build import build
+from metacount.modules.model import Model
+from metacount.spec import ModelSpec, Workload
+from metacount.tensors import DTYPES, tensor_bytes
+from metacount.tracing.count import OF_PARAMS, As, Built, Way, WithSymbols, apart, with_kv_len
+from metacount.tracing.layers import Amounts, Place, places, places_by_name, stacks
+from metacount.tracing.steps import measured_step, traced_step
+from metacount.tracing.symbols import NotTraced, Sizes, kept_pairs, with_symbols
+from metacount.training.programs import reference_program
+from metacount.training.setup import Setup, check_dtypes, setup_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sympy
+
+    from metacount.modules.cache import Cache
+    from metacount.modules.moe import Experts
+    from metacount.spec import Workload
+    from metacount.tracing.count import As
+    from metacount.tracing.symbols import Sizes
+    from metacount.training.setup import Setup
+    from metacount.training.step import Program
+
+
+class SymbolicCounter(WithSymbols, ReferenceCounter):
+    """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
+
+    deadline, may_run = math.inf, sys.maxsize  # our own modules go through no tokens one by one
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.seen: dict[object, Visibility] = {}
+
+    def hashable(self, value: object) -> object:
+        """Make a value hashable, with expressions for symbols; sizes alone can be compared so."""
+        if isinstance(value, torch.SymInt):
+            return self.sizes.expr(value)
+        if isinstance(value, tuple | list):
+            return tuple(map(self.hashable, value))
+        if isinstance(value, Visibility):
+            key = self.hashable(tuple(vars(value).items()))
+            self.seen[key] = value
+            return key
+        return value
+
+
+class ReferenceRun:
+    """One workload of B sequences of S tokens: prefill, one more token, and what is kept."""
+
+    def __init__(
+        self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int, run_as: As
+    ) -> None:
+        self._model, self._sizes = model, sizes
+        lengths = _lengths(model, sizes, seq_len, run_as)
+        self._batch, length = lengths["batch_size"], lengths["seq_len"]
+        self._source_len = lengths["encoder_len"]
+        self._length, self._prefix_len = length, prefix_len
+        self.cache = model.new_cache() if model.spec.kind != "encoder" else None
+        with sizes.tracing(), with_symbols(Model):
+            self.prefill, _ = self._prefill(length, self.cache)
+
+    @cached_property
+    def decode(self) -> SymbolicCounter | None:
+        """One token more; None for an encoder. It is run when it is asked for."""
+        if self.cache is None:
+            return None
+        shorter = self._model.new_cache()
+        with self._sizes.tracing(), with_symbols(Model):
+            _, memory = self._prefill(self._length - 1, shorter)
+            with self._counter().watching(self._model) as counter, torch.no_grad():
+                self._model(self._input(1), memory_BTD=memory, cache=shorter, absorbed=True)
+        return counter
+
+    def _counter(self) -> SymbolicCounter:
+        return SymbolicCounter(self._sizes)
+
+    def _prefill(
+        self, length: int | torch.SymInt, cache: Cache | None
+    ) -> tuple[SymbolicCounter, Tensor | None]:
+        with self._counter().watching(self._model) as counter, torch.no_grad():
+            memory = None
+            if self._model.spec.has_encoder:
+                memory = self._model.encode(self._input(self._source_len))
+            self._model(
+                self._input(length), memory_BTD=memory, cache=cache, prefix_len=self._prefix_len
+            )
+        return counter, memory
+
+    def _input(self, length: int | torch.SymInt) -> Tensor:
+        if self._model.spec.vocab_size is None:
+            dtype = next(self._model.parameters()).dtype
+            width = self._model.spec.d_model
+            return torch.empty(self._batch, length, width, device="meta", dtype=dtype)
+        return torch.empty(self._batch, length, device="meta", dtype=torch.long)
+
+
+def _lengths(model: Model, sizes: Sizes, seq_len: int, run_as: As) -> dict[str, int | torch.SymInt]:
+    """Make B, S and S_e symbols; one sequence is the number 1."""
+    return {
+        "batch_size": 1 if run_as.one_sequence else sizes.new("B", 5),
+        "seq_len": sizes.new("S", seq_len),
+        "encoder_len": sizes.new("S_e", 53) if model.spec.has_encoder else 0,
+    }
+
+
+def _together(experts: Experts) -> Callable[..., Tensor]:
+    """Return what multiplies all rows with one expert: how many rows there are stays a symbol."""
+
+    def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
+        weight_MD, bias_EM = experts.get_parameter(name)[0], getattr(experts, f"{name}_bias")
+        # as parts of several experts are put together
+        y = torch.cat([x_RD.new_empty(0, weight_MD.shape[0]), x_RD @ weight_MD.T])
+        return y if bias_EM is None else y + bias_EM[expert_R]
+
+    return rows
+
+
+def roles_of_parameters(model: Model) -> dict[str, str]:
+    """Return the role of each parameter, by its name."""
+    by_id = {id(tensor): role_of(path) or "other" for path, _, tensor in owned(model)}
+    return {name: by_id[id(p)] for name, p in model.named_parameters()}
+
+
+def symbolic_program(
+    model: Model, sizes: Sizes, setup: Setup, seq_len: int, prefix_len: int, run_as: As
+) -> Program:
+    """Make a training step of B sequences of S tokens;
+    to be made and run inside `sizes.tracing()`.
+    """
+    lengths = _lengths(model, sizes, seq_len, run_as)
+    run = cast("Workload", SimpleNamespace(**lengths, prefix_len=prefix_len))
+    return reference_program(model, run, setup, rows_of=_together)
+
+
+# Fields that say which blocks are of which kind, not how large one is.
+LAYERS = (
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "moe_every",
+    "moe_offset",
+    "nope_every",
+    "n_kv_shared_layers",
+)
+NUMBERS = ("n_altup_inputs", "altup_active")  # of modules in a list, and a place in it
+HEADS = {"n_kv_heads": "n_heads"}
+TOGETHER = "what experts multiply and keep is linear in their rows: one takes all of them"
+
+
+class ReferenceTrace:
+    """Our module with symbols for its spec's sizes."""
+
+    def __init__(self, sizes: Sizes, model: Model, prefix_len: int, run_as: As) -> None:
+        self.sizes, self._model, self._prefix_len = sizes, model, prefix_len
+        self._run_as = run_as
+        self.in_sizes = bool(sizes.hints)
+        self._places, self._by_name = places(model), places_by_name(model)
+        self._runs: dict[int, ReferenceRun] = {}
+
+    def amounts(
+        self, quantity: str, seq_len: int, by_operator: bool
+    ) -> tuple[Amounts, tuple[str, ...]]:
+        """Return a quantity by role (or operator) and layer, and notes;
+        `seq_len` is the hint behind S.
+        """
+        if quantity in OF_PARAMS:
+            return self._params(quantity == "active_params"), ()
+        setup = setup_of(quantity)
+        if setup is not None:
+            return self._of_step(quantity, setup, seq_len, by_operator), (
+                (TOGETHER,) if self._model.spec.is_moe else ()
+            )
+        run = self._runs.get(seq_len)
+        if run is None:
+            run = ReferenceRun(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
+            self._runs[seq_len] = run
+        if quantity == "matmul_flops":
+            return self._flops(run.prefill, by_operator, causal=False), ()
+        if quantity == "causal_matmul_flops":
+            return self._flops(run.prefill, by_operator, causal=True), (
+                "pairs that a mask keeps: a polynomial, from masks that were laid out and counted "
+                "(transformers' eager attention computes every pair and masks afterwards)",
+            )
+        if quantity == "kv_cache_bytes" and run.cache is not None:
+            return self._cache(run.cache), ()
+        if quantity == "decode_matmul_flops" and run.decode is not None:
+            return with_kv_len(self._flops(run.decode, by_operator, causal=False)), ()
+        raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
+
+    def _of_step(self, quantity: str, setup: Setup, seq_len: int, by_operator: bool) -> Amounts:
+        with self.sizes.tracing(), with_symbols(Model):
+            return traced_step(
+                symbolic_program(
+                    self._model, self.sizes, setup, seq_len, self._prefix_len, self._run_as
+                ),
+                quantity,
+                roles_of_parameters(self._model),
+                by_operator=by_operator,
+                sizes=self.sizes,
+                places=self._by_name,
+            )
+
+    def _params(self, active: bool) -> Amounts:
+        found: Amounts = defaultdict(lambda: 0)
+        with self.sizes.tracing():
+            for path, _, tensor in owned(self._model):
+                values = active_values(path[-1], tensor) if active else tensor.numel()
+                key = role_of(path) or "other", self._places.get(id(path[-1]))
+                found[key] += self.sizes.expr(values)
+        return dict(found)
+
+    def _flops(self, counter: SymbolicCounter, by_operator: bool, *, causal: bool) -> Amounts:
+        found: Amounts = defaultdict(lambda: 0)
+        kept: dict[object, sympy.Expr] = {}
+        for charge, flops in counter.charges():
+            amount, sees = self.sizes.expr(flops), charge.detail
+            if causal and sees is not None:
+                if sees not in kept:
+                    kept[sees] = self._share_kept(counter.seen[sees])
+                amount = amount * kept[sees]
+            part = charge.operator if by_operator else charge.role or "other"
+            found[part, self._by_name.get(charge.module)] += amount
+        return dict(found)
+
+    def _share_kept(self, sees: Visibility) -> sympy.Expr:
+        every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)
+        return kept_pairs(sees, self.sizes) / every
+
+    def _cache(self, cache: Cache) -> Amounts:
+        found: Amounts = {}
+        layers = self._model.last_stack.layers
+        stack, _ = next((s, m) for s, m in stacks(self._model) if m is layers)
+        for name, kept in (("self-attention", cache.layers), ("cross-attention", cache.cross)):
+            for index, layer in enumerate(kept):
+                place = Place(stack=stack, index=index)
+                found[name, place] = self.sizes.expr(tensor_bytes(layer.tensors))
+        return found
+
+
+class ReferenceSource:
+    """One spec, and the modules that it makes."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dtype: str,
+        prefix_len: int,
+        run_as: As = As(),
+    ) -> None:
+        self._spec, self._dtype, self._prefix_len = spec, dtype, prefix_len
+        self._run_as = run_as
+        self.has_encoder = spec.has_encoder
+
+    def described(self) -> str:
+        """Say whose code this is, with versions."""
+        return f"metacount's reference modules, torch {torch.__version__}"
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes that may be symbols: whole numbers from 2 that count no blocks."""
+        return {
+            name: value
+            for name, value in self._spec.to_dict().items()
+            if type(value) is int and value >= 2 and name not in (*LAYERS, *NUMBERS)
+        }
+
+    def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
+        """Return the numbers that may say how many blocks there are of a kind."""
+        found = {
+            name: value
+            for name in LAYERS
+            if type(value := getattr(self._spec, name)) is int
+            and value > (1 if name == "moe_every" else 0)  # every block: no pattern
+        }
+        return {**found, **{letter.name: number for letter, number in constants.items()}}
+
+    def ways(self) -> Iterator[Way]:
+        """Yield the ways to build with symbols, best first:
+        hints behind them, and fields that stay numbers.
+        """
+        hints = apart(self.sizes(), HEADS)
+        if hints and not self._run_as.tied:
+            yield {"hints": hints}
+        yield {"hints": {}}
+        yield {"only_run": True}
+
+    def traced(self, way: Way) -> ReferenceTrace:
+        """Build the module with symbols, in one of the ways."""
+        sizes = Sizes()
+        hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}
+        made = {name: sizes.new(name, value) for name, value in hints.items()}
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(DTYPES[self._dtype])
+        try:
+            with sizes.tracing(), with_symbols(Model), torch.device("meta"):
+                model = Model(self._spec.substituted(**made)).eval()
+        finally:
+            torch.set_default_dtype(before)
+        return ReferenceTrace(sizes, model, self._prefix_len, self._run_as)
+
+    def built(self, change: dict[str, int]) -> Built | None:
+        """Build the module with other numbers; None where no model has them."""
+        try:
+            spec = self._spec.replace(**change)
+            numbers = {n: v for n, v in spec.to_dict().items() if type(v) is int}
+            return Built(module=build(spec, dtype=self._dtype), numbers=numbers)
+        except SpecError:
+            return None
+
+    def other(self, change: dict[str, int]) -> ReferenceSource | None:
+        """Return the spec with other numbers for some sizes; None where no model has them."""
+        try:
+            spec = self._spec.replace(**change)
+        except SpecError:
+            return None
+        return ReferenceSource(spec, self._dtype, self._prefix_len, self._run_as)
+
+    def measured(
+        self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
+    ) -> dict[str, int] | None:
+        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
+        assert isinstance(module, Model)
+        if quantity in OF_PARAMS:
+            found = measure_params(module)
+            return found.by_role if quantity == "params" else found.active_by_role
+        setup = setup_of(quantity)
+        if setup is not None:
+            check_dtypes(setup, workload.dtype)
+            program = reference_program(module, workload, setup)
+            return measured_step(
+                program, quantity, roles_of_parameters(module), by_operator=by_operator
+            )
+        if quantity == "state_bytes":  # states are not traced here
+            return None
+        return measure_forward(module, workload).parts(quantity, by_operator=by_operator)

@@ -1,0 +1,162 @@
+"""`metacount fit --device-map`: where accelerate places parts, and what each place then holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import accelerate
+import pytest
+from helpers.command_line import refused, run, run_json
+
+from metacount.cli import main
+from metacount.resolve import find_any, model_of
+from metacount.sharding.devices import Device
+from metacount.sharding.placed import Place, Placed, place_module
+
+AUTO = pytest.mark.skipif(
+    tuple(map(int, accelerate.__version__.split(".")[:2])) < (1, 15),
+    reason="accelerate before 1.15 balances only devices that are there",
+)
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 26,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 1,
+    "intermediate_size": 17,
+    "vocab_size": 101,
+}
+TABLE = 2 * 101 * 26  # bytes in bf16
+LAYER = 2 * (4 * 26**2 + 3 * 26 * 17 + 2 * 26)
+NORM, ROTARY = 2 * 26, 2 * 4 * 13  # frequencies in float32, and as they were at first
+
+
+def device(n_bytes: int) -> Device:
+    return Device(id="toy", name="toy", bytes=n_bytes, source="by hand")
+
+
+def test_parts_by_hand() -> None:
+    # the first device keeps room for the largest layer, as the CPU does; the second is full
+    rooms = [device(LAYER + TABLE + LAYER), device(2 * LAYER)]
+    found = place_module(
+        model_of(LLAMA), rooms, device_map="sequential", cpu_memory=2 * TABLE + NORM + ROTARY
+    )
+    assert found.parts == {
+        "model.embed_tokens": "0",
+        "model.layers.0": "0",
+        "model.layers.1": "1",
+        "model.layers.2": "1",
+        "model.norm": "cpu",
+        "model.rotary_emb": "cpu",
+        "lm_head": "cpu",
+    }
+    sums = [(place.id, place.param_bytes, place.buffer_bytes) for place in found.places]
+    assert sums == [
+        ("0", TABLE + LAYER, 0),
+        ("1", 2 * LAYER, 0),
+        ("cpu", NORM + TABLE, ROTARY),
+    ]
+    assert [place.accelerate_bytes for place in found.places] == [
+        params + buffers for _, params, buffers in sums
+    ]
+    assert found.formula_bytes == 2 * TABLE + 3 * LAYER + NORM
+    assert (found.fits, found.differences) == (True, [])
+    # a byte less on the second device, and none for the CPU: all after its one layer is on disk
+    rooms[1] = device(2 * LAYER - 1)
+    less = place_module(model_of(LLAMA), rooms, device_map="sequential")
+    assert less.parts["model.layers.1"] == "1"
+    assert less.parts["model.layers.2"] == less.parts["lm_head"] == "disk"
+    assert (less.fits, less.places[-1].room) == (False, None)
+
+
+def test_a_tied_table_is_held_once() -> None:
+    tied = {**LLAMA, "tie_word_embeddings": True}
+    found = place_module(model_of(tied), [device(10**6)] * 2, device_map="sequential")
+    whole = TABLE + 3 * LAYER + NORM
+    assert [place.param_bytes for place in found.places] == [whole, 0]
+    assert found.formula_bytes == whole
+    assert found.differences == []
+
+
+@AUTO
+@pytest.mark.parametrize(
+    "model", ["llama3-8b", "deepseek-v2", "type:gpt2", "type:mixtral", "type:qwen3_next"]
+)
+def test_our_count_and_accelerates_are_equal_in_each_place(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    asked = ("fit", model, "--device-map", "auto", "--gpu", "2xl4,4xh200", "--cpu-memory", "100GB")
+    found = run_json(capsys, *asked)
+    assert found["differences"] == []
+    assert found["param_bytes"] == run_json(capsys, "count", model)["param_bytes"]
+    for place in found["places"]:
+        assert place["bytes"] == place["accelerate_bytes"]
+        assert place["room"] is None or place["bytes"] <= place["room"]
+    assert [place["name"] for place in found["places"]][:6] == ["l4"] * 2 + ["h200"] * 4
+    assert {*found["parts"].values()} <= {place["id"] for place in found["places"]}
+
+
+@AUTO
+def test_what_goes_to_disk_does_not_fit(
+    capsys: pytest.CaptureFixture[str], eighty_columns: None
+) -> None:
+    asked = ("fit", "llama3-8b", "--device-map", "auto", "--gpu", "t4", "--dtype", "fp32")
+    assert main([*asked, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False
+    assert found["kv_cache_bytes"] == 2 * 32 * 8 * 128 * 4 * 2048
+    assert main(list(asked)) == 1
+    text = capsys.readouterr().out
+    assert "does not fit  what no memory holds goes to disk" in text
+    assert max(map(len, text.splitlines())) <= 80
+    # the CPU holds it
+    assert "decoder.layers.13-31  cpu" in run(capsys, *asked, "--cpu-memory", "64GB")
+
+
+@AUTO
+def test_what_has_no_formula_is_placed_too(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(capsys, "fit", "type:gemma3", "--device-map", "auto", "--gpu", "h100")
+    assert find_any("type:gemma3").name
+    assert found["formula_bytes"] is found["kv_cache_bytes"] is None
+    assert found["param_bytes"] > 10**9
+    assert found["differences"] == []
+
+
+def test_a_difference_is_said() -> None:
+    how: dict[str, Any] = {"id": "0", "name": "toy", "room": 9, "buffer_bytes": 2}
+    place = Place(param_bytes=5, accelerate_bytes=8, **how)
+    found = Placed(
+        module="toy",
+        device_map="auto",
+        dtype="bf16",
+        accelerate="1",
+        places=(place,),
+        parts={"": "0"},
+        formula_bytes=6,
+    )
+    assert found.differences == [
+        "0 holds 7 bytes by our count, 8 by accelerate's sizes",
+        "all parameters of the module are 5 bytes; by formula, in bf16, they are 6",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--cpu-memory 64GB", "--cpu-memory goes with --device-map auto"),
+        ("--device-map auto", "--device-map needs the devices: --gpu h100"),
+        ("--device-map auto --gpu all", "--device-map needs the devices: --gpu h100"),
+        ("--device-map auto --gpu h100 --train", "leave out --train"),
+        ("--device-map auto --gpu h100 --micro-batches 2", "leave out --micro-batches"),
+        ("--device-map auto --gpu h100,l4 --devices 2", "--devices goes with one kind of --gpu"),
+        ("--device-map auto --gpu 2xh100 --devices 2", "--devices goes with one kind of --gpu"),
+        ("--device-map auto --gpu h100 --cpu-memory 64", "a whole number and GiB or GB"),
+        ("--device-map auto --gpu h100 --dtype fp8", "choose one of fp64, fp32, bf16"),
+        ("--device-map even --gpu h100", "invalid choice: 'even'"),
+    ],
+)
+def test_what_cannot_be_placed_is_one_line(
+    capsys: pytest.CaptureFixture[str], asked: str, said: str
+) -> None:
+    assert said in refused(capsys, "fit", "gpt2", *asked.split())
