@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Result:
     from metacount.languages import checked_language, terminal_language
-    from metacount.lessons import RUNNING
-    from metacount.lessons.making import checked_topic, page_of
+    from metacount.teaching.lessons import RUNNING, checked_topic, page_of
     from metacount.views.lesson import Lesson, listing, listing_text
 
     if args.json and args.markdown:

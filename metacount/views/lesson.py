@@ -6,8 +6,7 @@ import re
 
 from metacount.frozen import frozen
 from metacount.languages import terminal_language
-from metacount.lessons import TOPICS
-from metacount.lessons.making import page_of, title_of
+from metacount.teaching.lessons import TOPICS, page_of, title_of
 from metacount.views.claims import GLUE, prose
 from metacount.views.layout import (
     bold,
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.files import Json
-    from metacount.lessons.page import Block, Page
     from metacount.resolve import Given
+    from metacount.teaching.page import Block, Page
 
 WIDEST = 88  # cells of a line: a page is read, not scanned
 INDENT = "  "
