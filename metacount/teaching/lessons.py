@@ -75,7 +75,9 @@ def title_of(topic: str, lang: str) -> str:
     return read_page(lang, f"{topic}.md").partition("\n")[0].removeprefix("# ")
 
 
-def page_of(topic: str, model: Given | None, lang: str, settings: Sequence[str] = ()) -> Page:
+def page_of(
+    topic: str, model: Given | None = None, lang: str = "en", settings: Sequence[str] = ()
+) -> Page:
     """Compute the lesson on a topic for a model, by default the topic's own.
 
     Raises `InputError` for a topic, language or model that is not known, and for a model of which
@@ -177,7 +179,12 @@ def _table(lines: list[str], here: Here) -> Block | None:
         else:
             rows.append(tuple(filled(cell, here) for cell in row))
     if any(len(row) != len(heads) for row in rows):
-        raise SpecError("lesson", "has a table whose rows are not as its head", heads, "see it")
+        raise SpecError(
+            "lesson",
+            "has a table whose rows do not have the cells of its head",
+            heads,
+            "see its page",
+        )
     return Block(kind="table", heads=heads, rows=tuple(rows)) if rows else None
 
 

@@ -10,9 +10,9 @@ from helpers.release import daily
 
 import metacount
 from metacount import InputError, catalog
+from metacount.cli.lesson import lesson
 from metacount.errors import SpecError
-from metacount.lessons.page import Page
-from metacount.views.lesson import lesson
+from metacount.teaching.page import Page
 
 MODELS = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 
