@@ -11,7 +11,7 @@ from helpers.module_loops import assert_near, expert, moe, randomised, route
 from helpers.module_parts import like, make_mixture
 from torch import Tensor
 
-from metacount.measure.ours import ReferenceCounter
+from metacount.measure.ours import reference_counter
 from metacount.modules import GatedFeedForward, MixtureOfExperts
 from metacount.modules import moe as moe_file
 from metacount.spec.ffn import SharedExperts
@@ -88,7 +88,7 @@ def test_meta_dispatch_gives_the_same_values(name: str, monkeypatch: pytest.Monk
 
 
 def matmul_flops(module: MixtureOfExperts, x: Tensor) -> dict[str, int]:
-    with torch.no_grad(), ReferenceCounter().watching(module) as counter:
+    with torch.no_grad(), reference_counter().watching(module) as counter:
         module(x)
     return counter.report().by_role
 

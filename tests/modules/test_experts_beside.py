@@ -13,7 +13,7 @@ from helpers.release import daily
 from torch import Tensor
 
 from metacount.formulas import model as formulas
-from metacount.measure.ours import ReferenceCounter, measure_forward, measure_params
+from metacount.measure.ours import measure_forward, measure_params, reference_counter
 from metacount.measure.tree import found, whole_tree
 from metacount.modules import MixtureOfExperts, Model, Visibility
 from metacount.modules.build import build
@@ -37,7 +37,7 @@ def inputs() -> Tensor:
 
 
 def flops_of(module: MixtureOfExperts, x: Tensor) -> int:
-    with torch.no_grad(), ReferenceCounter().watching(module) as counter:
+    with torch.no_grad(), reference_counter().watching(module) as counter:
         module(x)
     return counter.report().by_role["moe"]
 
