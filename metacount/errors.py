@@ -63,11 +63,20 @@ class SpecError(ValueError):
         return type(self)(self.field, self.rule, self.value, remedy)
 
 
-def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Return `did you mean ...` for the known words closest to `word`, or `otherwise`."""
+RELATED = 0.7  # how alike the names of two model types are that have to do with each other
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str, *, alike: float = 0.57) -> str:
+    """Return `did you mean ...` for the known words closest to `word`, or `otherwise`.
+
+    `alike`: from 0 to 1, how much of two words is the same at least.
+
+    >>> nearest("lama", ["llama", "olmo"], "none"), nearest("foo", ["olmo"], "none", alike=0.7)
+    ('did you mean llama?', 'none')
+    """
     import difflib
 
-    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=0.57)
+    close = difflib.get_close_matches(word[:80].lower(), sorted(known), n=3, cutoff=alike)
     return f"did you mean {', '.join(close)}?" if close else otherwise
 
 

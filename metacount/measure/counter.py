@@ -224,14 +224,15 @@ class Charge(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """An operator that multiplies, as it ran: `shapes` are those of its tensors.
+    """An operator that multiplies, as it ran: its FLOPs, and the shapes of its tensors.
 
-    One that ran several times in a row is one entry, with the FLOPs of all.
+    One that ran in the same way several `times` in a row is one entry.
     """
 
     charge: Charge
     flops: int
     shapes: tuple[tuple[int, ...], ...]
+    times: int = 1
 
 
 class Again(NamedTuple):
@@ -361,9 +362,9 @@ class FlopCounter(DispatchMode):
         if (
             isinstance(last, Ran)
             and type(flops) is type(last.flops) is int
-            and (last.charge, last.shapes) == (charge, shapes)
+            and last[:3] == (charge, flops, shapes)
         ):
-            self.tape[-1] = last._replace(flops=last.flops + flops)
+            self.tape[-1] = last._replace(times=last.times + 1)
         else:
             self.tape.append(Ran(charge, flops, shapes))
 
@@ -517,8 +518,9 @@ def summed(entries: Iterable[Ran | Again]) -> dict[Charge, int]:
         if isinstance(entry, Again):
             again.setdefault(id(entry.cost), []).append(entry)
         else:
+            flops = entry.flops if entry.times == 1 else entry.flops * entry.times
             known = found.get(entry.charge)
-            found[entry.charge] = entry.flops if known is None else known + entry.flops
+            found[entry.charge] = flops if known is None else known + flops
     for layers in again.values():
         for charge, flops in summed(layers[0].cost).items():
             found[charge] = found.get(charge, 0) + flops * len(layers)
@@ -528,7 +530,8 @@ def summed(entries: Iterable[Ran | Again]) -> dict[Charge, int]:
 def _in_order(entries: Iterable[Ran | Again]) -> Iterator[Ran]:
     for entry in entries:
         if isinstance(entry, Ran):
-            yield entry
+            for _ in range(entry.times):
+                yield entry._replace(times=1)
         else:
             for ran in _in_order(entry.cost):
                 yield ran._replace(charge=_moved(ran.charge, entry))

@@ -26,6 +26,11 @@ def use_eager_attention(config: PreTrainedConfig) -> None:
     config._attn_implementation = "eager"
 
 
+def use_plain_experts(config: PreTrainedConfig) -> None:
+    """Set experts to run one after the other: the fused product wants widths of 16 bytes."""
+    config._experts_implementation = "eager"
+
+
 def attention_way(config: PreTrainedConfig) -> str:
     """Name the way attention runs, as transformers calls it."""
     way: str = config._attn_implementation

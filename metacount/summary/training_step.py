@@ -16,12 +16,11 @@ from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.spec.model import left_out
 from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, said
-from metacount.summary.summary import Training
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
-from metacount.training.result import Stage
+from metacount.training.result import Stage, Training
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import (
     BACKWARD,

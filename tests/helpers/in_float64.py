@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metacount.huggingface.module.classes import choose_class, config_class
+from metacount.verify.forward import randomise as randomise
 
 ROOT = math.sqrt(2 / math.pi)
 DIGITS = {0.79788456: ROOT, 0.7978845608: ROOT, 0.1070322243: 3 * 0.044715 * ROOT}
@@ -97,24 +98,6 @@ def in_float64() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
-
-
-def randomise(module: torch.nn.Module, seed: int) -> None:
-    """Weights that leave no tensor without effect: none is zero, one or equal to another."""
-    generator = torch.Generator().manual_seed(seed)
-    stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    stored = {name: t for name, t in stored.items() if name in module.state_dict()}
-    stored.pop("final_logits_bias", None)  # BART's, which is zero in every checkpoint
-    # MiniMax's decays, which follow from sizes
-    decays = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
-    stored = {name: t for name, t in stored.items() if not name.endswith(decays)}
-    with torch.no_grad():
-        for tensor in stored.values():
-            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-            if tensor.dim() == 1:
-                tensor.copy_(0.8 + 0.3 * noise)
-            else:
-                tensor.copy_(noise * 1.2 / tensor.shape[-1] ** 0.5)
 
 
 def run(module: torch.nn.Module, **inputs: Tensor) -> Any:

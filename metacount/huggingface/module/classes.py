@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from metacount.errors import SpecError, nearest
+from metacount.errors import RELATED, SpecError, nearest
 from metacount.measure.theirs import silent
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def config_class(model_type: object) -> type[PreTrainedConfig]:
     names = config_names()
     if not isinstance(model_type, str) or model_type not in names:
         known = "see `metacount survey` for the types there are"
-        hint = nearest(model_type, names, known) if isinstance(model_type, str) else known
+        hint = known
+        if isinstance(model_type, str):
+            hint = nearest(model_type, names, known, alike=RELATED)
         raise SpecError(
             "model_type",
             f"is not one that transformers {version()} knows",

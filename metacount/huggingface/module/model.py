@@ -302,6 +302,18 @@ def built_quietly(
         return _on_meta(chosen, config, dtype)
 
 
+def made_really(
+    chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig
+) -> nn.Module:
+    """Build the module of a class and a config object on the CPU in float32, in eval mode.
+
+    Its weights have no values yet: nothing initialises them. What its code computes (tables of
+    positions, frequencies) is there.
+    """
+    with _quiet(), _no_initialisation(), _bounded():
+        return chosen(config).eval()
+
+
 def _on_meta(
     chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig, dtype: torch.dtype
 ) -> nn.Module:
@@ -415,6 +427,7 @@ __all__ = [
     "built_quietly",
     "chosen_class",
     "default_config",
+    "made_really",
     "running_config",
     "small_configs",
 ]
