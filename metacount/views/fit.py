@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.sharding.fit import MOST, assumed
 from metacount.views.layout import bold, columns, paragraph, table, wrapped
-from metacount.views.shard import fits_said, work_said
+from metacount.views.shard import fits_said, peak_said, work_said
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def fit_text(model: Model, found: Sequence[Fit], notes: Sequence[str], *, train:
             why = f"no mesh that was tried holds it; the closest is {each.job.mesh}"
         lines += paragraph(label, each.command or why, width)
         lines += [] if each.closest is None else fits_said(each.closest, width)
+        if each.largest is not None and each.job is not None:
+            lines += peak_said(each.largest, each.job)
     lines.append("")
     if done is not None and any(each.mesh is not None for each in found):
         lines += _columns_said(found, done, width)

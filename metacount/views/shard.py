@@ -23,6 +23,8 @@ MEMORY = {
     "activation_bytes": "kept activations",
     "recomputed_bytes": "recomputed block",
     "loss_bytes": "gradients of logits",
+    "embedding_bytes": "gradient of embeddings",
+    "input_bytes": "tokens and targets",
     "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
@@ -48,7 +50,7 @@ def shard_text(
         for kind in chosen:
             lines += [*_memory([kind], [""], kind.first), "", *_sent(kind, kind.first, job), ""]
     else:
-        lines += [*_memory(chosen, heads, rank), ""]
+        lines += [*_memory(chosen, heads, rank), *peak_said(chosen[0], job), ""]
         lines += [*_sent(chosen[0], chosen[0].first if rank is None else rank, job), ""]
     if links := _between(found):
         lines += [*links, ""]
@@ -115,6 +117,19 @@ def _kinds(found: Sharded, every: bool) -> list[str]:
         lines.insert(-1, f"… {hidden} kinds in between; --ranks all shows them")
     said = "parameters that one token uses at most, of those that a rank computes with"
     return [*lines, *paragraph("active", said, columns())]
+
+
+def peak_said(kind: Kind, job: Job) -> list[str]:
+    """Say how the total of one device's step relates to the peak that `train` measures."""
+    if not job.train or job.mesh.world > 1 or kind.activation_bytes is None:
+        return []
+    peak = kind.peak_bytes(job)
+    said = f"{units.gib(kind.most_bytes)} at most, with what comes and goes in a block's backward"
+    if peak is not None:
+        said = (
+            f"{units.exact(peak)} bytes, as `metacount train --foreach` measures it, less buffers"
+        )
+    return paragraph("peak", said, columns())
 
 
 def _stages(kind: Kind) -> str:
