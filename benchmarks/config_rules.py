@@ -142,22 +142,22 @@ def records() -> list[dict[str, Any]]:
     """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
-    from metacount.huggingface.config.families import mapped_types, row_of
+    from metacount.huggingface.config.families import FILES, rows_of
     from metacount.huggingface.module.classes import config_class, config_names, version
 
     first = {"made_by": "benchmarks/config_rules.py", "transformers": version()}
     found: list[dict[str, Any]] = [{**first, "known": sorted(config_names())}]
-    for model_type in mapped_types():
+    rows = {name: (file, row) for file in FILES for name, row in rows_of(file).items()}
+    for model_type, (file_name, row) in rows.items():
         theirs = config_class(model_type)
         own = kinds(theirs)
-        row = row_of(model_type)
-        assert row is not None
         if "cache_implementation" in row.ignored.split():
             own["cache_implementation"] = cache_implementation()
         ends, kind = classes(model_type)
         found.append(
             {
                 "type": model_type,
+                "file": file_name,
                 "kind": kind,
                 "classes": ends,
                 "defaults": defaults(theirs),

@@ -25,9 +25,9 @@ import metacount
 from metacount.audit.report import audit
 from metacount.bench.saved import latest_run, read
 from metacount.cli import main as metacount_main
+from metacount.cli.audit import markdown as audit_markdown
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.to_spec import mapped_types
-from metacount.views.audit_data import markdown as audit_markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -19,7 +19,7 @@ from typing import Any
 
 from metacount.bench import saved
 from metacount.bench.rows import FORWARD, OK
-from metacount.views.pictures.ffn import split
+from metacount.cli.pictures_of_benchmarks import split
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-ffn.jsonl"
 MODEL, TOKENS, DTYPE = "llama-7b", 8192, "bf16"

@@ -30,6 +30,7 @@ import torch
 import transformers
 
 from metacount.catalog import entries, entry
+from metacount.cli.expressions import in_fields
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import ModelSpec
@@ -44,7 +45,6 @@ from metacount.verify.recording import (
     record_of,
     textbook_digests,
 )
-from metacount.views.code_form import in_fields
 
 if TYPE_CHECKING:
     from metacount.files import Json

@@ -15,14 +15,19 @@ import sys
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
     from metacount.audit import audit
     from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
     from metacount.check import Judgement, check
+    from metacount.cli.lesson import Lesson, lesson
+    from metacount.cli.page import page
+    from metacount.cli.pictures import plot
     from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
+    from metacount.flow.result import Flow
     from metacount.measure.operators import price
     from metacount.resolve import Model, find_model
     from metacount.sharding.fit import fit
@@ -30,23 +35,21 @@ if TYPE_CHECKING:
     from metacount.sharding.shard import shard
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.counted import count_training
-    from metacount.summary.summary import Flow, Summary, Training
+    from metacount.summary.summary import Summary
     from metacount.summary.training_step import train
     from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
+    from metacount.training.result import Training
     from metacount.training.setup import Setup
     from metacount.verify.compare import Verification, Witness
-    from metacount.views.lesson import Lesson, lesson
-    from metacount.views.page.document import page
-    from metacount.views.pictures.quantities import plot
 
 else:
     ModuleType = type(sys)  # without loading types
 
 # Where each public name lives.
 _HOMES = {
-    "Flow": "summary.summary",
+    "Flow": "flow.result",
     "Summary": "summary.summary",
     "flow": "api",
     "price": "measure.operators",
@@ -65,15 +68,15 @@ _HOMES = {
     "Tree": "api",
     "tree": "api",
     "Setup": "training.setup",
-    "Training": "summary.summary",
+    "Training": "training.result",
     "TrainingCount": "textbook.training",
     "count_training": "summary.counted",
     "train": "summary.training_step",
     "Judgement": "check.judgement",
     "check": "check.any_formula",
     "judge_claim": "teaching.claims",
-    "page": "views.page.document",
-    "plot": "views.pictures.quantities",
+    "page": "cli.page",
+    "plot": "cli.pictures",
     "Count": "textbook.count",
     "count": "api",
     "like": "api",
@@ -81,8 +84,8 @@ _HOMES = {
     "fit": "sharding.fit",
     "shard": "sharding.shard",
     "InputError": "errors",
-    "Lesson": "views.lesson",
-    "lesson": "views.lesson",
+    "Lesson": "cli.lesson",
+    "lesson": "cli.lesson",
     "Model": "resolve",
     "find_model": "resolve",
     "ModelSpec": "spec",
@@ -139,6 +142,20 @@ __all__ = [
 ]
 
 
+# Results that print themselves, by the function that makes them: module and class.
+_RESULTS = {
+    "check": ("check.judgement", "Judgement"),
+    "count": ("textbook.count", "Count"),
+    "diff": ("diff.compared", "Diff"),
+    "flow": ("flow.result", "Flow"),
+    "shard": ("sharding.result", "Sharded"),
+    "summary": ("summary.summary", "Summary"),
+    "train": ("training.result", "Training"),
+    "tree": ("api", "Tree"),
+    "verify": ("verify.compare", "Verification"),
+}
+
+
 class _Package(ModuleType):
     """This package: `metacount.check` and `metacount.verify` are functions, not their folders."""
 
@@ -156,7 +173,26 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    for made in ("summary", "flow") if name == "summary" else (name,):
+        if made in _RESULTS:
+            home, kind = _RESULTS[made]
+            _let_print_itself(getattr(import_module(f"{__name__}.{home}"), kind))
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _let_print_itself(kind: type) -> None:
+    """Make results of a class text in a terminal, and HTML in a notebook."""
+
+    from importlib import import_module
+
+    def shown(how: str) -> Callable[[object], str]:
+        return lambda result: str(getattr(import_module(f"{__name__}.cli.shown"), how)(result))
+
+    methods = {"__str__": "text_of", "__repr__": "text_of", "_repr_html_": "html_of"}
+    if kind.__name__ == "Summary":
+        methods["to_markdown"] = "summary_markdown"
+    for name, how in methods.items():
+        setattr(kind, name, shown(how))
 
 
 def __dir__() -> list[str]:

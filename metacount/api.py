@@ -8,21 +8,42 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from torch import Tensor
 
     from metacount.diff.compared import Diff
     from metacount.files import Json
+    from metacount.flow.result import Flow
     from metacount.given import Source
     from metacount.measure.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.summary import Flow, Summary
+    from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
 
 
-def count(model: Given, workload: Workload | Request | None = None) -> Count:
+SIZES = ("batch_size", "seq_len", "dtype", "source_len", "prefix_len")
+
+
+def _request(
+    function: str, workload: Workload | Request | None, sizes: dict[str, Any]
+) -> Workload | Request:
+    """Read what is to be run: a workload, or its sizes as keywords; not both."""
+    from metacount.errors import nearest, shown
+    from metacount.spec import Request
+
+    for name in sizes:
+        if name not in SIZES:
+            close = nearest(name, SIZES, f"it takes {', '.join(SIZES)}")
+            raise TypeError(f"{function}() takes no '{shown(name)}'; {close}")
+    if workload is not None and sizes:
+        raise InputError(f"give {function}() a workload or {', '.join(sizes)}, not both")
+    return workload or Request(**sizes)
+
+
+def count(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Count:
     """Count a model: what MODEL is on the command line, a config as a dict, or a spec.
 
     Without a workload one sequence is run, of 2,048 tokens or of all the positions there are. The
@@ -32,16 +53,19 @@ def count(model: Given, workload: Workload | Request | None = None) -> Count:
     6738415616
     >>> count({"model_type": "gpt2", "n_layer": 24, "n_embd": 1024, "n_head": 16}).params
     354823168
+    `sizes` are those of a workload: batch_size, seq_len, dtype, source_len, prefix_len.
+
     >>> count("bert-base").workload.seq_len
     512
+    >>> count("llama-7b", seq_len=8192, batch_size=2).kv_cache_bytes
+    8589934592
     """
     from metacount.in_hand import check_size
     from metacount.resolve import model_of
-    from metacount.spec import Request
     from metacount.textbook.count import count
 
     found = model_of(model)
-    counted = count(found.spec, workload or Request(), notes=found.notes)
+    counted = count(found.spec, _request("count", workload, sizes), notes=found.notes)
     check_size(model, counted.params)
     return counted
 
@@ -62,7 +86,7 @@ def like(name: str, **sizes: object) -> Model:
     )
 
 
-def verify(model: Given, workload: Workload | Request | None = None) -> Verification:
+def verify(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Verification:
     """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
 
     A model that only transformers knows has one witness.
@@ -74,10 +98,9 @@ def verify(model: Given, workload: Workload | Request | None = None) -> Verifica
     """
     from metacount.in_hand import check_size
     from metacount.resolve import any_of
-    from metacount.spec import Request
     from metacount.verify.compare import verify_model
 
-    found = verify_model(any_of(model), workload or Request())
+    found = verify_model(any_of(model), _request("verify", workload, sizes))
     check_size(model, found.witnesses[0].figures["params"])
     return found
 
@@ -131,7 +154,7 @@ def summary(given: Given) -> Summary:
     return summary(given)
 
 
-def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff:
+def diff(a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Any) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
     Where no length is asked for, both run as many tokens as both have positions for.
@@ -143,7 +166,7 @@ def diff(a: Given, b: Given, workload: Workload | Request | None = None) -> Diff
     from metacount.resolve import Model, any_of
     from metacount.spec import Request
 
-    request = workload or Request()
+    request = _request("diff", workload, sizes)
     one, other = any_of(a), any_of(b)
     if isinstance(request, Request) and request.seq_len is None:
         both = min(_length(one, request), _length(other, request))

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 CONFIG = "config.json"
-MODULES = "`metacount flow` and `metacount train` take FILE.py:NAME, with --input"
+MODULES = (
+    "`metacount tree` takes FILE.py:NAME; `metacount flow` and `metacount train`, with --input"
+)
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
 
 

@@ -77,8 +77,9 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["formula", "gpt2", "llama-7b"], "unrecognized arguments"),
         (["formula", "gpt2", "--quantity", "parms"], "params"),
         (["formula", "gpt2", "--latex", "--python"], "not allowed with"),
-        (["cuont", "gpt2"], "invalid choice: 'cuont'"),
-        ([], "COMMAND"),
+        (["cuont", "gpt2"], "unknown command 'cuont'; did you mean count?"),
+        (["params", "gpt2"], "did you mean count?"),
+        (["fsdp"], "did you mean shard?"),
     ],
 )
 def test_a_wrong_request_is_refused_in_one_line(
@@ -188,7 +189,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("metacount.commands.count.find_any", interrupted)
+    monkeypatch.setattr("metacount.cli.count.find_any", interrupted)
     assert main(["count", "gpt2"]) == 130
 
 

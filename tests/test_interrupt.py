@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from helpers.release import ONLY, one_day_in, one_in
 
-from metacount.commands.writing import write_pieces
+from metacount.cli.answer import write_pieces
 
 TIMEOUT = 120
 AGAIN = 15

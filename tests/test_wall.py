@@ -31,7 +31,7 @@ ORDER = """
     errors frozen units figures notation tensors files languages output_file sources algebra spec
     witness catalog formulas modules in_hand given settings measure bench huggingface.config formats
     training huggingface tracing resolve textbook diff many sharding check verify teaching audit
-    flow lessons views summary api commands cli __main__
+    flow lessons summary api cli __main__
 """
 
 

@@ -202,7 +202,7 @@ def _probed(dtype: str) -> Rates:
 
 
 class Show(Protocol):
-    """Writes rows as text; `metacount.views.benchmarks.rows` does."""
+    """Writes rows as text; `metacount.cli.bench_rows` does."""
 
     def where_text(self, environment: Json) -> str:
         """Write where and when a run was made."""

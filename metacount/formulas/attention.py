@@ -175,8 +175,9 @@ def _kernel(
         numbers = [t.constant(rows, heads, width=FLOAT32), t.constant(RANDOM_STATE, width=INDEX)]
     masks: list[Store] = []
     if run.attention == SDPA and (sees.per_head or sees.mask):
-        heads_of_mask = heads if sees.per_head else 1
-        masks = [t.constant(run.n_queries * heads_of_mask, run.n_keys, width=run.value)]
+        # Transformer-XL's depends on the queries
+        each = run.batch_size * heads if sees.relative else heads if sees.per_head else 1
+        masks = [t.constant(run.n_queries * each, run.n_keys, width=run.value)]
     one = run.counts[sees.pairs] * columns
     t.record(
         "attention kernel",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from metacount import units
 from metacount.errors import InputError
-from metacount.flow import result
 from metacount.flow import run as flows
-from metacount.flow.result import Flow as Steps
+from metacount.flow.result import Flow
 from metacount.flow.steps import summed
 from metacount.measure.ours import measure_params
 from metacount.measure.tree import Node, module_tree
@@ -22,11 +19,6 @@ from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
 from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, recorded
 from metacount.textbook.count import count
-from metacount.training import result as training
-from metacount.views.layout import bold, columns, paragraph
-from metacount.views.layout import table as drawn
-from metacount.views.tables import Share, Table, markdown, shown
-from metacount.views.tree import Shown, tree_lines, tree_table
 
 if TYPE_CHECKING:
     import torch
@@ -34,31 +26,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.resolve import Given
     from metacount.spec import Workload
-    from metacount.views.tables import Cell
-
-
-class Flow(result.Flow):
-    """The steps of one forward, in the order in which they ran."""
-
-    def __str__(self) -> str:
-        from metacount.views.flow import flow_text
-
-        return flow_text(self)
-
-
-class Training(training.Training):
-    """What one training step showed."""
-
-    def __str__(self) -> str:
-        from metacount.views.train import train_text
-
-        return train_text(self)
-
-
-UNKNOWN = "unknown"
-LINES = 45  # of a tree in a terminal
-CHOSEN = ("shape", "params", "share")
-STYLE = "margin-left:1.2em"
 
 
 class Summary(ABC):
@@ -100,18 +67,6 @@ class Summary(ABC):
             "tree": self.tree.to_dict(self.tree.params),
         }
 
-    def to_markdown(self) -> str:
-        """Write figures and tree as tables of Markdown."""
-        return _summary_markdown(self)
-
-    def __str__(self) -> str:
-        return _summary_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return _summary_html(self)
-
 
 class ModuleSummary(Summary):
     """Of an `nn.Module` that somebody made: all is measured, on a copy without values."""
@@ -152,7 +107,7 @@ class ModuleSummary(Summary):
         if inputs and (input_size is not None or dtype is not None):
             raise InputError("inputs have sizes and types: leave input_size and dtype out")
         if self.runs_tokens and not (inputs or keywords or input_size is not None):
-            return _shown(self._over_tokens(workload or Request(), decode=decode))
+            return self._over_tokens(workload or Request(), decode=decode)
         if workload is not None or decode:
             raise InputError("workload and decode are for models of tokens: give inputs alone")
         if not inputs and (input_size is not None or not keywords):
@@ -170,7 +125,7 @@ class ModuleSummary(Summary):
             notes=notes,
         )
 
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
         """Run the forward over a workload; a module that runs no tokens has none."""
         raise InputError(f"{self.name} runs no tokens: give inputs, or input_size and dtype")
 
@@ -192,7 +147,7 @@ class OfTransformers(ModuleSummary):
             text = f"of the text model, which alone runs, {found.text_active_params:,}"
             self.notes += (f"active parameters are of all towers; {text}",)
 
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
         fresh = copied_on_meta(self._module)
         return flows.flow_of_module(fresh, self.name, workload, decode=decode)
 
@@ -206,7 +161,7 @@ class OfReference(ModuleSummary):
         found = measure_params(self._copy)
         self.by_role, self.active_params = found.by_role, found.active_params
 
-    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Steps:
+    def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
         fresh = copied_on_meta(self._module)
         assert isinstance(fresh, ReferenceModel)
         return flows.flow_of_reference(fresh, (self.name, self.name), workload, decode=decode)
@@ -251,11 +206,7 @@ class ModelSummary(Summary):
         reference: bool = False,
     ) -> Flow:
         """Return the forward in execution order over a workload."""
-        return _shown(flows.flow(self._model, workload, decode=decode, reference=reference))
-
-
-def _shown(steps: Steps) -> Flow:
-    return Flow(**vars(steps))
+        return flows.flow(self._model, workload, decode=decode, reference=reference)
 
 
 def summary(given: Given | nn.Module) -> Summary:
@@ -275,96 +226,3 @@ def summary(given: Given | nn.Module) -> Summary:
         made.notes += (f"no formula: {found.problem}", str(choice))
         return made
     return ModelSummary(found)
-
-
-# as text, as Markdown, and as HTML with a tree to unfold
-def _summary_text(summary: Summary) -> str:
-    """Write a summary: figures, roles, and the tree."""
-    width = columns()
-    parts = [[bold(summary.name)], *(_drawn(table) for table in _tables(summary))]
-    parts.append(tree_lines(summary.tree, CHOSEN, most=LINES, width=width))
-    parts.append([line for note in _notes(summary) for line in paragraph("note", note, width)])
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
-
-
-def _drawn(table: Table) -> list[str]:
-    return drawn(table.heads, [[shown(cell) for cell in row] for row in table.rows], table.align)
-
-
-def _tables(summary: Summary) -> list[Table]:
-    """Tabulate the figures, and parameters by role where roles are known."""
-    active = summary.active_params
-    figures: list[tuple[Cell, ...]] = [
-        ("params", summary.params),
-        ("active_params", UNKNOWN if active is None else active),
-    ]
-    if summary.buffers:
-        figures.append(("values in buffers", summary.buffers))
-    if not summary.by_role:
-        figures.append(("by role", UNKNOWN))
-    tables = [Table(heads=("figure", "value"), rows=tuple(figures), align="<>")]
-    if summary.by_role:
-        roles = tuple(
-            (role, n, Share(part=n, whole=summary.params))
-            for role, n in summary.by_role.items()
-            if n
-        )
-        tables.append(Table(heads=("role", "params", "share"), rows=roles, align="<>>"))
-    return tables
-
-
-def _notes(summary: Summary) -> list[str]:
-    return [f"counted by {summary.source}", *summary.notes]
-
-
-def _summary_markdown(summary: Summary) -> str:
-    """Write figures, roles and tree as tables of Markdown."""
-    name = Table(heads=(summary.name,), rows=(), align="<")
-    title = markdown(name).partition("\n")[0].strip("| ")  # with somebody else's marks escaped
-    tree = tree_table(Shown(root=summary.tree, depth=None, chosen=CHOSEN, made_by=""))
-    notes = "".join(f"* {note}\n" for note in _notes(summary))
-    parts = [f"## {title}\n", *(markdown(table) for table in (*_tables(summary), tree)), notes]
-    return "\n".join(parts)
-
-
-def _summary_html(summary: Summary) -> str:
-    """Render for a notebook: folded, to be opened module by module. No script, no style sheet."""
-    tables = "".join(_html(table) for table in _tables(summary))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(summary))
-    return (
-        f"<div><b>{escape(summary.name)}</b>{tables}"
-        f"{_details(summary.tree, 0)}<ul>{notes}</ul></div>"
-    )
-
-
-def _html(table: Table) -> str:
-    sides = ["left" if side == "<" else "right" for side in table.align]
-    rows = []
-    for kind, row in (("th", table.heads), *(("td", row) for row in table.rows)):
-        cells = zip(sides, row, strict=True)
-        rows.append(
-            "".join(
-                f'<{kind} style="text-align:{side}">{escape(shown(cell))}</{kind}>'
-                for side, cell in cells
-            )
-        )
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
-
-
-def _details(node: Node, depth: int, copies: int = 1) -> str:
-    """Render a module and, to be opened, those inside it, with the parameters of all copies."""
-    copies *= node.count
-    times = f" ×{node.count}" if node.count > 1 else ""
-    kind = "" if node.module in ("Linear", node.name) else f" ({node.module})"
-    weight = node.tensors.get("weight")
-    shape = "" if weight is None else "[" + ", ".join(map(str, weight)) + "]"
-    shape = "tied" if node.tied and not node.tensors else shape
-    text = (
-        f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
-        f"{units.exact(node.params * copies)}"
-    )
-    inside = "".join(_details(child, depth + 1, copies) for child in node.children)
-    if not inside:
-        return f'<div style="{STYLE}">{text}</div>'
-    is_open = " open" if depth == 0 else ""
-    return f'<details{is_open} style="{STYLE}"><summary>{text}</summary>{inside}</details>'

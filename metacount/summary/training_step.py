@@ -16,12 +16,11 @@ from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.spec.model import left_out
 from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, said
-from metacount.summary.summary import Training
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
-from metacount.training.result import Stage
+from metacount.training.result import Stage, Training
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import (
     BACKWARD,
@@ -174,15 +173,15 @@ def train_transformers(
 ) -> Training:
     """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.theirs import as_it_runs
-    from metacount.training.programs import BookByClass, foreign_program
+    from metacount.measure.theirs import ClassBook, as_it_runs
+    from metacount.training.programs import foreign_program
 
     module.eval()
 
     def measure() -> Training:
         program = foreign_program(module, run, setup)
         found = told(names, "transformers", program, run.to_dict(), setup, notes)
-        assert isinstance(program.book, BookByClass)
+        assert isinstance(program.book, ClassBook)
         said = tuple(sorted(program.book.ordinary.assumed))
         return Training(**{**vars(found), "notes": found.notes + said})
 

@@ -179,7 +179,7 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
     [
         (["megatron"], "'megatron'"),
         (["--mfu", "gpt2"], "--mfu needs --tokens-per-second and --peak"),
-        (["--peak", "989"], "belong to --mfu"),
+        (["--peak", "989"], "--peak belongs to --mfu"),
         (["--model", "gpt2"], "--model needs a NAME"),
         (["slime", "--model", "t5-small"], ""),
         (["slime", "--model", "jamba-1.5-mini"], ""),
@@ -198,7 +198,7 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
             ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
             "gpt2 has 1024 positions",
         ),
-        (["--set", "n_layers=2"], "--set changes a model"),
+        (["--set", "n_layers=2"], "--set belongs to --model or --mfu"),
         (["--markdown", "--json"], "--markdown"),
         (["--seq", "0"], ""),
         (["--jobs", "0"], "must be 1 to 64"),

@@ -13,11 +13,11 @@ from metacount.audit.names import MEANINGS
 from metacount.audit.record import KINDS, RESULTS, Formula, chosen, compared, formulas
 from metacount.audit.report import models
 from metacount.audit.restated import holds, place_of, there, value_of
+from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.errors import InputError
 from metacount.spec import Workload
 from metacount.textbook import conventions
 from metacount.textbook.conventions import FORMULAS
-from metacount.views.conventions import MEANINGS as CONVENTIONS
 
 ALL = formulas()
 SPECS = dict(models())

@@ -20,9 +20,9 @@ from helpers.release import one_day_in
 from metacount.bench import ceiling, run, saved
 from metacount.bench.rows import Ceiling
 from metacount.cli import main
-from metacount.views.benchmarks.compare import compare_text
-from metacount.views.pictures import benchmarks as plot_bench
-from metacount.views.pictures import ffn as plot_ffn
+from metacount.cli import pictures_of_benchmarks as plot_bench
+from metacount.cli import pictures_of_benchmarks as plot_ffn
+from metacount.cli.bench_rows import compare_text
 
 ROOF = Ceiling(
     dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10, read_bytes_per_s=2e10

@@ -10,9 +10,10 @@ import sympy
 from helpers.release import daily, one_in
 
 from metacount import Workload, check, find_model
+from metacount.algebra.writing import in_letters
+from metacount.cli.formula import python_text
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import fitted
-from metacount.views.formula import in_letters, python_text
 
 KINDS = [
     ("llama-7b", "params"),

@@ -89,9 +89,9 @@ def test_columns_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_column_of_every_model(capsys: pytest.CaptureFixture[str]) -> None:
+    from metacount.cli.columns import BY_ROLE, DERIVED, ROLES, RUN
     from metacount.figures import COUNTED
     from metacount.spec import FIELDS
-    from metacount.views.columns import BY_ROLE, DERIVED, ROLES, RUN
 
     by_role = [f"{each}.{role}" for each in BY_ROLE for role in ROLES]
     names = [*FIELDS, *DERIVED, *COUNTED, *RUN, *by_role, "name"]

@@ -17,7 +17,7 @@ from helpers.release import daily
 
 from metacount import catalog
 from metacount.cli import COMMANDS
-from metacount.commands.completion import SHELLS
+from metacount.cli.completion import SHELLS
 
 # What is typed, and what must be (and must not be) among the answers.
 TYPED = [

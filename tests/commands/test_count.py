@@ -131,8 +131,9 @@ def test_every_model_of_the_catalog_with_a_spec_is_counted(
         return  # counted by transformers: tests/huggingface/module/test_catalog_configs.py
     data = run_json(capsys, "count", name)
     assert sum(data["by_role"].values()) == data["params"]
-    lines = run(capsys, "count", name).splitlines()
+    lines = run(capsys, "count", name, "--verbose").splitlines()
     assert_readable(lines, 80)
+    assert_readable(run(capsys, "count", name).splitlines(), 80)
     # the printed columns, read again, are the printed totals
     start = next(i for i, line in enumerate(lines) if line.startswith("role "))
     rule = next(i for i, line in enumerate(lines) if line.startswith("---"))
@@ -143,6 +144,18 @@ def test_every_model_of_the_catalog_with_a_spec_is_counted(
     assert total[2:4] == ["100", "%"]
     if len(total) == 5:
         assert sum(number(row[4]) for row in roles) == number(total[4]) == data["active_params"]
+
+
+def test_a_dense_model_fits_one_screen_with_its_figures_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("gpt2", "llama-7b", "llama3-8b", "qwen3-8b", "olmo2-7b", "mistral-7b"):
+        lines = run(capsys, "count", name).splitlines()
+        assert len(lines) <= 24 and max(map(len, lines)) <= 80, name
+        assert lines[-1].startswith("kv_cache_bytes ")
+        assert len(run(capsys, "count", name, "--verbose").splitlines()) > 24
+        (hint,) = (line for line in lines if line.startswith("--verbose"))
+        assert "sources" in hint
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])

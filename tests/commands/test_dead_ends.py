@@ -51,7 +51,6 @@ REFUSED = [
     "survey zzzzzz",
     "count DIR",
     "tree DIR/mine.py",
-    "tree DIR/mine.py:net",
     "shard DIR/mine.py:net --mesh dp=2",
     "flow DIR/mine.py",
     "count DIR/none.py",
@@ -72,8 +71,9 @@ def test_what_is_named_works(
     assert commands
     for command in commands:
         words = shlex.split(command)
-        if "take FILE.py:NAME, with --input" in error:
-            words += [f"{tmp_path / 'mine.py'}:net", "--input", "2,3"]
+        if "takes FILE.py:NAME" in error:
+            words.append(f"{tmp_path / 'mine.py'}:net")
+            words += [] if words[0] == "tree" else ["--input", "2,3"]
         assert main(words) == 0, words
         out, err = capsys.readouterr()
         assert out

@@ -60,4 +60,4 @@ def test_it_fits_the_terminal(
 
 @pytest.mark.parametrize("more", [["--decode"], ["--reference"], ["--depth", "2"]])
 def test_what_it_does_not_take(capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
-    assert "--formula takes" in refused(capsys, "flow", "gpt2", "--formula", *more)
+    assert "--formula does not go with" in refused(capsys, "flow", "gpt2", "--formula", *more)

@@ -9,8 +9,8 @@ from helpers.command_line import assert_readable, refused, run, run_json
 
 from metacount import catalog
 from metacount.cli import main
+from metacount.cli.models import field_rows
 from metacount.spec import FIELDS
-from metacount.views.fields import field_rows
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 

@@ -17,17 +17,15 @@ from helpers.release import daily, one_in
 
 import metacount
 from metacount import catalog
-from metacount.cli import main
+from metacount.cli import layout, main
+from metacount.cli.tree import COLUMNS
+from metacount.cli.tree_rows import Forms, forms_of, rows_of
 from metacount.measure.node import Node, fold, walk
 from metacount.measure.tree import module_tree, whole_tree
 from metacount.modules.build import build
 from metacount.spec import CHOICES, ModelSpec
 from metacount.textbook.count import count
 from metacount.textbook.rows import Rows
-from metacount.views import layout
-from metacount.views.tree_columns import COLUMNS
-from metacount.views.tree_forms import Forms
-from metacount.views.tree_rows import forms_of, rows_of
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
 RIGHT = ("params", "one", "share", "flops", "active", "bytes")
@@ -441,7 +439,8 @@ def test_colours_only_where_a_terminal_takes_them(
 
 def test_json_keeps_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(capsys, "tree", "deepseek-v3")
-    assert set(data) == {"model", "name", "changes", "left_out", "source", "tree"}
+    keys_ = {"metacount", "schema", "model", "name", "changes", "left_out", "source", "tree"}
+    assert set(data) == keys_
     keys = {
         "name",
         "module",

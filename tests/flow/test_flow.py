@@ -15,6 +15,8 @@ from torch import Tensor
 import metacount
 from metacount import InputError, catalog
 from metacount.cli import main
+from metacount.cli.flow import report_of
+from metacount.cli.report import in_text
 from metacount.flow import equations, sizes
 from metacount.flow.letters import Letters
 from metacount.flow.run import flow, reference_steps
@@ -23,7 +25,6 @@ from metacount.modules.build import build
 from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.count import count
-from metacount.views.flow import flow_text
 
 BUILT = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 # One of each: placement of norms, kind of position, attention, feed-forward, stacks.
@@ -200,7 +201,7 @@ def test_equations_are_shown_only_where_their_operators_ran(
     norms = [step for step in every(found.steps) if step.module == "RMSNorm"]
     assert {step.equation for step in norms} == {None}
     assert {step.operators[-1] for step in norms} == {"sin"}
-    (line,) = [one for one in flow_text(found).splitlines() if one.startswith("  norm ")]
+    (line,) = [one for one in in_text(report_of(found)).splitlines() if one.startswith("  norm ")]
     assert line.split() == [
         "norm",
         *["RMSNorm:", "pow", "mean", "add", "rsqrt", "mul", "sin", "4.10K"],

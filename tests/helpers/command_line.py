@@ -28,6 +28,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     code = main(arguments)
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
+    if "--json" in arguments:
+        err = f"metacount: error: {json.loads(err)['error']}\n"
     assert err.startswith("metacount: error: ")
     assert err.count("\n") == 1
     assert err.endswith("\n")

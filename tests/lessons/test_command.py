@@ -11,8 +11,8 @@ from helpers.command_line import refused, run, run_json
 from helpers.release import daily
 
 import metacount
+from metacount.cli.layout import cells, table, wrapped
 from metacount.lessons import TOPICS
-from metacount.views.layout import cells, table, wrapped
 
 ANALYTIC = ("block", "embedding", "qwen3", "compute", "paper")
 
@@ -29,7 +29,8 @@ def test_text_markdown_and_json_say_the_same(capsys: pytest.CaptureFixture[str])
     arguments = ("lesson", "block", "--model", "llama-7b", "--lang", "en")
     data = run_json(capsys, *arguments)
     assert data["values"]["block"] == 202_383_360
-    assert set(data) == {"topic", "lang", "model", "name", "changes", "title", "blocks", "values"}
+    keys = {"topic", "lang", "model", "name", "changes", "title", "blocks", "values"}
+    assert set(data) == {"metacount", "schema", *keys}
     kinds = {block["kind"] for block in data["blocks"]}
     assert kinds == {"heading", "paragraph", "equation", "table", "exercise"}
     for text in (run(capsys, *arguments), run(capsys, *arguments, "--markdown")):

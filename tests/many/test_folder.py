@@ -311,7 +311,7 @@ def test_a_file_that_is_no_model_is_passed_over(
     [
         (["--folder", "nowhere-at-all"], "--folder nowhere-at-all: no such folder"),
         (["--folder", __file__], "is no folder; give a file as MODEL"),
-        (["gpt2", "--folder", "."], "--folder takes the place of MODEL"),
+        (["gpt2", "--folder", "."], "MODEL does not go with --folder"),
         (["gpt2", "--jobs", "2"], "--jobs belongs to --folder"),
         ([], "count needs MODEL or --folder DIR"),
     ],

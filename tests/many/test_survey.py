@@ -8,8 +8,9 @@ from helpers.release import daily, one_day_in
 pytest.importorskip("torch")
 
 import metacount
+from metacount.cli.report import in_text
+from metacount.cli.survey import report_of
 from metacount.many.survey import SURVEYED, SurveyRow, measure_type, survey, survey_types
-from metacount.views.survey import survey_data, survey_text
 
 
 def test_types_of_three_kinds() -> None:
@@ -83,10 +84,10 @@ def test_the_table_holds_every_row_and_reason() -> None:
         measure_type("causal-LM", "gpt2", flops=False),
         SurveyRow(model_type="x", kind="seq2seq", class_name="", shortfall="it is late"),
     ]
-    text = survey_text(rows)
+    text = in_text(report_of(rows))
     assert "124,439,808" in text
     assert "it is late" in text
-    assert survey_data(rows)[0]["params"] == 124_439_808
+    assert rows[0].to_dict()["params"] == 124_439_808
 
 
 @one_day_in(6)
@@ -96,8 +97,8 @@ def test_a_step_is_trained_where_it_is_asked_for() -> None:
     assert row.backward_matmul_flops == 2 * row.matmul_flops
     kept = metacount.train({"model_type": "gpt2"}, SURVEYED).activation_bytes
     assert row.activation_bytes == kept and not row.shortfall
-    assert "23.9 GFLOP" in survey_text([row])
+    assert "23.9 GFLOP" in in_text(report_of([row]))
     row = measure_type("causal-LM", "reformer", training=True)
     assert row.matmul_flops is not None and row.backward_matmul_flops is None
     assert row.shortfall.startswith("not trained: transformers' forward fails")
-    assert "backward" not in survey_text([row]).partition("\n")[0]
+    assert "backward" not in in_text(report_of([row])).partition("\n")[0]

@@ -175,15 +175,15 @@ PARTS = {
     ),
     "metacount/formats": Part(("metacount/formats",), ("tests/formats",), TORCH),
     "metacount/flow": Part(("metacount/flow",), ("tests/flow",), BOTH),
-    "metacount/views/page": Part(
+    "metacount/cli/page": Part(
         (
-            "metacount/views/page",
-            "metacount/views/pictures/quantities.py",
-            "metacount/views/bars.py",
+            "metacount/cli/page.py",
+            "metacount/cli/pictures.py",
+            "metacount/cli/layout.py",
             "metacount/textbook/read_rules.py",
             "metacount/textbook/worksheet.py",
             "metacount/textbook/series.py",
-            "metacount/commands/plot.py",
+            "metacount/cli/plot.py",
             "metacount/output_file.py",
         ),
         (
@@ -200,7 +200,7 @@ PARTS = {
             "metacount/spec",
             "metacount/resolve.py",
             "metacount/settings",
-            "metacount/commands/options.py",
+            "metacount/cli/options.py",
         ),
         (
             "tests/spec",
@@ -231,17 +231,17 @@ PARTS = {
             "tests/tracing/test_reference_forms.py",
         ),
     ),
-    "metacount/commands": Part(
+    "metacount/cli": Part(
         (
-            "metacount/cli.py",
+            "metacount/cli/__init__.py",
             "metacount/errors.py",
-            "metacount/commands/check.py",
-            "metacount/commands/claims.py",
-            "metacount/commands/count.py",
-            "metacount/commands/formula.py",
-            "metacount/commands/models.py",
-            "metacount/commands/tree.py",
-            "metacount/commands/verify.py",
+            "metacount/cli/check.py",
+            "metacount/cli/claims.py",
+            "metacount/cli/count.py",
+            "metacount/cli/formula.py",
+            "metacount/cli/models.py",
+            "metacount/cli/tree.py",
+            "metacount/cli/verify.py",
             "metacount/verify/compare.py",
             "metacount/witness.py",
         ),

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacount.spec
+from metacount.cli.models import field_rows
 from metacount.errors import InputError, SpecError, nearest
 from metacount.settings import parse_settings
 from metacount.spec import FIELDS, ModelSpec, Workload
@@ -24,7 +25,6 @@ from metacount.spec.field import Field, altered, declared
 from metacount.spec.model import RECORDS, ROOT, fields_of
 from metacount.spec.position import QueryGrowth, Rope, RopeScaling
 from metacount.spec.stack import Encoder, Norms, Stack
-from metacount.views.fields import field_rows
 
 ENCODER = {
     **DENSE,

@@ -12,14 +12,15 @@ from helpers.release import daily, one_in
 
 import metacount
 from metacount.cli import main
+from metacount.cli.claims import LETTER, verdict_report, verdicts_report
+from metacount.cli.layout import cells
+from metacount.cli.report import in_text
 from metacount.errors import SpecError
 from metacount.spec.legend import MODEL_TERMS
 from metacount.spec.model import FIELDS
 from metacount.teaching.claim import VERDICTS, Verdict
 from metacount.teaching.claims import TOPICS, judge_claim, texts_of_judges
 from metacount.teaching.texts import chinese
-from metacount.views.claims import LETTER, verdict_text, verdicts_text
-from metacount.views.layout import cells
 
 BRACES = re.compile(r"\{[^{}]*\}")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")
@@ -136,7 +137,7 @@ def both() -> dict[str, dict[str, Verdict]]:
 
 
 def rendered(verdict: Verdict) -> str:
-    return verdict_text(verdict) + verdicts_text([verdict], verdict.lang)
+    return in_text(verdict_report(verdict)) + in_text(verdicts_report([verdict], verdict.lang))
 
 
 def numbers(text: str) -> Counter[str]:

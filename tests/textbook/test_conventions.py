@@ -12,13 +12,14 @@ import pytest
 
 from metacount import InputError, Workload, entry, find_model
 from metacount.cli import main
+from metacount.cli.conventions import conventions_report, giga
+from metacount.cli.report import in_text
 from metacount.measure.counter import MeasuredParams
 from metacount.measure.ours import measure_params
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook import conventions as by
 from metacount.textbook.conventions import amounts, conventions
-from metacount.views.conventions import conventions_text, giga
 
 S = 8192
 
@@ -362,7 +363,7 @@ def test_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         assert "Kaplan et al. 2020" in said and "torchtitan" in said
         assert max(map(len, out.splitlines())) <= width
         assert out.count("workload") == (2 if width == 80 else 3)
-    assert "tied" in conventions_text(find_model("gpt2"), Workload())
+    assert "tied" in in_text(conventions_report(find_model("gpt2"), Workload()))
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import sympy
 
+from metacount.cli.expressions import in_fields, whole_python
 from metacount.spec import Workload
 from metacount.tracing.domain import for_arithmetic, in_domain, in_words, is_below, sign_above
 from metacount.tracing.forms import Tracer
 from metacount.tracing.symbols import always, divides, in_one_chunk, known_counts, symbol
-from metacount.views.code_form import in_fields
-from metacount.views.formula import whole_python
 
 S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
 CHUNKS = sympy.ceiling(S / c)

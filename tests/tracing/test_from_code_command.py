@@ -11,10 +11,11 @@ from helpers.release import ONLY, daily, one_day_in, one_in
 from sympy import Integer
 
 from metacount.cli import main
+from metacount.cli.formula import code_report
+from metacount.cli.report import in_text
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.tracing.symbols import divides, symbol
-from metacount.views.code_form import code_form_text
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -218,7 +219,7 @@ def test_a_form_over_whole_chunks_says_of_which_lengths_it_is(model_type: str) -
     layers = {"gpt2": "n_layer", "cpmant": "num_hidden_layers"}[model_type]
     found = Tracer({"model_type": model_type, layers: 1}, Workload(seq_len=48))
     form = found.form("matmul_flops")
-    assert "lengths where" not in code_form_text(model_type, form)
+    assert "lengths where" not in in_text(code_report(model_type, form))
     whole = {"how": "interpolated in B and S", "domain": (divides(Integer(64), symbol("S")),)}
     shown = CodeForm(**{**vars(form), **whole})
-    assert "for     lengths where 64 divides S" in code_form_text(model_type, shown)
+    assert "for     lengths where 64 divides S" in in_text(code_report(model_type, shown))

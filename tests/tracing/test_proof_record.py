@@ -147,9 +147,9 @@ QUICK = ["gptj", "opt", "biogpt", "codegen", "xglm", "bart", "mpt"]
 
 def test_code_is_read_as_it_was() -> None:
     """Of two quick types, others each day; `benchmarks/prove.py --check` reads all of it."""
+    from metacount.cli.expressions import in_fields
     from metacount.verify.cases import cases
     from metacount.verify.recording import recorded
-    from metacount.views.code_form import in_fields
 
     quick = [(of, one) for of, one in RECORDS if one["name"] in QUICK and not one["of"]]
     assert len(quick) == len(QUICK)
@@ -389,7 +389,7 @@ def test_the_default_screen_says_it_in_one_line(capsys: pytest.CaptureFixture[st
 
 
 def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "count", "type:llama4_text", "--seq", "64")
+    text = shown(capsys, "count", "type:llama4_text", "--seq", "64", "--verbose")
     assert "proven against transformers 5.23's llama4_text (in part) and our modules" in text
     assert "runs more matmul_flops, decode_matmul_flops: transformers' llama4_text also" in text
     assert "unproven active_params against transformers' llama4_text" in text
@@ -434,7 +434,7 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
 
 
 def test_verify_shows_the_domain_that_count_leaves_out() -> None:
-    from metacount.views.proven import recorded_lines
+    from metacount.cli.count import recorded_lines
 
     texts = {}
     for name, run in (("gemma-7b", Request()), ("gemma-2b", Request(batch_size=4))):

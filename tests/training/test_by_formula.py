@@ -14,13 +14,14 @@ from torch import nn
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
+from metacount.cli.report import in_text
+from metacount.cli.train import report_of
 from metacount.formulas import trained
 from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.textbook.training import COMPARED, OVER_TIME
-from metacount.views.train import train_text
 
 SPEC = ModelSpec.from_dict(TINY)
 RUN = Workload(batch_size=2, seq_len=7)
@@ -95,14 +96,16 @@ def test_vectors_that_are_given_have_no_gradient() -> None:
 
 
 def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes" in train_text(plain)
-    assert "None" not in train_text(plain)
+    assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes" in in_text(
+        report_of(plain)
+    )
+    assert "None" not in in_text(report_of(plain))
     monkeypatch.setattr(trained, "STEP", 5)
     again = metacount.train(SPEC, RUN)
     # a counter for each of 3 layers' 9 tensors, two tables and the last norm
     wrong = again.optimizer_bytes + 3 * 9 + 3
     assert again.formula["optimizer_bytes"] == wrong
-    text = train_text(again)
+    text = in_text(report_of(again))
     assert f"formula  optimizer_bytes: {wrong:,}, +30" in text
     assert "equal: param_bytes, gradient_bytes, activation_bytes" in text
 

@@ -492,7 +492,7 @@ PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
     },
     "all is trained": (Tape, "is_trained", lambda tape, name: True, MIXTRAL, UPPER),
     "no norm": (Tape, "norm", lambda tape, x, name, norms, **_: x, MIXTRAL, UPPER),
-    "no experts": (feed_forward, "experts", lambda t, part, like, x, name: x, MIXTRAL, UPPER),
+    "no experts": (feed_forward, "experts", lambda t, part, like, x, name: x, MIXTRAL, {}),
     "no loss": (ends, "loss", lambda tape, logits: None, MIXTRAL, UPPER),
 }
 

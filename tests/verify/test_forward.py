@@ -11,9 +11,10 @@ import torch
 from helpers.command_line import refused, run, run_json
 
 from metacount.cli import main
+from metacount.cli.report import in_text
+from metacount.cli.verify import forward_report
 from metacount.resolve import model_of
 from metacount.verify import forward
-from metacount.views.verify import forward_text
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -82,8 +83,8 @@ def test_a_module_larger_than_the_device_runs_through_accelerate(tied: bool) -> 
     whole = forward.compare_forwards(model)
     assert found.largest_difference == whole.largest_difference
     assert whole.offloaded_bytes == (0, 0)
-    assert "offloaded  through accelerate's dispatch" in forward_text("toy", found)
-    assert "offloaded" not in forward_text("toy", whole)
+    assert "offloaded  through accelerate's dispatch" in in_text([forward_report("toy", found)])
+    assert "offloaded" not in in_text([forward_report("toy", whole)])
 
 
 def test_a_difference_is_seen(

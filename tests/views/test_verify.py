@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from metacount.cli.report import in_text
+from metacount.cli.verify import many_report, report_of
 from metacount.spec import Workload
 from metacount.verify.compare import BREAKDOWNS, QUANTITIES, Verification, Witness
-from metacount.views.verify import verification_text, verifications_text
 
 
 def said(name: str, **figures: int) -> Witness:
@@ -37,7 +38,7 @@ DISAGREE = result(
 
 def test_a_column_for_each_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    lines = verification_text(AGREE, "a model").splitlines()
+    lines = in_text(report_of(AGREE, "a model")).splitlines()
     assert [line.split() for line in lines[3:5]] == [
         ["formula", "reference"],
         ["params", "1,234", "1,234", "equal"],
@@ -48,17 +49,17 @@ def test_a_column_for_each_witness(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_disagreement_is_marked_and_counted_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    text = verification_text(DISAGREE, "m")
+    text = in_text(report_of(DISAGREE, "m"))
     assert "params    1,234      1,234         1,235  differ" in text
     assert text.endswith("DISAGREE\n  params: formula - transformers = 1,234 - 1,235 = -1\n")
-    many = verifications_text([AGREE, DISAGREE])
+    many = in_text(many_report([AGREE, DISAGREE]))
     assert "1 of 2 models agree" in many
     assert many.endswith("m:\n  params: formula - transformers = 1,234 - 1,235 = -1\n")
 
 
 def test_a_narrow_terminal_gets_a_line_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "44")
-    lines = verification_text(DISAGREE, "m").splitlines()
+    lines = in_text(report_of(DISAGREE, "m")).splitlines()
     assert [line.split() for line in lines[3:6]] == [
         ["value", "said", "by"],
         ["params", "1,234", "formula", "=", "reference"],
@@ -67,5 +68,5 @@ def test_a_narrow_terminal_gets_a_line_for_each_value(monkeypatch: pytest.Monkey
 
 
 def test_one_witness_proves_nothing() -> None:
-    text = verification_text(result(said("transformers", params=5)), "m")
+    text = in_text(report_of(result(said("transformers", params=5)), "m"))
     assert "one witness  there is nothing to compare it with" in text

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from metacount.huggingface.config.row import Part
 
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
+TORCH_EPS = 1e-5  # where a family's LayerNorm takes torch's default
+OFFSET = 2  # rows of a position table before the first position (fairseq's padding)
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 

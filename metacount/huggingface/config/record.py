@@ -1,9 +1,10 @@
 """What transformers itself says of each model type, recorded: nothing of it is imported to count.
 
-`types.jsonl` has a line a type: its classes, the defaults of its keys, their other names, and what
-its config class refuses: the kind of value of each key, the keys that are shares, and whether heads
-must divide the width. `benchmarks/config_rules.py` writes it from the installed transformers. A
-config that breaks a rule can still be counted, but not compared with code that does not take it.
+`types.jsonl` has a line a type: the file of its row, its classes, the defaults of its keys, their
+other names, and what its config class refuses: the kind of value of each key, the keys that are
+shares, and whether heads must divide the width. `benchmarks/config_rules.py` writes it from the
+installed transformers. A config that breaks a rule can still be counted, but not compared with code
+that does not take it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 FILE = os.path.join(os.path.dirname(__file__), "types.jsonl")
 
-_lines: dict[str, str] = {}  # read once: the text of each type's line, and "" for the first
+_lines: dict[str, str] = {}  # read once: the text of each type's line
+_first: Json = {}  # read once: the record of all types
 
 # In the words of a message. transformers tells 1 from 1.0, and true from 1.
 WORDS = {
@@ -39,18 +41,40 @@ TYPES = {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}
 
 
 def recorded(model_type: str) -> Json:
-    """Return what transformers says of a type; of "", by which version it was made."""
+    """Return what transformers says of a type."""
+    record: Json = json.loads(_read()[model_type])
+    return record
+
+
+def recorded_types() -> tuple[str, ...]:
+    """List the types in the record."""
+    return tuple(_read())
+
+
+def recorded_version() -> str:
+    """Return the version of transformers that the record is made of."""
+    _read()
+    version: str = _first["transformers"]
+    return version
+
+
+def is_known(model_type: str) -> bool:
+    """Tell whether that version of transformers has a type, mapped or not."""
+    _read()
+    return model_type in _first["known"]
+
+
+def _read() -> dict[str, str]:
     if not _lines:
         with open(FILE, encoding="utf-8") as file:
-            for line in file:
-                _lines[line.split('"', 4)[3] if line.startswith('{"type"') else ""] = line
-    record: Json = json.loads(_lines[model_type])
-    return record
+            _first.update(json.loads(next(file)))
+            _lines.update((line.split('"', 4)[3], line) for line in file)
+    return _lines
 
 
 def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     """List why transformers' config class would not take `config`, as far as the record knows."""
-    rules, version = recorded(config["model_type"]), recorded("")["transformers"]
+    rules, version = recorded(config["model_type"]), recorded_version()
     broken = [
         f"{name} must be {_in_words(kind)}: got {shown_value(config[name])}"
         for name, kind in rules["kinds"].items()

@@ -14,7 +14,7 @@ from metacount.huggingface.config.keys import (
     UnmappedKey,
     UnmappedType,
 )
-from metacount.huggingface.config.record import recorded, refusals
+from metacount.huggingface.config.record import is_known, refusals
 from metacount.huggingface.config.unread import may_say_nothing, pass_over
 from metacount.spec import ModelSpec
 
@@ -74,8 +74,6 @@ def spec_from_config(config: Json) -> Mapped:
     for key in config:
         if not isinstance(key, str):
             raise SpecError("config", "must have text for keys", key, "give a config.json")
-    from metacount.huggingface.config.remote import REMOTE
-
     name, notes = config.get("model_type"), []
     if name is None and config.get("architectures"):
         name, class_name = type_of_class(config["architectures"])
@@ -83,7 +81,7 @@ def spec_from_config(config: Json) -> Mapped:
         notes.append(f"model_type {name}: that of {class_name}, which architectures names")
     if not isinstance(name, str):
         raise SpecError("model_type", "must be text", name, "for example llama")
-    if name not in recorded("")["known"] and name not in REMOTE:
+    if not is_known(name) and not _is_remote(name):
         name, class_name = _type_of_unknown(name, config)
         note = f"model_type {config['model_type']} is not known to transformers: counted as {name}"
         config = {**config, "model_type": name, "architectures": [class_name]}
@@ -91,8 +89,10 @@ def spec_from_config(config: Json) -> Mapped:
     family = family_of(name)
     if family is not None:
         return _mapped(config, name, family, notes)
-    if name not in REMOTE:
+    if not _is_remote(name):
         raise _no_spec_of_type(name)
+    from metacount.huggingface.config.remote import REMOTE
+
     notes.append(
         f"type {name} is read by its keys: its own code is not run, and transformers has none"
     )
@@ -100,6 +100,12 @@ def spec_from_config(config: Json) -> Mapped:
         return _mapped(config, name, REMOTE[name], notes, is_remote=True)
     except Unmapped as error:  # nor can transformers tell
         raise SpecError(error.field, error.rule, error.value, error.remedy) from None
+
+
+def _is_remote(name: str) -> bool:
+    from metacount.huggingface.config.remote import REMOTE
+
+    return name in REMOTE
 
 
 def _no_spec_of_type(name: str) -> UnmappedType:

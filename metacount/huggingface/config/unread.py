@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from metacount.errors import shown_name
 from metacount.huggingface.config.keys import ACTIVATIONS, UnmappedKey, as_json, is_number, same
-from metacount.spec.legend import MODEL_TERMS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -48,10 +47,17 @@ MEANINGS: tuple[tuple[str, Callable[[Json], object]], ...] = (
     ("hidden_act hidden_activation activation_function", lambda s: s["activation"]),
 )
 OF_KEY = {key: meaning for keys, meaning in MEANINGS for key in keys.split()}
-OF_SIZE: dict[str, list[str]] = {}
-for _term in MODEL_TERMS:
-    for _name in _term.elsewhere:
-        OF_SIZE.setdefault(_name, []).append(_term.name)
+_of_size: dict[str, list[str]] = {}  # by a key, the fields that it is another name of; made once
+
+
+def _sizes() -> dict[str, list[str]]:
+    if not _of_size:
+        from metacount.spec.legend import MODEL_TERMS
+
+        for term in MODEL_TERMS:
+            for key in term.elsewhere:
+                _of_size.setdefault(key, []).append(term.name)
+    return _of_size
 
 
 def _share(spec: Json) -> object:
@@ -82,7 +88,7 @@ def says_nothing(value: object) -> bool:
 
 def may_say_nothing(key: str, value: object) -> bool:
     """Tell whether a key that no row reads may be one that changes nothing."""
-    return says_nothing(value) or key in OF_KEY or key in OF_SIZE
+    return says_nothing(value) or key in OF_KEY or key in _sizes()
 
 
 def pass_over(keys: Keys, spec: ModelSpec) -> tuple[str, ...]:
@@ -94,7 +100,7 @@ def pass_over(keys: Keys, spec: ModelSpec) -> tuple[str, ...]:
         return ()
     fields = spec.to_dict()
     for key, value in keys.unread.items():
-        meant = [fields[name] for name in OF_SIZE.get(key, ())]
+        meant = [fields[name] for name in _sizes().get(key, ())]
         if key in OF_KEY:
             meant.append(OF_KEY[key](fields))
         if value is None or not meant or any(_agree(value, read) for read in meant):

@@ -9,8 +9,10 @@ from functools import cache
 import torch
 
 from metacount.formulas import masks, model, sublayers
+from metacount.formulas.tape import params_of
 from metacount.lessons.answers import closed
 from metacount.lessons.here import matrix, rows, same, shown
+from metacount.lessons.matrices import vectors_left_out
 from metacount.lessons.page import Exercise
 from metacount.modules import LatentAttention, ScaledDotProduct, Visibility
 from metacount.spec import DTYPE_BYTES, Request
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("llama-7b", "llama2-70b", "falcon-180b", "deepseek-v3")
-NEEDS = "a decoder with attention"
+NEEDS = "a decoder with attention in every block and without an indexer"
 # the attention that is followed by hand: 4 tokens, heads of 2 values
 Q = ((1.0, 0.0), (0.0, 2.0), (1.0, 1.0), (2.0, -1.0))
 K = ((1.0, 1.0), (0.0, 1.0), (2.0, 0.0), (1.0, -1.0))
@@ -42,8 +44,9 @@ TILE = 16384  # tokens of the caches that are laid beside each other
 
 
 def fits(spec: ModelSpec) -> bool:
-    """Tell whether a model keeps keys and values: an encoder keeps nothing."""
-    return bool(spec.kind != "encoder" and spec.attention != "none")
+    """Tell whether every block keeps keys and values: an encoder keeps nothing, a hybrid's few."""
+    decodes = spec.kind != "encoder" and spec.attention != "none"
+    return bool(decodes and spec.last_stack.uniform and spec.n_index_heads is None)
 
 
 @cache
@@ -87,9 +90,18 @@ def head_width(spec: ModelSpec) -> int:
     return int(spec.head_dim or spec.v_head_dim)
 
 
+def whole(spec: ModelSpec) -> int:
+    """Count the parameters of a block's attention, with its biases, norms and sinks."""
+    return int(params_of(sublayers.attention_tape(spec).weights))
+
+
 def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
-    """Count parameters and cached values of a block's attention as variants: MHA, GQA, MQA, MLA."""
+    """Count parameters and cached values of a block's attention as variants: MHA, GQA, MQA, MLA.
+
+    With the biases, norms and sinks that the model's attention has, where its kind is the model's.
+    """
     d, h, width = spec.d_model, spec.n_heads, head_width(spec)
+    mla = spec.kv_lora_rank is not None
     groups = {"MHA": h, "MQA": 1}
     own = spec.n_kv_heads
     between = (
@@ -102,7 +114,11 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     found = {
         name: {
             "h_kv": n,
-            "params": int(sublayers.attention_params(d, h, n, width)),
+            "params": int(
+                sublayers.attention_params(d, h, n, width)
+                if mla
+                else whole(spec.substituted(n_kv_heads=n))
+            ),
             "values": int(sublayers.kv_cache_values(n, width)),
         }
         for name, n in groups.items()
@@ -112,7 +128,9 @@ def variants(spec: ModelSpec) -> dict[str, dict[str, int]]:
     found["MLA"] = {
         "h_kv": 0,
         "params": int(
-            sublayers.mla_params(
+            whole(spec)
+            if mla
+            else sublayers.mla_params(
                 d,
                 h,
                 q_lora_rank=spec.q_lora_rank,
@@ -174,20 +192,31 @@ def shapes(here: Here) -> Rows:
         "h": spec.n_heads,
         "h_kv": spec.n_kv_heads or spec.n_heads,
         "h_d": head_width(spec),
+        "d_n + d_r": (spec.qk_nope_head_dim or 0) + (spec.qk_rope_head_dim or 0),
+        "d_v": spec.v_head_dim,
     }
-    steps = {
-        "x": "B S d",
-        "Q = x·W_Qᵀ": "B h S h_d",
-        "K = x·W_Kᵀ": "B h_kv S h_d",
-        "V = x·W_Vᵀ": "B h_kv S h_d",
-        "scores = Q·Kᵀ/√h_d": "B h S S",
-        "A = softmax(mask(scores))": "B h S S",
-        "context = A·V": "B h S h_d",
-        "y = concat(heads)·W_Oᵀ": "B S d",
-    }
+    mla = spec.kv_lora_rank is not None
+    query, value, heads = ("d_n + d_r", "d_v", "h") if mla else ("h_d", "h_d", "h_kv")
+    root = f"√({query})" if mla else f"√{query}"
+    scale = f"/{root}" if spec.attention_scale is None else f"·{spec.attention_scale:.4g}"
+    sink, cap = spec.attention_sinks, spec.attention_softcap
+    steps = [
+        ("x", ("B", "S", "d")),
+        (f"Q = x·W_Qᵀ{' + b_Q' if spec.q_bias else ''}", ("B", "h", "S", query)),
+        (f"K = x·W_Kᵀ{' + b_K' if spec.k_bias else ''}", ("B", heads, "S", query)),
+        (f"V = x·W_Vᵀ{' + b_V' if spec.v_bias else ''}", ("B", heads, "S", value)),
+        ("Q = Norm(Q), K = Norm(K)", ("B", "h", "S", query) if spec.qk_norm != "none" else ()),
+        (f"scores = Q·Kᵀ{scale}", ("B", "h", "S", "S")),
+        (f"scores = {cap:g}·tanh(scores/{cap:g})" if cap else "", ("B", "h", "S", "S")),
+        (f"A = softmax(mask({'[scores, sink]' if sink else 'scores'}))", ("B", "h", "S", "S")),
+        ("context = A·V", ("B", "h", "S", value)),
+        ("context = context ⊙ σ(gate)" if spec.output_gate else "", ("B", "h", "S", value)),
+        (f"y = concat(heads)·W_Oᵀ{' + b_O' if spec.o_bias else ''}", ("B", "S", "d")),
+    ]
     return [
-        (step, f"[{', '.join(names.split())}]", str([sizes[n] for n in names.split()]))
-        for step, names in steps.items()
+        (step, f"[{', '.join(names)}]", str([sizes[name] for name in names]))
+        for step, names in steps
+        if step and names
     ]
 
 
@@ -258,6 +287,11 @@ VALUES: Values = {
     "mha_values": lambda here: variants(here.spec)["MHA"]["values"],
     "cache_form": lambda here: _written(sublayers.kv_cache_values, "h_kv", "h_d"),
     "mla_form": lambda here: _written(sublayers.mla_kv_cache_values, "d_c", "d_r"),
+    "sinks": lambda here: here.spec.attention_sinks,
+    "softcap": lambda here: here.spec.attention_softcap,
+    "extras": lambda here: (
+        whole(here.spec) != sublayers.self_attention_params(vectors_left_out(here.spec))
+    ),
     "windowed": lambda here: here.spec.window is not None,
     "kept": lambda here: Fraction(masks.causal_pairs(TILE), TILE**2),
     "gap": lambda here: absorbed_gap(),

@@ -16,14 +16,25 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec
 
 SUCH_AS = ("textbook-block", "bert-base", "gpt2-medium", "llama-7b", "mixtral-8x7b")
-NEEDS = "a block with attention and without an indexer"
+NEEDS = "a block of attention and a feed-forward, without an indexer"
 FACTORS = (1, 2, 4)  # of the width, in the table of growth
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias")
 
 
 def fits(spec: ModelSpec) -> bool:
     """Tell whether the matrices that the lesson lists are all that a block has."""
-    return bool(spec.attention != "none" and spec.n_index_heads is None)
+    return bool(spec.attention != "none" and spec.n_index_heads is None and _stands_in_it(spec))
+
+
+def _stands_in_it(spec: ModelSpec) -> bool:
+    """Tell whether a hybrid has a block of attention with the feed-forward of the last block."""
+    mixers, ffns, n = spec.mixer_pattern, spec.ffn_pattern, spec.last_stack.n_layers
+    return any(
+        mixers[i % len(mixers)] == "A"
+        and ffns[i % len(ffns)] != "N"
+        and spec.is_moe_layer(i) == has_experts(spec)
+        for i in range(n)
+    )
 
 
 def one_block(spec: ModelSpec) -> dict[str, int]:

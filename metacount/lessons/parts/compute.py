@@ -35,22 +35,34 @@ def fits(spec: ModelSpec) -> bool:
     return bool(decodes and (spec.d_ff or spec.d_ff_expert))
 
 
+def costs(here: Here) -> list[tuple[str, int, Fraction]]:
+    """List role by role the parameters that a token uses, and its FLOPs in a whole sequence."""
+    n = fitted(here.spec, Request()).seq_len
+    params = model.active_params_by_role(here.spec)
+    flops_ = model.matmul_flops_by_role(here.spec, batch_size=1, seq_len=n)
+    found = [(role, int(n_), Fraction(int(flops_[role]), n)) for role, n_ in params.items()]
+    return [(role, count, each) for role, count, each in found if count or each]
+
+
 def by_role(here: Here) -> Rows:
-    """List parameters used by a token, its FLOPs,
-    and how many FLOPs a parameter takes, role by role.
-    """
-    spec = here.spec
-    n = fitted(spec, Request()).seq_len
-    params = model.active_params_by_role(spec)
-    costs = model.matmul_flops_by_role(spec, batch_size=1, seq_len=n)
-    found: Rows = []
-    for role, count in params.items():
-        if not count and not costs[role]:
-            continue
-        each = Fraction(int(costs[role]), n)
-        ratio = shown(float(each / count), "fixed") if count else "–"
-        found.append((role, exact(int(count)), flops(round(each)), ratio))
-    return found
+    """Write `costs`, and how many FLOPs a parameter takes."""
+    return [
+        (role, exact(count), flops(round(each)), _per_parameter(count, each))
+        for role, count, each in costs(here)
+    ]
+
+
+def _per_parameter(count: int, each: Fraction) -> str:
+    return shown(float(each / count), "fixed") if count else "–"
+
+
+def few_vectors(here: Here) -> bool:
+    """Tell whether a role that shows the FLOPs of matrices alone has vectors besides."""
+    alone = shown(float(PER_MULTIPLY_ADD), "fixed")
+    return any(
+        _per_parameter(count, each) == alone and each != PER_MULTIPLY_ADD * count
+        for _, count, each in costs(here)
+    )
 
 
 def wider(here: Here) -> Rows:
@@ -199,6 +211,7 @@ def intensity(here: Here) -> Rows:
 
 VALUES: Values = {
     "by_role": by_role,
+    "few_vectors": few_vectors,
     "seq": lambda here: fitted(here.spec, Request()).seq_len,
     "per": lambda here: PER_MULTIPLY_ADD,
     "wider": wider,

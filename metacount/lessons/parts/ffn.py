@@ -89,7 +89,13 @@ def widths(here: Here) -> Rows:
 
 
 def _own(spec: ModelSpec) -> int:
-    return int(sublayers.ffn_params(spec.d_model, width(spec), gated=spec.gated))
+    m = width(spec)
+    return int(sublayers.ffn_params(spec.d_model, m, gated=spec.gated, bias=has_bias(spec)))
+
+
+def has_bias(spec: ModelSpec) -> bool:
+    """Tell whether the dense feed-forward has biases, or an expert where there is none."""
+    return bool(spec.ffn_bias if spec.d_ff else spec.expert_bias)
 
 
 def _who(name: str) -> Callable[[Here], str]:
@@ -158,7 +164,8 @@ VALUES: Values = {
     "rule": lambda here: f"{Fraction(2 * WIDER, 3)}·d",
     "multiple_of": lambda here: MULTIPLE_OF,
     "own_to_plain": lambda here: Fraction(_own(here.spec), plain_4d(here.spec)),
-    "bias": lambda here: here.spec.ffn_bias,
+    "gated": lambda here: here.spec.gated,
+    "bias": lambda here: has_bias(here.spec),
     "bias_params": lambda here: bias_params(here.spec),
     "experts": lambda here: here.spec.d_ff is None,
     "answer": _flipped,

@@ -91,26 +91,45 @@ def parts(here: Here) -> Rows:
     experts = (spec.n_experts * one, spec.top_k * one)
     shared = layer(spec, active=False) - router - experts[0]
     found = [
-        ("router", "E·d", router, router),
-        ("experts", "E", experts[0], experts[1]),
-        ("shared", "E_s", shared, shared),
+        ("router and bias" if spec.router_bias else "router", router, router),
+        ("experts", *experts),
+        ("shared", shared, shared),
     ]
-    lines = [(here.say(f"moe {n}"), form, a, b) for n, form, a, b in found if a]
+    lines = [(here.say(f"moe {name}"), a, b) for name, a, b in found if a]
     whole = layer(spec, active=False), layer(spec, active=True)
-    return rows([*((n, a, b) for n, _, a, b in lines), (here.say("moe layer"), *whole)])
+    return rows([*lines, (here.say("moe layer"), *whole)])
+
+
+ORDERS = {
+    "softmax": "softmax, top-k",
+    "softmax_renorm": "softmax, top-k, α/Σα",
+    "topk_softmax": "top-k, softmax",
+    "sigmoid": "σ, top-k",
+    "sigmoid_renorm": "σ, top-k, α/Σα",
+}
 
 
 def shapes(here: Here) -> Rows:
     """List what becomes of one token, step by step."""
     spec = here.spec
-    hidden = "act(W₁·x) ⊙ W₃·x" if spec.gated else "act(W₁·x)"
+    b_1, b_2, b_3 = (" + b₁", " + b₂", " + b₃") if spec.expert_bias else ("", "", "")
+    x = "α_e·x" if spec.router_scales_input else "x"
+    up = f"W₃·{x}{b_3}" + (" + 1" if spec.activation == "clamped_swiglu" else "")
+    hidden = f"act(W₁·{x}{b_1})"
+    if spec.gated:
+        hidden += f" ⊙ ({up})" if "+" in up else f" ⊙ {up}"
+    order = ORDERS[spec.router] if spec.mixer_jitter is None else "SparseMixer(z)"
+    if spec.selection_bias:
+        order = order.replace("top-k", "top-k(α + b)")
+    if spec.routed_scale != 1.0:
+        order += f", {spec.routed_scale:g}·α"
     return [
         ("x", "[d]", f"[{spec.d_model}]"),
-        ("z = W_r·x", "[E]", f"[{spec.n_experts}]"),
-        ("α = top-k, softmax", "[k]", f"[{spec.top_k}]"),
+        (f"z = W_r·x{' + b_r' if spec.router_bias else ''}", "[E]", f"[{spec.n_experts}]"),
+        (f"α = {order}", "[k]", f"[{spec.top_k}]"),
         (f"h_e = {hidden}", "[k, m_e]", f"[{spec.top_k}, {spec.d_ff_expert}]"),
-        ("f_e = W₂·h_e", "[k, d]", f"[{spec.top_k}, {spec.d_model}]"),
-        ("y = Σ α_e·f_e", "[d]", f"[{spec.d_model}]"),
+        (f"f_e = W₂·h_e{b_2}", "[k, d]", f"[{spec.top_k}, {spec.d_model}]"),
+        (f"y = Σ {'f_e' if spec.router_scales_input else 'α_e·f_e'}", "[d]", f"[{spec.d_model}]"),
     ]
 
 
@@ -157,6 +176,13 @@ def _bytes(count: int) -> int:
 VALUES: Values = {
     "router_kind": lambda here: here.spec.router,
     "shapes": shapes,
+    "router_bias": lambda here: here.spec.router_bias,
+    "scales_input": lambda here: here.spec.router_scales_input,
+    "selection_bias": lambda here: here.spec.selection_bias,
+    "groups": lambda here: here.spec.n_groups is not None,
+    "n_groups": lambda here: here.spec.n_groups,
+    "top_groups": lambda here: here.spec.top_groups,
+    "sigmoid": lambda here: here.spec.router.startswith("sigmoid"),
     "W_r": lambda here: matrix(mixture.ROUTER),
     "U": lambda here: _of_experts("U", mixture.UP),
     "D": lambda here: _of_experts("D", mixture.DOWN),

@@ -265,6 +265,11 @@ VALUES: Values = {
     "rotary": lambda here: rope_of(here.spec)[0],
     "theta": lambda here: int(rope_of(here.spec)[1]),
     "rope": lambda here: isinstance(here.spec.positions, Rope),
+    "scaled": lambda here: here.spec.rope_scaling is not None,
+    "scaling": lambda here: here.spec.rope_scaling.kind,
+    "windowed_theta": lambda here: int(here.spec.rope_theta_windowed or 0),
+    "without": lambda here: here.spec.nope_every is not None,
+    "nope_every": lambda here: here.spec.nope_every,
     "partial": lambda here: (
         isinstance(here.spec.positions, Rope)
         and rope_of(here.spec)[0] != (here.spec.head_dim or rope_of(here.spec)[0])

@@ -150,6 +150,17 @@ def family() -> Rows:
     return found
 
 
+@cache
+def falls() -> bool:
+    """Tell whether the share of the ends falls with size, with tied heads and without."""
+    shares: dict[bool, list[Fraction]] = {True: [], False: []}
+    for spec in (catalog.entry(id).spec() for id in FAMILY):
+        by_role = model.params_by_role(spec)
+        ends = by_role["embedding"] + by_role["head"]
+        shares[spec.tie_embeddings].append(Fraction(int(ends), int(sum(by_role.values()))))
+    return all(each == sorted(each, reverse=True) for each in shares.values())
+
+
 def checkpoint(here: Here) -> int | None:
     """Return how many values the published checkpoint stores; None where nobody recorded it."""
     entry = here.model.published
@@ -206,6 +217,7 @@ VALUES: Values = {
     "known": lambda here: checkpoint(here) is not None,
     "agrees": lambda here: checkpoint(here) == _total(here),
     "family": lambda here: family(),
+    "falls": lambda here: falls(),
     "answer": lambda here: Exercise(formula=closed(here.spec, "params")),
     "answer_more": _active,
 }

@@ -17,9 +17,7 @@ from helpers.structures import first_of_each
 from metacount import InputError, Model, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
 from metacount.cli import main
-from metacount.views.page.flow import flow_html
-from metacount.views.page.model_js import REFUSED, UNKNOWN
-from metacount.views.page.tree import tree_html
+from metacount.cli.page import REFUSED, UNKNOWN, flow_html, tree_html
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
 

@@ -12,10 +12,10 @@ from helpers.page_settings import differences, drawn
 
 from metacount import units
 from metacount.algebra import javascript
+from metacount.cli.page import page_html
 from metacount.resolve import find_model
 from metacount.spec import Request
 from metacount.textbook.worksheet import Worksheet, worksheet
-from metacount.views.page import page_html
 
 # A decoder with one head for each key, GQA, experts, latent attention, an encoder-decoder, windows
 # that slide, configs of types of their own, with chunks, with a quantity that was refuted and one

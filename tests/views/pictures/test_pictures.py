@@ -13,14 +13,12 @@ from helpers.command_line import refused, run_json
 
 from metacount import InputError, Request, catalog, count, find_model, plot
 from metacount.cli import main
+from metacount.cli import pictures as fonts
+from metacount.cli.pictures import CHINESE, MOST_BARS, activations_figure, quantities_figure
 from metacount.measure.activations import STEP, curve
 from metacount.output_file import write_whole
 from metacount.textbook.closed_form import QUANTITIES
 from metacount.textbook.series import Bar, bars, caches
-from metacount.views.pictures import fonts
-from metacount.views.pictures.activations import activations_figure
-from metacount.views.pictures.quantities import MOST_BARS, quantities_figure
-from metacount.views.pictures.words import CHINESE
 
 
 def test_what_was_drawn_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The model types of transformers, a row each, in files of related ones; only those are loaded
-that are looked through.
+"""The model types of transformers, a row each, in files of related ones; the record says which is
+where, and only that is loaded.
 """
 
 from __future__ import annotations
@@ -7,38 +7,34 @@ from __future__ import annotations
 from importlib import import_module
 
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL
-from metacount.huggingface.config.record import recorded
+from metacount.huggingface.config.record import recorded, recorded_types
 from metacount.huggingface.config.row import Family
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from metacount.files import Json
     from metacount.huggingface.config.row import Row
 
 FILES = ("dense", "mixtures", "hybrids", "older", "encoders")
 
 
-def _files() -> Iterator[dict[str, Row]]:
-    for file in FILES:
-        yield import_module(f"{__name__}.{file}").ROWS
+def rows_of(file: str) -> dict[str, Row]:
+    """Load the rows of one file."""
+    rows: dict[str, Row] = import_module(f"{__name__}.{file}").ROWS
+    return rows
 
 
 def mapped_types() -> tuple[str, ...]:
     """List the model types of transformers that have a mapping."""
-    return tuple(name for rows in _files() for name in rows)
-
-
-def row_of(model_type: str) -> Row | None:
-    """Find the row of a model type, if there is one."""
-    return next((rows[model_type] for rows in _files() if model_type in rows), None)
+    return recorded_types()
 
 
 def family_of(model_type: str) -> Family | None:
     """Find the mapping of a model type, if there is one."""
-    row = row_of(model_type)
-    return None if row is None else _family(row, recorded(model_type))
+    if model_type not in recorded_types():
+        return None
+    record = recorded(model_type)
+    return _family(rows_of(record["file"])[model_type], record)
 
 
 def _family(row: Row, record: Json) -> Family:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.experts import moe_layout
-from metacount.huggingface.config.families.older import OFFSET, TORCH_EPS
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     FULL_OR_SLIDING,
+    OFFSET,
+    TORCH_EPS,
     always,
     biases,
     divided,

@@ -6,6 +6,8 @@ from metacount.errors import SpecError
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     BIAS,
+    OFFSET,
+    TORCH_EPS,
     always,
     bias,
     biases,
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from metacount.huggingface.config.row import Part
 
 CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
-TORCH_EPS = 1e-5  # where a family's LayerNorm takes torch's default
-OFFSET = 2  # rows of a position table before the first position (fairseq's padding)
 
 
 def named(width: str, layers: str, heads: str) -> Part:

@@ -1,0 +1,229 @@
+"""The command line: parse, call, print. A file a command: its options, its run, its report.
+
+Nothing is imported before it is needed. A command returns an `Answer` (what it found, as data, as a
+report and as a table), or pieces of text as they come; only `main` writes.
+Exit codes: 0 fine, 1 witnesses disagree or a formula is refuted, 2 the request or an input is
+wrong, 130 interrupted by Ctrl-C: what was finished by then is printed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from metacount import __version__
+from metacount.errors import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_WRONG_INPUT,
+    InputError,
+    SpecError,
+    nearest,
+    printable,
+    shown,
+)
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator, Sequence
+    from types import ModuleType
+
+    from metacount.cli.report import Block
+
+OBJECTS_BEFORE_COLLECTING = 50_000  # of Python's own 700: some MB of memory
+UNTIL_INTERRUPTED_AGAIN = 0.05  # seconds: the destructor has ended by then
+
+GROUPS = {
+    "count": {
+        "models": "list the published models, with their counts",
+        "count": "parameters, FLOPs and KV cache of a model, or of several side by side",
+        "formula": "the closed form of a count, in letters and in numbers",
+        "tree": "the module tree of a model, with shapes and parameters",
+        "flow": "the forward in execution order, with equations and shapes",
+        "diff": "two models part by part: added, taken away, replaced, resized",
+        "plot": "pictures of counts, caches, activations and benchmarks, and a page with sliders",
+    },
+    "memory and devices": {
+        "train": "a training step: FLOPs, saved activations, optimizer state, peak memory",
+        "shard": "a model on a mesh (FSDP, tensor, pipeline, experts): what each rank holds and "
+        "sends",
+        "fit": "on how many devices a model fits",
+        "bench": "how long the variants of a layer take, beside what the device can do",
+    },
+    "check": {
+        "check": "a formula of your own against what the model has",
+        "audit": "the formulas that frameworks and papers use, judged; a run's MFU by each",
+        "verify": "every witness of a model's counts side by side",
+    },
+    "teach": {
+        "lesson": "a page of teaching on one topic, computed as it is printed",
+        "claims": "well-known statements, each judged right, conditional or wrong",
+        "code": "the code of a module or of a formula",
+    },
+    "evidence and tools": {
+        "survey": "every architecture of the installed transformers, measured",
+        "completion": "a script that completes commands, options and names in a shell",
+    },
+}
+COMMANDS = {name: said for group in GROUPS.values() for name, said in group.items()}
+# Words that people try, and the command that answers them.
+SYNONYMS = {
+    "count": "params parameters flops macs kv cache memory-of-weights size",
+    "train": "memory activation activations backward gradients peak lora optimizer",
+    "shard": "fsdp zero mesh parallel tp pp ep",
+    "fit": "gpu gpus device devices",
+    "audit": "mfu utilization",
+    "tree": "summary modules layers torchinfo",
+    "flow": "forward graph trace ops",
+    "formula": "latex closed-form equation",
+    "diff": "compare vs",
+    "verify": "prove proof proofs witness",
+    "bench": "benchmark time speed",
+    "models": "list catalog families",
+    "lesson": "teach learn explain",
+    "code": "source show",
+}
+EXAMPLES = (
+    "metacount count llama-7b",
+    "metacount train llama-7b --formula --seq 4k",
+    'metacount check "12*n_layers*d_model**2" gpt2',
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code. Without `argv` the process is ours, and ends here."""
+    if argv is not None:
+        return _run(list(argv))
+    # Collecting garbage takes a fifth of a short command: later while it runs, and not at its end,
+    # where `freeze` leaves nothing to look through. What has to be closed is closed before.
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
+    sys.unraisablehook = _raise_interrupt_later
+    try:
+        return _run(sys.argv[1:])
+    finally:
+        gc.freeze()
+
+
+def _raise_interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt again that came within a destructor, where Python only prints it."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    import signal
+    from threading import Timer, get_ident
+
+    # to this thread itself, so that a call it waits in is interrupted too
+    again = Timer(UNTIL_INTERRUPTED_AGAIN, signal.pthread_kill, (get_ident(), signal.SIGINT))
+    again.daemon = True
+    again.start()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        # a terminal that cannot show × gets its escape, not a crash
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        if not arguments or arguments[0] in ("-h", "--help", "help"):
+            return _write(_help())
+        if arguments[0] == "--version":
+            return _write(f"metacount {__version__}\n")
+        args = _parsed(arguments)
+        text, code = args.run(args).written(args)
+        return _write(text) or (code if isinstance(code, int) else code())
+    except (InputError, SpecError) as error:
+        return _refuse(error, as_json="--json" in arguments)
+    except KeyboardInterrupt:
+        # where the interrupt came in code compiled from text (a dataclass of somebody's library),
+        # Python would end by the signal and not with our code; running text makes it forget that
+        exec("")
+        print("metacount: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except SystemExit as done:  # argparse has printed the help
+        return _write("") or int(done.code or 0)
+    except BrokenPipeError:  # while it printed it
+        return _reader_gone()
+
+
+def _refuse(error: Exception, *, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        names = ("field", "rule", "value", "remedy") if isinstance(error, SpecError) else ()
+        parts = {name: printable(getattr(error, name)) for name in names}
+        said = {"metacount": __version__, "error": printable(error), **parts}
+        print(json.dumps(said), file=sys.stderr)
+    else:
+        print(f"metacount: error: {printable(error)}", file=sys.stderr)
+    return EXIT_WRONG_INPUT
+
+
+def _write(text: str | Generator[str, None, None]) -> int:
+    if sys.stdout is None:
+        return 0
+    try:
+        if isinstance(text, str):
+            sys.stdout.write(text)
+        else:
+            from metacount.cli.answer import write_pieces
+
+            write_pieces(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"metacount: error: cannot write the result: {error.strerror}", file=sys.stderr)
+        return EXIT_WRONG_INPUT
+    return 0
+
+
+def _reader_gone() -> int:
+    """Close stdout where its reader has seen enough, or Python would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_BROKEN_PIPE
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the options of the command that comes first."""
+    name, *others = arguments
+    if name not in COMMANDS:
+        known = {word: name for name, words in SYNONYMS.items() for word in words.split()}
+        close = f"did you mean {known[name.lower()]}?" if name.lower() in known else ""
+        remedy = close or nearest(name, COMMANDS, "`metacount --help` lists the commands")
+        what = "option" if name.startswith("-") else "command"
+        raise InputError(f"unknown {what} '{shown(name)}'; {remedy}")
+    from metacount.cli.options import parsed
+
+    args = parsed(name, COMMANDS[name], file_of(name), others)
+    args.commands, args.file_of = COMMANDS, file_of  # completion asks for those of all
+    return args
+
+
+def _help() -> str:
+    from metacount.cli.layout import bold
+    from metacount.cli.report import Grid, Text, in_text
+
+    about = (
+        "Count large language models exactly: parameters, FLOPs, KV cache, memory of training, and "
+        "the formulas behind the numbers."
+    )
+    sections: list[list[Block]] = [[Text("usage: metacount COMMAND ...")], [Text(about)]]
+    indent = max(map(len, COMMANDS)) + 2
+    for group, commands in GROUPS.items():
+        rows = [(f"{name:{indent - 2}}", said) for name, said in commands.items()]
+        sections.append(
+            [Text(group, bold), Grid(heads=(), rows=rows, align="<", prose=True, indent=2)]
+        )
+    lines = [Text(example, indent=2, whole=True) for example in EXAMPLES]
+    sections.append([Text("Try", bold), *lines])
+    sections.append([Text("metacount COMMAND --help says more; metacount --version.")])
+    return in_text(sections)
+
+
+def file_of(command: str) -> ModuleType:
+    """Load the file of a command by name: only the one at hand is."""
+    from importlib import import_module
+
+    return import_module(f"metacount.cli.{command}")

@@ -1,0 +1,122 @@
+"""What a command returns, and how it is written: as a report, as JSON, as a table."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from metacount import __version__
+from metacount.frozen import frozen
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Generator
+    from types import FrameType
+    from typing import Any
+
+    from metacount.cli.report import Grid, Report
+
+SCHEMA = 1  # of --json; higher when a key changes its meaning
+
+
+@frozen
+class Answer:
+    """What a command found: plain data for --json, a report for people, one table for programs.
+
+    Each is made when it is asked for. Without a `table`, those of the report are written.
+    """
+
+    report: Callable[[], Report]
+    data: Callable[[], object] | None = None
+    table: Callable[[], Grid] | None = None
+    code: int = 0
+
+    def written(self, args: argparse.Namespace) -> tuple[str, int]:
+        """Write it in the format that the options ask for; the exit code."""
+        if getattr(args, "json", False) and self.data is not None:
+            return json_text(self.data()), self.code
+        from metacount.cli import report
+
+        if name := getattr(args, "table", None):
+            tables = [self.table()] if self.table is not None else report.grids(self.report())
+            return "\n".join(map(report.WRITERS[name], tables)), self.code
+        return report.in_text(self.report()), self.code
+
+
+@frozen
+class Pieces:
+    """Text that is written as it comes, or whole; the exit code, or what knows it at the end."""
+
+    text: str | Generator[str, None, None]
+    code: int | Callable[[], int] = 0
+
+    def written(
+        self, _: argparse.Namespace
+    ) -> tuple[str | Generator[str, None, None], int | Callable[[], int]]:
+        """Return both as they are."""
+        return self.text, self.code
+
+
+def enveloped(data: Any) -> Any:
+    """Put the version and the schema first in an answer, or in each of several; not in rows."""
+    if isinstance(data, list):
+        return [enveloped(each) if "workload" in each else each for each in data]
+    return {"metacount": __version__, "schema": SCHEMA, **data}
+
+
+def json_text(data: object, *, is_answer: bool = True) -> str:
+    """Write `data` as the JSON that a command prints; rows that were saved so have no envelope."""
+    import json
+
+    # where stdout knows no ×, its escape must be JSON's own: Python's would be no JSON
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    plain = not encoding.lower().startswith("utf")
+    return json.dumps(enveloped(data) if is_answer else data, indent=2, ensure_ascii=plain) + "\n"
+
+
+def prepare_for_torch() -> None:
+    """Stop garbage collection, in vain among torch's million objects, and transformers' advice."""
+    import gc
+    import os
+
+    gc.disable()
+    # transformers' own advice is for people who run a model, not for those who count it
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def write_pieces(pieces: Generator[str, None, None]) -> None:
+    """Write each piece as it comes to stdout; one that is begun is written whole.
+
+    A Ctrl-C meanwhile reaches `pieces` as a `KeyboardInterrupt` where it yielded, after what it
+    yielded is out; what it yields then is written as well. A second one ends at once: the reader
+    of a pipe may never take what is written.
+    """
+    piece = next(pieces, None)
+    while piece is not None:
+        interrupted = _written_under_interrupt(piece)
+        try:
+            piece = pieces.throw(KeyboardInterrupt) if interrupted else next(pieces)
+        except StopIteration:
+            return
+
+
+def _written_under_interrupt(piece: str) -> bool:
+    """Write a piece; return whether somebody pressed Ctrl-C meanwhile."""
+    pressed: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    try:
+        before = signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread, where no interrupt arrives
+        sys.stdout.write(piece)
+        return False
+    try:
+        sys.stdout.write(piece)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return bool(pressed)

@@ -1,0 +1,462 @@
+"""Benchmarks as text: what would run, rows as they come and what they mean, two runs."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK
+from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
+from metacount.cli.report import Grid
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from metacount.bench.case import Case
+    from metacount.bench.rows import Ceiling, Row
+    from metacount.bench.saved import Comparison
+    from metacount.bench.session import CasePlan, Rates
+    from metacount.files import Json
+
+
+DASH = "-"
+TIME_HEADS = ("variant", "state", "median", "p20 - p80", "memory", "ratio", "95 %", "")
+TIME_DROPS = ("p20 - p80", "95 %")  # where the line has no room for them, in this order
+ROOF_HEADS = (
+    "variant",
+    "state",
+    "TFLOP/s",
+    "ceiling",
+    "moved",
+    "copy",
+    "roof",
+    "FLOP/B",
+    "bound",
+    "by ops",
+)
+ROOF_DROPS = ("by ops", "copy", "moved")
+POWER_HEADS = (
+    "variant",
+    "state",
+    "clock",
+    "lowest",
+    "power",
+    "per call",
+    "degrees",
+    "held back by",
+)
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+LAUNCHES = {
+    "eager": "each call launched from Python",
+    "graph": "each call replayed as a CUDA graph",
+}
+
+
+def case_lines(rows: Sequence[Row]) -> list[str]:
+    """Write the case, two tables or three, then what concerns single rows and those not timed."""
+    first = rows[0]
+    sizes = ", ".join(f"{name} {size}" for name, size in first.sizes.items())
+    work = ", ".join(f"{name} {value}" for name, value in first.workload.items())
+    title = f"{first.topic} {first.model}, {work}, {first.dtype}"
+    width = min(columns(), WIDEST_TEXT)
+    lines = [*map(bold, wrapped(title, width)), *wrapped(sizes, width)]
+    timed = sorted((row for row in rows if row.status == OK), key=_order)
+    if timed:
+        launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
+        hows = [_how(row, launches, directions) for row in timed]
+        times = [_times(row, how) for row, how in zip(timed, hows, strict=True)]
+        lines += ["", *_fitting(TIME_HEADS, times, "<<>>>>><", TIME_DROPS)]
+        roofs = [_beside_roof(row, how) for row, how in zip(timed, hows, strict=True)]
+        lines += ["", *_fitting(ROOF_HEADS, roofs, "<<>>>>>><>", ROOF_DROPS)]
+        watched = [_watched(row, how) for row, how in zip(timed, hows, strict=True) if row.power_w]
+        if watched:
+            lines += ["", *_fitting(POWER_HEADS, watched, "<<>>>>><", ())]
+        lines += _remarks(timed, launches, directions)
+    for row in rows:
+        if row.status != OK:
+            name = row.variant if row.direction == FORWARD else f"{row.variant}, {row.direction}"
+            lines += paragraph(name, f"{row.status}: {row.reason}", columns())
+    return lines
+
+
+def _order(row: Row) -> tuple[int, bool, bool]:
+    return DIRECTIONS.index(row.direction), row.state != "hot", row.launch != "graph"
+
+
+def _how(row: Row, launches: set[str], directions: set[str]) -> str:
+    """Say the state of a row, and the launch and direction where there are several."""
+    said = [row.state]
+    if len(launches) > 1:
+        said.append(row.launch)
+    if len(directions) > 1:
+        said.append(SHORT[row.direction])
+    return " ".join(said)
+
+
+SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd"}
+
+
+def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> list[str]:
+    """Write what concerns single rows, said once each."""
+    lines: list[str] = []
+    if len(launches) == 1:
+        lines += [LAUNCHES[rows[0].launch]]
+    if BACKWARD in directions:
+        lines += ["bwd: forward and backward (fwd+bwd) less the forward of the same round"]
+    elif directions != {FORWARD}:
+        lines += [", ".join(sorted(directions))]
+    for name, kernels in {row.variant: kernels_of(row) for row in rows}.items():
+        if kernels:
+            lines += paragraph(name, f"ran {', '.join(kernels)}", columns())
+    notes = {(row.variant, row.note): None for row in rows if row.note and row.direction == FORWARD}
+    for name, note in notes:
+        lines += paragraph(name, str(note), columns())
+    counted = {row.variant: row.counted_on for row in rows if row.counted_on}
+    for name, on in counted.items():
+        lines += paragraph(name, f"FLOPs counted on {on} of the same shapes", columns())
+    for row in rows:
+        if row.equal_time_d_ff is not None and row.equal_time_low and row.equal_time_high:
+            text = (
+                f"GELU's time at a width of {row.equal_time_d_ff:,.0f} "
+                f"({row.equal_time_low:,.0f} - {row.equal_time_high:,.0f}), "
+                f"{row.equal_time_d_ff / row.sizes['d_model']:.2f}·d; equal parameters at "
+                f"{row.sizes['swiglu_d_ff']:,}"
+            )
+            lines += paragraph(f"swiglu, {row.state}, {row.launch}", text, columns())
+    return lines
+
+
+def kernels_of(row: Row) -> list[str]:
+    """Name torch's attention kernels that ran, by the operators that were counted."""
+    start = "aten._scaled_dot_product_"
+    return [name.removeprefix(start) for name in row.operators or () if name.startswith(start)]
+
+
+def _times(row: Row, how: str) -> tuple[str, ...]:
+    assert row.median_s is not None and row.p20_s is not None and row.p80_s is not None
+    scale, unit = _unit(row.median_s)
+    ratio = DASH if row.ratio is None else f"{row.ratio:.2f}"
+    interval = ""
+    if row.ratio_low is not None and row.ratio_high is not None and row.variant != row.baseline:
+        interval = f"{row.ratio_low:.3f} - {row.ratio_high:.3f}"
+    return (
+        row.variant,
+        how,
+        f"{figure(row.median_s / scale)} {unit}",
+        f"{figure(row.p20_s / scale)} - {figure(row.p80_s / scale)}",
+        DASH if row.peak_bytes is None else units.gib(row.peak_bytes),
+        ratio,
+        interval,
+        "~" if row.within_noise and row.variant != row.baseline else "",
+    )
+
+
+def _beside_roof(row: Row, how: str) -> tuple[str, ...]:
+    assert row.tflops_per_s is not None
+    assert row.moved_bytes is not None and row.intensity is not None
+    products = row.needed_flops != 0
+    return (
+        row.variant,
+        how,
+        figure(row.tflops_per_s) if products else DASH,
+        _share(row.ceiling_share) if products else DASH,
+        units.gib(row.moved_bytes),
+        _share(row.copy_share),
+        _share(row.roof_share),
+        figure(row.intensity) if products else "0",
+        row.bound or DASH,
+        DASH if row.operator_bytes is None else units.gib(row.operator_bytes),
+    )
+
+
+def _watched(row: Row, how: str) -> tuple[str, ...]:
+    joules = row.joules_per_call or 0.0
+    return (
+        row.variant,
+        how,
+        f"{row.clock_mhz} MHz",
+        f"{row.clock_min_mhz} MHz",
+        f"{row.power_w:.0f} W",
+        f"{figure(joules)} J" if joules >= 1 else f"{figure(1e3 * joules)} mJ",
+        f"{row.temperature_c}",
+        row.throttled or DASH,
+    )
+
+
+def _share(share: float | None) -> str:
+    return DASH if share is None else f"{share * 100:.0f} %"
+
+
+def _fitting(
+    heads: Sequence[str], body: Sequence[Sequence[str]], align: str, drops: Sequence[str]
+) -> list[str]:
+    """Write all columns where they fit; those of `drops` are left out one after the other."""
+    return Grid(heads=heads, rows=body, align=align, drops=drops).lines(columns())
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next((found for found in TIME_UNITS if seconds >= found[0]), TIME_UNITS[-1])
+
+
+def figure(x: float) -> str:
+    """Format a number with three significant digits, a whole one from 100, without an exponent.
+
+    >>> [figure(x) for x in (0.01234, 1.2345, 12.345, 123.45, 12345.6)]
+    ['0.0123', '1.23', '12.3', '123', '12,346']
+    """
+    if x >= 100:
+        return f"{x:,.0f}"
+    if x >= 1:
+        return f"{x:.2f}" if x < 9.995 else f"{x:.1f}"
+    return f"{x:.3g}" if x >= 1e-4 else f"{x:.6f}"
+
+
+LEGEND = {
+    "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "
+    "variant had one turn in each round, in an order drawn anew",
+    "state": "hot: caches as the call before left them, input sets in rotation; cold: other data "
+    "read through the caches before every call; the weights are the same in every call, so that "
+    "small ones stay in a cache when hot",
+    "memory": "weights and inputs that are used, and the most that the call itself held",
+    "ratio": "time over that of the baseline (the row of 1.00), the median over rounds in which "
+    "both took their turn, with the interval in which it lies with 95 % confidence; ~ where that "
+    "holds 1 (for fewer than six rounds, where the rounds' ratios lie on both sides of it)",
+    "TFLOP/s": "of the FLOPs that are needed (a causal mask's hidden pairs and padding are not), "
+    "and their share of the ceiling, the best matrix product of this run",
+    "moved": "bytes that must move: used weights, input, output and KV cache, once each; as a "
+    "share of the copy of this run, read and write counted; above 100 % where they lay in a cache",
+    "roof": "the longer of computing the needed FLOPs at the ceiling and moving these bytes at the "
+    "faster of copy and reading, as a share of the time",
+    "FLOP/B": "needed FLOPs per byte that must move; memory is the bound where it is below "
+    "ceiling / copy",
+    "by ops": "bytes of the tensors that the operators are given and make, each for itself, "
+    "nothing fused (where the line has room; in --json operator_bytes)",
+}
+
+
+def where_text(environment: Json) -> str:
+    """Write the device, the versions, and a warning where something else is running."""
+    warned = environment.get("other_load")
+    warning = paragraph("warning", warned, columns()) if warned else []
+    return _joined([_where(environment), warning])
+
+
+def case_text(rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: Json) -> str:
+    """Write the roofs that were measured for this case, and its tables."""
+    return _joined([_roofs(new_roofs, environment), case_lines(rows) if rows else []])
+
+
+def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
+    """Write how far the roofs moved, and what the columns mean."""
+    drifts = [
+        line
+        for dtype, roof in ceilings.items()
+        if roof.drift is not None
+        for line in paragraph(
+            f"ceiling {dtype}",
+            f"{roof.drift * 100:+.1f} % from the beginning to the end",
+            columns(),
+        )
+    ]
+    legend = [
+        line for name, text in LEGEND.items() for line in paragraph(f"{name:<7}", text, columns())
+    ]
+    return _joined([drifts, legend if any(row.status == OK for row in rows) else []], last=True)
+
+
+def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
+    """Join parts with an empty line after each; with `last`, none after the last part."""
+    text = "".join("\n".join(part) + "\n\n" for part in parts if part)
+    return text.removesuffix("\n") if last else text
+
+
+def _where(environment: Json) -> list[str]:
+    said = [environment["device"]]
+    if environment["threads"] is not None:
+        said.append(
+            "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
+        )
+    if environment["driver"] is not None:
+        said.append(f"driver {environment['driver']}")
+    if environment["load_average"] is not None and environment["kind"] == "cpu":
+        said.append(f"load average {environment['load_average']} at the start")
+    said += [f"torch {environment['torch']}", environment["date"]]
+    if environment["commit"] is not None:
+        commit, *changed = environment["commit"].split("+")
+        said.append(f"commit {commit[:10]}{' and changes' if changed else ''}")
+    return wrapped(", ".join(said), min(columns(), WIDEST_TEXT))
+
+
+def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
+    lines = []
+    peaks = environment["stated_peaks"] or {}
+    for dtype, roof in ceilings.items():
+        n, k, m = roof.shape
+        text = (
+            f"{figure(roof.flops_per_s / 1e12)} TFLOP/s ([{n}, {k}] @ [{k}, {m}]), copy "
+            f"{figure(roof.bytes_per_s / 1e9)} GB/s, ridge at {figure(roof.ridge)} FLOP/B"
+        )
+        if roof.read_bytes_per_s is not None:
+            text += f", reading {figure(roof.read_bytes_per_s / 1e9)} GB/s"
+        if roof.blas_library is not None:
+            text += f", by {roof.blas_library}"
+        if f"{dtype}_tflops" in peaks:
+            text += (
+                f"; the vendor states {peaks[f'{dtype}_tflops']} TFLOP/s dense and "
+                f"{peaks['memory_tbytes_per_s']} TB/s"
+            )
+        lines += paragraph(f"ceiling {dtype}", text, columns())
+    return lines
+
+
+def cases_text(cases: Sequence[Case]) -> str:
+    """Write what would run: a line for each case, then the variants."""
+    body = [
+        (case.model, ", ".join(f"{k} {v}" for k, v in case.workload.items()), case.dtype)
+        for case in cases
+    ]
+    variants = dict.fromkeys(name for case in cases for name in case.variants)
+    lines = table(("model", "workload", "dtype"), body, "<<<")
+    return "\n".join([*lines, "", *paragraph("variants", ", ".join(variants), columns())]) + "\n"
+
+
+def cases_data(cases: Sequence[Case]) -> list[Json]:
+    """Convert the cases that would run to plain data."""
+    return [
+        {
+            "topic": case.topic,
+            "model": case.model,
+            "sizes": case.sizes,
+            "workload": case.workload,
+            "dtype": case.dtype,
+            "variants": list(case.variants),
+        }
+        for case in cases
+    ]
+
+
+PLAN_HEADS = ("variant", "FLOPs", "moved", "one call", "measuring", "")
+PLAN_NOTE = (
+    "One call is estimated at 70 % of the roof, measuring with all that is done with a variant: "
+    "checked, compiled, timed in every launch and state. Nothing was run."
+)
+
+
+def plan_text(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> str:
+    """Write the rates that a plan is estimated by, a table for each case, and the sum."""
+    lines: list[str] = []
+    for dtype, rate in rates.items():
+        text = (
+            f"{rate.flops_per_s / 1e12:.4g} TFLOP/s, {rate.bytes_per_s / 1e9:,.0f} GB/s "
+            f"({rate.source})"
+        )
+        lines += paragraph(f"estimated by, {dtype}", text, columns())
+    for plan in plans:
+        lines += ["", *_case(plan)]
+    total = sum(plan.seconds for plan in plans)
+    many = sum(len(plan.variants) for plan in plans)
+    lines += ["", f"{len(plans)} cases, {many} variants: about {_time(total)}"]
+    return "\n".join([*lines, *wrapped(PLAN_NOTE, min(columns(), WIDEST_TEXT))]) + "\n"
+
+
+def _case(plan: CasePlan) -> list[str]:
+    case = plan.case
+    work = ", ".join(f"{name} {value}" for name, value in case.workload.items())
+    inputs = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in plan.shapes)
+    sizes = ", ".join(f"{name} {size}" for name, size in case.sizes.items())
+    body = [
+        (
+            v.name if v.direction == "forward" else f"{v.name}, {v.direction}",
+            units.flops(v.work.needed_flops),
+            units.gib(v.work.moved_bytes),
+            "-" if v.missing else _time(v.call_s),
+            "-" if v.missing else _time(v.measuring_s),
+            v.missing or "",
+        )
+        for v in plan.variants
+    ]
+    width = min(columns(), WIDEST_TEXT)
+    return [
+        *map(bold, wrapped(f"{case.topic} {case.model}, {work}, {case.dtype}", width)),
+        *wrapped(sizes, width),
+        *paragraph("inputs", inputs, width),
+        *paragraph("memory", f"about {units.gib(case.needs_bytes)}, one variant at a time", width),
+        *table(PLAN_HEADS, body, "<>>>><"),
+    ]
+
+
+def _time(seconds: float, digits: int = 3) -> str:
+    if seconds >= 120 and digits == 3:
+        return f"{seconds / 60:.0f} min"
+    scale, unit = _unit(seconds)
+    return f"{seconds / scale:.{digits}g} {unit}"
+
+
+def plan_data(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> list[Json]:
+    """Convert the plan of each case to plain data."""
+    return [
+        {
+            "topic": plan.case.topic,
+            "model": plan.case.model,
+            "sizes": plan.case.sizes,
+            "workload": plan.case.workload,
+            "dtype": plan.case.dtype,
+            "needs_bytes": plan.case.needs_bytes,
+            "inputs": [list(shape) for shape in plan.shapes],
+            "estimated_by": rates[plan.case.dtype].source,
+            "seconds": plan.seconds,
+            "variants": [
+                {
+                    "name": v.name,
+                    "direction": v.direction,
+                    "matmul_flops": v.work.matmul_flops,
+                    "needed_flops": v.work.needed_flops,
+                    "moved_bytes": v.work.moved_bytes,
+                    "call_s": v.call_s,
+                    "measuring_s": v.measuring_s,
+                    "missing": v.missing,
+                }
+                for v in plan.variants
+            ],
+        }
+        for plan in plans
+    ]
+
+
+BESIDE_HEADS = ("case", "variant", "state", "old", "new", "change", "")
+BESIDE_NOTE = (
+    "! where the intervals of the two medians (95 %) do not touch: the runs differ by more than "
+    "either of them varied within itself; ? where a run had too few rounds for an interval."
+)
+
+
+def compare_text(found: Comparison) -> str:
+    """Write every point of both runs with its change, and the median of the changes."""
+    width = min(columns(), WIDEST_TEXT)
+    lines = ["", bold("beside the older run")]
+    for name, (old, new) in found.places.items():
+        lines += paragraph(name, f"was {old}, is {new}", width)
+    if found.pairs:
+        body = [
+            (
+                f"{pair.line['model']} {'/'.join(map(str, pair.line['workload'].values()))} "
+                f"{pair.line['dtype']}",
+                pair.line["variant"],
+                f"{pair.line['state']} {pair.line['launch']}",
+                _time(pair.old_s, digits=4),
+                _time(pair.new_s, digits=4),
+                f"{pair.change * 100:+.1f} %",
+                {True: "!", False: "", None: "?"}[pair.apart],
+            )
+            for pair in found.pairs
+        ]
+        lines += table(BESIDE_HEADS, body, "<<<>>><")
+        lines += wrapped(BESIDE_NOTE, width)
+    middle = found.median_change
+    said = (
+        "no point is in both"
+        if middle is None
+        else (f"{len(found.pairs)} points in both, apart by {middle * 100:.1f} % in the middle")
+    )
+    lines += wrapped(f"{said}; only new {found.only_new}, only old {found.only_old}", width)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,225 @@
+"""`metacount check`: somebody's own formula against what the model has."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from metacount import units
+from metacount.cli.answer import Answer
+from metacount.cli.layout import WIDEST_TEXT, bold, dim
+from metacount.cli.options import (
+    JSON,
+    MODEL,
+    WAYS,
+    WORKLOAD,
+    check_quantity,
+    limited,
+    option,
+    quantity,
+    request_of,
+)
+from metacount.cli.report import Lines, Notes, Text
+from metacount.errors import EXIT_DISAGREE, InputError, shown
+from metacount.resolve import file_and_name, find_model
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    import sympy
+
+    from metacount.check import Judgement, Term
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Report
+    from metacount.resolve import Model
+    from metacount.spec import Request
+
+LABEL = 14  # characters of the first column
+LONGEST = 110  # characters of a difference in names
+
+
+def options() -> Sequence[Option]:
+    from metacount.textbook.closed_form import COUNTS
+
+    return (
+        option(
+            "formula",
+            "FORMULA",
+            'FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
+            "our words, our letters or a config's",
+        ),
+        *MODEL,
+        quantity(COUNTS, WAYS),
+        option(
+            "--timeout",
+            "SECONDS",
+            "a formula that takes longer is stopped (default 10)",
+            type=limited("seconds", 0, 3600, above=True),
+            default=10.0,
+        ),
+        *WORKLOAD,
+        JSON,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.textbook.closed_form import COUNTS
+
+    check_quantity(args.quantity, COUNTS)
+    model = find_model(args.model, args.settings)
+    found = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
+    return Answer(
+        report=lambda: report_of(found, model.name),
+        data=found.to_dict,
+        code=0 if found.holds else EXIT_DISAGREE,
+    )
+
+
+def _judgement(
+    formula: str, model: Model, quantity: str, request: Request, timeout: float
+) -> Judgement:
+    from metacount.check import check
+    from metacount.textbook.count import fitted
+
+    file = file_and_name(formula)
+    if file is not None:
+        from metacount.check.function import judged_file
+
+        case = (model.spec, fitted(model.spec, request))
+        return judged_file(*file, model, case, quantity, timeout=timeout)
+    if formula.strip().endswith(".py"):
+        raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
+    return check(formula, model, quantity=quantity, workload=request, timeout=timeout)
+
+
+def report_of(found: Judgement, model: str) -> Report:
+    """Report verdict, what was compared, both sides, terms, counterexample, notes."""
+    from metacount.check.condition import named
+    from metacount.cli.expressions import meaning
+
+    difference = "" if found.difference is None else named(found.difference)
+    terms = [_term(term) for term in found.terms]
+    if len(terms) > 1 and len(difference) <= LONGEST:
+        terms.insert(0, _row("difference", f"{difference}  (formula less model)"))
+    condition = [] if found.condition is None else [_row("equal where", found.condition)]
+    notes = [_row("note", note) for note in found.notes]
+    sections: list[list[Block]] = [
+        [Text(_verdict(found), bold)],
+        [
+            _row("model", f"{model}: {found.quantity}, {meaning(found.quantity)}"),
+            _row("structure", found.structure),
+            _row("rests on", found.rests_on),
+        ],
+        [
+            *_side("formula", found.theirs, found.theirs_value),
+            *_side("model has", found.ours, Fraction(found.ours_value)),
+        ],
+        [*terms],
+        [*condition],
+        _counterexample(found),
+    ]
+    last = max(i for i, section in enumerate(sections) if section)
+    sections[last] += notes
+    return sections
+
+
+def _verdict(found: Judgement) -> str:
+    from metacount.check.judgement import EQUAL, HERE, TRIED, UNTRIED
+
+    if found.verdict == EQUAL:
+        return f"equal for all sizes ({', '.join(found.free)})" if found.free else "equal"
+    if found.verdict == TRIED:
+        return f"equal wherever it could be tried: at these sizes and at {found.tried} others"
+    if found.verdict == UNTRIED:
+        return "equal at these sizes, but no other could be tried"
+    if found.verdict == HERE:
+        return "equal at these sizes, but not in general"
+    difference = found.difference_value
+    relative = ""
+    if difference.denominator == 1:
+        relative = f" ({units.relative(int(difference), found.ours_value)})"
+    return f"wrong: {_way(difference)} {number(abs(difference))}{relative}"
+
+
+def _way(value: Fraction) -> str:
+    return "long by" if value > 0 else "short by"
+
+
+def number(value: Fraction) -> str:
+    """Format an exact number: what is no whole number as a whole one and a fraction.
+
+    >>> number(Fraction(7200)), number(Fraction(22, 3)), number(Fraction(-1, 3))
+    ('7,200', '7 + 1/3', '-1/3')
+    """
+    if value.denominator == 1:
+        return units.exact(int(value))
+    whole, rest = divmod(abs(value), 1)
+    text = f"{units.exact(int(whole))} + {rest}" if whole else str(rest)
+    return f"-({text})" if value < 0 and whole else f"-{text}" if value < 0 else text
+
+
+def _row(label: str, text: str) -> Block:
+    """Make a note whose long products may be broken."""
+
+    def drawn(width: int) -> Sequence[str]:
+        room = min(width, WIDEST_TEXT) - LABEL - 2
+        words = (piece for word in text.split() for piece in _pieces(word, room))
+        return Notes([(label, " ".join(words))], pad=LABEL).lines(width)
+
+    return Lines(drawn)
+
+
+def _pieces(word: str, room: int) -> Iterator[str]:
+    """Yield the pieces of a product that is longer than a line, cut after a multiplication sign."""
+    while len(word) > room and (at := word.rfind("·", 0, room)) > 0:
+        yield word[: at + 1]
+        word = word[at + 1 :]
+    yield word
+
+
+def _side(label: str, expr: sympy.Expr, value: Fraction) -> list[Block]:
+    from metacount.algebra.writing import in_letters
+
+    if expr is None:
+        return [_row(label, f"{number(value)} at these sizes (in numbers, not in letters)")]
+    total = Text(f"= {number(value)}", dim, indent=LABEL + 2, whole=True)
+    return [_row(label, in_letters(expr)), total]
+
+
+def _term(term: Term) -> Block:
+    """Write a term as `short by n_layers·d_model = 7,200: what it is`."""
+    label = _way(term.value) if term.value else "0 here"
+    text = number(abs(term.value))
+    if term.expr is not None:
+        size = _size(term.expr if term.value >= 0 else _negated(term.expr))
+        text = size if not term.value or size == text else f"{size} = {text}"
+    return _row(label, f"{text}: {term.words}")
+
+
+def _size(expr: sympy.Expr) -> str:
+    """Write an expression in our names; in letters where that is too long to read."""
+    from metacount.algebra.writing import in_letters
+    from metacount.check.condition import named
+
+    text = named(expr)
+    return text if len(text) <= LONGEST else in_letters(expr)
+
+
+def _negated(expr: sympy.Expr) -> sympy.Expr:
+    """Negate an expression, where possible with no minus before a parenthesis."""
+    from sympy import expand, factor_terms
+
+    from metacount.textbook.closed_form import readable
+
+    forms = [readable(-expr), factor_terms(expand(-expr)), expand(-expr)]
+    return next((form for form in forms if not form.could_extract_minus_sign()), forms[0])
+
+
+def _counterexample(result: Judgement) -> list[Block]:
+    found = result.counterexample
+    if found is None:
+        return []
+    sizes = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
+    text = f"{sizes}: the formula gives {number(found.theirs)}, the model has {found.ours:,}"
+    return [_row("counterexample", text)]

@@ -1,0 +1,293 @@
+"""`metacount claims`: well-known statements, each judged right, conditional or wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import WIDEST_TEXT, bold, cells, dim, wrapped
+from metacount.cli.options import FORMATS, check_known, option
+from metacount.cli.report import Grid, Lines, Text
+from metacount.errors import EXIT_INTERRUPTED, interrupted
+from metacount.languages import checked_language, terminal_language
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Report
+    from metacount.teaching.claim import Verdict
+
+GLUE = "\0"
+# a letter of the legend beside a sign of a formula: not the s of "one's"
+NAME = r"[A-Za-z](?:_(?:[a-z]+|I))?(?![A-Za-z0-9_])"
+LETTER = re.compile(rf"(?<![\w']){NAME}(?=[·²)]| [-+=/] )|(?<=[·(]){NAME}")
+INDENT = "  "
+
+
+def options() -> Sequence[Option]:
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims
+
+    return (
+        option(
+            "ids",
+            "ID",
+            "these statements, each with its whole computation",
+            nargs="*",
+            words=lambda: (claim.id for claim in claims()),
+        ),
+        option(
+            "--topic",
+            "NAME",
+            f"only statements on this topic: {', '.join(TOPICS)}",
+            words=lambda: dict.fromkeys(claim.topic for claim in claims()),
+        ),
+        option(
+            "--verdict",
+            "NAME",
+            f"only statements that are {', '.join(VERDICTS)}",
+            words=lambda: VERDICTS,
+        ),
+        option(
+            "--lang",
+            "LANG",
+            "en or zh (default: that of the terminal; en with the options below)",
+        ),
+        *FORMATS,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
+    from metacount.teaching.texts import in_language, say
+
+    if args.lang is not None:
+        checked_language(args.lang)
+    # what other programs read does not change with the terminal
+    lang = args.lang or ("en" if args.json or args.table else terminal_language())
+    known = {claim.id: claim for claim in claims()}
+    for id in args.ids:
+        check_known("claim", id, known, "see `metacount claims`")
+    check_known("--topic", args.topic, TOPICS, f"choose one of {', '.join(TOPICS)}")
+    check_known("--verdict", args.verdict, VERDICTS, f"choose one of {', '.join(VERDICTS)}")
+    chosen = [known[id] for id in dict.fromkeys(args.ids or known)]
+    chosen = [claim for claim in chosen if args.topic in (None, claim.topic)]
+    running = sum(needs_torch(claim) for claim in chosen)
+    if running:
+        prepare_for_torch()
+        some = say("1 statement is judged by running modules")
+        if running > 1:
+            some = say("{n} statements are judged by running modules", n=running)
+        print(f"metacount: {in_language(some, lang)}", file=sys.stderr)
+    verdicts: list[Verdict] = []
+    code, said = 0, ""
+    try:
+        for claim in chosen:
+            verdicts.append(judge_claim(claim, lang=lang))
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
+    verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
+
+    def report() -> Report:
+        if args.ids:
+            found = [section for verdict in verdicts for section in verdict_report(verdict)]
+        else:
+            found = [*verdicts_report(verdicts, lang)] if verdicts or not said else []
+        return [*found, [Text(said if verdicts else "")]]
+
+    return Answer(
+        report=report,
+        data=lambda: [verdict.to_dict() for verdict in verdicts],
+        table=lambda: _table(verdicts, lang),
+        code=code,
+    )
+
+
+def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
+    """Report every statement with its verdict and the reason, by topic; then how many of each."""
+    from metacount.teaching.claim import VERDICTS
+    from metacount.teaching.texts import in_language, listed, say
+
+    sections: list[list[Block]] = []
+    topic = ""
+    for verdict in verdicts:
+        if verdict.claim.topic != topic:
+            topic = verdict.claim.topic
+            sections.append([Text(_topic(topic, lang), bold, whole=True)])
+        sections.append([_listed(verdict)])
+    found = [verdict.verdict for verdict in verdicts]
+    counts = listed(
+        say("{n} {verdict}", n=found.count(name), verdict=say(name))
+        for name in VERDICTS
+        if name in found
+    )
+    n = len(verdicts)
+    some = "{n} statement" if n == 1 else "{n} statements"
+    ended = say(f"{some}: {{counts}}", n=n, counts=counts) if n else say(some, n=n)
+    last: list[Block] = [Text(in_language(ended, lang), bold, whole=True)]
+    if n:
+        closing = say(
+            "A rounded number is right when the exact one rounds to it. Conditional: it "
+            "holds in some of the cases that it is said of, and not in others. A "
+            "statement with a false part is wrong. Whole computation: metacount claims "
+            "{id}",
+            id=verdicts[0].claim.id,
+        )
+        last += [Text(in_language(closing, lang), most=WIDEST_TEXT), _letters(verdicts)]
+    return [*sections, last]
+
+
+def _topic(topic: str, lang: str) -> str:
+    from metacount.teaching.texts import translated
+
+    return topic.upper() if lang == "en" else translated(f"topic:{topic}", lang)
+
+
+def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
+    """Tabulate every statement with its verdict: what was said, what is right, and why."""
+    from metacount.teaching.texts import translated
+
+    heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
+    rows = [
+        (
+            v.claim.id,
+            v.claim.topic,
+            v.statement,
+            translated(v.verdict, lang),
+            v.condition or "",
+            v.correct,
+            v.reason,
+        )
+        for v in verdicts
+    ]
+    told = tuple(translated(head, lang) for head in heads)
+    return Grid(heads=told, rows=rows, align="<" * len(heads))
+
+
+def _letters(verdicts: Sequence[Verdict]) -> Lines:
+    """Say what the letters in formulas stand for."""
+    from metacount.spec.legend import MODEL_TERMS
+    from metacount.teaching.texts import in_language, listed, say
+
+    used = {
+        letter
+        for verdict in verdicts
+        if verdict.claim.model is not None
+        for text in (verdict.statement, verdict.reason, verdict.correct, *verdict.computation)
+        for letter in LETTER.findall(text)
+    }
+    terms = [
+        say("{letter} {meaning}", letter=t.letter, meaning=say(t.meaning))
+        for t in MODEL_TERMS
+        if t.letter in used
+    ]
+    if not terms:
+        return Lines(lambda _: [])
+    told = say("Letters: {terms}.", terms=listed(terms, "; "))
+    text = in_language(told, verdicts[0].lang)
+    return Lines(lambda width: prose(text, min(width, WIDEST_TEXT)))
+
+
+def _listed(verdict: Verdict) -> Lines:
+    return Lines(lambda width: _drawn(verdict, min(width, WIDEST_TEXT)))
+
+
+def _drawn(verdict: Verdict, width: int) -> list[str]:
+    from metacount.teaching.texts import in_language, listed, say, translated
+
+    room = width - len(INDENT)
+    word = translated(verdict.verdict, verdict.lang)
+    hang = cells(word) + len(INDENT)
+    # the condition is the first thing to know about a verdict that has one
+    told = [say("if {condition}.", condition=verdict.condition)] if verdict.condition else []
+    reason = prose(in_language(listed([*told, verdict.reason], " "), verdict.lang), room - hang)
+    step = broken(verdict.headline, room - hang) if verdict.headline else []
+    first, *rest = [*reason, *map(dim, step)]
+    lines = [dim(verdict.claim.id), *prose(verdict.statement, room)]
+    lines += [f"{bold(word)}{INDENT}{first}", *(" " * hang + line for line in rest)]
+    return [INDENT + line for line in lines]
+
+
+def verdict_report(verdict: Verdict) -> Report:
+    """Report one statement with everything that was computed about it."""
+    from metacount.spec.model import FIELDS
+    from metacount.teaching.texts import in_language, listed, say, translated
+
+    claim, lang = verdict.claim, verdict.lang
+    topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)
+    stated = claim.stated
+    if isinstance(stated, dict):
+        fields = stated.keys() <= FIELDS.keys()  # a field's name is no word
+        pairs = (
+            f"{name} {value}" if fields else say("{part} {n}", part=say(name), n=say(str(value)))
+            for name, value in stated.items()
+        )
+        stated = in_language(listed(pairs), lang)
+    told = {
+        "stated": "" if stated is None else str(stated),
+        "verdict": translated(verdict.verdict, lang),
+        "condition": verdict.condition or "",
+        "correct": verdict.correct,
+        "reason": verdict.reason,
+        "witness": verdict.witness,
+    }
+    labels = {name: translated(name, lang) for name, text in told.items() if text}
+    label = max(map(cells, labels.values()))
+
+    def labelled(width: int) -> list[str]:
+        lines = []
+        for name, shown in labels.items():
+            style = bold if name == "verdict" else dim
+            first, *rest = prose(told[name], width - label - len(INDENT))
+            lines += [f"{style(shown + ' ' * (label - cells(shown)))}{INDENT}{first}"]
+            lines += [" " * (label + len(INDENT)) + more for more in rest]
+        return lines
+
+    def steps(width: int) -> list[str]:
+        lines = [dim(translated("computation", lang))]
+        for step in verdict.computation:
+            first, *rest = broken(step, width - 4)
+            lines += [INDENT + first, *(INDENT * 2 + line for line in rest)]
+        return lines
+
+    def statement(width: int) -> list[str]:
+        return [f"{bold(claim.id)}  {topic}", *prose(verdict.statement, width)]
+
+    drawn = [
+        [Lines(lambda width, draw=draw: draw(min(width, WIDEST_TEXT)))]  # type: ignore[misc]
+        for draw in (statement, labelled, steps)
+    ]
+    return [*drawn, [_letters([verdict])]]
+
+
+def prose(text: str, width: int) -> list[str]:
+    """Wrap `text`, with an equation of two short sides and a percent sign kept in one line.
+
+    >>> prose("now it is h = 1 and 5 %", 12)
+    ['now it is', 'h = 1 and', '5 %']
+    """
+    glued = text.replace(" %", f"{GLUE}%").replace(" = ", f"{GLUE}={GLUE}")
+    return [line.replace(GLUE, " ") for line in wrapped(glued, width)]
+
+
+def broken(text: str, width: int) -> list[str]:
+    """Break `text` into lines of at most `width`, inside parentheses only where a piece is wider.
+
+    >>> broken("2·d·(h + h_kv) + m = 7", 16)
+    ['2·d·(h + h_kv)', '+ m = 7']
+    """
+    out: list[str] = []
+    level = 0
+    for i, char in enumerate(text):
+        level += (char == "(") - (char == ")")
+        after_operator = i > 0 and text[i - 1] in "+-=/" and text[i - 2 : i - 1] == " "
+        out.append(GLUE if char == " " and (level > 0 or after_operator) else char)
+    glued = "".join(out).replace(" %", f"{GLUE}%")
+    if max(map(cells, glued.split()), default=0) > width:
+        glued = text
+    return [line.replace(GLUE, " ") for line in wrapped(glued, width)]

@@ -1,0 +1,195 @@
+"""Tables of models with the columns that somebody chose: fields, figures, and what follows."""
+
+from __future__ import annotations
+
+from metacount.cli.answer import Answer
+from metacount.cli.options import names, option
+from metacount.cli.report import Grid, Share
+from metacount.errors import InputError, nearest, shown
+from metacount.figures import COUNTED
+from metacount.notation import heads
+from metacount.settings.names import meant
+from metacount.spec import FIELDS
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from metacount.cli.report import Cell, Notes
+    from metacount.files import Json
+    from metacount.spec import ModelSpec
+
+RUN = ("batch_size", "seq_len", "source_len", "prefix_len", "dtype")
+ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
+BY_ROLE = ("by_role", "active_by_role", "share")
+GLU = {
+    "silu": "SwiGLU",
+    "gelu": "GeGLU",
+    "gelu_tanh": "GeGLU",
+    "relu": "ReGLU",
+    "sigmoid": "GLU",
+    "identity": "bilinear",
+    "clamped_swiglu": "SwiGLU, clamped",
+}
+PLAIN = {
+    "silu": "SiLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "relu": "ReLU",
+    "relu2": "ReLU²",
+}
+
+
+class Row:
+    """One model: how its row is headed, its name, its spec where there is one, its figures."""
+
+    def __init__(self, heading: str, name: str, spec: ModelSpec | None, data: Json | None) -> None:
+        self.heading, self.name, self.spec, self.data = heading, name, spec, data
+
+
+def _known() -> Iterable[str]:
+    return (*COUNTED, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
+
+
+OPTION = option(
+    "--columns",
+    "NAME,...",
+    "a table with a row for each model and these columns: fields of a model, figures, "
+    "by_role.ROLE, active_by_role.ROLE, share.ROLE; also attention, ffn, layers, experts, "
+    "d_ff/d_model",
+    type=names,
+    words=_known,
+)
+
+
+def attention_kind(spec: ModelSpec) -> str:
+    """Name the kind of attention by what it keeps: MHA, GQA, MQA or MLA; none without attention.
+
+    >>> from metacount.catalog import entry
+    >>> [attention_kind(entry(name).spec()) for name in ("gpt2", "llama3-8b", "deepseek-v3")]
+    ['MHA', 'GQA', 'MLA']
+    """
+    if spec.attention == "mla":
+        return "MLA"
+    if spec.attention == "none":
+        return "none"
+    return heads(spec.n_heads, spec.n_kv_heads).partition(" ")[0]
+
+
+def _layers(spec: ModelSpec) -> str:
+    return f"{spec.n_encoder_layers} + {spec.n_layers}" if spec.has_encoder else str(spec.n_layers)
+
+
+def _ffn(spec: ModelSpec) -> str:
+    if spec.activation is None:
+        return "none"
+    names = GLU if spec.gated else PLAIN
+    return names.get(spec.activation, str(spec.activation))
+
+
+def _experts(spec: ModelSpec) -> str | None:
+    """Say how many experts a token goes through, of how many there are."""
+    if not spec.is_moe:
+        return None
+    more = f" + {spec.n_shared_experts}" if spec.n_shared_experts else ""
+    return f"{spec.top_k}{more} of {spec.n_experts}{more}"
+
+
+def _ratio(spec: ModelSpec) -> str | None:
+    return None if spec.d_ff is None else f"{spec.d_ff / spec.d_model:.2f}"
+
+
+# What follows from the fields, in the words of tables in papers.
+DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
+    "attention": attention_kind,
+    "ffn": _ffn,
+    "layers": _layers,
+    "experts": _experts,
+    "d_ff/d_model": _ratio,
+}
+
+
+def checked(names: Sequence[str]) -> list[str]:
+    """Check columns under our names; raise an `InputError` that names one that is none."""
+    return [_checked(name) for name in names]
+
+
+def _checked(name: str) -> str:
+    first, _, role = name.partition(".")
+    if first in BY_ROLE and role in ROLES:
+        return name
+    if name in (*DERIVED, *COUNTED, *RUN, *FIELDS, "name"):
+        return name
+    known = [
+        *DERIVED,
+        *COUNTED,
+        *FIELDS,
+        *RUN,
+        "name",
+        *(f"{b}.{r}" for b in BY_ROLE for r in ROLES),
+    ]
+    try:
+        found = meant(name)
+    except InputError:
+        found = ()
+    if len(found) == 1 and found[0] in FIELDS:
+        return found[0]  # somebody else's word for a field, or its letter
+    remedy = nearest(name, known, "see `metacount models --fields` and `metacount count --json`")
+    raise InputError(f"--columns: '{shown(name)}' is not a column; {remedy}")
+
+
+def cell(row: Row, name: str) -> Cell:
+    """Read one column of one model; None where the model has no such thing, or nobody knows."""
+    spec, data = row.spec, row.data
+    first, _, role = name.partition(".")
+    found: object = None
+    if name == "name":
+        found = row.name
+    elif name in DERIVED:
+        found = None if spec is None else DERIVED[name](spec)
+    elif name in FIELDS:
+        found = None if spec is None else getattr(spec, name)
+    elif data is not None and first == "share":
+        part = data["by_role"].get(role)
+        found = None if part is None else Share(part=part, whole=data["params"])
+    elif data is not None and first in BY_ROLE:
+        found = (data[first] or {}).get(role)
+    elif data is not None:
+        found = data["workload"].get(name) if name in RUN else data.get(name)
+    return found if found is None or isinstance(found, str | int | Share) else str(found)
+
+
+def answer(names: Sequence[str], rows: Sequence[Row], notes: Notes | None = None) -> Answer:
+    """Give the columns: what does not fit the width goes below, with the models again."""
+    return Answer(
+        report=lambda: [[_grid(names, rows)], [notes] if notes else []],
+        data=lambda: [_data(names, row) for row in rows],
+        table=lambda: _grid(names, rows),
+    )
+
+
+def _grid(names: Sequence[str], rows: Sequence[Row]) -> Grid:
+    """Tabulate the columns: a row for each model, below the names of the columns."""
+    cells = [(row.heading, *(cell(row, name) for name in names)) for row in rows]
+    align = "".join(
+        ">" if all(_is_number(line[i + 1]) for line in cells) else "<" for i in range(len(names))
+    )
+    return Grid(heads=("model", *names), rows=cells, align="<" + align, blocks=True)
+
+
+def _is_number(value: Cell) -> bool:
+    if isinstance(value, str):
+        return value.replace(".", "").isdecimal()
+    return not isinstance(value, bool)
+
+
+def _data(names: Sequence[str], row: Row) -> Json:
+    """Convert the columns of a model to plain data; a share is a number between 0 and 1."""
+    cells = {name: cell(row, name) for name in names}
+    return {
+        "model": row.heading,
+        **{
+            name: value.part / value.whole if isinstance(value, Share) else value
+            for name, value in cells.items()
+        },
+    }

@@ -1,0 +1,177 @@
+"""The conventions as text: what each counts, its value per token, who uses it, and why they differ.
+
+A GFLOP is 10^9 FLOPs; every rounding is here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+
+from metacount import units
+from metacount.cli.layout import dim, table, width_of, wrapped
+from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.textbook.conventions import SAME, amounts, conventions
+from metacount.textbook.count import length_shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from metacount.cli.report import Block, Report
+    from metacount.files import Json
+    from metacount.resolve import Model
+    from metacount.spec import Workload
+    from metacount.textbook.conventions import Amounts, Convention
+
+MEANINGS = {
+    "P": "parameters used for one token",
+    "Q": "parameters stored",
+    "E": "of P, in tables that are looked up",
+    "T": "of E, the token table",
+    "L": "of E, learned positions",
+    "W": "products with weights, forward",
+    "H": "of W, the output head's",
+    "B": "of W, the blocks'",
+    "R": "of W, the routers'",
+    "A": "products between positions, all pairs",
+    "D": "the same with heads of d / h values",
+    "C": "products between positions that the mask keeps",
+}
+ALWAYS = "PEWHBAC"
+
+
+def conventions_report(model: Model, workload: Workload) -> Report:
+    """Report the amounts, a table for each kind of pass, the range and what makes the range."""
+    a = amounts(model.spec, workload)
+    found = conventions(model.spec, workload)
+    length = length_shown(model.spec, workload.seq_len)
+    tied = "the head multiplies with a table of E, so whoever leaves E out leaves it out"
+    groups = [
+        sorted((c for c in found if c.passes == passes), key=_order)
+        for passes in dict.fromkeys(c.passes for c in found)
+    ]
+    return [
+        [
+            title(model.name, model.id),
+            Text(f"batch_size {workload.batch_size}, seq_len {length}", whole=True),
+        ],
+        [*_legend(a), Notes([("tied", tied if model.spec.tie_embeddings else "")])],
+        *([Lines(partial(_group, group, a.tokens))] for group in groups),
+        [
+            Notes(
+                [
+                    ("why", _why(found, a)),
+                    ("judged", "whether they count what they say: metacount audit"),
+                ]
+            )
+        ],
+    ]
+
+
+def _order(convention: Convention) -> tuple[bool, int]:
+    return convention.unit == "MAC", convention.value
+
+
+def _legend(a: Amounts) -> list[Block]:
+    """Say what the letters stand for, per token; a letter that nothing here needs is left out."""
+    letters = a.letters()
+    written = {letter for letter, other in SAME if letters[letter] != letters[other]}
+    written |= {letter for letter in "LR" if letters[letter]}
+    rows = [
+        (letter, _amount(letter, letters[letter], a.tokens), meaning)
+        for letter, meaning in MEANINGS.items()
+        if letter in ALWAYS or letter in written
+    ]
+    if not a.causal:
+        rows = [row for row in rows if row[0] != "C"]
+    return [Text("per token", dim), Grid(heads=(), rows=rows, align="<><")]
+
+
+def _amount(letter: str, total: int, tokens: int) -> str:
+    if letter in "PQETL":
+        return units.exact(total // tokens)
+    return giga(Fraction(total, tokens), "FLOP")
+
+
+def giga(per_token: Fraction, unit: str) -> str:
+    """Format thousand millions to three significant digits, never fewer than one decimal.
+
+    >>> giga(Fraction(45_029_548_032), "FLOP"), giga(Fraction(4_295), "FLOP")
+    ('45.0 GFLOP', '0.00000430 GFLOP')
+    """
+    places = 1
+    while places < 9 and per_token and per_token * 10**places < 100 * 10**9:
+        places += 1
+    whole, rest = divmod(round(per_token * 10**places / 10**9), 10**places)
+    return f"{units.exact(whole)}.{rest:0{places}d} G{unit}"
+
+
+def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
+    heads = (group[0].passes, "formula", "per token", "workload")
+    rows = [
+        (c.says, c.formula, giga(c.per_token(tokens), c.unit), _total(c.value, c.unit))
+        for c in group
+    ]
+    drawn = table(heads, rows, "<<>>")
+    if width_of(heads, rows) > width:
+        drawn = table(heads[:3], [row[:3] for row in rows], "<<>")
+    lines = drawn[:1]
+    for line, c in zip(drawn[1:], group, strict=True):
+        lines.append(line)
+        for source in c.sources:
+            first, *rest = wrapped(source.told(), width - 6)
+            lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
+    return lines
+
+
+def _total(value: int, unit: str) -> str:
+    return units.flops(value).replace("FLOP", unit)
+
+
+def _why(found: tuple[Convention, ...], a: Amounts) -> str:
+    training = [c for c in found if c.passes.startswith("training") and c.unit == "FLOP"]
+    low, high = min(training, key=_order), max(training, key=_order)
+    ends = [giga(c.per_token(a.tokens), c.unit).partition(" ")[0] for c in (low, high)]
+    return (
+        f"training GFLOPs per token range from {ends[0]}, {low.formula}, to {ends[1]}, "
+        f"{high.formula}. They differ in whether tables that are looked up and the output head "
+        "count, in whether products between positions count, in full, halved or as masked, in "
+        "the backward of a fused attention (2.5× its forward, as it makes the scores again, "
+        "not 2×), and in whether a forward that is run again counts (what the hardware does) or "
+        "not (what the model needs). A multiply-add is two FLOPs."
+    )
+
+
+def conventions_data(model: Model, workload: Workload) -> Json:
+    """Convert the conventions of a model to plain data with every digit."""
+    a = amounts(model.spec, workload)
+    return {
+        "model": model.id,
+        "name": model.name,
+        "changes": model.changes,
+        "workload": {"batch_size": workload.batch_size, "seq_len": workload.seq_len},
+        "tokens": a.tokens,
+        "amounts": {
+            letter: _exact(Fraction(total, a.tokens)) for letter, total in a.letters().items()
+        },
+        "conventions": [
+            {
+                "passes": c.passes,
+                "says": c.says,
+                "formula": c.formula,
+                "value": c.value,
+                "per_token": _exact(c.per_token(a.tokens)),
+                "unit": c.unit,
+                "users": c.users,
+                "sources": [
+                    {"who": source.who, "where": source.where, "read": source.read}
+                    for source in c.sources
+                ],
+            }
+            for c in conventions(model.spec, workload)
+        ],
+        "source": "formula",
+    }
+
+
+def _exact(value: Fraction) -> int | str:
+    return int(value) if value.denominator == 1 else str(value)

@@ -1,0 +1,256 @@
+"""`metacount diff`: two models part by part."""
+
+from __future__ import annotations
+
+import re
+
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import bold
+from metacount.cli.options import (
+    FORMATS,
+    MODEL_HELP,
+    SETTINGS,
+    WORKLOAD,
+    option,
+    request_of,
+)
+from metacount.cli.report import Amount, Grid, Lines, Notes, Text, grids
+from metacount.diff.compared import STATUSES
+from metacount.diff.parts import QUANTITIES
+from metacount.errors import InputError
+from metacount.figures import FIGURES, is_shown
+from metacount.resolve import TransformersOnly, find_any
+from metacount.settings import parse_settings
+from metacount.spec.legend import TERMS
+from metacount.units import exact
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Cell, Report
+    from metacount.diff.compared import Diff, Row
+
+TAKES_LIKE = False  # the place of MODEL is A's
+SIGNS = {"replaced": "~", "added": "+", "removed": "-", "resized": "~", "changed": "~", "same": "="}
+TITLES = {
+    "params": "parameters",
+    "active_params": "active parameters: used for one token",
+    "matmul_flops": "matmul_flops of a forward",
+    "kv_cache_bytes": "kv_cache_bytes after seq tokens",
+}
+
+
+def options() -> Sequence[Option]:
+    return (
+        option("model", "A", MODEL_HELP),
+        option("other", "B", "the model to compare with; without it, A with --set", nargs="?"),
+        *SETTINGS,
+        *FORMATS,
+        *WORKLOAD,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    parse_settings(args.settings)  # a wrong setting is reported before a wrong model
+    if args.other is not None and args.settings:
+        raise InputError("--set compares A with itself, changed: leave out B or --set")
+    if args.other is None and not args.settings:
+        raise InputError("diff needs a second MODEL, or --set FIELD=VALUE to change the first")
+    a = find_any(args.model)
+    b = find_any(args.model if args.other is None else args.other, args.settings)
+    if isinstance(a, TransformersOnly) or isinstance(b, TransformersOnly):
+        prepare_for_torch()
+    from metacount.api import diff
+
+    found = diff(a, b, request_of(args))
+    return Answer(report=lambda: report_of(found), data=found.to_dict, table=lambda: _table(found))
+
+
+def report_of(found: Diff) -> Report:
+    """Report what differs in one sentence, the figures, then each part with what was done to it."""
+    figures = [(name, found.a.figures[name], found.b.figures[name]) for name in found.a.figures]
+    figures = [one for one in figures if is_shown(one[0], one[1:])]
+    rows = [_numbers(name, a, b, name) for name, a, b in figures]
+    figures_grid = Grid(heads=_heads(found, "figure"), rows=rows, align="<>>>>")
+    tables = [_quantity(found, quantity) for quantity in QUANTITIES]
+    described = any(part and part.described for row in found.rows for part in (row.a, row.b))
+    told = [block for row in found.rows for block in _told(row)] if described else []
+    return [
+        [Text(f"{found.a.name} → {found.b.name}", bold, whole=True), Text(_runs(found))],
+        _sentence(found),
+        [figures_grid],
+        *tables,
+        [Text("what was done to each part", bold)] if told else [],
+        [
+            *told,
+            Notes([("beside the parts", _fields(found.fields))]),
+            _units([*grids(tables), figures_grid]),
+            Notes(("note", note) for note in found.notes),
+        ],
+        [Grid(heads=(), rows=_letters(found), align="<<", prose=True)],
+    ]
+
+
+def _units(tables: Sequence[Grid]) -> Lines:
+    """Explain the units, where numbers are shown in short."""
+    said = Notes([("units", "GiB = 2^30 bytes; every digit with more width, or --json")])
+    return Lines(lambda width: said.lines(width) if any(t.shortens(width) for t in tables) else [])
+
+
+def _table(found: Diff) -> Grid:
+    """Tabulate every quantity of every part of both models, then of the models."""
+    rows: list[tuple[Cell, ...]] = []
+    for row in found.rows:
+        for quantity in QUANTITIES:
+            a, b = row.values(quantity)
+            if a or b:
+                first = (row.name, row.stack, row.status, quantity)
+                rows.append((*first, a, b, b - a, ratio(a, b)))
+    for name, a_ in found.a.figures.items():
+        b_ = found.b.figures[name]
+        if is_shown(name, (a_, b_)):
+            known = a_ is not None and b_ is not None
+            more = (b_ - a_, ratio(a_, b_)) if a_ is not None and b_ is not None else (None, None)
+            rows.append(("model", "", "", name, a_, b_, *(more if known else (None, None))))
+    heads = ("part", "stack", "status", "quantity", found.a.name, found.b.name)
+    return Grid(heads=(*heads, "difference", "ratio"), rows=rows, align="<<<<>>>>")
+
+
+def ratio(a: int, b: int) -> str:
+    """Format the second over the first to four digits, exact where it is a whole number.
+
+    >>> ratio(2, 6), ratio(3, 2), ratio(0, 5), ratio(0, 0), ratio(3, 3)
+    ('3', '0.6667', '', '', '1')
+    >>> ratio(10**9, 10**9 + 1), ratio(10**9, 1)
+    ('1.000', '1e-09')
+    """
+    if a == 0:
+        return ""
+    if b % a == 0:
+        return str(b // a)
+    text = f"{b / a:.4g}"
+    return "1.000" if text == "1" else text
+
+
+def _heads(found: Diff, first: str) -> tuple[str, ...]:
+    names = [name if len(name) <= 18 else name[:17] + "…" for name in (found.a.name, found.b.name)]
+    return (first, *names, "difference", "ratio")
+
+
+def _numbers(label: str, a: int | None, b: int | None, figure: str) -> tuple[Cell, ...]:
+    short = FIGURES[figure].short
+    both = Amount(a, short), Amount(b, short)
+    if a is None or b is None:
+        return (label, *both, "", "")
+    return (label, *both, Amount(b - a, short, sign=True), ratio(a, b))
+
+
+def _runs(found: Diff) -> str:
+    """Say what was run; of each model where they differ."""
+    runs = []
+    for side in (found.a, found.b):
+        run = side.workload
+        source = f", source {run.source_len}" if run.source_len is not None else ""
+        runs.append(f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}{source}")
+    if runs[0] == runs[1]:
+        return runs[0]
+    return f"{found.a.name}: {runs[0]}; {found.b.name}: {runs[1]}"
+
+
+def _sentence(found: Diff) -> list[Block]:
+    """Say which parts differ, and how."""
+    if found.same:
+        return [Text("Nothing differs.")]
+    by_status: dict[str, list[str]] = {}
+    for row in found.rows:
+        by_status.setdefault(row.status, []).append(_name(row))
+    items = [
+        ("the same" if status == "same" else status, ", ".join(by_status[status]))
+        for status in STATUSES
+        if status in by_status
+    ]
+    return [Notes(items, bold, pad=8)]
+
+
+def _name(row: Row) -> str:
+    name = row.name
+    if row.a is not None and row.b is not None and row.a.name != row.b.name:
+        name = f"{row.a.name} → {row.b.name}"
+    return f"{row.stack} {name}" if row.stack else name
+
+
+def _quantity(found: Diff, quantity: str) -> list[Block]:
+    """Report one quantity of every part that has some of it; nothing where it says nothing new."""
+    pairs = [(row, row.values(quantity)) for row in found.rows]
+    if quantity == "active_params" and all(both == row.values("params") for row, both in pairs):
+        return []
+    rows = [
+        _numbers(f"{SIGNS[row.status]} {_name(row)}", *both, quantity)
+        for row, both in pairs
+        if any(both)
+    ]
+    if not rows:
+        return []
+    a, b = (sum(both[i] for _, both in pairs) for i in (0, 1))
+    rows += [(), _numbers("total", a, b, quantity)]
+    return [
+        Text(TITLES[quantity], bold),
+        Grid(heads=_heads(found, "part"), rows=rows, align="<>>>>"),
+    ]
+
+
+def _told(row: Row) -> Iterator[Block]:
+    """Say how a part is made in both models; one paragraph for a part that is the same."""
+    told = [part.described for part in (row.a, row.b) if part is not None]
+    label = f"{SIGNS[row.status]} {_name(row)}"
+    if row.status == "same":
+        yield Notes([(label, told[0])])
+        return
+    yield Notes([(label, f"{row.status}: {' → '.join(dict.fromkeys(told))}")], bold)
+    items = []
+    if row.status != "replaced":
+        items.append(("fields", _fields(row.fields)))
+    if row.values("params") != (0, 0):
+        forms = [
+            f"{form} = {exact(part.one)}{times(part.copies)}"
+            for form, part in zip(row.forms, (row.a, row.b), strict=True)
+            if form and part is not None and part.one
+        ]
+        items += zip(("params", "     →"), dict.fromkeys(forms), strict=False)
+    yield Notes(items, indent=4)
+
+
+def times(copies: int) -> str:
+    """Say how often a part comes.
+
+    >>> times(32), times(1)
+    (' in each of 32 blocks', '')
+    """
+    return f" in each of {copies} blocks" if copies > 1 else ""
+
+
+def _fields(fields: dict[str, tuple[object, object]]) -> str:
+    return ", ".join(f"{name} {_value(a)} → {_value(b)}" for name, (a, b) in fields.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        return str(value.get("kind", "some"))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _letters(found: Diff) -> list[tuple[str, ...]]:
+    """Explain the letters of the formulas."""
+    used = {
+        letter
+        for row in found.rows
+        if row.status != "same"
+        for form in row.forms
+        for letter in re.findall(r"[A-Za-z][A-Za-z0-9_]*", form)
+    }
+    return [(term.letter, term.name, term.meaning) for term in TERMS if term.letter in used]

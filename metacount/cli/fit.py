@@ -1,0 +1,235 @@
+"""`metacount fit`: on how many devices a model fits, by formula."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import bold
+from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
+from metacount.cli.report import Amount, Grid, Notes, Text
+from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said
+from metacount.errors import InputError
+from metacount.resolve import Model, find_any, find_model
+from metacount.settings.values import bytes_size
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Cell, Report
+    from metacount.given import TransformersOnly
+    from metacount.sharding.devices import Device
+    from metacount.sharding.fit import Fit
+    from metacount.sharding.placed import Placed
+    from metacount.sharding.result import Job
+
+APART = (
+    ("--serve", "--train"),
+    ("--device-map", "--train --zero --master-weights --micro-batches"),
+)
+BELONGS = (("--cpu-memory", "--device-map"),)
+GPUS = "h100-80gb,h200,b200,mi300x"
+HEADS = ("device", "memory", "devices", "largest rank", "largest batch", "longest seq")
+
+
+def options() -> Sequence[Option]:
+    return (
+        *MODEL,
+        option(
+            "--gpu",
+            "NAME,...",
+            f"devices (default {GPUS}), with their number or without: h100, 8xh100; `all` of those "
+            "that are known",
+        ),
+        option(
+            "--devices",
+            "N",
+            "a mesh of exactly so many, and exit 1 where none fits (default: the fewest)",
+            type=whole_number,
+        ),
+        option(
+            "--device-map",
+            None,
+            "where accelerate puts each part of the module, built on meta: all of --gpu together",
+            choices=("auto", "sequential"),
+        ),
+        option(
+            "--cpu-memory",
+            "SIZE",
+            "with --device-map: for what the devices do not hold (64GB, 64GiB; default none)",
+        ),
+        flag("--serve", "serving, which is the default"),
+        *JOB,
+        *FORMATS,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.sharding.devices import devices
+    from metacount.sharding.fit import assumed, fit
+
+    if args.device_map is not None:
+        return _placed(args)
+    model = find_model(args.model, args.settings)
+    gpu = ",".join(devices()) if args.gpu == "all" else args.gpu or GPUS
+    found, notes = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
+    return Answer(
+        report=lambda: report_of(model, found, notes),
+        data=lambda: {
+            "model": model.id,
+            "train": args.train,
+            "assumed": next((assumed(each.job) for each in found if each.job), ""),
+            "answers": [each.to_dict() for each in found],
+            "missing": notes,
+            "source": "formula",
+        },
+        code=0 if all(each.mesh is not None for each in found) else 1,
+    )
+
+
+def _placed(args: argparse.Namespace) -> Answer:
+    """Say where accelerate puts the parts of the module; exit 1 where some go to disk."""
+    from metacount.sharding.devices import devices_named
+    from metacount.sharding.placed import place_module
+
+    if args.gpu in (None, "all"):
+        raise InputError("--device-map needs the devices: --gpu h100, --gpu 2xl4,t4")
+    named = devices_named(args.gpu)
+    many = args.devices if len(named) == 1 and named[0][1] is None else None
+    if args.devices is not None and many is None:
+        raise InputError("--devices goes with one kind of --gpu, named without a number")
+    gpus = [device for device, number in named for _ in range(many or number or 1)]
+    memory = 0 if args.cpu_memory is None else bytes_size(args.cpu_memory)
+    model = find_any(args.model, args.settings)
+    prepare_for_torch()
+    found = place_module(
+        model, gpus, device_map=args.device_map, cpu_memory=memory, dtype=args.dtype
+    )
+    cache = None
+    if isinstance(model, Model):
+        from metacount.spec import Request
+        from metacount.textbook.count import count
+
+        request = Request(batch_size=args.batch or 1, seq_len=args.seq, dtype=args.dtype)
+        cache = count(model.spec, request).kv_cache_bytes
+    return Answer(
+        report=lambda: _placed_report(model, found, cache),
+        data=lambda: {"model": model.id, **found.to_dict(), "kv_cache_bytes": cache},
+        code=0 if found.fits else 1,
+    )
+
+
+def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | None) -> Report:
+    """Report what each device holds, where each part is, and what a device map has no room for."""
+    from metacount.sharding.placed import folded_parts
+
+    where = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
+    names = {place.id: f"{place.id} {place.name}" for place in found.places}
+    names = {key: key if key in ("cpu", "disk") else name for key, name in names.items()}
+    rows: list[tuple[Cell, ...]] = []
+    for place in found.places:
+        sizes = (place.room, place.param_bytes, place.buffer_bytes, place.accelerate_bytes)
+        rows.append((names[place.id], *(Amount(n, units.gib, always=True) for n in sizes)))
+    heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
+    parts = [(part, names[place]) for part, place in folded_parts(found.parts)]
+    notes = [] if found.fits else [("does not fit", "what no memory holds goes to disk")]
+    notes += [("differs", difference) for difference in found.differences]
+    if not found.differences:
+        said = "accelerate's sizes in each place"
+        said += " and the formula in all" if found.formula_bytes is not None else ""
+        notes.append(("equal", f"our count, tensor by tensor, and {said}"))
+    left = "activations" if cache is None else f"the KV cache ({units.gib(cache)}) and activations"
+    notes.append(("note", f"weights alone: no room is kept for {left}"))
+    said = "where something is offloaded, a device keeps room for the largest layer"
+    notes.append(("note", f"{said}; tied tensors are held once"))
+    return [
+        [
+            Text(f"{bold(model.name)}  ({model.id})", whole=True),
+            Text(f"{where}, device map {found.device_map}"),
+        ],
+        [Grid(heads=heads, rows=rows, align="<>>>>")],
+        [Grid(heads=("part", "device"), rows=parts, align="<<")],
+        [Notes(notes)],
+    ]
+
+
+def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Report:
+    """Report a row for each device, then the commands, then what is not in the figures."""
+    from metacount.sharding.fit import assumed
+
+    done = next((each.job for each in found if each.job is not None), None)
+    head: list[Block] = [Text(f"{bold(model.name)}  ({model.id})", whole=True)]
+    if done is not None:
+        of = "the smallest mesh"
+        if any(each.asked for each in found):
+            of = "the mesh of so many devices that cuts least, of those that fit,"
+        head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
+        head.append(Notes([("assumed", assumed(done))]))
+    longest = max(len(each.device.id) for each in found)
+    commands: list[Block] = []
+    for each in found:
+        commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
+        commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
+        if each.largest is not None and each.job is not None:
+            commands.append(Notes(peak_said(each.largest, each.job)))
+    fits = done is not None and any(each.mesh is not None for each in found)
+    last = _columns(found, done) if fits and done is not None else []
+    last += [("memory", _source(each.device)) for each in found]
+    if any(each.device.usable_bytes is None for each in found):
+        said = "a process gets some hundred MiB less than the driver reports (H200: 615 MiB)"
+        last.append(("note", said))
+    return [
+        head,
+        [Grid(heads=HEADS, rows=[_row(each) for each in found], align="<>>>>>")],
+        commands,
+        [Notes([*last, *(("note", note) for note in notes)])],
+    ]
+
+
+def _why(each: Fit) -> str:
+    if each.unknown:
+        return f"cannot tell: {each.unknown}"
+    closest = ""
+    if each.closest is not None and each.job is not None:
+        closest = f"; the closest is {each.job.mesh}"
+    return f"no mesh that was tried holds it{closest}"
+
+
+def _source(device: Device) -> str:
+    """Say who says how much memory a device has, and what it is compared with."""
+    if device.by_maker:
+        return f"{device.id}: {device.source}, as its maker says (GB = 10^9 bytes)"
+    said = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"
+    if device.usable_bytes is None:
+        return said
+    return f"{said}; of these CUDA gives a process {units.exact(device.usable_bytes)} bytes"
+
+
+def _columns(found: Sequence[Fit], job: Job) -> list[tuple[str, str]]:
+    """Say what the two last columns are, and what limits them beside memory."""
+    from metacount.sharding.fit import MOST
+
+    fitting = [each for each in found if each.mesh is not None]
+    lengths, sequences = {each.seq_len for each in fitting}, {each.batch_size for each in fitting}
+    batches = {each.job.batch_size for each in fitting if each.job is not None}
+    batch = f"with batch {min(batches)}" if len(batches) == 1 else "with its command's batch"
+    seq, positions = f"tokens of a sequence, {batch}", fitting[0].positions
+    if positions is not None and positions in lengths:
+        seq += f"; {units.exact(positions)} are all positions of the model"
+    elif positions is None and lengths != {None}:
+        seq += ", by memory alone: how many positions the model was made for is not known here"
+    if any(n is not None and n >= MOST for n in lengths | sequences):
+        seq += f"; no more than {units.exact(MOST)} are looked for"
+    said = f"of all ranks together, sequences of {units.exact(job.seq_len)} tokens"
+    grows = "nothing that is counted grows with it" if None in lengths | sequences else ""
+    return [(HEADS[-2], said), (HEADS[-1], seq), ("-", grows)]
+
+
+def _row(each: Fit) -> tuple[Cell, ...]:
+    memory = Amount(each.device.room, units.gib, always=True)
+    if each.mesh is None or each.largest is None:
+        return (each.device.id, memory, "none", "", "", "")
+    total = Amount(each.largest.total_bytes, units.gib, always=True)
+    return (each.device.id, memory, each.mesh.world, total, each.batch_size, each.seq_len)

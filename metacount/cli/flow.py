@@ -1,0 +1,379 @@
+"""`metacount flow`: the forward of a model in execution order, run or by the formulas."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import bold, columns, dim, wrapped
+from metacount.cli.options import (
+    INPUT,
+    JSON,
+    MODEL_OR_FILE,
+    WORKLOAD,
+    flag,
+    option,
+    repeated,
+    request_of,
+    whole_number,
+)
+from metacount.cli.report import Lines, Notes, Text, title
+from metacount.errors import InputError
+from metacount.resolve import file_and_name, find_any, find_model
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Report
+    from metacount.flow.result import Flow
+    from metacount.flow.steps import Step
+    from metacount.textbook.forward import ForwardPart, ForwardStep, ForwardTable
+
+    Shown = tuple[str, str]  # one shape in letters and in numbers
+
+APART = (("--formula", "--decode --reference --depth --only --input"),)
+PARAMS, FLOPS = 7, 10  # characters of the two figures
+WIDEST = 120
+
+
+def options() -> Sequence[Option]:
+    return (
+        *MODEL_OR_FILE,
+        *WORKLOAD,
+        INPUT,
+        flag("--decode", "one more token, which finds the others in a cache"),
+        option("--depth", "N", "show modules down to this depth (default: all)", type=whole_number),
+        repeated(
+            "--only",
+            "PATH",
+            "the steps of one module, by its path (layers.0, self_attn); may be repeated",
+        ),
+        flag(
+            "--reference",
+            "of a config, our reference module with its equations instead of transformers' own",
+        ),
+        flag(
+            "--formula",
+            "by the formulas alone, without torch: FLOPs and saved bytes of each step in letters",
+        ),
+        JSON,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    if args.depth is not None and args.depth < 1:
+        raise InputError(f"--depth must be at least 1: got {args.depth}; leave it out to see all")
+    file = file_and_name(args.model)
+    if args.formula:
+        return _by_formula(args)
+    found = _of_file(args, *file) if file else _of_model(args)
+    found = found.only(args.only) if args.only else found
+    found = found.down_to(args.depth)
+    return Answer(report=lambda: report_of(found), data=found.to_dict)
+
+
+def _by_formula(args: argparse.Namespace) -> Answer:
+    """Give the forward as the formulas run it."""
+    from metacount.textbook.count import fitted
+    from metacount.textbook.forward import forward_table
+
+    if file_and_name(args.model):
+        raise InputError(
+            "--formula takes a model that has formulas, not FILE.py:NAME; leave it out"
+        )
+    model = find_model(args.model, args.settings)
+    table = forward_table(model.spec, fitted(model.spec, request_of(args)))
+    return Answer(
+        report=lambda: _forward_report(model.name, table),
+        data=lambda: {"model": model.name, **table.to_dict()},
+    )
+
+
+def _of_model(args: argparse.Namespace) -> Flow:
+    if args.input:
+        raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
+    model = find_any(args.model, args.settings)
+    prepare_for_torch()
+    from metacount.flow.run import flow
+
+    return flow(model, request_of(args), decode=args.decode, reference=args.reference)
+
+
+def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
+    """Trace the forward of a module of somebody's own; the file is run to make the module."""
+    prepare_for_torch()
+    from metacount.summary.modules import module_of, typed_inputs
+    from metacount.summary.summary import ModuleSummary
+
+    if args.settings or args.decode or args.reference:
+        raise InputError("--set, --decode and --reference are not for FILE.py:NAME; leave them out")
+    if not args.input:
+        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
+    module = module_of(path, name)
+    return ModuleSummary(module).flow(*typed_inputs(module, args.input))
+
+
+def report_of(flow: Flow) -> Report:
+    """Report a flow: title, letters, one block of lines a step, totals."""
+    used = _used(flow.steps)
+    terms = [
+        f"{one.letter}\0=\0{one.value}\0{one.name}" for one in flow.letters if one.letter in used
+    ]
+    rotary = sum(times * step.uncounted for times, step in flow.walk())
+    read = (
+        f"in execution order, read off a run of the {flow.source} module on the meta device. "
+        "Figures of what repeats (×N) are of one. FLOPs are of matrix products alone, 2 for each "
+        "multiply-add."
+    )
+    notes = [
+        (
+            "total",
+            f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs",
+        ),
+        ("other", _figure(flow.unused, "parameters take no part in this forward")),
+        ("also ", _figure(rotary, "FLOPs make tables of angles and are in no figure")),
+        ("read ", read),
+        *(("note ", note) for note in flow.notes),
+    ]
+    return [
+        [title(flow.name, flow.model), *([Text(_run(flow), whole=True)] if flow.workload else [])],
+        [_letters(terms)],
+        [Lines(lambda _: _drawn(flow))],
+        [_narrow(Notes(notes))],
+    ]
+
+
+def _figure(n: int, said: str) -> str:
+    return f"{units.exact(n)} {said}" if n else ""
+
+
+def _narrow(block: Notes) -> Lines:
+    return Lines(lambda width: block.lines(min(width, WIDEST)))
+
+
+def _letters(terms: Sequence[str]) -> Lines:
+    """Explain letters, each with its number in one piece."""
+    block = Notes([("letters", ", ".join(terms))])
+    return Lines(
+        lambda width: [line.replace("\0", " ") for line in block.lines(min(width, WIDEST))]
+    )
+
+
+def _drawn(flow: Flow) -> list[str]:
+    width = min(columns(), WIDEST)
+    head = f"{'params':>{PARAMS}}  {'FLOPs':>{FLOPS}}"
+    lines = [bold(f"{'step':<{width - len(head)}}{head}")]
+    return [*lines, *_lines(flow.steps, 0, width, flow.depth)]
+
+
+def _used(steps: Sequence[Step]) -> set[str]:
+    """Find the letters that the shapes of these steps are written in."""
+    found: set[str] = set()
+    for step in steps:
+        for terms in (*step.input_letters, *step.output_letters):
+            for term in terms:
+                found |= set(
+                    "".join(c if c.isalnum() or c == "_" else " " for c in term or "").split()
+                )
+        found |= _used(step.inside)
+    return found
+
+
+def _run(flow: Flow) -> str:
+    run = flow.workload
+    batch, length = run["batch_size"], run["seq_len"]
+    many = "1 sequence" if batch == 1 else f"{units.exact(batch)} sequences"
+    if flow.decode:
+        return f"one more token of {many}, {units.exact(length)} positions in all, {run['dtype']}"
+    text = f"{many} of {units.exact(length)} tokens, {run['dtype']}"
+    if run.get("source_len"):
+        text += f"; the encoder reads {units.exact(run['source_len'])}"
+    return text
+
+
+def _lines(steps: Sequence[Step], indent: int, width: int, depth: int | None) -> Iterator[str]:
+    for step in steps:
+        label = _label(step)
+        if _opened(step, depth):
+            kind = step.module if step.module != _last(step.name) else ""
+            kind = f"  {kind}" * bool(kind) + ", each" * (step.times > 1)
+            text = " " * indent + bold(label) + dim(kind)
+            yield _figured(text, indent + len(label) + len(kind), step, width)
+            yield from _lines(step.inside, indent + 2, width, depth and depth - 1)
+        else:
+            yield from _simple(step, indent, width)
+
+
+def _opened(step: Step, depth: int | None) -> bool:
+    return bool(step.inside) and depth != 1 and step.like is None
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _label(step: Step) -> str:
+    return step.name + (f" ×{step.times}" if step.times > 1 else "")
+
+
+def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
+    """Yield the lines of a step: what it is, and its shapes unless it repeats another."""
+    label, shown = _label(step), _figures(step)
+    room = width - (len(shown) + 2 if shown else 0)
+    start = indent + len(label) + (2 if label else 0)
+    said = _said(step, room - start)
+    if label and start + len(said) > room:
+        yield _figured(" " * indent + bold(label), indent + len(label), step, width)
+        yield " " * (indent + 2) + said
+    else:
+        text = " " * indent + bold(label) + "  " * bool(label) + said
+        length, price = start + len(said), step.flops_letters
+        if price and step.flops and room - length >= len(price) + 2:
+            text += " " * (room - length - len(price)) + dim(price)
+            length = room
+        yield _figured(text, length, step, width)
+    if step.like is None:
+        inner = indent + 4
+        yield from (" " * inner + dim(line) for line in _shapes(step, width - inner))
+
+
+def _said(step: Step, room: int) -> str:
+    """Choose the equation; else the statement, if it fits; else the module and what ran in it."""
+    if step.like is not None:
+        return f"as {step.like}"
+    if step.equation is not None:
+        return step.equation
+    if step.inside:
+        return step.module + ", each" * (step.times > 1)
+    if step.alone and step.code and len(step.code) <= room:
+        return step.code
+    given = step.code.partition(" = ")[0] if " = " in step.code else step.code.partition(" ")[0]
+    ran = " ".join(step.operators) or "reshaped"
+    text = ": ".join(part for part in (step.module or given, ran) if part)
+    if len(text) > room:
+        n = len(step.operators)
+        text = step.module or (f"{n} operators, {step.operators[0]} first" if n else given)
+    return text
+
+
+def _figures(step: Step) -> str:
+    if not (step.params or step.flops):
+        return ""
+    params = units.short(step.params) if step.params else ""
+    flops = units.flops(step.flops) if step.flops else ""
+    return f"{params:>{PARAMS}}  {flops:>{FLOPS}}"
+
+
+def _figured(text: str, length: int, step: Step, width: int) -> str:
+    """Write a line with the step's figures at its end; `length` is that of the text as seen."""
+    shown = _figures(step)
+    if not shown:
+        return text
+    gap = width - len(shown) - length
+    if gap < 1:
+        return f"{text}\n{' ' * (width - len(shown))}{shown}"
+    return text + " " * gap + shown
+
+
+def _shapes(step: Step, width: int) -> list[str]:
+    """Write shapes in letters and in numbers; once where inputs and outputs are of one shape."""
+    ends = [_shown(step.inputs, step.input_letters), _shown(step.outputs, step.output_letters)]
+    if not step.inputs or len({*ends[0], *ends[1]}) == 1:
+        ends = ends[1:]
+    letters, numbers = ([_counted(end, which) for end in ends] for which in (0, 1))
+    parts = [letters] if letters == numbers else [letters, numbers]
+    whole = [" → ".join(part) for part in parts]
+    if len(" = ".join(whole)) <= width:
+        return [" = ".join(whole)]
+    lines: list[str] = []
+    for mark, part, text in zip(("", "= "), parts, whole, strict=False):
+        if len(mark + text) <= width:
+            lines.append(mark + text)
+            continue
+        for start, end in zip((mark, "  → "), part, strict=False):
+            lines += _wrapped(start, end.split("; "), width)
+    return lines
+
+
+def _shown(
+    shapes: Sequence[tuple[int, ...]], letters: Sequence[Sequence[str | None]]
+) -> list[Shown]:
+    named = letters or [(None,) * len(shape) for shape in shapes]
+    return [
+        (
+            "[" + ", ".join(t or str(n) for n, t in zip(shape, terms, strict=True)) + "]",
+            "[" + ", ".join(map(str, shape)) + "]",
+        )
+        for shape, terms in zip(shapes, named, strict=True)
+    ]
+
+
+def _counted(shapes: list[Shown], which: int) -> str:
+    """Write shapes in letters (0) or in numbers (1), those that come again with ×."""
+    times = {shape: shapes.count(shape) for shape in shapes}
+    return "; ".join(shape[which] + (f" ×{n}" if n > 1 else "") for shape, n in times.items())
+
+
+def _wrapped(start: str, shapes: list[str], width: int) -> list[str]:
+    lines = [start + shapes[0]]
+    for shape in shapes[1:]:
+        if len(lines[-1]) + 2 + len(shape) <= width:
+            lines[-1] += "; " + shape
+        else:
+            lines[-1] += ";"
+            lines.append(" " * len(start) + shape)
+    return lines
+
+
+# ---- by formulas
+
+
+def _forward_report(name: str, table: ForwardTable) -> Report:
+    """Report a forward part by part, each operation with its shapes and its cost."""
+    run = table.workload
+    said = f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}"
+    read = (
+        "by the formulas, without running a module: FLOPs are of matrix products alone, 2 for each "
+        "multiply-add; saved is what the backward needs of a step that trains everything, counted "
+        f"where it is first needed, with {table.attention} attention."
+    )
+    letters = [f"{letter}\0=\0{number}" for letter, number in table.numbers.items()]
+    notes = Notes([("total", f"{units.exact(table.matmul_flops)} FLOPs"), ("read ", read)])
+    parts = [
+        Lines(lambda width, part=part: list(_part(part, min(width, WIDEST))))  # type: ignore[misc]
+        for part in table.parts
+    ]
+    head = [Text(name, bold, whole=True), Text(said, whole=True)]
+    return [head, [_letters(letters)], *([part] for part in parts), [_narrow(notes)]]
+
+
+def _part(part: ForwardPart, width: int) -> Iterator[str]:
+    times = f"  ×{part.times}, each" if part.times > 1 else ""
+    *first, last = wrapped(part.name, width - len(times))
+    yield from map(bold, first)
+    yield bold(last) + times
+    for step in part.steps:
+        yield from (f"  {line}" for line in _operation(step, width - 2))
+
+
+def _operation(step: ForwardStep, width: int) -> Iterator[str]:
+    said = f"{step.equation}  W {step.weight}" if step.weight else step.equation
+    text = f"{step.name}  {said}" if said else step.name
+    figure = f"{units.flops(step.flops_value):>{FLOPS}}" if step.flops_value else ""
+    price = f"{step.flops}  {figure}" if figure else ""
+    if len(text) + 2 + len(price) <= width:
+        yield text + (f"{price:>{width - len(text)}}" if price else "")
+    else:
+        yield from _fitted(text, width)
+        yield from (f"{line:>{width}}" for line in _fitted(price, width))
+    saved = f"; saves {step.saved} = {units.gib(step.saved_value)}" if step.saved else ""
+    first, *more = wrapped(f"→ {step.result}{saved}", width - 6)
+    yield "    " + dim(first)
+    yield from ("      " + dim(line) for line in more)
+
+
+def _fitted(text: str, width: int) -> list[str]:
+    """Break a line where it is too long; its gaps are kept where it is not."""
+    return [text] if len(text) <= width else wrapped(text, width)

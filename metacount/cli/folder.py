@@ -1,0 +1,241 @@
+"""The models of a folder: a line of JSON for each, or a table, and what was refused and why."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from metacount import units
+from metacount.cli.answer import Pieces, enveloped
+from metacount.cli.layout import columns, paragraph, table, width_of
+from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
+from metacount.spec import DTYPE_BYTES, SEQ_LEN
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from metacount.many.folder import Listing, Outcome
+    from metacount.spec import Request
+
+SHORTEST_PATH = 20  # a path is cut at its start, down to so many characters
+MOST_PASSED = 5  # files that are named
+MOST_REASONS = 20  # shown; the JSON has each file's own
+
+HEADS = ("model", "params", "active_params", "kv/token", "matmul_flops")
+ALIGN = "<>>>>"
+
+
+def counted_folder(
+    folder: str, request: Request, settings: list[str], jobs: int | None, *, as_json: bool
+) -> Pieces:
+    """Count every model below a folder; what is counted is written as it comes."""
+    from metacount.many.folder import count_folder, list_folder
+
+    listing = list_folder(folder)
+    counted = count_folder(listing, request, settings=settings, jobs=jobs)
+    view = FolderView(listing, request, counted)
+    return Pieces(text=view.json_lines() if as_json else view.text(), code=view.closing)
+
+
+class FolderView:
+    """Takes the outcomes as they come, and knows at the end what became of all."""
+
+    def __init__(
+        self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
+    ) -> None:
+        self.listing, self.request, self.counted = listing, request, counted
+        self.n_counted = self.n_shorter = 0
+        self.refused: dict[str, list[tuple[str, str]]] = {}
+        self.passed: list[str] = []
+        self.in_text = self.interrupted = False
+
+    def json_lines(self) -> Generator[str, None, None]:
+        """Yield an object a line, in the paths' order; a refused file has its path and `error`."""
+        import json
+
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        # a bar among lines of JSON on the same terminal would be neither
+        try:
+            for part in self._parts(bar=sys.stdout is None or not sys.stdout.isatty()):
+                lines = "".join(
+                    encode(
+                        {"model": outcome.path, "error": outcome.error}
+                        if outcome.error is not None
+                        else enveloped({**outcome.data, "model": outcome.path})
+                    )
+                    + "\n"
+                    for outcome in part
+                    if not outcome.passed
+                )
+                self._book(part)
+                yield lines
+        except KeyboardInterrupt:
+            self.interrupted = True  # what was counted stands there already
+
+    def text(self) -> Generator[str, None, None]:
+        """Yield a table of what was counted, then how many were refused and why."""
+        self.in_text = True
+        rows: list[tuple[str, ...]] = []
+        try:
+            for part in self._parts(bar=True):
+                rows += [_row(outcome) for outcome in part if outcome.data]
+                self._book(part)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        if rows:
+            yield "\n".join(_fitted(rows)) + "\n\n"
+        yield "\n".join(self._sums()) + "\n"
+
+    def closing(self) -> int:
+        """Return the exit code, after saying on stderr too what was refused."""
+        n_refused = self.n_refused
+        if self.interrupted:
+            interrupted(self._n_seen, len(self.listing.paths), "files")
+            return EXIT_INTERRUPTED
+        if self.passed and not self.in_text:
+            print(f"metacount: passed over {self._no_models()}", file=sys.stderr)
+        if not n_refused + self.n_counted:
+            print("metacount: error: no file of the folder describes a model", file=sys.stderr)
+            return EXIT_WRONG_INPUT
+        if not n_refused:
+            return 0
+        if not self.in_text:
+            print("\n".join(self._reasons()), file=sys.stderr)
+        some = f"{units.exact(n_refused)} of {units.exact(n_refused + self.n_counted)}"
+        print(f"metacount: error: {some} files refused", file=sys.stderr)
+        return EXIT_WRONG_INPUT
+
+    @property
+    def _n_seen(self) -> int:
+        return self.n_refused + self.n_counted + len(self.passed)
+
+    @property
+    def n_refused(self) -> int:
+        """Files that were not counted."""
+        return sum(map(len, self.refused.values()))
+
+    def _parts(self, *, bar: bool) -> Iterator[list[Outcome]]:
+        return _with_bar(self.counted, len(self.listing.paths)) if bar else self.counted
+
+    def _book(self, part: list[Outcome]) -> None:
+        """Count what is ready to be shown: an interrupt leaves the two alike."""
+        for outcome in part:
+            if outcome.passed:
+                self.passed.append(outcome.path)
+            elif outcome.error is None:
+                self.n_counted += 1
+                self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
+            else:
+                same = self.refused.setdefault(_kind(outcome.error), [])
+                same.append((outcome.path, outcome.error))
+
+    def _sums(self) -> list[str]:
+        run, width = self.request, columns()
+        total = self.n_counted + self.n_refused
+        counted = (
+            f"{units.exact(self.n_counted)} of {_number(total, 'file')}: batch {run.batch_size}, "
+            f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
+        )
+        lines = paragraph("counted", counted, width)
+        if self.interrupted:
+            left = units.exact(len(self.listing.paths) - self._n_seen)
+            lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
+        lines += self._reasons()
+        passed = []
+        if self.listing.companions:
+            what = _number(self.listing.companions, "file")
+            passed.append(f"{what} of tokenizers and the like, which describe no model")
+        if self.passed:
+            passed.append(self._no_models())
+        if self.listing.links:
+            passed.append(f"{_number(self.listing.links, 'link')} to other folders")
+        lines += paragraph("passed ", "; ".join(passed), width)
+        note = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
+        return lines + paragraph("figures", note, width)
+
+    def _no_models(self) -> str:
+        """Name the files that have none of a model's keys."""
+        names = ", ".join(shown(path) for path in self.passed[:MOST_PASSED])
+        more = len(self.passed) - MOST_PASSED
+        what = f"{_number(len(self.passed), 'file')} without a size of a model: {names}"
+        return f"{what} and {units.exact(more)} more" if more > 0 else what
+
+    def _length(self) -> str:
+        if self.request.seq_len is not None:
+            return f"seq {self.request.seq_len}"
+        fewer = f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
+        return f"seq {SEQ_LEN}{fewer if self.n_shorter else ''}"
+
+    def _reasons(self) -> list[str]:
+        """Write the most frequent reasons first, each with the first of its files."""
+        groups = sorted(self.refused.values(), key=len, reverse=True)
+        lines = []
+        for group in groups[:MOST_REASONS]:
+            path, error = group[0]
+            others = f", and {_number(len(group) - 1, 'file')} more" if len(group) > 1 else ""
+            lines += paragraph("refused", f"{shown(path)}{others}: {error}", columns())
+        left = groups[MOST_REASONS:]
+        if left:
+            others = f"{_number(sum(map(len, left)), 'file')} for {len(left)} other reasons"
+            lines += paragraph("refused", others, columns())
+        return lines
+
+
+def _kind(error: str) -> str:
+    """Reduce an error to what others share that differ in their numbers and values only.
+
+    >>> _kind("n_layers must be at most 4096: got 9999; choose 1 to 4096")
+    'n_layers must be at most #'
+    """
+    return re.sub(r"\d+", "#", re.split(": got |: line |: byte ", error)[0])
+
+
+def _number(n: int, thing: str) -> str:
+    return f"{units.exact(n)} {thing}{'' if n == 1 else 's'}"
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    data = outcome.data
+    return (
+        shown(outcome.path),
+        units.exact(data["params"]),
+        units.exact(data["active_params"]),
+        units.gib(data["kv_cache_bytes_per_token"]),
+        units.flops(data["matmul_flops"]),
+    )
+
+
+def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
+    """Write the table; paths are shortened and the last columns left out to fit the width."""
+    routed = any(row[1] != row[2] for row in rows)
+    kept = [i for i in range(len(HEADS)) if routed or HEADS[i] != "active_params"]
+    while True:
+        heads = [HEADS[i] for i in kept]
+        body = [[row[i] for i in kept] for row in rows]
+        over = width_of(heads, body) - columns()
+        longest = max(len(row[0]) for row in body)
+        if over <= 0 or longest - over >= SHORTEST_PATH or len(kept) == 2:
+            break
+        kept.pop()
+    room = max(SHORTEST_PATH, longest - max(over, 0))
+    for row in body:
+        if len(row[0]) > room:
+            row[0] = "..." + row[0][3 - room :]
+    return table(heads, body, "".join(ALIGN[i] for i in kept))
+
+
+def _with_bar(parts: Iterator[list[Outcome]], total: int) -> Iterator[list[Outcome]]:
+    """Yield the parts as they come, with a bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield from parts
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    # lines are written while the bar is up: stdout must stay where it is
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("counting", total=total)
+        for part in parts:
+            bar.advance(task, len(part))
+            yield part

@@ -1,0 +1,283 @@
+"""`metacount models`: the catalog, or the fields of a spec."""
+
+from __future__ import annotations
+
+import sys
+
+from metacount import units
+from metacount.catalog import compare_published
+from metacount.cli.answer import Answer
+from metacount.cli.layout import WIDEST_TEXT, columns
+from metacount.cli.options import FORMATS, check_known, flag, option
+from metacount.cli.report import DASH, Grid, Text
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from metacount.catalog import CatalogEntry, Comparison
+    from metacount.cli.options import Option
+    from metacount.cli.report import Cell, Report
+    from metacount.files import Json
+
+    Counted = tuple[CatalogEntry, int | None]  # params; None where there is no spec
+
+APART = (("--columns", "--fields"),)
+HEADS = ("id", "params", "published", "ours", "layers", "d_model", "kind", "family", "name")
+ALIGN = "<>>>>><<<"
+LONGEST_LABEL = 9
+TAKES = {
+    "whole": "whole number",
+    "number": "number",
+    "flag": "true or false",
+    "pattern": "text",
+    "object": "object",
+}
+
+
+def options() -> Sequence[Option]:
+    from metacount.cli.columns import OPTION
+
+    return (
+        option(
+            "text",
+            "TEXT",
+            "only models whose id, name or family contains TEXT",
+            nargs="?",
+            default="",
+        ),
+        option("--family", "NAME", "only models of this family", words=_families),
+        flag("--fields", "print the fields that --set takes, with their meaning"),
+        OPTION,
+        *FORMATS,
+    )
+
+
+def _families() -> Iterable[str]:
+    from metacount.catalog import entries
+
+    return dict.fromkeys(entry.family for entry in entries())
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount import catalog
+    from metacount.formulas.model import params
+
+    if args.columns:
+        from metacount.cli.columns import checked
+
+        args.columns = checked(args.columns)
+    if args.fields:
+        return Answer(report=_fields_report, data=field_rows, table=_fields_table)
+    entries = catalog.entries()
+    if args.family is not None:
+        families = {family.lower(): family for family in _families()}
+        if args.family.lower() not in families:
+            otherwise = f"choose one of {', '.join(families.values())}"
+            check_known("--family", args.family, families, otherwise, "is not in the catalog")
+        entries = tuple(e for e in entries if e.family.lower() == args.family.lower())
+    text = args.text.lower()
+    entries = tuple(e for e in entries if text in f"{e.id}\n{e.name}\n{e.family}".lower())
+    if not entries:
+        print("metacount: no model of the catalog matches", file=sys.stderr)
+    if args.columns:
+        return _columns(args.columns, entries)
+    counted = [(e, params(e.spec()) if e.sizes is not None else None) for e in entries]
+    return Answer(
+        report=lambda: _report(counted),
+        data=lambda: [_data(*pair) for pair in counted],
+        table=lambda: _table(counted),
+    )
+
+
+def _columns(names: Sequence[str], entries: Sequence[CatalogEntry]) -> Answer:
+    """Give the chosen columns of the catalog, counted at the default workload."""
+    from metacount.cli.columns import Row, answer
+    from metacount.spec import Request
+    from metacount.textbook.count import count
+
+    rows = []
+    for entry in entries:
+        spec = None if entry.sizes is None else entry.spec()
+        data = None if spec is None else count(spec, Request()).to_dict()
+        rows.append(Row(entry.id, entry.name, spec, data))
+    return answer(names, rows)
+
+
+def compared(comparison: Comparison, entry: CatalogEntry, *, brief: bool = False) -> str:
+    """Say in words how our count compares with the published one; why, unless `brief`.
+
+    >>> from metacount.catalog import entry
+    >>> llama = entry("llama-13b")
+    >>> compared(compare_published(llama, 13_015_864_320), llama)
+    '13.0B: our count rounds to it'
+    """
+    published = entry.published
+    label = published.label or ""
+    if published.label_meaning and not brief:
+        label += f" ({published.label_meaning})"
+    if published.params is not None:
+        exact = units.exact(published.params)
+        label = f"{label}, exactly {exact}" if label else exact
+    if comparison.status == "unpublished":
+        return "no count" if brief else f"no count. {comparison.explanation}".strip()
+    if comparison.status == "exact":
+        return f"{label}: our count is the same"
+    if comparison.status == "rounds":
+        return f"{label}: our count rounds to it"
+    difference = "" if comparison.difference is None else units.signed(comparison.difference)
+    text = f"{label}: ours differs by {difference} ({comparison.percent})"
+    return text if brief else f"{text}; {comparison.explanation}"
+
+
+def published_notes(entry: CatalogEntry) -> list[tuple[str, str]]:
+    """List what was published of active parameters, the sources, what is inferred, and notes."""
+    active = entry.published.active_label or ""
+    if active:
+        meaning = entry.published.active_label_meaning
+        active += (f" ({meaning})" if meaning else "") + " published"
+    return [
+        ("active", active),
+        ("source", "; ".join(entry.source)),
+        *(("inferred", inferred) for inferred in entry.inferred),
+        ("notes", entry.notes or ""),
+    ]
+
+
+def _table(counted: Sequence[Counted]) -> Grid:
+    """Tabulate the catalog with the count of each model; on a screen the columns that fit."""
+    rows = [_row(entry, params) for entry, params in counted]
+    # the last columns say again what the id says, in other words
+    return Grid(heads=HEADS, rows=rows, align=ALIGN, drops=("name", "family", "kind", "d_model"))
+
+
+def _row(entry: CatalogEntry, params: int | None) -> tuple[Cell, ...]:
+    label = entry.published.label
+    if params is None:
+        return (entry.id, None, label, "no spec", None, None, None, entry.family, entry.name)
+    spec, comparison = entry.spec(), compare_published(entry, params)
+    known = {"differs": comparison.percent, "unpublished": None}
+    ours = known.get(comparison.status, comparison.status)
+    layers = f"{spec.n_encoder_layers}+{spec.n_layers}" if spec.has_encoder else str(spec.n_layers)
+    return (
+        entry.id,
+        params,
+        label,
+        ours,
+        layers,
+        spec.d_model,
+        spec.kind,
+        entry.family,
+        entry.name,
+    )
+
+
+def _report(counted: Sequence[Counted]) -> Report:
+    if not counted:
+        return []
+    rows = [
+        (
+            *row[:2],
+            # an exact integer stands beside it or differs from it
+            "in full" if len(str(row[2])) > LONGEST_LABEL else row[2],
+            *row[3:5],
+            DASH if row[5] is None else str(row[5]),
+            *row[6:],
+        )
+        for row in _table(counted).rows
+    ]
+    grid = Grid(heads=HEADS, rows=rows, align=ALIGN, drops=_table(counted).drops)
+    note = (
+        "published is the label in print (in full: all digits); ours says whether the exact "
+        "count is the published integer, rounds to the label, or by how much it differs; "
+        "metacount count ID says why."
+    )
+    if dropped := grid.dropped(columns()):
+        note += f" With more width, or --json: {', '.join(dropped)}."
+    return [[grid], [Text(note, most=WIDEST_TEXT)]]
+
+
+def _data(entry: CatalogEntry, params: int | None) -> Json:
+    spec = None if params is None else entry.spec()
+    compared = None if params is None else compare_published(entry, params)
+    return {
+        "model": entry.id,
+        "name": entry.name,
+        "family": entry.family,
+        "kind": spec and spec.kind,
+        "d_model": spec and spec.d_model,
+        "n_layers": spec and spec.n_layers,
+        "n_encoder_layers": spec and spec.n_encoder_layers,
+        "params": params,
+        "published_label": entry.published.label,
+        "published_label_meaning": entry.published.label_meaning,
+        "published_params": entry.published.params,
+        "status": compared and compared.status,
+        "difference": compared and compared.difference,
+        "explanation": entry.explanation,
+        "not_expressible": entry.not_expressible,
+        "inferred": list(entry.inferred),
+        "source": list(entry.source),
+        "spec": None if entry.sizes is None else dict(entry.sizes),
+    }
+
+
+def field_rows() -> list[Json]:
+    """List every field in order: letter, what it takes, default, meaning, everyone else's names."""
+    from metacount.spec.model import FIELDS, PATHS, REQUIRED_NAMES
+
+    return [
+        {
+            "field": name,
+            "path": PATHS[name],
+            "letter": field.letter or None,
+            "takes": (", ".join(field.choices) or TAKES[field.takes])
+            + (", or none" if field.optional or field.lacking else ""),
+            "required": name in REQUIRED_NAMES,
+            "default": field.absent,
+            "meaning": field.meaning,
+            "elsewhere": list(field.elsewhere),
+        }
+        for name, field in FIELDS.items()
+    ]
+
+
+def _fields_table() -> Grid:
+    """Put the fields in one table, with the path of each in a model."""
+    heads = ("field", "path", "letter", "required", "default", "takes", "meaning")
+    rows = []
+    for row in field_rows():
+        shown = {**row, "default": None if row["default"] is None else str(row["default"])}
+        rows.append(tuple(shown[head] for head in heads))
+    return Grid(heads=heads, rows=rows, align="<" * len(heads))
+
+
+def _fields_report() -> Report:
+    """Report the fields, below the part that each belongs to."""
+    rows: list[tuple[Cell, ...]] = []
+    by_part: dict[str, list[Json]] = {}
+    for row in field_rows():
+        by_part.setdefault(row["path"].rpartition(".")[0], []).append(row)
+    for part, of_part in by_part.items():
+        rows += [(part, "", "", "")] if part else []
+        for row in of_part:
+            default = row["default"]
+            default = str(default) if isinstance(default, str | float) else str(default).lower()
+            indent = "  " if "." in row["path"] else ""
+            rows.append(
+                (
+                    indent + row["field"],
+                    row["letter"] or "",
+                    "required" if row["required"] else default,
+                    f"{row['takes']}: {row['meaning']}",
+                )
+            )
+    note = (
+        "A model's file is a JSON object of these fields, with a name if you like. "
+        "How others call each field, and its path in a model (encoder. for decoder. in an "
+        "encoder), which --set takes too: --json."
+    )
+    heads = ("field", "letter", "default", "takes")
+    grid = Grid(heads=heads, rows=rows, align="<<<", prose=True)
+    return [[grid], [Text(note, most=WIDEST_TEXT)]]

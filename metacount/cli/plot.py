@@ -1,0 +1,314 @@
+"""`metacount plot`: counts, caches, activations and benchmarks as pictures, models as a page."""
+
+from __future__ import annotations
+
+from metacount.cli.answer import Answer, Pieces, prepare_for_torch
+from metacount.cli.options import (
+    MODELS,
+    OVER,
+    SETTINGS,
+    check_quantity,
+    flag,
+    option,
+    quantity,
+)
+from metacount.errors import InputError, shown
+from metacount.languages import LANGUAGES
+from metacount.resolve import find_model
+from metacount.settings import parse_settings
+from metacount.settings.over import each_setting
+from metacount.settings.values import dtype, length
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.figure import Figure
+
+    from metacount.cli.options import Option
+    from metacount.resolve import Model
+    from metacount.spec import Request
+
+TAKES_LIKE = False
+RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
+# What can be drawn, by option; one of them is asked for.
+KINDS = {
+    "model": "MODEL",
+    "caches": "--caches MODEL",
+    "activations": "--activations NAME",
+    "roofline": "--roofline RESULTS",
+    "curves": "--curves RESULTS",
+}
+# Options that belong to some of these alone, where they are not given: None or an empty list.
+WHERE = {
+    "settings": ("--set", ("model", "caches")),
+    "over": ("--over", ("model",)),
+    "seq": ("--seq", ("model", "caches")),
+    "batch": ("--batch", ("model", "caches")),
+    "lang": ("--lang", ("model", "caches", "activations")),
+    "html": ("--html", ("model",)),
+    "launch": ("--launch", ("roofline", "curves")),
+    "dtype": ("--dtype", ("model", "caches", "roofline", "curves")),
+}
+
+
+def options() -> Sequence[Option]:
+    from metacount.textbook.closed_form import FORWARD
+
+    return (
+        MODELS,
+        option("-o --output", "FILE", "the picture: a name that ends in .svg, .png or .pdf"),
+        option(
+            "--html",
+            "PAGE.html",
+            "in place of a picture: a page for a browser, which needs no network; its sizes are "
+            "sliders, its numbers closed forms that it evaluates, each with what is proven of it",
+        ),
+        quantity(FORWARD, "; by its parts, absolute and in percent"),
+        OVER,
+        option(
+            "--seq",
+            "N,N,...",
+            "a bar for each length of a sequence: 1k,4k,16k,64k; with --caches the points of its "
+            "lines",
+        ),
+        option("--batch", "N", "sequences (default 1)", type=int),
+        option(
+            "--caches",
+            "MODEL",
+            "the KV caches that MHA, GQA, MQA and MLA would need in this model, beside each other",
+        ),
+        option(
+            "--activations",
+            "NAME",
+            "activations and their derivatives, as the modules run them: relu, gelu, silu, ...",
+            nargs="+",
+        ),
+        option(
+            "--roofline",
+            "RESULTS",
+            "rates over intensity, from what `bench --save` wrote",
+            nargs="+",
+        ),
+        option(
+            "--curves", "RESULTS", "GELU and SwiGLU over the tokens, from such files", nargs="+"
+        ),
+        option(
+            "--state",
+            None,
+            "which rows of the results (default hot)",
+            default="hot",
+            choices=("hot", "cold"),
+        ),
+        option(
+            "--launch",
+            None,
+            "which rows of the results (default graph, where there are any)",
+            choices=("eager", "graph"),
+        ),
+        option(
+            "--dtype",
+            "DTYPE",
+            "of a model's KV cache (default bf16); of results, which rows: "
+            f"{', '.join(RESULT_DTYPES)} (default: of the last one)",
+            type=dtype,
+        ),
+        option(
+            "--lang",
+            None,
+            "the language of the labels: English (default) or Chinese",
+            choices=LANGUAGES,
+        ),
+        *SETTINGS,
+        flag("--json", "print the numbers of a picture as JSON instead of drawing it"),
+    )
+
+
+def run(args: argparse.Namespace) -> Answer | Pieces:
+    from metacount.textbook.closed_form import FORWARD
+
+    kind = _asked_kind(args)
+    check_quantity(args.quantity, FORWARD)
+    parse_settings(args.settings)  # a wrong setting is reported before a wrong model
+    if args.html is not None:
+        return Pieces(text=_page(args))
+    draw = {"model": _quantities, "caches": _caches, "activations": _activations}
+    if args.json:
+        if kind not in draw:
+            raise InputError(
+                "--json gives the numbers of a picture of models, caches or "
+                "activations; results are in their files already"
+            )
+        data = draw[kind](args).data
+        return Answer(report=list, data=lambda: data)
+    if args.output is None:
+        raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
+    from metacount.cli.pictures import check_output, save
+
+    check_output(args.output)
+    if args.lang == "zh":
+        from metacount.cli.pictures import CHINESE, check_chinese
+
+        check_chinese(CHINESE.values())
+    picture = draw.get(kind, _results)(args)
+    save(picture.draw(), args.output)
+    return Pieces(text=f"{shown(args.output)}: {picture.said}\n")
+
+
+def _asked_kind(args: argparse.Namespace) -> str:
+    """Find what is to be drawn; raise `InputError` unless it is one thing, with its own options."""
+    wanted = [kind for kind in KINDS if getattr(args, kind)]
+    if len(wanted) != 1:
+        raise InputError(
+            f"plot needs one of {', '.join(list(KINDS.values())[:-1])} and "
+            f"{list(KINDS.values())[-1]}; see `metacount plot --help`"
+        )
+    for name, (said, kinds) in WHERE.items():
+        if getattr(args, name) and wanted[0] not in kinds:
+            those = " and ".join(KINDS[kind].partition(" ")[0] for kind in kinds)
+            raise InputError(f"{said} belongs to {those}; leave it out here")
+    if args.quantity != "params" and (wanted[0] != "model" or args.html):
+        raise InputError("--quantity belongs to a picture of MODEL; leave it out here")
+    if args.json and (args.html or args.output or args.lang):
+        raise InputError(
+            "--json prints numbers in place of a picture; leave out -o, --html and --lang"
+        )
+    if args.html and (args.output or args.over or args.lang):
+        raise InputError(
+            "--html takes the place of -o, and a page has no --over and no --lang; leave them out"
+        )
+    return wanted[0]
+
+
+class _Picture:
+    """What a picture shows: as plain data, as a sentence, and how it is drawn."""
+
+    def __init__(self, said: str, draw: Callable[[], Figure], data: object = None) -> None:
+        self.said, self.draw, self.data = said, draw, data
+
+
+def _lengths(args: argparse.Namespace) -> list[int]:
+    """Read the lengths of --seq: 1k is 1,024."""
+    found = []
+    for text in [] if args.seq is None else args.seq.split(","):
+        number = length(text.strip())
+        if number is None and text.strip().isdecimal() and len(text) <= 40:
+            number = int(text)
+        if number is None:
+            raise InputError(f"--seq takes lengths such as 1k,4k,16k: got '{shown(text)}'")
+        found.append(number)
+    return found
+
+
+def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
+    from metacount.spec import Request
+
+    batch_size = 1 if args.batch is None else args.batch
+    return Request(batch_size=batch_size, seq_len=seq_len, dtype=args.dtype or "bf16")
+
+
+def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
+    """List each model that gets a bar, under its name or its value of --over."""
+    if args.over is None:
+        return [(model.name, model) for model in _found(args)]
+    found = []
+    for name in args.model:
+        for setting in each_setting(args.over):
+            model = find_model(name, [*args.settings, setting])
+            label = setting.replace("=", " = ", 1)
+            found.append((f"{model.name}, {label}" if len(args.model) > 1 else label, model))
+    return found
+
+
+def _found(args: argparse.Namespace) -> list[Model]:
+    return [find_model(name, args.settings) for name in args.model]
+
+
+def _quantities(args: argparse.Namespace) -> _Picture:
+    from metacount.textbook.series import bars
+
+    models = _models(args)
+    requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
+    found = bars(models, requests, args.quantity)
+
+    def draw() -> Figure:
+        from metacount.cli.pictures import quantities_figure
+
+        return quantities_figure(found, args.quantity, args.lang or "en")
+
+    what = "parameters" if args.quantity == "params" else args.quantity
+    said = f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}"
+    data = [{"quantity": args.quantity, **one.to_dict()} for one in found]
+    return _Picture(said, draw, data)
+
+
+def _caches(args: argparse.Namespace) -> _Picture:
+    from metacount.textbook.series import LENGTHS, caches
+
+    model = find_model(args.caches, args.settings)
+    lengths = sorted(_lengths(args) or LENGTHS)
+    for n in lengths:
+        run = _request(args, n)  # a length or dtype that cannot be is said here
+    kinds = caches(model.spec, run.dtype)
+
+    def draw() -> Figure:
+        from metacount.cli.pictures import caches_figure
+
+        title = f"{model.name}, {run.dtype}"
+        return caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en")
+
+    said = f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}"
+    data = [{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds]
+    return _Picture(said, draw, data)
+
+
+def _activations(args: argparse.Namespace) -> _Picture:
+    prepare_for_torch()
+    from metacount.measure.activations import curve
+
+    names = list(dict.fromkeys(args.activations))
+    curves = [curve(name) for name in names]
+
+    def draw() -> Figure:
+        from metacount.cli.pictures import activations_figure
+
+        return activations_figure(curves, args.lang or "en")
+
+    said = f"{', '.join(names)} and their derivatives"
+    return _Picture(said, draw, [dict(vars(one)) for one in curves])
+
+
+def _results(args: argparse.Namespace) -> _Picture:
+    from metacount.bench import saved
+    from metacount.cli import pictures_of_benchmarks as pictures
+
+    if args.dtype not in (None, *RESULT_DTYPES):
+        raise InputError(
+            f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got '{shown(args.dtype)}'"
+        )
+    files = args.roofline or args.curves
+    lines = saved.latest_run([line for file in files for line in saved.read(file)])
+    chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
+    figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
+    return _Picture(f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen))
+
+
+def _page(args: argparse.Namespace) -> str:
+    from metacount.output_file import check_writable, write_whole
+
+    if not args.html.lower().endswith(".html"):
+        raise InputError(f"--html must end in .html: got {shown(args.html)}")
+    lengths = _lengths(args)
+    if len(lengths) > 1:
+        raise InputError("--seq of a page is one length: its slider goes to the others")
+    check_writable("--html", args.html)
+    models = _found(args)
+    prepare_for_torch()
+    from metacount.cli.page import page_html
+    from metacount.textbook.worksheet import worksheet
+
+    request = _request(args, lengths[0] if lengths else None)
+    text = page_html([worksheet(model, request) for model in models])
+    write_whole("--html", args.html, text.encode())
+    return f"{shown(args.html)}: page of {', '.join(model.id for model in models)}\n"

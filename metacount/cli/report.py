@@ -1,0 +1,440 @@
+"""A command's answer as a report: texts, tables and notes; and what writes it in each format.
+
+A report is a list of sections, a section a list of `Text`, `Notes`, `Grid` and `Lines`. What wraps,
+aligns and escapes is here alone.
+
+>>> both = Grid(heads=("role", "params"), rows=(("a|b", 1000), ("c_d", None)), align="<>")
+>>> print(markdown(both), end="")
+| role | params |
+| :--- | ---: |
+| a\\|b | 1,000 |
+| c_d | - |
+>>> print(comma_separated(both), end="")
+role,params
+a|b,1000
+c_d,
+>>> print(in_text([[Text("two roles")], [both]]), end="")
+two roles
+<BLANKLINE>
+role  params
+a|b    1,000
+c_d        -
+"""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.cli.layout import (
+    GAP,
+    WIDEST_TEXT,
+    bold,
+    columns,
+    dim,
+    noted_table,
+    paragraph,
+    table,
+    width_of,
+    with_bars,
+    wrapped,
+)
+from metacount.errors import printable
+from metacount.frozen import frozen
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeAlias
+
+DASH = "-"
+
+
+@frozen
+class Share:
+    """A part of a whole: percent where people read, a number between 0 and 1 in CSV."""
+
+    part: int
+    whole: int
+
+
+@frozen
+class Formula:
+    """An expression as plain text and as LaTeX."""
+
+    text: str
+    latex: str
+
+
+class Amount:
+    """A number that people read in short (`always`, or where digits have no room); every digit in
+    CSV.
+    """
+
+    def __init__(
+        self,
+        value: int | None,
+        short: Callable[[int], str],
+        *,
+        always: bool = False,
+        sign: bool = False,
+    ) -> None:
+        self.value, self.short, self.always = value, short, always
+        self.sign = "+" if sign and value is not None and value > 0 else ""
+
+    def text(self, *, short: bool) -> str:
+        """Write it with every digit, or in short."""
+        if self.value is None:
+            return DASH
+        return self.sign + (self.short if short or self.always else units.exact)(self.value)
+
+
+if TYPE_CHECKING:
+    # None: nothing is known. A number keeps all its digits in every format.
+    Cell: TypeAlias = str | int | bool | Share | Formula | Amount | None
+    Block: TypeAlias = "Text | Notes | Grid | Lines"
+    Report: TypeAlias = Sequence[Sequence[Block]]
+
+
+class Text:
+    """A sentence, wrapped at the width, or at `most`; where `style` says so in bold or faint."""
+
+    def __init__(
+        self,
+        text: str,
+        style: Callable[[str], str] | None = None,
+        *,
+        most: int = 0,
+        whole: bool = False,
+        indent: int = 0,
+    ) -> None:
+        self.text, self.style = text, style
+        self.most, self.whole, self.indent = most, whole, indent
+
+    def lines(self, width: int) -> list[str]:
+        """Write the sentence; a `whole` one in one line, however long."""
+        room = (min(width, self.most) if self.most else width) - self.indent
+        found = [self.text] if self.whole else wrapped(self.text, room)
+        start = " " * self.indent
+        return [start + (self.style(line) if self.style else line) for line in found]
+
+
+class Notes:
+    """Labelled sentences; one without a text is left out. Labels are padded to `pad`."""
+
+    def __init__(
+        self,
+        items: Iterable[tuple[str, str]],
+        style: Callable[[str], str] = dim,
+        *,
+        pad: int = 0,
+        indent: int = 0,
+    ) -> None:
+        self.items = [(label, text) for label, text in items if text]
+        self.style, self.pad, self.indent = style, pad, indent
+
+    def lines(self, width: int) -> list[str]:
+        """Write each label with its sentence beside it."""
+        return [
+            " " * self.indent + line
+            for label, text in self.items
+            for line in paragraph(
+                f"{label:{self.pad}}" if self.pad else label,
+                text,
+                width - self.indent,
+                style=self.style,
+            )
+        ]
+
+
+class Lines:
+    """Lines of a drawing of its own, made for a width."""
+
+    def __init__(self, drawn: Callable[[int], Sequence[str]]) -> None:
+        self.drawn = drawn
+
+    def lines(self, width: int) -> Sequence[str]:
+        """Draw it."""
+        return self.drawn(width)
+
+
+@frozen
+class Grid:
+    """Rows of cells below their heads; `align` has one of < and > for each column.
+
+    A row of no cells is a rule in text. `prose`: the last column is wrapped. `bars`: a value to be
+    drawn beside each of the first rows. Where the width is too small, `drops` are left out, the
+    first of them first, and then, with `blocks`, what does not fit goes below, with the first
+    column again.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    align: str
+    prose: bool = False
+    bars: Sequence[int] = ()
+    drops: Sequence[str] = ()
+    blocks: bool = False
+    indent: int = 0
+
+    def lines(self, width: int) -> list[str]:
+        """Draw the table."""
+        if not self.rows:
+            return []
+        width -= self.indent
+        rows = [[shown(cell) for cell in row] for row in self.rows]
+        if self.prose:
+            found = noted_table(self.heads, rows, self.align, width)
+        else:
+            heads = self.heads or ("",) * len(self.align)
+            if width_of(heads, rows) > width:
+                rows = [[shown(cell, short=True) for cell in row] for row in self.rows]
+            parts = []
+            for kept in self._parts(heads, rows, width):
+                body = [[row[i] for i in kept] if row else row for row in rows]
+                align = "".join(self.align[i] for i in kept)
+                parts.append(table([heads[i] for i in kept], body, align))
+            found = parts[0]
+            for part in parts[1:]:
+                found += ["", *part]
+        if self.bars:
+            found = with_bars(found, self.bars)
+        return [" " * self.indent + line for line in found] if self.indent else found
+
+    def shortens(self, width: int) -> bool:
+        """Tell whether its numbers have no room for every digit."""
+        return width_of(self.heads, [[shown(c) for c in row] for row in self.rows]) > width
+
+    def dropped(self, width: int) -> list[str]:
+        """List the heads of the columns that have no room."""
+        rows = [[shown(cell, short=True) for cell in row] for row in self.rows]
+        kept = self._kept(self.heads, rows, width)
+        return [head for i, head in enumerate(self.heads) if i not in kept]
+
+    def _kept(self, heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+        kept = list(range(len(heads)))
+        for gone in self.drops:
+            body = [[row[i] for i in kept] for row in rows if row]
+            if width_of([heads[i] for i in kept], body) <= width:
+                break
+            kept = [i for i in kept if heads[i] != gone]
+        return kept
+
+    def _parts(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], width: int
+    ) -> list[list[int]]:
+        kept = self._kept(heads, rows, width)
+        if not self.blocks:
+            return [kept]
+        widths = [width_of([heads[i]], [[row[i]] for row in rows if row]) for i in kept]
+        parts: list[list[int]] = []
+        room = 0
+        for i in kept[1:]:
+            if not parts or room < widths[i] + len(GAP):
+                parts.append([0])
+                room = width - widths[0]
+            parts[-1].append(i)
+            room -= widths[i] + len(GAP)
+        return parts
+
+
+def shown(cell: Cell, *, short: bool = False) -> str:
+    """Format a cell as people read it.
+
+    >>> shown(1234567), shown(Share(part=1, whole=3)), shown(True), shown(None)
+    ('1,234,567', '33.3 %', 'true', '-')
+    """
+    if cell is None:
+        return DASH
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, int):
+        return units.exact(cell)
+    if isinstance(cell, Share):
+        return units.share(cell.part, cell.whole)
+    if isinstance(cell, Amount):
+        return cell.text(short=short)
+    return cell.text if isinstance(cell, Formula) else cell
+
+
+def in_text(report: Report, width: int | None = None) -> str:
+    """Write sections with an empty line between them; one without lines is left out."""
+    wide = columns() if width is None else width
+    parts = [[line for block in section for line in block.lines(wide)] for section in report]
+    text = "\n\n".join("\n".join(line.rstrip() for line in part) for part in parts if part)
+    return f"{text}\n" if text else ""
+
+
+def title(name: str, id: str, more: str = "") -> Text:
+    """Name a model: its name, and in brackets what it is found by."""
+    return Text(bold(name) + (f"  ({id})" if id not in ("", name) else "") + more, whole=True)
+
+
+def grids(report: Report) -> list[Grid]:
+    """List the tables of a report."""
+    return [block for section in report for block in section if isinstance(block, Grid)]
+
+
+def html_table(table: Grid) -> str:
+    """Write the table as HTML without a style sheet."""
+    from html import escape
+
+    sides = ["left" if side == "<" else "right" for side in table.align]
+    sides += ["left"] * (len(max((table.heads, *table.rows), key=len)) - len(sides))
+    heads = [("th", table.heads)] if any(table.heads) else []
+    rows = []
+    for kind, row in (*heads, *(("td", row) for row in table.rows if row)):
+        cells = zip(sides, row, strict=True)
+        rows.append(
+            "".join(
+                f'<{kind} style="text-align:{side}">{escape(shown(cell))}</{kind}>'
+                for side, cell in cells
+            )
+        )
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def in_html(report: Report) -> str:
+    """Write a report for a notebook: its tables as tables, the rest as it stands in a terminal."""
+    from html import escape
+
+    parts = []
+    for block in (block for section in report for block in section):
+        if isinstance(block, Grid):
+            parts.append(html_table(block))
+        elif lines := "\n".join(block.lines(WIDEST_TEXT)):
+            parts.append(f"<pre>{escape(lines)}</pre>")
+    return "".join(parts)
+
+
+def markdown(table: Grid) -> str:
+    """Write the table as GitHub's Markdown."""
+    sides = [":---" if side == "<" else "---:" for side in table.align]
+    rows = [
+        [_in_markdown(shown(cell)) for cell in row] for row in (table.heads, *table.rows) if row
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], sides, *rows[1:]))
+
+
+def _in_markdown(text: str) -> str:
+    """Escape a text for a cell: on one line, no bar ends the cell, no < or `*` starts markup.
+
+    >>> _in_markdown("2*d*m < |x|"), _in_markdown("2·N_e")
+    ('2\\\\*d\\\\*m &lt; \\\\|x\\\\|', '2·N_e')
+    """
+    plain = printable(" ".join(text.split())).replace("\\", "\\\\").replace("&", "&amp;")
+    for sign in "|*`[]":
+        plain = plain.replace(sign, "\\" + sign)
+    return plain.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def comma_separated(table: Grid) -> str:
+    """Write the table as CSV: whole numbers without commas, shares as numbers, nothing for None."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.heads)
+    writer.writerows([[_in_csv(cell) for cell in row] for row in table.rows if row])
+    return out.getvalue()
+
+
+def _in_csv(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, Amount):
+        return "" if cell.value is None else str(cell.value)
+    if isinstance(cell, Share):
+        return repr(cell.part / cell.whole) if cell.whole else ""
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return str(cell)
+    return shown(cell)
+
+
+def latex(table: Grid) -> str:
+    r"""Write the table as LaTeX's own `tabular`, which needs no package.
+
+    >>> print(latex(Grid(heads=("a_b",), rows=((5000,), ("7 % & x²",)), align=">")), end="")
+    \begin{tabular}{r}
+    \hline
+    a\_b \\
+    \hline
+    5\,000 \\
+    7 \% \& x$^{2}$ \\
+    \hline
+    \end{tabular}
+    """
+    sides = table.align.replace("<", "l").replace(">", "r")
+    heads, *rows = (
+        " & ".join(map(_in_latex, row)) + r" \\" for row in (table.heads, *table.rows) if row
+    )
+    lines = [rf"\begin{{tabular}}{{{sides}}}", r"\hline", heads, r"\hline", *rows, r"\hline"]
+    return "\n".join([*lines, r"\end{tabular}"]) + "\n"
+
+
+# What LaTeX takes for a command of its own, and signs that its plain fonts do not have.
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+    "→": r"$\to$",
+    "²": "$^{2}$",
+    "³": "$^{3}$",
+    "⁴": "$^{4}$",
+    "½": r"$\frac{1}{2}$",
+    "√": r"$\sqrt{}$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≠": r"$\neq$",
+    "≈": r"$\approx$",
+    "−": "$-$",
+    "∞": r"$\infty$",
+    "Σ": r"$\Sigma$",
+    "σ": r"$\sigma$",
+    "Φ": r"$\Phi$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "θ": r"$\theta$",
+    "π": r"$\pi$",
+    "⌈": r"$\lceil$",
+    "⌉": r"$\rceil$",
+    "⌊": r"$\lfloor$",
+    "⌋": r"$\rfloor$",
+    "⊙": r"$\odot$",
+    "ᵀ": r"$^{T}$",
+    "ε": r"$\epsilon$",
+    "μ": r"$\mu$",
+    "∂": r"$\partial$",
+    "–": "--",
+    "“": "``",
+    "”": "''",
+    "…": r"\ldots{}",
+}
+
+
+def _in_latex(cell: Cell) -> str:
+    if isinstance(cell, Formula):
+        return f"${cell.latex}$"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return units.exact(cell).replace(",", r"\,")
+    plain = printable(" ".join(shown(cell).split()))
+    return "".join(LATEX.get(sign, sign) for sign in plain)
+
+
+WRITERS: dict[str, Callable[[Grid], str]] = {
+    "markdown": markdown,
+    "csv": comma_separated,
+    "latex": latex,
+}

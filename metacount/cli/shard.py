@@ -1,0 +1,356 @@
+"""`metacount shard`: a model on a mesh of devices."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import bold
+from metacount.cli.options import FORMATS, MODEL, flag, option, tokens, whole_number
+from metacount.cli.report import Amount, Grid, Notes, Text
+from metacount.errors import InputError
+from metacount.resolve import find_model
+from metacount.settings.values import bytes_size, dtype
+from metacount.sharding.by_formula import STATES
+from metacount.sharding.mesh import PER_MACHINE
+from metacount.sharding.shard import SCHEDULES, Asked
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Cell, Report
+    from metacount.files import Json
+    from metacount.sharding.fit import Verdict
+    from metacount.sharding.result import Job, Kind, Sharded
+
+APART = (("--rank", "--ranks"),)
+MOST_KINDS = 8  # that are shown without --ranks all
+MEMORY = {
+    "param_bytes": "parameters",
+    "gathered_bytes": "gathered from others",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer state",
+    "activation_bytes": "kept activations",
+    "recomputed_bytes": "recomputed block",
+    "loss_bytes": "gradients of logits",
+    "embedding_bytes": "gradient of embeddings",
+    "input_bytes": "tokens and targets",
+    "step_bytes": "optimizer's step",
+    "kv_cache_bytes": "KV cache",
+    "state_bytes": "recurrent state",
+}
+
+
+def _named(name: str, known: Iterable[str], where: str = "") -> Option:
+    """Declare an option whose words are known."""
+    default = getattr(Asked(), name)
+    words = ", ".join(known)
+    return option(
+        f"--{name}",
+        "NAME",
+        f"{where}{words} (default {default})",
+        default=default,
+        words=lambda: known,
+    )
+
+
+# What is done on the mesh; `fit` takes these too.
+JOB = (
+    flag("--train", "a step of training, not serving"),
+    option(
+        "--zero",
+        "N",
+        "what is spread over dp: 1 optimizer, 2 and gradients, 3 and parameters (default 3)",
+        type=whole_number,
+    ),
+    _named("optimizer", STATES),
+    flag("--master-weights", "keep parameters, gradients and the optimizer's state in float32"),
+    _named("attention", ATTENTIONS, "in training: "),
+    _named("checkpointing", CHECKPOINTINGS, "in training: "),
+    _named("schedule", SCHEDULES, "in training: "),
+    option(
+        "--batch",
+        "N",
+        "global batch: sequences of all ranks together (default: one for each at a time)",
+        type=whole_number,
+    ),
+    option(
+        "--micro-batches",
+        "N",
+        "how often a rank runs in a step (default: pp)",
+        type=whole_number,
+    ),
+    option(
+        "--seq",
+        "N",
+        "tokens of each sequence; 128k is 128·1,024 (default 2048)",
+        type=tokens,
+    ),
+    option(
+        "--per-machine",
+        "N",
+        f"ranks of one machine, which follow each other (default {PER_MACHINE})",
+        type=whole_number,
+        default=PER_MACHINE,
+    ),
+    option("--dtype", "DTYPE", "that is computed with (default bf16)", type=dtype, default="bf16"),
+)
+
+
+def options() -> Sequence[Option]:
+    return (
+        *MODEL,
+        option(
+            "--mesh",
+            "DEGREES",
+            "degrees of parallelism: dp=64,tp=8,pp=4 (data, tensor, pipeline), ep=8 (experts, over "
+            "the ranks of a stage), cp=2 (context)",
+        ),
+        option("--world", "N", "the ranks that the mesh must make", type=whole_number),
+        option("--rank", "R", "show this rank", type=whole_number),
+        option("--ranks", None, "show every kind of rank in full", choices=("all",)),
+        option(
+            "--plan",
+            "FILE",
+            "how modules are cut, as JSON; without it, ours",
+        ),
+        option(
+            "--fits",
+            "SIZE",
+            "whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
+        ),
+        flag("--formula", "count by formulas alone, without torch"),
+        option("-o", "FILE", "draw the mesh: .svg, .png, .pdf", dest="output"),
+        *JOB,
+        *FORMATS,
+    )
+
+
+def how_of(args: argparse.Namespace) -> Json:
+    """Collect the options of `JOB`, as the API takes them."""
+    renamed = {"batch": "batch_size", "seq": "seq_len"}
+    given = (one.dest for one in JOB if one.dest != "train")
+    return {renamed.get(name, name): getattr(args, name) for name in given}
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.sharding.mesh import parse_mesh
+    from metacount.sharding.shard import shard
+
+    if args.mesh is None:
+        raise InputError("shard needs --mesh, for example --mesh dp=8,tp=8")
+    mesh = parse_mesh(args.mesh, args.world)
+    if args.rank is not None and not 0 <= args.rank < mesh.world:
+        raise InputError(f"--rank must be 0 to {mesh.world - 1} on this mesh: got {args.rank}")
+    if args.output is not None:
+        from metacount.cli.pictures import check_output
+
+        check_output(args.output)
+    room = None if args.fits is None else bytes_size(args.fits)
+    model = find_model(args.model, args.settings)
+    if not args.formula:
+        prepare_for_torch()
+    how = how_of(args)
+    found = shard(model, mesh, train=args.train, plan=args.plan, formula=args.formula, **how)
+    fits = None
+    if room is not None:
+        from metacount.sharding.fit import verdict
+
+        fits = verdict(model, found, room)
+    if args.output is not None:
+        from metacount.cli.pictures import mesh_figure, save
+
+        save(mesh_figure(found, job_said(found.job)), args.output)
+    return Answer(
+        report=lambda: report_of(found, rank=args.rank, every=args.ranks == "all", fits=fits),
+        data=lambda: _data(found, args.rank, fits),
+        code=0 if fits is None or fits.fits else 1,
+    )
+
+
+def _data(found: Sharded, rank: int | None, fits: Verdict | None) -> Json:
+    data = found.to_dict()
+    if rank is not None:
+        data["rank"] = {"rank": rank, **found.kind_of(rank).to_dict()}
+    if fits is not None:
+        data["fits"] = fits.to_dict()
+    return data
+
+
+def report_of(
+    found: Sharded, *, rank: int | None = None, every: bool = False, fits: Verdict | None = None
+) -> Report:
+    """Report the mesh and the job, each kind of rank, and one of them (the largest) in full."""
+    job = found.job
+    source = "by formula" if found.source == "formula" else f"measured, {found.source}"
+    chosen = [found.largest] if rank is None else [found.kind_of(rank)]
+    if rank is None and found.smallest is not found.largest:
+        chosen.append(found.smallest)
+    held: list[Block] = []
+    ranks: list[list[Block]] = []
+    if every:
+        for kind in found.kinds:
+            ranks += [[_memory([kind], [""], kind.first)], _sent(kind, kind.first, job)]
+    else:
+        heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
+        first = chosen[0].first if rank is None else rank
+        held += [_memory(chosen, heads, rank), Notes(peak_said(chosen[0], job))]
+        ranks = [held, _sent(chosen[0], first, job)]
+    notes = [("note", note) for note in found.missing]
+    notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
+    return [
+        [
+            Text(f"{bold(found.name)}  ({found.model})", whole=True),
+            Text(f"on {units.exact(job.mesh.world)} ranks: {job.mesh}; {job_said(job)}"),
+            Text(source),
+        ],
+        _kinds(found, every),
+        *ranks,
+        [Notes([("links", _between(found))])],
+        [Notes([] if fits is None else fits_said(fits))],
+        [Notes(notes)],
+    ]
+
+
+def work_said(job: Job, *, batch: bool = True) -> str:
+    """Say what a job does, in a few words."""
+    if not job.train:
+        many = f", batch {units.exact(job.batch_size)}" if batch else ""
+        return f"serving{many}, seq {job.seq_len}, {job.dtype}"
+    said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
+    said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
+    return f"{said}, float32 kept, {job.dtype}" if job.master else f"{said}, {job.dtype}"
+
+
+def job_said(job: Job) -> str:
+    """Say what a job does, with what each rank runs at a time."""
+    if not job.train:
+        return f"{work_said(job)}: {job.rows} per rank"
+    times = f" {job.micro_batches} times" if job.micro_batches > 1 else ""
+    batch = f"batch {units.exact(job.batch_size)}, seq {job.seq_len}: {job.rows} per rank{times}"
+    return f"{work_said(job)}; {batch}"
+
+
+def ranks_said(kind: Kind) -> str:
+    """Write which ranks are of a kind, shortened where there are many runs."""
+    runs = [
+        f"{a}" if a == b else f"{a}-{b}" + (f":{step}" if step > 1 else "")
+        for a, b, step in kind.ranks
+    ]
+    return ",".join(runs) if len(runs) <= 2 else f"{runs[0]},{runs[1]},…"
+
+
+def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
+    """Say how the total of one device's step relates to the peak that `train` measures."""
+    if not job.train or job.mesh.world > 1 or kind.activation_bytes is None:
+        return []
+    peak, most = kind.peak_bytes(job), units.gib(kind.most_bytes)
+    if peak is None:
+        return [("peak", f"{most} at most, with what comes and goes in a block's backward")]
+    measured = "as `metacount train --foreach` measures it, less buffers"
+    return [("peak", f"{units.exact(peak)} bytes, {measured}")]
+
+
+def _gib(value: int) -> Amount:
+    return Amount(value, units.gib, always=True)
+
+
+def _kinds(found: Sharded, every: bool) -> list[Block]:
+    ordered = sorted(found.kinds, key=lambda kind: (-kind.total_bytes, kind.first))
+    few = every or len(ordered) <= MOST_KINDS
+    kinds = ordered if few else [*ordered[: MOST_KINDS - 1], ordered[-1]]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            ranks_said(kind),
+            kind.count,
+            _stages(kind),
+            str(kind.layers),
+            Amount(kind.params, units.short, always=True),
+            Amount(kind.active_params, units.short, always=True),
+            _gib(kind.total_bytes),
+        )
+        for kind in kinds
+    ]
+    hidden = len(ordered) - len(kinds)
+    heads = ("ranks", "count", "stages", "layers", "params", "active", "bytes")
+    notes = [("between", f"{hidden} kinds more; --ranks all shows them" if hidden else "")]
+    said = "parameters that one token uses at most, of those that a rank computes with"
+    return [Grid(heads=heads, rows=rows, align="<><>>>>"), Notes([*notes, ("active", said)])]
+
+
+def _stages(kind: Kind) -> str:
+    first, last = kind.stages[0], kind.stages[-1]
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> Grid:
+    names = [f"rank {kind.first}" if rank is None else f"rank {rank}" for kind in kinds]
+    heads = [f"{head} ({name})" if head else name for head, name in zip(heads, names, strict=True)]
+    rows: list[tuple[Cell, ...]] = [
+        (name, *(_gib(kind.parts.get(field, 0)) for kind in kinds))
+        for field, name in MEMORY.items()
+        if any(kind.parts.get(field, 0) for kind in kinds)
+    ]
+    rows += [(), ("total", *(_gib(kind.total_bytes) for kind in kinds))]
+    return Grid(heads=("held", *heads), rows=rows, align="<" + ">" * len(kinds))
+
+
+def _sent(kind: Kind, rank: int, job: Job) -> list[Block]:
+    """Report what a rank sends, collective by collective, and in all by group."""
+    from metacount.sharding.adding import group_size
+    from metacount.sharding.result import GROUPS
+
+    if not kind.collectives:
+        return [Text(f"rank {rank} sends nothing")]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.phase,
+            each.kind,
+            f"{each.group} ({each.ranks})",
+            _gib(each.n_bytes),
+            each.times,
+            _gib(each.times * each.sent),
+        )
+        for each in sorted(kind.collectives, key=lambda each: -each.times * each.sent)
+    ]
+    rows.append(())
+    for group, n in kind.sent().items():
+        rows.append(("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "", _gib(n)))
+    heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
+    legend = Notes((group, GROUPS[group]) for group in kind.sent())
+    return [Grid(heads=heads, rows=rows, align="<<<>>>"), legend]
+
+
+def _between(found: Sharded) -> str:
+    """Say what leaves a machine, of the rank that sends most between machines, of all kinds."""
+    if found.job.mesh.world <= found.job.per_machine:
+        return ""
+    most = max(found.kinds, key=lambda kind: sum(kind.sent_between_machines().values()))
+    groups = {group: n for group, n in most.sent_between_machines().items() if n}
+    where = f"with {found.job.per_machine} ranks in each machine"
+    if not groups:
+        return f"{where}, no rank sends between machines"
+    sent = ", ".join(f"{units.gib(n)} of {group}" for group, n in groups.items())
+    return (
+        f"{where}, the rank that sends most between machines, of {ranks_said(most)}, "
+        f"sends there at most {sent}"
+    )
+
+
+def fits_said(fits: Verdict) -> list[tuple[str, str]]:
+    """Say whether the largest rank fits, and what would."""
+    room, total = units.gib(fits.room), units.gib(fits.total_bytes)
+    largest = max(fits.parts, key=lambda name: fits.parts[name])
+    if fits.fits:
+        return [("fits", f"rank {fits.rank} holds {total} of {room}")]
+    if fits.fits is None:
+        label, said = "cannot tell", f"rank {fits.rank} holds {total} of {room}, and {fits.unknown}"
+    else:
+        label = "does not fit"
+        said = f"rank {fits.rank} would hold {total} in {room}, most of it "
+        said += f"{MEMORY[largest]} {units.gib(fits.parts[largest])}"
+    remedy = f"this would fit: {fits.remedy}" if fits.remedy else "no mesh is known to hold it"
+    return [(label, said), ("remedy", remedy)]

@@ -1,0 +1,142 @@
+"""How results of the Python API show themselves: text in a terminal, HTML in a notebook."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from metacount import units
+from metacount.cli.layout import bold
+from metacount.cli.report import (
+    Grid,
+    Lines,
+    Notes,
+    Share,
+    Text,
+    html_table,
+    in_html,
+    in_text,
+    markdown,
+)
+from metacount.cli.tree import Shown, table_of, tree_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.api import Tree
+    from metacount.cli.report import Cell, Report
+    from metacount.measure.node import Node
+    from metacount.summary.summary import Summary
+
+UNKNOWN = "unknown"
+LINES = 45  # of a tree in a terminal
+CHOSEN = ("shape", "params", "share")
+STYLE = "margin-left:1.2em"
+
+
+def text_of(result: object) -> str:
+    """Write a result as its command does."""
+    return in_text(_report_of(result)).rstrip("\n")
+
+
+def html_of(result: object) -> str:
+    """Render a result for a notebook."""
+    from metacount.summary.summary import Summary
+
+    return summary_html(result) if isinstance(result, Summary) else in_html(_report_of(result))
+
+
+def _report_of(result: Any) -> Report:
+    from metacount.cli import check, count, diff, flow, shard, train, verify
+
+    reports: dict[str, Callable[[Any], Report]] = {
+        "Count": count.figures_report,
+        "Diff": diff.report_of,
+        "Flow": flow.report_of,
+        "Judgement": lambda found: check.report_of(found, found.model),
+        "Sharded": shard.report_of,
+        "Training": train.report_of,
+        "Tree": _tree_report,
+        "Verification": lambda found: verify.report_of(found, found.model),
+    }
+    return reports.get(type(result).__name__, summary_report)(result)
+
+
+def _tree_report(tree: Tree) -> Report:
+    def drawn(width: int) -> list[str]:
+        return tree_lines(tree.root, CHOSEN, most=LINES, width=width)
+
+    return [[Lines(drawn)], [Notes([("read", f"{tree.made_by}; {tree.run}")])]]
+
+
+def summary_report(summary: Summary) -> Report:
+    """Report figures, roles, and the tree."""
+    tree = Lines(lambda width: tree_lines(summary.tree, CHOSEN, most=LINES, width=width))
+    notes = Notes(("note", note) for note in _notes(summary))
+    tables = ([table] for table in _tables(summary))
+    return [[Text(summary.name, bold, whole=True)], *tables, [tree], [notes]]
+
+
+def _tables(summary: Summary) -> list[Grid]:
+    """Tabulate the figures, and parameters by role where roles are known."""
+    active = summary.active_params
+    figures: list[tuple[Cell, ...]] = [
+        ("params", summary.params),
+        ("active_params", UNKNOWN if active is None else active),
+    ]
+    if summary.buffers:
+        figures.append(("values in buffers", summary.buffers))
+    if not summary.by_role:
+        figures.append(("by role", UNKNOWN))
+    tables = [Grid(heads=("figure", "value"), rows=figures, align="<>")]
+    if summary.by_role:
+        roles = [
+            (role, n, Share(part=n, whole=summary.params))
+            for role, n in summary.by_role.items()
+            if n
+        ]
+        tables.append(Grid(heads=("role", "params", "share"), rows=roles, align="<>>"))
+    return tables
+
+
+def _notes(summary: Summary) -> list[str]:
+    return [f"counted by {summary.source}", *summary.notes]
+
+
+def summary_markdown(summary: Summary) -> str:
+    """Write figures, roles and tree as tables of Markdown."""
+    name = Grid(heads=(summary.name,), rows=(), align="<")
+    title = markdown(name).partition("\n")[0].strip("| ")  # with somebody else's marks escaped
+    tree = table_of(Shown(root=summary.tree, depth=None, chosen=CHOSEN, made_by=""))
+    notes = "".join(f"* {note}\n" for note in _notes(summary))
+    parts = [f"## {title}\n", *(markdown(table) for table in (*_tables(summary), tree)), notes]
+    return "\n".join(parts)
+
+
+def summary_html(summary: Summary) -> str:
+    """Render for a notebook: folded, to be opened module by module. No script, no style sheet."""
+    tables = "".join(html_table(table) for table in _tables(summary))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(summary))
+    return (
+        f"<div><b>{escape(summary.name)}</b>{tables}"
+        f"{_details(summary.tree, 0)}<ul>{notes}</ul></div>"
+    )
+
+
+def _details(node: Node, depth: int, copies: int = 1) -> str:
+    """Render a module and, to be opened, those inside it, with the parameters of all copies."""
+    copies *= node.count
+    times = f" ×{node.count}" if node.count > 1 else ""
+    kind = "" if node.module in ("Linear", node.name) else f" ({node.module})"
+    weight = node.tensors.get("weight")
+    shape = "" if weight is None else "[" + ", ".join(map(str, weight)) + "]"
+    shape = "tied" if node.tied and not node.tensors else shape
+    text = (
+        f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
+        f"{units.exact(node.params * copies)}"
+    )
+    inside = "".join(_details(child, depth + 1, copies) for child in node.children)
+    if not inside:
+        return f'<div style="{STYLE}">{text}</div>'
+    is_open = " open" if depth == 0 else ""
+    return f'<details{is_open} style="{STYLE}"><summary>{text}</summary>{inside}</details>'

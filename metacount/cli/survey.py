@@ -1,0 +1,157 @@
+"""`metacount survey`: every architecture of the installed transformers."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from metacount import units
+from metacount.cli.answer import Answer
+from metacount.cli.layout import bold, columns
+from metacount.cli.options import FORMATS, flag, option
+from metacount.cli.report import Amount, Grid, Notes, Text
+from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, nearest, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Cell, Report
+    from metacount.many.survey import SurveyRow
+
+APART = (("--train", "--params-only"),)
+# What each column shows, shortened in this way.
+COLUMNS = {
+    "params": ("params", units.exact),
+    "active": ("active_params", units.exact),
+    "prefill": ("matmul_flops", units.flops),
+    "decode": ("decode_matmul_flops", units.flops),
+    "kv cache": ("kv_cache_bytes", units.gib),
+    "state": ("state_bytes", units.gib),
+    "backward": ("backward_matmul_flops", units.flops),
+    "kept": ("activation_bytes", units.gib),
+}
+TRAINED = ("backward", "kept")
+DROPS = ("class", "state", "decode", "kv cache", "active", "prefill")
+
+
+def options() -> Sequence[Option]:
+    return (
+        option("types", "TYPE", "model types (default: all that transformers knows)", nargs="*"),
+        option(
+            "--kind",
+            None,
+            "only classes of this kind",
+            choices=("causal-LM", "seq2seq", "masked-LM"),
+        ),
+        flag("--params-only", "run no forward"),
+        flag("--train", "FLOPs of the backward and bytes kept, too"),
+        *FORMATS,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.many.survey import survey, survey_types
+
+    known = [(kind, name) for kind, name in survey_types() if args.kind in (None, kind)]
+    jobs = [job for job in known if not args.types or job[1] in args.types]
+    for name in args.types:
+        if name not in {name for _, name in known}:
+            close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
+            raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
+    found: dict[tuple[str, str], SurveyRow] = {}
+    code, said = 0, ""
+    try:
+        with _progress_bar() as bar:
+
+            def progress(done: int, total: int, row: SurveyRow) -> None:
+                found[row.kind, row.model_type] = row
+                bar(done, total, row)
+
+            survey(jobs, flops=not args.params_only, training=args.train, progress=progress)
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
+    rows = [found[job] for job in jobs if job in found]
+    return Answer(
+        report=lambda: report_of(rows, said),
+        data=lambda: [row.to_dict() for row in rows],
+        code=code,
+    )
+
+
+def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:
+    """Report one line per type, then every note on what falls short, then the sums.
+
+    `interrupted` says how far it came, where it did not come to the end.
+    """
+    from metacount.many.survey import SURVEYED as run
+
+    if not rows:
+        return []
+    trained = any(row.backward_matmul_flops is not None for row in rows)
+    figures = {h: how for h, how in COLUMNS.items() if trained or h not in TRAINED}
+    heads = ("type", "kind", "class", *figures, "")
+    cells: list[tuple[Cell, ...]] = [
+        (
+            row.model_type,
+            row.kind,
+            row.class_name or None,
+            *(Amount(getattr(row, name), how, always=True) for name, how in figures.values()),
+            "falls short" if row.shortfall else "",
+        )
+        for row in rows
+    ]
+    grid = Grid(heads=heads, rows=cells, align="<<<" + ">" * len(figures) + "<", drops=DROPS)
+    dropped = ", ".join(grid.dropped(columns()))
+    short = [row for row in rows if row.shortfall]
+    note = (
+        f"prefill of {run.batch_size} × {run.seq_len} tokens, decode of one more, cache and "
+        f"recurrent state after them, in {run.dtype}; FLOPs are matrix products, 2 per "
+        "multiply-add; each class is built from its default config, on the meta device"
+    )
+    if trained:
+        note += "; backward and what it keeps of a training step, with attention written out"
+    fall = Text(f"{len(short)} of {len(rows)} fall short", bold) if short else Text("")
+    return [
+        [grid],
+        [Notes([("columns", f"with more width, or --json: {dropped}" if dropped else "")])],
+        [fall, Notes((f"{row.model_type} ({row.kind})", row.shortfall) for row in short)],
+        [_sums(rows)],
+        [Notes([("figures", note)])],
+        [Text(interrupted, bold)],
+    ]
+
+
+def _sums(rows: Sequence[SurveyRow]) -> Grid:
+    """Say per kind how many types there are, and how many of them give what."""
+    found: list[tuple[Cell, ...]] = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        mine = [row for row in rows if row.kind == kind]
+        active = sum(row.active_params is not None for row in mine)
+        whole = sum(not row.shortfall for row in mine)
+        found.append((kind, len(mine), sum(row.builds for row in mine), active, whole))
+    heads = ("kind", "types", "build", "params and active", "nothing missing")
+    return Grid(heads=heads, rows=found, align="<>>>>")
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
+    """Show a bar on stderr until the block ends; give what it yields to `survey` as `progress`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    console = Console(stderr=True)
+    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def update(done: int, total: int, row: SurveyRow) -> None:
+            bar.update(task, completed=done, total=total, description=row.model_type)
+
+        yield update

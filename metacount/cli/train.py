@@ -1,0 +1,404 @@
+"""`metacount train`: what one training step computes, keeps and holds, measured or by formulas."""
+
+from __future__ import annotations
+
+from metacount import units
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.layout import bold
+from metacount.cli.options import (
+    FORMATS,
+    INPUT,
+    MODEL_OR_FILE,
+    WORKLOAD,
+    flag,
+    option,
+    request_of,
+    whole_number,
+)
+from metacount.cli.report import Amount, Grid, Notes, Share, Text, title
+from metacount.errors import InputError
+from metacount.figures import FLOPS
+from metacount.resolve import file_and_name, find_any, find_model
+from metacount.settings.values import dtype
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Cell, Report
+    from metacount.files import Json
+    from metacount.resolve import Model
+    from metacount.textbook.training import TrainingCount
+    from metacount.training.result import Training
+
+# The choices that a step is made of, and what each of their words means.
+CHOICES = {
+    "optimizer": OPTIMIZERS,
+    "attention": ATTENTIONS,
+    "checkpointing": CHECKPOINTINGS,
+    "loss": LOSSES,
+}
+PHASES = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+
+
+def options() -> Sequence[Option]:
+    default = Setup()
+    choices = (
+        option(
+            f"--{name}",
+            "NAME",
+            f"{', '.join(known)} (default {getattr(default, name)})",
+            default=getattr(default, name),
+            words=lambda known=known: known,  # type: ignore[misc]
+        )
+        for name, known in CHOICES.items()
+    )
+    return (
+        *MODEL_OR_FILE,
+        *WORKLOAD,
+        *choices,
+        option(
+            "--loss-chunks",
+            "N",
+            f"pieces of a chunked loss (default {default.loss_chunks})",
+            type=whole_number,
+            default=default.loss_chunks,
+        ),
+        flag("--master-weights", "the optimizer updates float32 copies of 16-bit parameters"),
+        option(
+            "--grad-dtype",
+            "DTYPE",
+            "of the gradients (default: that of the parameters)",
+            type=dtype,
+        ),
+        flag(
+            "--foreach",
+            "the optimizer updates all tensors together, as is torch's default on CUDA",
+        ),
+        option(
+            "--lora-rank",
+            "R",
+            "train adapters of this rank beside frozen linear layers",
+            type=whole_number,
+        ),
+        option(
+            "--lora-targets",
+            "NAME,...",
+            "which layers, by their last names, or all-linear "
+            f"(default {','.join(default.lora_targets)})",
+            type=_names,
+            default=default.lora_targets,
+        ),
+        option(
+            "--freeze",
+            "NAME,...",
+            "modules or parameters that are not trained, by path or last name",
+            type=_names,
+            default=(),
+        ),
+        INPUT,
+        flag("--reference", "of a config, our reference module instead of transformers' own"),
+        flag("--formula", "count by formulas alone, without torch"),
+        *FORMATS,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount.frozen import fields
+
+    setup = Setup(**{name: getattr(args, name) for name in fields(Setup)})
+    file = file_and_name(args.model)
+    if args.formula:
+        return _by_formula(args, setup, is_file=file is not None)
+    found = _of_file(args, setup, *file) if file else _of_model(args, setup)
+    return Answer(report=lambda: report_of(found), data=found.to_dict)
+
+
+def _by_formula(args: argparse.Namespace, setup: Setup, *, is_file: bool) -> Answer:
+    if args.input or is_file:
+        raise InputError(
+            "FILE.py:NAME and --input have no formula: give a MODEL, or leave --formula out"
+        )
+    from metacount.summary.counted import count_training
+
+    model = find_model(args.model, args.settings)
+    found = count_training(model, request_of(args), setup)
+    return Answer(
+        report=lambda: counted_report(model, setup, found),
+        data=lambda: _counted_data(model, setup, found),
+    )
+
+
+def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
+    if args.input:
+        raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
+    model = find_any(args.model, args.settings)
+    prepare_for_torch()
+    from metacount.summary.training_step import train
+
+    return train(model, request_of(args), setup, reference=args.reference)
+
+
+def _of_file(args: argparse.Namespace, setup: Setup, path: str, name: str) -> Training:
+    """Measure a step of a module of somebody's own; the file is run to make the module."""
+    if args.settings or args.reference:
+        raise InputError("--set and --reference are not for FILE.py:NAME; leave them out")
+    if not args.input:
+        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
+    prepare_for_torch()
+    from metacount.summary.modules import module_of, typed_inputs
+    from metacount.summary.training_step import train
+
+    module = module_of(path, name)
+    return train(module, inputs=typed_inputs(module, args.input), setup=setup)
+
+
+# ---- what both ways to count it say
+
+
+def _head(names: tuple[str, str], how: str, run: Json, setup: Json, *, loss: bool) -> list[Block]:
+    """Name a model, how its step was counted, the workload, and each choice."""
+    work = ", ".join(f"{field} {value}" for field, value in run.items() if value)
+    choices = [
+        (word, f"{setup[word]}: {meanings[setup[word]]}")
+        for word, meanings in CHOICES.items()
+        if loss or word != "loss"
+    ]
+    head = Text(f"one training step, {how}", whole=True)
+    return [
+        title(*names),
+        head,
+        *([Text(work, whole=True)] if work else []),
+        Notes(choices, pad=13),
+    ]
+
+
+def _bytes(rows: Sequence[tuple[str, int | None, str]]) -> Grid:
+    """Show bytes with what they are of; what is unknown or nothing is left out."""
+    shown: list[tuple[Cell, ...]] = [
+        (name, n, _gib(n), said)
+        for name, n, said in rows
+        if n is not None and (n or name in ("gradient_bytes", "optimizer_bytes"))
+    ]
+    return Grid(heads=("bytes", "exact", "", "what it is"), rows=shown, align="<>>", prose=True)
+
+
+def _held(found: Training | TrainingCount, state: str) -> list[tuple[str, int | None, str]]:
+    return [
+        ("param_bytes", found.param_bytes, f"{units.exact(found.params)} parameters"),
+        ("master_weight_bytes", found.master_weight_bytes, "float32 copies"),
+        ("gradient_bytes", found.gradient_bytes, f"{units.exact(found.trainable_params)} trained"),
+        ("optimizer_bytes", found.optimizer_bytes, state),
+        ("activation_bytes", found.activation_bytes, "kept for the backward"),
+    ]
+
+
+def _gib(n: int) -> Amount:
+    return Amount(n, units.gib, always=True)
+
+
+def _flops(n: int) -> Amount:
+    return Amount(n, units.flops, always=True)
+
+
+def _phases(found: Training | TrainingCount, optimizer: int = 0) -> Grid:
+    """Show the FLOPs of each phase that has some."""
+    values = {name: getattr(found, name) for name in PHASES}
+    values["optimizer_matmul_flops"] = optimizer
+    rows = [(name, n, _flops(n)) for name, n in values.items() if n]
+    return Grid(heads=(f"{FLOPS}s", "exact", ""), rows=rows, align="<>>")
+
+
+def _roles(found: Training | TrainingCount) -> Grid:
+    """Show kept bytes and FLOPs by role; a column that has no figures is left out."""
+    kept = found.activation_bytes_by_role
+    flops = {
+        "forward": found.matmul_flops_by_role,
+        "backward": found.backward_matmul_flops_by_role,
+    }
+    if found.recompute_matmul_flops:
+        flops["recompute"] = found.recompute_matmul_flops_by_role
+    known = {head: by_role for head, by_role in flops.items() if by_role is not None}
+    heads = ["role", *(["activation_bytes", "share"] if kept is not None else []), *known]
+    rows: list[tuple[Cell, ...]] = []
+    for role in dict.fromkeys(role for part in (kept, *known.values()) for role in part or ()):
+        size = (kept or {}).get(role, 0)
+        ran = [by_role.get(role, 0) for by_role in known.values()]
+        if size or any(ran):
+            share = Share(part=size, whole=found.activation_bytes or 0)
+            held: tuple[Cell, ...] = () if kept is None else (size, share)
+            rows.append((role, *held, *map(_flops, ran)))
+    return Grid(heads=heads, rows=rows, align="<" + ">" * (len(heads) - 1))
+
+
+# ---- measured
+
+
+def report_of(found: Training) -> Report:
+    """Report everything of a measured step in tables, widest last."""
+    names = (found.name, found.model)
+    # a loss that is a sum is told by a note
+    loss = bool(found.logits_bytes)
+    where = f"in the {_where(found.peak_phase, found.peak_place)}"
+    rows = [
+        *_held(found, ", ".join(found.optimizer_state)),
+        ("held_bytes", found.held_bytes, "alive then, though no backward needs them"),
+        ("logits_bytes", found.logits_bytes, "while forward and loss run"),
+        ("logits_float32_bytes", found.logits_float32_bytes, "while the loss runs"),
+        ("peak_bytes", found.peak_bytes, where),
+    ]
+    peak = found.peak_bytes
+    parts: list[tuple[Cell, ...]] = [
+        (part, n, Share(part=n, whole=peak)) for part, n in found.peak_parts.items() if n
+    ]
+    parts.append(("peak_bytes", peak, "100 %"))
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    notes = [("not counted", "; ".join(found.not_counted))]
+    notes += [("note", note) for note in (*found.notes, versions)]
+    how = "measured on the meta device"
+    return [
+        _head(names, how, found.workload, found.setup, loss=loss),
+        [_bytes(rows)],
+        [_phases(found, found.optimizer_matmul_flops)],
+        [_beside(found)],
+        [_roles(found)] if found.source != "given" else [],
+        [_places(found)],
+        [_timeline(found)],
+        [Text(f"at the peak, {where}", bold), Grid(heads=(), rows=parts, align="<>>")],
+        [Notes(notes, pad=11)],
+    ]
+
+
+def _where(phase: str, place: str) -> str:
+    return phase if place in ("", phase) else f"{phase}, at {place}"
+
+
+def _beside(found: Training) -> Notes:
+    """Say what the formulas count of what was measured: equal, how far off, or why nothing."""
+    equal: list[str] = []
+    said: list[str] = []
+    for name, counted in found.formula.items():
+        measured = getattr(found, name)
+        if counted is None:
+            said.append(f"{name}: no formula: {found.uncovered[name]}")
+        elif counted != measured:
+            said.append(f"{name}: {units.exact(counted)}, {units.signed(counted - measured)}")
+        elif counted:
+            equal.append(name)
+    same = [f"equal: {', '.join(equal)}"] if equal else []
+    return Notes(("formula", text) for text in (*same, *said))
+
+
+def _places(found: Training) -> Grid:
+    """Show what each layer keeps, equal neighbours in one line."""
+    places = list(found.activation_bytes_by_layer.items())
+    rows: list[tuple[Cell, ...]] = []
+    for run in _runs([(place, (size,)) for place, size in places]):
+        size = places[run[0]][1]
+        name = _named([places[i][0] for i in run])
+        rows.append((name, len(run), size, _gib(size * len(run))))
+    return Grid(heads=("kept in", "times", "bytes each", "in all"), rows=rows, align="<>>>")
+
+
+def _timeline(found: Training) -> Grid:
+    """Show the step in time: layers one after the other that do the same are one line."""
+    stages = found.timeline
+    keys = [
+        (f"{s.phase} {s.place}", (s.peak_bytes - s.start_bytes, s.end_bytes - s.start_bytes))
+        for s in stages
+    ]
+    rows: list[tuple[Cell, ...]] = []
+    for run in _runs(keys):
+        some = [stages[i] for i in run]
+        most = max(s.peak_bytes for s in some)
+        sizes = (some[0].start_bytes, most, some[-1].end_bytes)
+        rows.append((some[0].phase, _named([s.place for s in some]), *map(_gib, sizes)))
+    return Grid(heads=("timeline", "", "start", "most", "end"), rows=rows, align="<<>>>")
+
+
+def _runs(places: Sequence[tuple[str, tuple[int, ...]]]) -> list[list[int]]:
+    """Group neighbours that differ in their number alone and do the same, by places in a list."""
+    found: list[list[int]] = [[0]] if places else []
+    for i in range(1, len(places)):
+        (one, size), (other, same) = places[i - 1], places[i]
+        if size == same and _stem(one) == _stem(other) and _stem(one)[1]:
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
+def _stem(place: str) -> tuple[str, bool]:
+    """Cut the number off the end of a name, and tell whether there is one."""
+    head, _, tail = place.rpartition(".")
+    return (head, True) if tail.isdecimal() else (place, False)
+
+
+def _named(places: list[str]) -> str:
+    first, last = places[0], places[-1].rpartition(".")[2]
+    return first if len(places) == 1 else f"{first}-{last}"
+
+
+# ---- by formulas
+
+
+def counted_report(model: Model, setup: Setup, found: TrainingCount) -> Report:
+    """Report a step that formulas count; what they leave open, with the reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in found.uncovered.items():
+        reasons.setdefault(why, []).append(name)
+    missing = [("no formula", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
+    notes = [("source", "formulas, of metacount's reference module")]
+    notes += [("note", note) for note in _counted_notes(model, found)]
+    # of a model without logits a reason tells
+    loss = model.spec.embedding is not None and model.spec.head is not None
+    run = found.workload.to_dict()
+    return [
+        _head((model.name, model.id), "by formulas", run, setup.to_dict(), loss=loss),
+        [_bytes(_held(found, f"state of {setup.optimizer}"))],
+        [_phases(found)],
+        [_roles(found)],
+        [_kept_blocks(found)],
+        [Notes(missing)],
+        [Notes(notes, pad=10)],
+    ]
+
+
+def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
+    """Convert a counted step to plain data, under the names that a measured step has."""
+    chosen = setup.to_dict()
+    figures = {name: value for name, value in found.to_dict().items() if name not in chosen}
+    return {
+        "model": model.id,
+        "name": model.name,
+        "source": figures.pop("source"),
+        "workload": figures.pop("workload"),
+        "setup": chosen,
+        **figures,
+        "notes": list(_counted_notes(model, found)),
+    }
+
+
+def _counted_notes(model: Model, found: TrainingCount) -> Iterator[str]:
+    from metacount.spec.model import left_out
+    from metacount.textbook.count import said_of_too_many
+
+    yield from said_of_too_many(model.spec, found.workload)
+    yield from left_out(model.spec)
+
+
+def _kept_blocks(found: TrainingCount) -> Grid:
+    """Show what one block of each kind keeps."""
+    rows: list[tuple[Cell, ...]] = [
+        (kind, found.n_blocks[kind], size, _gib(size * found.n_blocks[kind]))
+        for kind, size in (found.activation_bytes_of_block or {}).items()
+    ]
+    heads = ("kept in one block", "times", "bytes each", "in all")
+    return Grid(heads=heads, rows=rows, align="<>>>")

@@ -1,0 +1,377 @@
+"""`metacount verify`: every witness of a model side by side."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.count import recorded_lines
+from metacount.cli.layout import bold, columns, width_of
+from metacount.cli.options import (
+    FORMATS,
+    MODELS,
+    SETTINGS,
+    WORKLOAD,
+    check_quantity,
+    flag,
+    option,
+    repeated,
+    request_of,
+)
+from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.cli.report import shown as in_cell
+from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
+from metacount.resolve import Model, find_any
+from metacount.settings.values import bytes_size
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from metacount.cli.options import Option
+    from metacount.cli.report import Block, Cell, Report
+    from metacount.files import Json
+    from metacount.given import TransformersOnly
+    from metacount.spec import Request
+    from metacount.verify.cases import Case
+    from metacount.verify.compare import Verification
+    from metacount.verify.for_all_sizes import Proof
+    from metacount.verify.forward import Forward
+
+    Item = TypeVar("Item")
+    Found = TypeVar("Found")
+    Proofs = Sequence[tuple[Case, Sequence[Proof]]]
+
+BELONGS = (("--quantity", "--all-sizes"), ("--memory", "--forward"))
+
+
+def options() -> Sequence[Option]:
+    return (
+        MODELS,
+        flag("--all", "every model of the catalog"),
+        flag(
+            "--all-sizes",
+            "also show that the formulas less the forms read off code are zero for all sizes of a "
+            "domain, which is printed: transformers' code of a config, our reference modules of a "
+            "name of the catalog",
+        ),
+        repeated(
+            "--quantity",
+            "NAME",
+            "with --all-sizes: of a training step (backward_matmul_flops, activation_bytes, ..., "
+            "as `formula` names them) instead of a forward's; may be repeated",
+        ),
+        option(
+            "--forward",
+            None,
+            "also run transformers' module and the reference on this device, in float32 with the "
+            "same random weights, and compare their logits; of 16 tokens without --seq",
+            choices=("cpu", "cuda"),
+        ),
+        option(
+            "--memory",
+            "SIZE",
+            "with --forward: what a module may take of the device (default all); what is over runs "
+            "through accelerate's dispatch, from CUDA to the CPU, from the CPU to disk",
+        ),
+        *SETTINGS,
+        *WORKLOAD,
+        *FORMATS,
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    from metacount import catalog
+    from metacount.textbook.count import fitted
+    from metacount.textbook.training import TRAINING
+
+    if args.all == bool(args.model):
+        raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
+    request = request_of(args)
+    asked = tuple(dict.fromkeys(args.quantity))
+    for name in asked:
+        check_quantity(name, TRAINING)
+    names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
+    models = [find_any(name, args.settings) for name in names]
+    memory = None if args.memory is None else bytes_size(args.memory)
+    for model in models:
+        if isinstance(model, Model):
+            fitted(model.spec, request)  # what cannot run is said before the first slow step
+        elif args.all_sizes:
+            raise InputError(
+                f"--all-sizes needs a formula: {shown(model.id)} has none; give a name from "
+                "`metacount models`, a config.json, a repository id, or type:NAME of a mapped type"
+            )
+    for model in models if args.forward else ():
+        if not isinstance(model, Model) or model.source is None or model.refused:
+            raise InputError(
+                f"--forward needs a config that both sides run: {shown(model.id)} has none; give "
+                "type:NAME of a mapped type, a config.json or a repository, without --set"
+            )
+    prepare_for_torch()
+    from metacount.verify.compare import verify_model
+
+    done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
+    code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
+    said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
+    proofs: list[Proofs] = []
+    if args.all_sizes and not said:
+        formulas = [model for model in models if isinstance(model, Model)]
+        proofs = _with_progress(lambda model: _proved(model, asked), formulas, "proving")
+        if any(proof.differences for cases in proofs for _, found in cases for proof in found):
+            code = EXIT_DISAGREE
+        if len(proofs) < len(models):
+            said = interrupted(len(proofs), len(models), "models' proofs")
+
+    asked_forwards = models if args.forward and not said else []
+    forwards = _with_progress(
+        lambda model: _forward(model, args, memory), asked_forwards, "running forwards"
+    )
+    if any(found.agree is False for found in forwards):
+        code = EXIT_DISAGREE
+    if len(forwards) < len(asked_forwards):
+        said = interrupted(len(forwards), len(models), "models' forwards")
+
+    def report() -> Report:
+        if not done:
+            return []
+        one = report_of(done[0], models[0].name) if len(models) == 1 else many_report(done)
+        shown_proofs = (_proofs(m, p, request) for m, p in zip(models, proofs, strict=False))
+        ran = [forward_report(m.name, f) for m, f in zip(models, forwards, strict=False)]
+        return [*one, *(each for some in shown_proofs for each in some), *ran, [Text(said)]]
+
+    def data() -> object:
+        found = [result.to_dict() for result in done]
+        for one, p in zip(found, proofs, strict=False):  # fewer, where it was interrupted
+            one["all_sizes"] = _proofs_data(p)
+        for one, forward in zip(found, forwards, strict=False):
+            one["forward"] = forward.to_dict()
+        return found if len(models) > 1 else found[0]
+
+    return Answer(report=report, data=data, code=EXIT_INTERRUPTED if said else code)
+
+
+def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
+    """Prove each case of a structure: all sizes as letters first, then those that it has at 1."""
+    from metacount.verify.cases import cases_of_a_step, shown_cases
+    from metacount.verify.for_all_sizes import prove
+
+    read = model.spec if model.source is None else model.source.config
+    return [
+        (case, prove(case.model, case.workload, case.run_as, case.quantities))
+        for case in (cases_of_a_step(read, asked) if asked else shown_cases(read))
+    ]
+
+
+def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) -> Report:
+    """Report what the record of proofs says of a model at this run, then what is proven anew."""
+    from metacount.textbook.count import count
+    from metacount.textbook.proven import proven_of, sizes_text
+
+    proof = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
+    recorded = [] if proof is None else recorded_lines(proof, columns())
+    found: list[list[Block]] = []
+    if recorded:
+        head = Text(f"{model.name}: what is recorded of these formulas", bold, whole=True)
+        found.append([head, Lines(lambda _: recorded)])
+    found.append([Text(f"{model.name}: formula less the form read off code", bold, whole=True)])
+    label = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
+    for case, proofs in shown:
+        notes = [(proof.quantity, _said(proof)) for proof in proofs]
+        if any(proof.form is not None for proof in proofs):
+            notes.append(("that is", sizes_text(_where(proofs))))
+        found.append([Text(case.name, bold, whole=True), Notes(notes, pad=label)])
+    form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
+    if form is not None:
+        found.append([Notes([("code", form.source)], pad=label)])
+    return found
+
+
+def _said(proof: Proof) -> str:
+    from metacount.cli.expressions import in_fields
+
+    if proof.problem:
+        return f"not shown: {proof.problem}"
+    if proof.differences:
+        left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
+        return f"differs: {left}" + (f" ({proof.note})" if proof.note else "")
+    if proof.idle is not None:
+        return (
+            f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
+            "more FLOPs, on experts that it did not choose"
+        )
+    return "0: equal for all sizes of this case"
+
+
+def _where(proofs: Sequence[Proof]) -> list[str]:
+    """List the domain of several proofs together, in words."""
+    from metacount.cli.expressions import in_fields
+    from metacount.verify.recording import conditions_of
+
+    found = (one.says for proof in proofs for one in conditions_of(proof, in_fields))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _proofs_data(shown: Proofs) -> list[Json]:
+    """Convert proofs to plain data, one after the other; `case` says of which sizes."""
+    from metacount.cli.expressions import in_fields
+    from metacount.textbook.proven import FROM
+
+    return [
+        {
+            "quantity": proof.quantity,
+            "case": case.name,
+            "proven": proof.proven,
+            "equal_for_chosen_experts": proof.of_chosen,
+            "more_by_code": None if proof.idle is None else in_fields(proof.idle),
+            "differences": {role: in_fields(expr) for role, expr in proof.differences.items()},
+            "problem": proof.problem,
+            "note": proof.note,
+            "sizes_from": FROM,
+            "domain": _where([proof]),
+            "code": None if proof.form is None else in_fields(proof.form.total),
+            "source": None if proof.form is None else proof.form.source,
+        }
+        for case, proofs in shown
+        for proof in proofs
+    ]
+
+
+def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
+    """Call `run` on each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
+    if len(items) <= 1:
+        return [run(item) for item in items]
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    done: list[Found] = []
+    with (
+        suppress(KeyboardInterrupt),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task(doing, total=len(items))
+        for item in items:
+            done.append(run(item))
+            bar.advance(task)
+    return done
+
+
+def _forward(
+    model: Model | TransformersOnly, args: argparse.Namespace, memory: int | None
+) -> Forward:
+    """Compare the two forwards of a model's config."""
+    from metacount.verify.forward import compare_forwards
+
+    assert isinstance(model, Model)  # it was checked
+    return compare_forwards(
+        model, device=args.forward, memory=memory, batch_size=args.batch, seq_len=args.seq
+    )
+
+
+def forward_report(name: str, found: Forward) -> list[Block]:
+    """Report how far apart the two forwards of a model are, and what was offloaded for them."""
+    from metacount.units import exact, gib
+    from metacount.verify.forward import TOLERANCE
+
+    ran = f"batch_size {found.batch_size}, seq_len {found.seq_len}, fp32 on {found.device}"
+    title = f"{name}: a forward of both modules, with the same weights"
+    head: list[Block] = [Text(title, bold, whole=True), Text(ran, whole=True)]
+    if found.refused:
+        return [*head, Notes([("not run", found.refused)])]
+    apart = "are not finite, or of another shape"
+    if found.largest_difference is not None:
+        apart = f"differ by at most {found.largest_difference:.1e} of the largest"
+    said = f"{exact(found.values)} {found.compared} of transformers and of the reference"
+    said = f"{said} {apart} (allowed in float32: {TOLERANCE:.0e})"
+    offloaded = ""
+    if any(found.offloaded_bytes):
+        theirs, ours = map(gib, found.offloaded_bytes)
+        offloaded = (
+            f"through accelerate's dispatch: {theirs} of transformers' module, {ours} of ours"
+        )
+    label = "equal" if found.agree else "DIFFERENT"
+    return [*head, Notes([(label, said)], bold), Notes([("offloaded", offloaded)])]
+
+
+# ---- witnesses
+
+
+def report_of(result: Verification, name: str) -> Report:
+    """Report every quantity with what each witness says, where they come from, and the verdict."""
+    from metacount.witness import QUANTITIES
+
+    witnesses, run = result.witnesses, result.workload
+    said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}
+    # nobody has an opinion, or all say that there is none of it
+    said = {name: values for name, values in said.items() if not {*values} <= {None, 0}}
+    work = f"batch_size {run.batch_size}, seq_len {run.seq_len}, dtype {run.dtype}"
+    if run.source_len is not None:
+        work += f", source_len {run.source_len}"
+    told = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
+    return [
+        [title(name, result.model), Text(work, whole=True)],
+        [_witnesses(result, said)],
+        [Notes(told, pad=max(len(w.name) for w in witnesses))],
+        _verdict(result),
+    ]
+
+
+def _witnesses(result: Verification, said: dict[str, list[int | None]]) -> Grid:
+    """Lay the witnesses side by side; on a narrow screen a row for each value that is given."""
+    names = [w.name for w in result.witnesses]
+    rows: list[tuple[Cell, ...]] = [(name, *values, _mark(values)) for name, values in said.items()]
+    heads = ("", *names, "")
+    wide = Grid(heads=heads, rows=rows, align="<" + ">" * len(names) + "<")
+    if width_of(heads, [[in_cell(cell) for cell in row] for row in rows]) <= columns():
+        return wide
+    by_value: list[tuple[Cell, ...]] = []
+    for quantity, values in said.items():
+        for i, value in enumerate(dict.fromkeys(v for v in values if v is not None)):
+            who = [name for name, given in zip(names, values, strict=True) if given == value]
+            by_value.append(("" if i else quantity, value, " = ".join(who)))
+    return Grid(heads=("", "value", "said by"), rows=by_value, align="<><")
+
+
+def _mark(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len({*known}) > 1:
+        return "differ"
+    return "equal" if len(known) > 1 else ""
+
+
+def _verdict(result: Verification) -> list[Block]:
+    if result.agree and len(result.witnesses) == 1:
+        return [Notes([("one witness", "there is nothing to compare it with")], bold)]
+    if result.agree:
+        exact = [w.name for w in result.witnesses if w.figures["params"] is not None]
+        said = f"{', '.join(exact)}: whatever two of them give, role by role, to the last digit"
+        return [Notes([("agree", said)], bold)]
+    return [Text("DISAGREE", bold), Notes(("", difference) for difference in result.differences)]
+
+
+def many_report(results: Sequence[Verification]) -> Report:
+    """Report a line for each model and a closing line for all."""
+    rows: list[tuple[Cell, ...]] = []
+    for result in results:
+        published = next((w for w in result.witnesses if w.name == "published"), None)
+        others = " = ".join(w.name for w in result.witnesses if w.name != "published")
+        label: str | None = None if published is None else published.detail.partition(":")[0]
+        if published is not None and published.figures["params"] is not None:
+            label = "equal" if result.agree else "DIFFERENT"
+        params = result.witnesses[0].figures["params"] or 0
+        rows.append((result.model, params, others if result.agree else "DISAGREE", label))
+    wrong = [result for result in results if not result.agree]
+    alone = sum(r.agree and len(r.witnesses) == 1 for r in results)
+    sums: list[Block] = [
+        Text(f"{len(results) - len(wrong) - alone} of {len(results)} models agree", bold)
+    ]
+    if alone:
+        sums.append(Text(f"{alone} with one witness, and nothing to compare it with", whole=True))
+    for result in wrong:
+        sums += [Text(f"{result.model}:", whole=True)]
+        sums += [Text(line, whole=True, indent=2) for line in result.differences]
+    heads = ("model", "params", "witnesses", "published")
+    return [[Grid(heads=heads, rows=rows, align="<><<")], sums]

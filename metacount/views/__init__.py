@@ -1,1 +1,0 @@
-"""How results are shown: text for people. No view computes a count."""
