@@ -11,6 +11,7 @@ from helpers.release import daily
 
 import metacount
 from metacount.catalog import entry
+from metacount.teaching.experiments import PLACEMENTS
 from metacount.teaching.lessons import page_of
 from metacount.teaching.page import same
 from metacount.teaching.topics import attention, block, ffn, moe, norm, position
@@ -79,7 +80,7 @@ def test_each_placement_is_that_of_a_block() -> None:
 
 def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     norm.checked.cache_clear()
-    monkeypatch.setitem(norm.RUN, "pre", norm.RUN["post"])
+    monkeypatch.setitem(PLACEMENTS, "pre", PLACEMENTS["post"])
     with pytest.raises(AssertionError, match="pre: by hand"):
         norm.checked("pre")
 

@@ -6,21 +6,19 @@ import math
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metacount.formulas import model, sublayers
 from metacount.modules import LayerNorm, RMSNorm, Visibility
-from metacount.modules.block import Block, deep_alpha
+from metacount.modules.block import deep_alpha
 from metacount.modules.build import build
-from metacount.teaching.experiments import normal, small
+from metacount.teaching.experiments import normal, placed, small
 from metacount.teaching.page import after, allowed, rows, same
 from metacount.teaching.parts import models
 from metacount.teaching.texts import shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from metacount.modules.model import Stack
     from metacount.spec import ModelSpec
     from metacount.teaching.page import Here, Rows, Values
@@ -37,14 +35,6 @@ EQUATIONS = {
     "post_branch": "x ← x + Norm(f(x))",
     "deep": "x ← Norm(α·x + f(x))",
     "parallel": "x ← x + attn(Norm(x)) + ffn(Norm(x))",
-}
-# the same, to be run: norms of one sublayer, the sublayer, x, α
-RUN: dict[str, Callable[..., Tensor]] = {
-    "post": lambda norms, f, x, _: norms[0](x + f(x)),
-    "pre": lambda norms, f, x, _: x + f(norms[0](x)),
-    "sandwich": lambda norms, f, x, _: x + norms[1](f(norms[0](x))),
-    "post_branch": lambda norms, f, x, _: x + norms[0](f(x)),
-    "deep": lambda norms, f, x, alpha: norms[0](alpha * x + f(x)),
 }
 
 
@@ -108,18 +98,6 @@ def _tiny(placement: str, n_layers: int = 2) -> Stack:
     return build(spec, device="cpu", dtype="fp64", seed=0).last_stack
 
 
-def _ours(placement: str, one: Block, x: Tensor, sees: Visibility, alpha: float) -> Tensor:
-    """Compute the equation of a placement with the parts of a block."""
-    attention, ffn = one.get_submodule("self_attn"), one.get_submodule("mlp")
-    norms = [m for name, m in one.named_children() if name.endswith("layernorm")]
-    if placement == "parallel":
-        added: Tensor = attention(norms[0](x), sees) + ffn(norms[0](x))
-        return x + added
-    half = len(norms) // 2
-    x = RUN[placement](norms[:half], lambda z: attention(z, sees), x, alpha)
-    return RUN[placement](norms[half:], ffn, x, alpha)
-
-
 @cache
 def checked(placement: str) -> str:
     """Return the equation of a placement,
@@ -131,7 +109,7 @@ def checked(placement: str) -> str:
         for n, parameter in enumerate(one.parameters()):
             if parameter.dim() == 1:
                 parameter.add_(normal(*parameter.shape, seed=n) / 4)
-        run, ours = one(x, sees), _ours(placement, one, x, sees, deep_alpha(stack.spec, False))
+        run, ours = one(x, sees), placed(placement, one, x, deep_alpha(stack.spec, False))
     for hand, ran in zip(ours.flatten().tolist(), run.flatten().tolist(), strict=True):
         same(hand, ran, placement)
     return EQUATIONS[placement]

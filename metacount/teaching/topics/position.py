@@ -13,7 +13,7 @@ from metacount.modules.position import alibi_slopes
 from metacount.spec import FIELDS, SEQ_LEN
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.position import Rope
-from metacount.teaching.experiments import normal
+from metacount.teaching.experiments import normal, rotated_score, sinusoid_by_hand
 from metacount.teaching.page import after, allowed, rows, same
 from metacount.teaching.parts import models
 from metacount.teaching.texts import shown
@@ -86,11 +86,8 @@ def sinusoids() -> Rows:
     """Compute rows of the sinusoidal table, by the formula and from the module."""
     run = sinusoid(torch.tensor(PLACES), SMALL)
     found = []
-    for place, row in zip(PLACES, run.tolist(), strict=True):
-        hand = [
-            (math.sin, math.cos)[c % 2](place / BASE ** (2 * (c // 2) / SMALL))
-            for c in range(SMALL)
-        ]
+    hands = sinusoid_by_hand(PLACES, SMALL, BASE)
+    for place, hand, row in zip(PLACES, hands, run.tolist(), strict=True):
         found.append(
             (
                 str(place),
@@ -200,11 +197,7 @@ def scores(here: Here) -> Rows:
     q, k = normal(1, 1, 1, width), normal(1, 1, 1, width, seed=1)
     found = []
     for i, j in PAIRS:
-        turned = [
-            apply_rope(x, torch.tensor([at]), rotary_dim=width, theta=theta, style="half")
-            for x, at in ((q, i), (k, j))
-        ]
-        score = float((turned[0] * turned[1]).sum())
+        score = rotated_score(q, k, i, j, theta)
         found.append((i, j, i - j, f"{score:.6f}"))
     return rows(found)
 
