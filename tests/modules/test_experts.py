@@ -11,7 +11,7 @@ from helpers.module_parts import make_mixture
 from helpers.module_specs import MLA, small, tokens
 from torch import Tensor
 
-from metacount.measure.ours import ReferenceCounter
+from metacount.measure.ours import reference_counter
 from metacount.measure.tree import found, whole_tree
 from metacount.modules import MixtureOfExperts, Model, Visibility
 from metacount.modules import moe as moe_file
@@ -105,7 +105,7 @@ def test_meta_dispatch_gives_the_same_values(name: str, monkeypatch: pytest.Monk
 
 
 def matmul_flops(module: MixtureOfExperts, x: Tensor) -> int:
-    with torch.no_grad(), ReferenceCounter().watching(module) as counter:
+    with torch.no_grad(), reference_counter().watching(module) as counter:
         module(x)
     by_role = counter.report().by_role
     assert sum(by_role.values()) == by_role["moe"]
