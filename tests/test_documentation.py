@@ -173,8 +173,8 @@ def test_numbers_in_sentences_are_of_today() -> None:
     from metacount.audit.record import compared, formulas
     from metacount.audit.report import models
     from metacount.huggingface.config.to_spec import mapped_types
-    from metacount.lessons import TOPICS
     from metacount.teaching import claims
+    from metacount.teaching.lessons import TOPICS
 
     sources = {formula.source.id for formula in formulas()}
     statements = json.loads((ROOT / "tests/teaching/statements.json").read_text("utf-8"))

@@ -30,8 +30,8 @@ NOT_FOR_FORMULAS = {"torch", "transformers", "accelerate"}
 ORDER = """
     errors frozen units figures notation tensors files languages output_file sources algebra spec
     witness catalog formulas modules in_hand given settings measure bench huggingface.config formats
-    training huggingface tracing resolve textbook diff many sharding check verify teaching audit
-    flow lessons summary api cli __main__
+    training huggingface tracing resolve textbook diff many sharding check verify flow teaching
+    audit summary api cli __main__
 """
 
 

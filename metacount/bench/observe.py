@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metacount.bench.case import Expected, Inputs, Pick, Variant, rows_of
-from metacount.measure.ours import ReferenceCounter
+from metacount.measure.ours import reference_counter
 from metacount.measure.torch_private import (
     DispatchMode,
     returns_its_input,
@@ -117,7 +117,7 @@ def touched_bytes(tensor: Tensor) -> int:
 
 def observe(variant: Variant, inputs: Inputs) -> Observed:
     """Run the module once, uncompiled, and count. `UncountedOp` for an operator nobody priced."""
-    counter, traffic = ReferenceCounter(), _Traffic()
+    counter, traffic = reference_counter(), _Traffic()
     module = variant.stand_in or variant.module
     with traffic, counter.watching(module):
         module(*inputs)

@@ -7,7 +7,7 @@ from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
 from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.cli.shard import JOB, fits_said, how_of, work_said
+from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
 from metacount.settings.values import bytes_size
@@ -172,6 +172,8 @@ def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Repor
     for each in found:
         commands.append(Notes([(each.device.id, each.command or _why(each))], pad=longest))
         commands.append(Notes([] if each.closest is None else fits_said(each.closest)))
+        if each.largest is not None and each.job is not None:
+            commands.append(Notes(peak_said(each.largest, each.job)))
     fits = done is not None and any(each.mesh is not None for each in found)
     last = _columns(found, done) if fits and done is not None else []
     last += [("memory", _source(each.device)) for each in found]

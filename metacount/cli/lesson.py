@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Report
     from metacount.files import Json
-    from metacount.lessons.page import Block, Page
     from metacount.resolve import Given
+    from metacount.teaching.page import Block, Page
 
 TAKES_LIKE = False
 APART = (("--json", "--markdown"),)
@@ -44,8 +44,7 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
-    from metacount.lessons import RUNNING
-    from metacount.lessons.making import checked_topic, page_of
+    from metacount.teaching.lessons import RUNNING, checked_topic, page_of
 
     lang = terminal_language() if args.lang is None else checked_language(args.lang)
     if args.topic is None:
@@ -95,15 +94,14 @@ def lesson(
     >>> lesson("block", "llama-7b", lang="en").page.values["block"]
     202383360
     """
-    from metacount.lessons.making import page_of
+    from metacount.teaching.lessons import page_of
 
     return Lesson(page=page_of(topic, model, lang or terminal_language()), answers=answers)
 
 
 def _listing(lang: str) -> list[dict[str, str]]:
     """List every topic with its title and the model that it takes when none is named."""
-    from metacount.lessons import TOPICS
-    from metacount.lessons.making import title_of
+    from metacount.teaching.lessons import TOPICS, title_of
 
     return [{"topic": t, "title": title_of(t, lang), "model": m} for t, m in TOPICS.items()]
 

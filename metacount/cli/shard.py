@@ -36,6 +36,8 @@ MEMORY = {
     "activation_bytes": "kept activations",
     "recomputed_bytes": "recomputed block",
     "loss_bytes": "gradients of logits",
+    "embedding_bytes": "gradient of embeddings",
+    "input_bytes": "tokens and targets",
     "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
@@ -187,6 +189,7 @@ def report_of(
     chosen = [found.largest] if rank is None else [found.kind_of(rank)]
     if rank is None and found.smallest is not found.largest:
         chosen.append(found.smallest)
+    held: list[Block] = []
     ranks: list[list[Block]] = []
     if every:
         for kind in found.kinds:
@@ -194,7 +197,8 @@ def report_of(
     else:
         heads = ["largest", "smallest"][: len(chosen)] if rank is None else [""]
         first = chosen[0].first if rank is None else rank
-        ranks = [[_memory(chosen, heads, rank)], _sent(chosen[0], first, job)]
+        held += [_memory(chosen, heads, rank), Notes(peak_said(chosen[0], job))]
+        ranks = [held, _sent(chosen[0], first, job)]
     notes = [("note", note) for note in found.missing]
     notes.append(("units", "GiB = 2^30 bytes; every digit with --json"))
     return [
@@ -237,6 +241,17 @@ def ranks_said(kind: Kind) -> str:
         for a, b, step in kind.ranks
     ]
     return ",".join(runs) if len(runs) <= 2 else f"{runs[0]},{runs[1]},…"
+
+
+def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
+    """Say how the total of one device's step relates to the peak that `train` measures."""
+    if not job.train or job.mesh.world > 1 or kind.activation_bytes is None:
+        return []
+    peak, most = kind.peak_bytes(job), units.gib(kind.most_bytes)
+    if peak is None:
+        return [("peak", f"{most} at most, with what comes and goes in a block's backward")]
+    measured = "as `metacount train --foreach` measures it, less buffers"
+    return [("peak", f"{units.exact(peak)} bytes, {measured}")]
 
 
 def _gib(value: int) -> Amount:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from metacount.measure.counter import QUESTIONS, Charge, Cost, FlopCounter
+from metacount.measure.counter import IDLE, QUESTIONS, Book, Charge, Cost, FlopCounter
 from metacount.measure.torch_private import operator_name
 
 if TYPE_CHECKING:
-    from metacount.measure.torch_private import OpOverload, OpOverloadPacket
+    from metacount.measure.torch_private import OpOverload
 
 
 TESTED = (ast.If, ast.While)  # statements of which a first part is computed
@@ -145,10 +145,10 @@ class Call:
 
 
 class Recording(FlopCounter):
-    """A counter that remembers the order. To be mixed in before another counter."""
+    """A counter that remembers every operator in its call, also those that multiply nothing."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, book: Book | None = None) -> None:
+        super().__init__(book)
         self.root = Call(path="", module=None, statement=NOWHERE)
         self._calls = [self.root]
         self._spent = self._number = 0
@@ -167,7 +167,7 @@ class Recording(FlopCounter):
         if func.namespace == "prim" or operator_name(func) in QUESTIONS:
             return out
         call, frame = self._calls[-1], inspect.currentframe()
-        role, detail = self.role_and_detail(self._path) if self._path else (None, None)
+        path = self._path
         self._number += 1
         call.inside.append(
             Operator(
@@ -176,17 +176,17 @@ class Recording(FlopCounter):
                 takes=tensors_in((args, kwargs)),
                 gives=tensors_in(out),
                 flops=self._spent,
-                role=role,
-                counted=self.counts(Charge("", role, "", detail)),
+                role=self.book.role(path) if path else None,
+                counted=not path or self.book.counts(path),
                 number=self._number,
             )
         )
         return out
 
-    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
+    def write(self, charge: Charge, flops: int, args: tuple[object, ...]) -> None:
         """Put FLOPs down, and remember them for the operator that ran."""
-        super().charge(packet, args, flops)
-        self._spent += flops
+        super().write(charge, flops, args)
+        self._spent += 0 if charge.operator == IDLE else flops
 
     def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
         """Run another function than the forward, whose statements are then those that run."""

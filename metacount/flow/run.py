@@ -15,9 +15,9 @@ from metacount.flow.result import Flow, Letter
 from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.alike import folded
-from metacount.measure.ours import ReferenceCounter, run_decode, run_encoder, run_prefill
+from metacount.measure.ours import ReferenceBook, run_decode, run_encoder, run_prefill
 from metacount.measure.their_roles import Roles
-from metacount.measure.theirs import CounterByClass, Runner, as_it_runs, kind_of, routing
+from metacount.measure.theirs import Runner, as_it_runs, kind_of, routing
 from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from metacount.resolve import Given
 
 
-class ReferenceRecording(Recording, ReferenceCounter):
-    """Counts and remembers what our own modules run."""
-
-
 def reference_steps(
     model: RunModel, workload: Workload, *, decode: bool = False
 ) -> tuple[Step, ...]:
     """Record the steps of a forward of `model` (on meta): of the workload, or of its last token."""
-    counter = ReferenceRecording()
+    counter = Recording(ReferenceBook())
     if decode:
         run_decode(model, workload, counter)
     elif model.spec.kind == "encoder":
@@ -44,10 +40,6 @@ def reference_steps(
     else:
         run_prefill(model, workload, workload.seq_len, counter)
     return steps_of(counter.root, model, explain)
-
-
-class ForeignRecording(Recording, CounterByClass):
-    """Counts and remembers what others' modules run."""
 
 
 class NoDecode(ValueError):
@@ -62,12 +54,15 @@ def foreign_steps(
     """
     roles = Roles(model)
     roles.routed = routing(model)[0]
-    counter, note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
-    assumed = (*sorted(counter.ordinary.assumed | counter.said), *note)
-    return steps_of(counter.root, model, of_torch), assumed, counter.idle()
+    (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
+    said = (*sorted(assumed | counter.said), *note)
+    return steps_of(counter.root, model, of_torch), said, counter.beside(idle=True)
 
 
-def _recorded(model: nn.Module, workload: Workload, roles: Roles, decode: bool) -> ForeignRecording:
+def _recorded(
+    model: nn.Module, workload: Workload, roles: Roles, decode: bool
+) -> tuple[Recording, set[str]]:
+    """Record a forward, and return what was assumed in it, too."""
     with folded(model) as folding:
         run = Runner(model, workload, roles, kind_of(model), folding)
         if decode:
@@ -75,13 +70,13 @@ def _recorded(model: nn.Module, workload: Workload, roles: Roles, decode: bool) 
             if cache is None or run.no_cache or workload.seq_len < 2:
                 raise NoDecode(run.no_cache or "it returns no cache")
             _, cache = run.forward(workload.seq_len - 1)
-            run.counter = ForeignRecording
+            run.counter = Recording
             counter, _ = run.forward(1, cache=cache)
         else:
-            run.counter = ForeignRecording
+            run.counter = Recording
             counter, _ = run.prefill()
-    assert isinstance(counter, ForeignRecording)
-    return counter
+    assert isinstance(counter, Recording)
+    return counter, run.assumed
 
 
 def flow(

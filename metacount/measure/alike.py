@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.counter import summed
 from metacount.measure.torch_private import is_hooked, tensors_of
 
 if TYPE_CHECKING:
@@ -418,7 +419,8 @@ def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
 def _left(out: object, cost: Cost) -> tuple[object, object]:
     """Return what a layer gave and cost, without its name, in a form that can be compared."""
     spent = Counter(
-        (charge._replace(module=""), shape_of(flops, None)) for charge, flops in cost.items()
+        (charge._replace(module=""), shape_of(flops, None))
+        for charge, flops in summed(cost).items()
     )
     return shape_of(out, None), spent
 

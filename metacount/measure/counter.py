@@ -1,8 +1,9 @@
 """Counts FLOPs of any module: every operator that runs, priced by its shapes.
 
-One counter for our modules, transformers' and anybody's. What differs is the role book, which says
-to which role the running module's work belongs: `reference_roles` for ours, by owner;
-`foreign_roles` for others, by class.
+One counter for our modules, transformers' and anybody's, which writes a tape: each operator that
+multiplies, in order, with its module, role, shapes and FLOPs. Every figure is a sum over it. What
+differs is the book, which says whose work is done: `ours.ReferenceBook` by the owner of a module,
+`theirs.ClassBook` by its class.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -58,183 +59,6 @@ QUESTIONS = frozenset(
 
 # Whose operators compute nothing: what the interpreter asks, and marks for a profiler.
 SILENT = ("prim", "profiler")
-
-
-class Charge(NamedTuple):
-    """To whom FLOPs are put down: the innermost running module, its role, and the operator.
-
-    `detail` is what a role book adds: which pairs of positions a product computes, for example.
-    """
-
-    module: str
-    role: str | None
-    operator: str
-    detail: Any = None
-
-
-Cost = Counter[Charge]  # FLOPs of each
-
-
-class FlopCounter(DispatchMode):
-    """Counts inside `with counter.watching(model):`. Raises `UncountedOp` rather than guess."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ran: Cost = Counter()
-        self.said: set[str] = set()  # on what the figures rest
-        # layers that did not run because one like them had: its cost, its name, the layer's own
-        self.replayed: list[tuple[Cost, str, str]] = []
-        self._path: list[nn.Module] = []
-        self._names: dict[int, str] = {}
-
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """Return the role of what the last module of `path` computes, and the charge's detail."""
-        return None, None
-
-    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
-        """Return the result of an operator that cannot run without data;
-        `NotImplemented` lets it run.
-        """
-        return NotImplemented
-
-    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
-        """Remember what a later question may be about."""
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        """Run the operator (or answer its question), then charge for it."""
-        if func.namespace in SILENT or operator_name(func) in QUESTIONS:
-            return func(*args, **(kwargs or {}))
-        answered = self.answer(func, args)
-        if answered is not NotImplemented:
-            return answered
-        grouped = args[:2] if func.overloadpacket is GROUPED else ()
-        if any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in grouped):
-            out = grouped_result(*args, **(kwargs or {}))
-            if refused := grouped_refusal(*grouped):
-                self.said.add(
-                    f"torch's grouped product refuses {refused}: experts are counted as if it "
-                    "took them"
-                )
-        else:
-            out = func(*args, **(kwargs or {}))
-        self.note(func, args, out)
-        flops = flops_of(func, args, out)
-        if flops:
-            self.charge(func.overloadpacket, args, flops)
-        return out
-
-    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
-        """Put FLOPs down to the module that is running."""
-        role, detail = self.role_and_detail(self._path)
-        self.ran[Charge(self._running(), role, str(packet), detail)] += flops
-
-    def _running(self) -> str:
-        """Return the name of the innermost running module that has one in the watched model."""
-        return next((self._names[id(m)] for m in reversed(self._path) if id(m) in self._names), "")
-
-    def spent_in(self, run: Callable[[], T]) -> tuple[T, Cost]:
-        """Run a layer and return what it gives and what it cost, which is charged as well."""
-        before, self.ran = self.ran, Counter()
-        try:
-            out, cost = run(), self.ran
-        finally:
-            # zeros are kept out, symbols cannot be compared: plain sums alone
-            after, self.ran = self.ran, before
-            for charge, flops in after.items():
-                self.ran[charge] += flops
-        return out, cost
-
-    def replay(self, cost: Cost, like: nn.Module, layer: nn.Module) -> None:
-        """Charge a layer that is like `like` with what `like` cost when it ran."""
-        self.replayed.append((cost, self._names[id(like)], self._names[id(layer)]))
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[Self]:
-        """Count what runs inside, knowing at each operator which module runs it."""
-        self._names = {id(module): name for name, module in model.named_modules()}
-        handles = [
-            register_module_forward_pre_hook(self.entered),
-            register_module_forward_hook(self.left, always_call=True),
-        ]
-        try:
-            with without_compiler(), self:
-                yield self
-        finally:
-            self._path.clear()
-            for handle in handles:
-                handle.remove()
-
-    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """Note that a module's forward begins."""
-        self._path.append(module)
-
-    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """Note that a module's forward ends."""
-        self._path.pop()
-
-    def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
-        """Run another function of a module than its forward, as a call of the module."""
-        out = None
-        self.entered(module, args)
-        try:
-            out = function(*args)
-        finally:
-            self.left(module, args, out)
-        return out
-
-    def charges(self) -> Iterator[tuple[Charge, int]]:
-        """Yield every charge; those of layers that did not run stand under their own names."""
-        yield from self.ran.items()
-        for cost, like, name in self.replayed:
-            for charge, flops in cost.items():
-                inside = charge.module == like or charge.module.startswith(f"{like}.")
-                # what a layer runs outside itself, as a block shared by many, keeps its name
-                own = name + charge.module[len(like) :] if inside else charge.module
-                yield charge._replace(module=own), flops
-
-    def totals(self) -> Cost:
-        """Sum the FLOPs by charge; layers
-        that did not run stand under the name of the one that did.
-        """
-        found: Cost = Counter(self.ran)
-        times = Counter(id(cost) for cost, _, _ in self.replayed)
-        for cost in {id(cost): cost for cost, _, _ in self.replayed}.values():
-            for charge, flops in cost.items():
-                found[charge] += flops * times[id(cost)]
-        return found
-
-    def counts(self, charge: Charge) -> bool:
-        """Tell whether a charge belongs to the figures; a note beside them does not."""
-        return True
-
-    def by_role(self) -> dict[str, int]:
-        """Sum the FLOPs by role; what no role claims is `other`."""
-        found: dict[str, int] = dict.fromkeys(ROLES, 0)
-        for charge, flops in self.totals().items():
-            found[charge.role or "other"] += flops if self.counts(charge) else 0
-        return found
-
-    def by_operator(self) -> dict[str, int]:
-        """Sum the FLOPs by operator."""
-        found: Counter[str] = Counter()
-        for charge, flops in self.totals().items():
-            if self.counts(charge):
-                found[charge.operator] += flops
-        return dict(found)
-
-    def by_module(self) -> dict[str, int]:
-        """Sum the FLOPs by the module that ran the operator itself, under its full name."""
-        found: Counter[str] = Counter()
-        for charge, flops in self.charges():
-            if self.counts(charge):
-                found[charge.module] += flops
-        return dict(found)
 
 
 # The product that a fused mixture runs its experts in: what idle experts cost is all in it.
@@ -355,6 +179,8 @@ class MeasuredRun:
     states: tuple[Tensor, ...] = ()  # what mixers of our own modules keep
     assumed: tuple[str, ...] = ()
     no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
+    # of our own modules: what the prefill and the decoded token ran, in order
+    counters: tuple[FlopCounter, ...] = field(default=(), compare=False)
 
     def halved(self) -> MeasuredRun:
         """Return the same run with its cache in a type of half the size."""
@@ -381,3 +207,339 @@ class MeasuredRun:
                 return None if (n := flops.causal_matmul_flops) is None else {"all": n}
             return flops.causal_by_role
         return flops.chosen_by_operator if by_operator else flops.chosen_by_role
+
+
+class Charge(NamedTuple):
+    """To whom FLOPs are put down: the innermost running module, its role, and the operator.
+
+    Not `counted`: a note beside the figures. `detail` is what a book or a phase adds: which pairs
+    of positions a product computes, for example.
+    """
+
+    module: str
+    role: str | None
+    operator: str
+    counted: bool = True
+    detail: Any = None
+
+
+class Ran(NamedTuple):
+    """An operator that multiplies, as it ran: its FLOPs, and the shapes of its tensors.
+
+    One that ran in the same way several `times` in a row is one entry.
+    """
+
+    charge: Charge
+    flops: int
+    shapes: tuple[tuple[int, ...], ...]
+    times: int = 1
+
+
+class Again(NamedTuple):
+    """A layer that did not run because one like it had: its cost, and the names of both."""
+
+    cost: tuple[Ran | Again, ...]
+    like: str
+    name: str
+
+
+Cost = tuple[Ran | Again, ...]
+IDLE = "idle experts"  # in the place of an operator: run on tokens that did not choose them
+
+
+class Book:
+    """What a kind of modules says of itself: whose work it is, and answers to questions of data."""
+
+    def role(self, path: list[nn.Module]) -> str | None:
+        """Return the role of what the last module of `path` computes."""
+        return None
+
+    def detail(self, path: list[nn.Module]) -> object:
+        """Return what a charge of the last module of `path` is to say besides."""
+        return None
+
+    def counts(self, path: list[nn.Module]) -> bool:
+        """Tell whether what runs belongs to the figures."""
+        return True
+
+    def idle(
+        self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int, path: list[nn.Module]
+    ) -> int:
+        """Return how many of a product's FLOPs are of experts that its tokens did not choose."""
+        return 0
+
+    def kept(self, flops: int, detail: Any) -> int | None:
+        """Return the FLOPs of a product over the pairs that a mask keeps; None: not known."""
+        return None
+
+    def answer(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
+        """Return the result of an operator that cannot run without data;
+        `NotImplemented` lets it run.
+        """
+        return NotImplemented
+
+    def note(self, func: OpOverload, out: object) -> None:
+        """Remember what a later question may be about."""
+
+    def entered(self, args: tuple[object, ...]) -> None:
+        """Note what a module is given as its forward begins."""
+
+    def left(self, args: tuple[object, ...]) -> None:
+        """Note that a forward that was given this ends."""
+
+    def running(self, counter: FlopCounter, model: nn.Module) -> AbstractContextManager[None]:
+        """Set up how a forward of `model` runs that `counter` watches."""
+        return nullcontext()
+
+
+class FlopCounter(DispatchMode):
+    """Counts inside `with counter.watching(model):`. Raises `UncountedOp` rather than guess."""
+
+    def __init__(self, book: Book | None = None) -> None:
+        super().__init__()
+        self.book = book or Book()
+        self.tape: list[Ran | Again] = []
+        self.said: set[str] = set()  # on what the figures rest
+        self._path: list[nn.Module] = []
+        self._names: dict[int, str] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run the operator (or answer its question), then charge for it."""
+        if func.namespace in SILENT or operator_name(func) in QUESTIONS:
+            return func(*args, **(kwargs or {}))
+        answered = self.answer(func, args)
+        if answered is not NotImplemented:
+            return answered
+        grouped = args[:2] if func.overloadpacket is GROUPED else ()
+        if any(isinstance(x, Tensor) and (x.is_meta or is_fake(x)) for x in grouped):
+            out = grouped_result(*args, **(kwargs or {}))
+            if refused := grouped_refusal(*grouped):
+                self.said.add(
+                    f"torch's grouped product refuses {refused}: experts are counted as if it "
+                    "took them"
+                )
+        else:
+            out = func(*args, **(kwargs or {}))
+        self.note(func, out)
+        flops = flops_of(func, args, out)
+        if flops:
+            self.charge(func.overloadpacket, args, flops)
+        return out
+
+    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
+        """Return the result of an operator that cannot run without data, by the book."""
+        return self.book.answer(func, args, self._path)
+
+    def note(self, func: OpOverload, out: object) -> None:
+        """Remember what a later question may be about."""
+        self.book.note(func, out)
+
+    def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
+        """Put FLOPs down to the module that is running; what idle experts cost stands beside."""
+        book, path = self.book, self._path
+        charge = Charge(
+            self._running(), book.role(path), str(packet), book.counts(path), self.detail()
+        )
+        self.write(charge, flops, args)
+        if idle := book.idle(packet, args, flops, path):
+            self.write(charge._replace(operator=IDLE, counted=False), idle, args)
+
+    def detail(self) -> object:
+        """Return what the charge of an operator that runs now is to say besides."""
+        return self.book.detail(self._path)
+
+    def write(self, charge: Charge, flops: int, args: tuple[object, ...]) -> None:
+        """Write an operator on the tape."""
+        shapes = tuple(tuple(x.shape) for x in args if isinstance(x, Tensor))
+        last = self.tape[-1] if self.tape else None
+        # symbols cannot be compared without a question to them
+        if (
+            isinstance(last, Ran)
+            and type(flops) is type(last.flops) is int
+            and last[:3] == (charge, flops, shapes)
+        ):
+            self.tape[-1] = last._replace(times=last.times + 1)
+        else:
+            self.tape.append(Ran(charge, flops, shapes))
+
+    def _running(self) -> str:
+        """Return the name of the innermost running module that has one in the watched model."""
+        return next((self._names[id(m)] for m in reversed(self._path) if id(m) in self._names), "")
+
+    def spent_in(self, run: Callable[[], T]) -> tuple[T, Cost]:
+        """Run a layer and return what it gives and what it cost, which is charged as well."""
+        before, self.tape = self.tape, []
+        try:
+            out = run()
+            return out, tuple(self.tape)
+        finally:
+            self.tape = before + self.tape
+
+    def replay(self, cost: Cost, like: nn.Module, layer: nn.Module) -> None:
+        """Charge a layer that is like `like` with what `like` cost when it ran."""
+        self.tape.append(Again(cost, self._names[id(like)], self._names[id(layer)]))
+
+    @contextmanager
+    def noting(self, model: nn.Module) -> Iterator[Self]:
+        """Count what runs inside, knowing at each operator which module runs it."""
+        self._names = {id(module): name for name, module in model.named_modules()}
+        handles = [
+            register_module_forward_pre_hook(self.entered),
+            register_module_forward_hook(self.left, always_call=True),
+        ]
+        try:
+            with without_compiler(), self:
+                yield self
+        finally:
+            self._path.clear()
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[Self]:
+        """Count a forward that runs inside, set up as the book says."""
+        with self.book.running(self, model), self.noting(model):
+            yield self
+
+    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
+        """Note that a module's forward begins."""
+        self._path.append(module)
+        self.book.entered(args)
+
+    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
+        """Note that a module's forward ends."""
+        self._path.pop()
+        self.book.left(args)
+
+    def called(self, module: nn.Module, function: Callable[..., T], *args: object) -> T:
+        """Run another function of a module than its forward, as a call of the module."""
+        out = None
+        self.entered(module, args)
+        try:
+            out = function(*args)
+        finally:
+            self.left(module, args, out)
+        return out
+
+    @property
+    def replayed(self) -> int:
+        """How many layers did not run because one like them had."""
+        return sum(isinstance(entry, Again) for entry in self.tape)
+
+    def charges(self) -> Iterator[tuple[Charge, int]]:
+        """Yield every charge; those of layers that did not run stand under their own names."""
+        yield from summed(entry for entry in self.tape if isinstance(entry, Ran)).items()
+        sums: dict[int, dict[Charge, int]] = {}
+        for entry in self.tape:
+            if isinstance(entry, Again):
+                known = sums.get(id(entry.cost))
+                if known is None:
+                    known = sums[id(entry.cost)] = summed(entry.cost)
+                for charge, flops in known.items():
+                    yield _moved(charge, entry), flops
+
+    def products(self) -> Iterator[Ran]:
+        """Yield every operator in order, layers that did not run under their own names."""
+        return _in_order(self.tape)
+
+    def totals(self) -> dict[Charge, int]:
+        """Sum the FLOPs by charge; layers
+        that did not run stand under the name of the one that did.
+        """
+        return summed(self.tape)
+
+    def by_role(self) -> dict[str, int]:
+        """Sum the FLOPs by role; what no role claims is `other`."""
+        found: dict[str, int] = dict.fromkeys(ROLES, 0)
+        for charge, flops in self.totals().items():
+            if charge.counted:
+                found[charge.role or "other"] += flops
+        return found
+
+    def by_operator(self) -> dict[str, int]:
+        """Sum the FLOPs by operator."""
+        found: Counter[str] = Counter()
+        for charge, flops in self.totals().items():
+            if charge.counted:
+                found[charge.operator] += flops
+        return dict(found)
+
+    def by_module(self) -> dict[str, int]:
+        """Sum the FLOPs by the module that ran the operator itself, under its full name,
+        without what idle experts cost.
+        """
+        found: Counter[str] = Counter()
+        for charge, flops in self.charges():
+            if charge.counted:
+                found[charge.module] += flops
+            elif charge.operator == IDLE:
+                found[charge.module] -= flops
+        return dict(found)
+
+    def beside(self, *, idle: bool) -> int:
+        """Sum what is written beside the figures: of idle experts, else of rotary tables."""
+        return sum(
+            flops
+            for charge, flops in self.totals().items()
+            if not charge.counted and (charge.operator == IDLE) is idle
+        )
+
+    def report(self) -> MeasuredFlops:
+        """Report what was counted so far."""
+        causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
+        for charge, flops in self.totals().items():
+            kept = self.book.kept(flops, charge.detail)
+            if kept is None:
+                causal = None
+                break
+            if charge.counted and causal is not None:
+                causal[charge.role or "other"] += kept
+        return MeasuredFlops(
+            by_role=self.by_role(),
+            by_operator=self.by_operator(),
+            by_module=self.by_module(),
+            causal_by_role=causal,
+            rotary=self.beside(idle=False),
+            idle=self.beside(idle=True),
+        )
+
+
+def summed(entries: Iterable[Ran | Again]) -> dict[Charge, int]:
+    """Sum FLOPs by charge, those of one cost once for all layers that it is the cost of."""
+    found: dict[Charge, int] = {}
+    again: dict[int, list[Again]] = {}
+    for entry in entries:
+        if isinstance(entry, Again):
+            again.setdefault(id(entry.cost), []).append(entry)
+        else:
+            flops = entry.flops if entry.times == 1 else entry.flops * entry.times
+            known = found.get(entry.charge)
+            found[entry.charge] = flops if known is None else known + flops
+    for layers in again.values():
+        for charge, flops in summed(layers[0].cost).items():
+            found[charge] = found.get(charge, 0) + flops * len(layers)
+    return found
+
+
+def _in_order(entries: Iterable[Ran | Again]) -> Iterator[Ran]:
+    for entry in entries:
+        if isinstance(entry, Ran):
+            for _ in range(entry.times):
+                yield entry._replace(times=1)
+        else:
+            for ran in _in_order(entry.cost):
+                yield ran._replace(charge=_moved(ran.charge, entry))
+
+
+def _moved(charge: Charge, again: Again) -> Charge:
+    """Name the module of a layer that did not run in the place of the one that did."""
+    inside = charge.module == again.like or charge.module.startswith(f"{again.like}.")
+    # what a layer runs outside itself, as a block shared by many, keeps its name
+    name = again.name + charge.module[len(again.like) :]
+    return charge._replace(module=name) if inside else charge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
+    Book,
     Cost,
     FlopCounter,
     MeasuredCache,
@@ -189,20 +190,35 @@ PAIRWISE = (ScaledDotProduct, RelativeScores, IndexScores, BlockScores)
 MAX_PAIRS = 2**30
 
 
-class ReferenceCounter(FlopCounter):
-    """Counts inside `with counter.watching(model):` what our own modules run.
+class ReferenceBook(Book):
+    """Roles by the owner of a module; nothing of ours asks for data.
 
     A charge's detail is the visibility of the attention product being computed, None elsewhere.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._visibility: list[Visibility] = []
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """Return the role of the owner, and which pairs an attention product computes."""
+    def role(self, path: list[nn.Module]) -> str | None:
+        """Return the role that the modules from the root to the running one give."""
+        return role_of(path)
+
+    def detail(self, path: list[nn.Module]) -> object:
+        """Return which pairs an attention product computes."""
         pairwise = path and isinstance(path[-1], PAIRWISE)
-        return role_of(path), self.hashable(self._visibility[-1]) if pairwise else None
+        return self.hashable(self._visibility[-1]) if pairwise else None
+
+    def kept(self, flops: int, detail: Any) -> int | None:
+        """Return the FLOPs of a product over the pairs that the mask keeps."""
+        if detail is None:
+            return flops
+        pairs = kept_pairs(detail)
+        if pairs is None:
+            return None
+        per_pair, rest = divmod(flops, detail.n_queries * detail.n_keys)
+        if rest:
+            raise ValueError(f"{flops} FLOPs are not a multiple of the pairs of {detail}")
+        return int(per_pair * pairs)
 
     def hashable(self, value: object) -> object:
         """Return what stands for shapes and visibilities in a key:
@@ -210,46 +226,32 @@ class ReferenceCounter(FlopCounter):
         """
         return value
 
+    def entered(self, args: tuple[object, ...]) -> None:
+        """Note that a module's forward begins, perhaps with a visibility."""
+        self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
+
+    def left(self, args: tuple[object, ...]) -> None:
+        """Note that a module's forward ends."""
+        if any(isinstance(a, Visibility) for a in args):
+            self._visibility.pop()
+
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[Self]:
-        """Count what runs inside; on meta, blocks that are alike run once."""
+    def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
+        """Run blocks that are alike once, on meta."""
         blocks = [m for m in model.modules() if isinstance(m, Block)]
         record: dict[object, _Replay] = {}
         for block in blocks:
-            vars(block)["forward"] = _once(block, self, record)
+            vars(block)["forward"] = _once(block, counter, self.hashable, record)
         try:
-            with super().watching(model):
-                yield self
+            yield
         finally:
             for block in blocks:
                 del vars(block)["forward"]
 
-    def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        """Note that a module's forward begins, perhaps with a visibility."""
-        super().entered(module, args)
-        self._visibility += [a for a in args if isinstance(a, Visibility)][:1]
 
-    def left(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
-        """Note that a module's forward ends."""
-        super().left(module, args, out)
-        if any(isinstance(a, Visibility) for a in args):
-            self._visibility.pop()
-
-    def report(self) -> MeasuredFlops:
-        """Report what was counted so far, by role and by operator."""
-        causal: dict[str, int] | None = dict.fromkeys(ROLES, 0)
-        for charge, flops in self.totals().items():
-            kept = flops if charge.detail is None else _kept(flops, charge.detail)
-            if kept is None:
-                causal = None
-            elif causal is not None:
-                causal[charge.role or "other"] += kept
-        return MeasuredFlops(
-            by_role=self.by_role(),
-            by_operator=self.by_operator(),
-            by_module=self.by_module(),
-            causal_by_role=causal,
-        )
+def reference_counter() -> FlopCounter:
+    """Make a counter of what our own modules run."""
+    return FlopCounter(ReferenceBook())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +264,10 @@ class _Replay:
 
 
 def _once(
-    block: Block, counter: ReferenceCounter, record: dict[object, _Replay]
+    block: Block,
+    counter: FlopCounter,
+    hashable: Callable[[object], object],
+    record: dict[object, _Replay],
 ) -> Callable[..., object]:
     """Wrap the block's forward to run once for each kind of block and shape of input, on meta only.
 
@@ -287,7 +292,7 @@ def _once(
             for c in states
         )
         shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-        key = counter.hashable(
+        key = hashable(
             (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held, read)
         )
         replay = record.get(key)
@@ -331,34 +336,26 @@ def kept_pairs(sees: Visibility) -> int | None:
     return _KEPT[sees]
 
 
-def _kept(flops: int, sees: Visibility) -> int | None:
-    pairs = kept_pairs(sees)
-    if pairs is None:
-        return None
-    per_pair, rest = divmod(flops, sees.n_queries * sees.n_keys)
-    if rest:
-        raise ValueError(f"{flops} FLOPs are not a multiple of the pairs of {sees}")
-    return per_pair * pairs
-
-
 def measure_forward(model: Model, workload: Workload) -> MeasuredRun:
     """Run `model` (on meta) over `workload` and measure it.
 
     The workload's dtype is the model's own: cache bytes are those of the tensors it makes.
     """
     batch, seq_len = workload.batch_size, workload.seq_len
+    prefill = reference_counter()
     if model.spec.kind == "encoder":
+        run_encoder(model, workload, prefill)
         return MeasuredRun(
             kind=model.spec.kind,
-            prefill=measure_prefill(model, workload),
+            prefill=prefill.report(),
             decode=None,
             cache=None,
             kv_bytes_per_token=None,
+            counters=(prefill,),
         )
-    prefill = ReferenceCounter()
     cache, _ = run_prefill(model, workload, seq_len, prefill)
-    single, _ = run_prefill(model, workload, 1, ReferenceCounter())
-    decode = ReferenceCounter()
+    single, _ = run_prefill(model, workload, 1, reference_counter())
+    decode = reference_counter()
     run_decode(model, workload, decode)
     per_token = tensor_bytes(t for layer in single.layers for t in layer.tensors)
     return MeasuredRun(
@@ -368,6 +365,7 @@ def measure_forward(model: Model, workload: Workload) -> MeasuredRun:
         cache=_bytes_of(cache),
         kv_bytes_per_token=per_token // batch,
         states=tuple(cache.state_tensors()),
+        counters=(prefill, decode),
     )
 
 
@@ -384,12 +382,12 @@ def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> Meas
 
     Each reads as many hidden states and next tokens as the workload has tokens.
     """
-    prefill, decode, seq_len = ReferenceCounter(), ReferenceCounter(), workload.seq_len
+    prefill, decode, seq_len = reference_counter(), reference_counter(), workload.seq_len
     cache, single, shorter = (module.new_cache() for _ in range(3))
     _predict(module, workload.batch_size, seq_len, cache, prefill)
-    _predict(module, workload.batch_size, 1, single, ReferenceCounter())
+    _predict(module, workload.batch_size, 1, single, reference_counter())
     if seq_len > 1:
-        _predict(module, workload.batch_size, seq_len - 1, shorter, ReferenceCounter())
+        _predict(module, workload.batch_size, seq_len - 1, shorter, reference_counter())
     _predict(module, workload.batch_size, 1, shorter, decode, absorbed=True)
     return MeasuredRun(
         kind="decoder",
@@ -405,7 +403,7 @@ def _predict(
     batch: int,
     length: int,
     cache: Cache,
-    counter: ReferenceCounter,
+    counter: FlopCounter,
     *,
     absorbed: bool = False,
 ) -> None:
@@ -420,7 +418,7 @@ def _predict(
 
 def measure_prefill(model: Model, workload: Workload) -> MeasuredFlops:
     """Run `model` (on meta) once over the whole workload."""
-    counter = ReferenceCounter()
+    counter = reference_counter()
     if model.spec.kind == "encoder":
         run_encoder(model, workload, counter)
     else:
@@ -436,7 +434,7 @@ def _input(model: Model, batch: int, length: int) -> Tensor:
 
 
 def run_prefill(
-    model: Model, workload: Workload, length: int, counter: ReferenceCounter
+    model: Model, workload: Workload, length: int, counter: FlopCounter
 ) -> tuple[Cache, Tensor | None]:
     """Read `length` tokens into a new cache (none: only the encoder runs), what runs being counted.
 
@@ -458,14 +456,14 @@ def run_prefill(
     return cache, memory
 
 
-def run_decode(model: Model, workload: Workload, counter: ReferenceCounter) -> None:
+def run_decode(model: Model, workload: Workload, counter: FlopCounter) -> None:
     """Run one more token, the last of the workload's, what runs being counted.
 
     The token continues a state, also where it is the only one that attention sees.
     """
-    shorter, memory = run_prefill(model, workload, workload.seq_len - 1, ReferenceCounter())
+    shorter, memory = run_prefill(model, workload, workload.seq_len - 1, reference_counter())
     if workload.seq_len == 1 and model.spec.recurrent != "none":
-        one, _ = run_prefill(model, workload, 1, ReferenceCounter())
+        one, _ = run_prefill(model, workload, 1, reference_counter())
         for empty, filled in zip(shorter.states, one.states, strict=True):
             empty.states = filled.states
     with torch.no_grad(), counter.watching(model):
@@ -473,7 +471,7 @@ def run_decode(model: Model, workload: Workload, counter: ReferenceCounter) -> N
         model(token, memory_BTD=memory, cache=shorter, absorbed=True)
 
 
-def run_encoder(model: Model, workload: Workload, counter: ReferenceCounter) -> None:
+def run_encoder(model: Model, workload: Workload, counter: FlopCounter) -> None:
     """Run a model that has no decoder, what runs being counted."""
     with torch.no_grad(), counter.watching(model):
         model(_input(model, workload.batch_size, workload.seq_len))

@@ -6,10 +6,9 @@ import dataclasses
 import inspect
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +17,9 @@ from metacount.measure.alike import Folding, folded
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
-    Charge,
+    Book,
     FlopCounter,
     MeasuredCache,
-    MeasuredFlops,
     MeasuredParams,
     MeasuredRun,
 )
@@ -358,107 +356,69 @@ def _held(
 
 aten = torch.ops.aten
 
-IDLE = "idle experts"  # in an operator's place
 
+class ClassBook(Book):
+    """Roles by class, and the answers of an ordinary run to questions of data."""
 
-class CounterByClass(FlopCounter):
-    """Counts inside `with counter.watching(model):`. Raises `UncountedOp` and `NeedsData`.
+    def __init__(self, roles: Roles, ordinary: Ordinary) -> None:
+        self.roles, self.ordinary = roles, ordinary
 
-    A charge's detail says whether the product makes rotary tables.
-    """
-
-    def __init__(self, roles: Roles, *, last_position: int) -> None:
-        super().__init__()
-        self.roles = roles
-        self.ordinary = Ordinary(last_position)
-
-    def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
-        """Answer a question about data as an ordinary run would."""
-        return self.answer_in(func, args, self._path)
-
-    def answer_in(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
+    def answer(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
         """Answer as an ordinary run would where the last module of `path` asks about data."""
         packet = func.overloadpacket
         if packet is aten._local_scalar_dense and args[0].is_meta:
             return self.ordinary.item(args[0])
         if packet is aten.nonzero and args[0].is_meta:
-            return self.ordinary.nonzero(args[0], *self._n_experts(path))
+            return self.ordinary.nonzero(args[0], *_n_experts(path))
         return NotImplemented
 
-    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
+    def note(self, func: OpOverload, out: object) -> None:
         """Remember what a later question may be about."""
         self.ordinary.note(func, out)
 
-    def charge(self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int) -> None:
-        """Put FLOPs down to the running module; what idle experts cost is noted beside them."""
-        super().charge(packet, args, flops)
-        if packet is aten.bmm and self.role_and_detail(self._path)[0] == "moe":
-            self._note_idle(args[1], flops)
-
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """Return the role of the innermost module that has one,
-        and whether it makes rotary tables.
-        """
+    def _owner(self, path: list[nn.Module]) -> int:
         # a module that was made while the model ran (BigBird's, for a short input) is its holder's
-        known = (id(m) for m in reversed(path) if id(m) in self.roles.role)
-        owner = next(known, 0)
+        return next((id(m) for m in reversed(path) if id(m) in self.roles.role), 0)
+
+    def role(self, path: list[nn.Module]) -> str | None:
+        """Return the role of the innermost module that has one."""
+        owner = self._owner(path)
         rotary = owner in self.roles.rotary
-        return ("position" if rotary else role_name(self.roles.role.get(owner))), rotary
+        return "position" if rotary else role_name(self.roles.role.get(owner))
 
-    def _note_idle(self, weight: Tensor, flops: int) -> None:
-        """Note what idle experts cost: all tokens go through them,
-        though each chose a few (Llama 4).
-        """
-        routed = self.roles.routed.get(id(weight))
-        if routed is not None:
-            chosen, n_experts = routed
-            _, detail = self.role_and_detail(self._path)
-            charge = Charge(self._running(), "moe", IDLE, detail)
-            self.ran[charge] += flops - flops // n_experts * chosen
+    def counts(self, path: list[nn.Module]) -> bool:
+        """Tell whether what runs belongs to the figures: rotary tables are in no textbook's."""
+        return self._owner(path) not in self.roles.rotary
 
-    def _n_experts(
-        self, path: list[nn.Module]
-    ) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
-        """Return the numbers of experts and of zero experts that the running module,
-        or one around it, says it has.
+    def idle(
+        self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int, path: list[nn.Module]
+    ) -> int:
+        """Return what idle experts cost: all tokens go through them, though each chose a few
+        (Llama 4).
         """
-        for module in reversed(path[-3:]):
-            for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
-                value = getattr(module, name, None)
-                if isinstance(value, int | torch.SymInt):
-                    return value, getattr(module, "zero_expert_num", 0)
-        return None, 0
+        routed = self.roles.routed.get(id(args[1])) if packet is aten.bmm else None
+        if routed is None or self.role(path) != "moe":
+            return 0
+        chosen, n_experts = routed
+        return flops - flops // n_experts * chosen
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[Self]:
-        """Count what runs inside, on meta, knowing at each operator which module runs it."""
-        on_meta = torch.device("meta")
-        with torch.no_grad(), on_meta, ListQuestions(self.ordinary), super().watching(model):
-            yield self
+    def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
+        """Run on meta, without gradients, and answer what never reaches the dispatcher."""
+        with torch.no_grad(), torch.device("meta"), ListQuestions(self.ordinary):
+            yield
 
-    def counts(self, charge: Charge) -> bool:
-        """Tell whether a charge belongs to the figures: rotary tables are in no textbook's; idle
-        experts are in the others already.
-        """
-        return not charge.detail and charge.operator != IDLE
 
-    def idle(self) -> int:
-        """Return the FLOPs of experts on tokens that did not choose them;
-        they are in the other figures.
-        """
-        return sum(flops for charge, flops in self.totals().items() if charge.operator == IDLE)
-
-    def chosen_by_module(self) -> dict[str, int]:
-        """Return the FLOPs by module, without what idle experts cost."""
-        found = Counter(self.by_module())
-        for charge, flops in self.charges():
-            if charge.operator == IDLE:
-                found[charge.module] -= flops
-        return dict(found)
-
-    def rotary(self) -> int:
-        """Return the FLOPs of the products that make the tables of rotary angles."""
-        return sum(flops for charge, flops in self.totals().items() if charge.detail)
+def _n_experts(path: list[nn.Module]) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
+    """Return the numbers of experts and of zero experts that the running module, or one around it,
+    says it has.
+    """
+    for module in reversed(path[-3:]):
+        for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
+            value = getattr(module, name, None)
+            if isinstance(value, int | torch.SymInt):
+                return value, getattr(module, "zero_expert_num", 0)
+    return None, 0
 
 
 # Under which name an output returns its cache, and takes it back.
@@ -542,12 +502,12 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
     with folded(model, enabled=fold) as folding:
         run = Runner(model, workload, roles, kind, folding)
         prefill, cache = run.prefill()
-        assumed = prefill.ordinary.assumed | prefill.said
+        assumed = run.assumed | prefill.said
         nothing = kind == "encoder" or cache is None or run.no_cache
         if nothing:
             return MeasuredRun(
                 kind=kind,
-                prefill=_flops(prefill),
+                prefill=prefill.report(),
                 decode=None,
                 cache=None,
                 kv_bytes_per_token=None,
@@ -563,8 +523,8 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
             decode, _ = run.forward(1, cache=shorter)
     return MeasuredRun(
         kind=kind,
-        prefill=_flops(prefill),
-        decode=None if decode is None else _flops(decode),
+        prefill=prefill.report(),
+        decode=None if decode is None else decode.report(),
         cache=found,
         kv_bytes_per_token=(per_token.kv_bytes - per_token.cross_kv_bytes) // workload.batch_size,
         assumed=tuple(sorted(assumed)),
@@ -588,10 +548,12 @@ class Runner:
         self._takes = inspect.signature(model.forward).parameters
         self._memory: Tensor | None = None
         self.no_cache = ""
-        self.counter: Callable[..., CounterByClass] = CounterByClass
+        self.counter: Callable[[ClassBook], FlopCounter] = FlopCounter
+        self.ordinary: Callable[[int], Ordinary] = Ordinary
+        self.assumed: set[str] = set()  # of the last forward
         self.takes_cache = any(name in self._takes for name in CACHES)
 
-    def prefill(self) -> tuple[CounterByClass, object]:
+    def prefill(self) -> tuple[FlopCounter, object]:
         """Run a forward over the whole workload; without a cache, and `no_cache` says why, where
         the model fails with its own.
         """
@@ -603,12 +565,13 @@ class Runner:
             self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
             return self.forward(self._workload.seq_len)
 
-    def forward(self, length: int, *, cache: object = None) -> tuple[CounterByClass, object]:
+    def forward(self, length: int, *, cache: object = None) -> tuple[FlopCounter, object]:
         """Run one forward over `length` tokens, from a cache if there is one;
         return its counter and the cache after.
         """
         seen = 0 if cache is None else self._workload.seq_len - length
-        counter = self.counter(self._roles, last_position=seen + length - 1)
+        book = ClassBook(self._roles, self.ordinary(seen + length - 1))
+        counter, self.assumed = self.counter(book), book.ordinary.assumed
         given = self.inputs(length, seen, cache)
         with quiet(), counter.watching(self._model), self._folding.counting(counter):
             out = self._model(**given)
@@ -654,13 +617,3 @@ class Runner:
 
             given["past_key_values"] = DynamicCache(config=self._model.config)
         return given
-
-
-def _flops(counter: CounterByClass) -> MeasuredFlops:
-    return MeasuredFlops(
-        by_role=counter.by_role(),
-        by_operator=counter.by_operator(),
-        rotary=counter.rotary(),
-        by_module=counter.chosen_by_module(),
-        idle=counter.idle(),
-    )

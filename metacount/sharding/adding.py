@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.model import ROLES
+from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
 from metacount.sharding.mesh import Mesh, group_layout, span
 from metacount.sharding.result import Collective, Held, Job, Kind
@@ -31,6 +32,8 @@ class Piece:
     optimizer_bytes: int
     kv_cache_bytes: int
     state_bytes: int = 0  # of mixers that keep a state
+    first: bool = False  # what is before the blocks is in it
+    last: bool = False  # what is after them
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
     loss_bytes: int = 0
@@ -49,23 +52,25 @@ def kind_from(
     by_role: dict[str, int] = {}
     active = params = gradients = optimizer = whole = unit = again = 0
     cache = state = updated = 0
+    gradients_of: list[int] = []  # bytes of the gradients of each piece
     sums: dict[tuple[str, str, str, int], int] = {}
     for piece in pieces:
         cut = sum(product(each.cut) for each in piece.held)
         shard = sum(each.shard for each in piece.held)
         spread = job.train and job.zero > 0
-        kept = shard if spread else cut
         for each in piece.held:
             n = each.shard if spread else product(each.cut)
             by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
-        params += piece.copies * kept
+        params += piece.copies * (shard if spread else cut)
         active += piece.copies * sum(each.active for each in piece.held)
         whole += piece.copies * cut
+        gradients_of.append(0)
         unit = max(unit, cut) if piece.copies else unit
         if job.train:
             trained = [each for each in piece.held if each.trained]
-            own = (each.shard if job.zero >= 2 else product(each.cut) for each in trained)
-            gradients += piece.copies * sum(own)
+            own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
+            gradients_of[-1] = own * stored
+            gradients += piece.copies * own
             optimizer += piece.copies * piece.optimizer_bytes
             updated += piece.copies * sum(each.shard for each in trained)
         cache += piece.copies * piece.kv_cache_bytes
@@ -73,6 +78,11 @@ def kind_from(
         again = max(again, piece.recomputed_bytes) if piece.copies else again
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
+    accumulates = job.train and job.micro_batches > 1
+    kept = activations(job, stages[0], pieces)
+    there = (gradients * stored, kept or 0)
+    if not accumulates:
+        there = in_backward(list(zip(pieces, gradients_of, strict=True)))
     gathered = 0
     if job.train and job.zero and job.mesh.shard > 1:
         gathered = unit if job.zero == 3 else whole
@@ -102,25 +112,89 @@ def kind_from(
         gradients=gradients,
         gradient_bytes=gradients * stored,
         optimizer_bytes=optimizer,
-        activation_bytes=activations(job, stages[0], pieces),
+        activation_bytes=kept,
+        backward_gradient_bytes=there[0],
+        backward_activation_bytes=there[1],
         micro_batches_kept=job.kept_at(stages[0]),
         recomputed_bytes=again,
         kv_cache_bytes=cache,
         state_bytes=state,
         collectives=(*sorted(found, key=_order), *between),
         loss_bytes=sum(piece.copies * piece.loss_bytes for piece in pieces),
-        passing_bytes=PASSING
-        * max(
-            (
-                piece.recomputed_bytes or piece.activation_bytes or 0
-                for piece in pieces
-                if piece.layer
-            ),
+        embedding_bytes=sum(embedding_bytes(job, piece) for piece in pieces if piece.copies),
+        input_bytes=sum(input_bytes(job, piece) for piece in pieces if piece.copies),
+        passing_bytes=max(
+            (passing_bytes(job, piece) for piece in pieces if piece.layer and piece.copies),
             default=0,
         ),
         step_bytes=updated * STEP_COPIES.get(job.optimizer, 0) * stored,
-        accumulates=job.train and job.micro_batches > 1,
+        accumulates=accumulates,
     )
+
+
+def passing_bytes(job: Job, piece: Piece) -> int:
+    """Bound what comes and goes in the backward of a block: `PASSING` times what it keeps.
+
+    And two more gradients of its largest stack of experts, which are summed expert by expert.
+    """
+    if not job.train:
+        return 0
+    experts = (product(each.cut) for each in piece.held if len(each.cut) > 2)
+    kept = piece.recomputed_bytes or piece.activation_bytes or 0
+    return PASSING * kept + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
+
+
+def embedding_bytes(job: Job, piece: Piece) -> int:
+    """Count what is there beside gradients and inputs when the embedding's gradient is made.
+
+    The gradient of what it gave, n·d, and the loss with its own; of a tied table also the
+    embedding's gradient, and instead of the former the sum of that and of the head's if it is more.
+    These are whole, in the type that is computed with.
+    """
+    tables = [each for each in piece.held if each.role == "embedding" and len(each.cut) == 2]
+    if not (job.train and piece.first and tables):
+        return 0
+    table = max(tables, key=lambda each: product(each.cut))
+    width = DTYPE_BYTES[job.dtype]
+    whole, given = product(table.cut) * width, job.rows * job.length * table.cut[1] * width
+    scalars = 2 * max(FLOAT32, width)
+    if not piece.last:
+        return given + (scalars if job.mesh.pp == 1 else 0)
+    of_rank = table.shard if job.zero >= 2 else product(table.cut)
+    return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
+
+
+def input_bytes(job: Job, piece: Piece) -> int:
+    """Count the tokens that an embedding reads, and the targets of a loss, of a micro-batch."""
+    if not job.train:
+        return 0
+    return INDEX * job.rows * job.length * (piece.first + (piece.last and piece.loss_bytes > 0))
+
+
+def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
+    """Count the gradients and saved activations that are there at once, as the backward goes
+    through the blocks: bytes of each, at the worst moment of the two together.
+
+    A block has its activations before its backward, and its gradients after; the one that is at
+    work may have both. What stands after the blocks has its gradients by then, what stands before
+    them its activations. So this is the most in whatever order the blocks stand, and exactly what
+    is there where all are alike.
+
+    Returns: bytes of gradients, bytes of activations.
+    """
+    gradients, saved, both = 0, 0, (0, 0)
+    for piece, of_gradients in pieces:
+        of_saved = piece.activation_bytes or 0
+        if not piece.layer:
+            gradients += piece.copies * of_gradients * piece.last
+            saved += piece.copies * of_saved * (not piece.last)
+        elif of_saved >= of_gradients:
+            saved += piece.copies * of_saved
+            both = max(both, (of_gradients, 0), key=sum)
+        else:
+            gradients += piece.copies * of_gradients
+            both = max(both, (0, of_saved), key=sum)
+    return gradients + both[0], saved + both[1]
 
 
 def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:

@@ -517,6 +517,8 @@ class Measuring:
         return Piece(
             copies=copies,
             layer=bool(self.parts[part].layers),
+            first=self.parts[part].first,
+            last=self.parts[part].last,
             held=tuple(held),
             collectives={(phase, *seen): times for (phase, seen), times in once.sent.items()},
             optimizer_bytes=self._state_of(tuple(each.shard for each in held if each.trained)),

@@ -254,6 +254,8 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     return Piece(
         copies=copies,
         layer=unit.layer is not None,
+        first=unit.first,
+        last=unit.last,
         held=held,
         collectives=moves,
         activation_bytes=kept,

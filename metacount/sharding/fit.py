@@ -80,6 +80,7 @@ class Fit:
             "world": self.mesh.world,
             "total_bytes": self.largest.total_bytes,
             "most_bytes": self.largest.most_bytes,
+            "peak_bytes": self.largest.peak_bytes(self.job),
             "largest_batch_size": self.batch_size,
             "largest_seq_len": self.seq_len,
             "positions": self.positions,

@@ -105,10 +105,15 @@ class Kind:
     `activation_bytes` are what the backward keeps of the forward, of so many micro-batches at once
     (None: no formula counts it); `recomputed_bytes` what a checkpointed block keeps in addition
     while its backward runs, of the block that keeps most, its input included. `loss_bytes` are two
-    gradients of the logits, in float32 at least, which are there before those of parameters, but
-    for those that micro-batches before have left (`accumulates`). `step_bytes` are what the
-    optimizer's step holds for a moment, as it runs on CUDA by default (foreach); `passing_bytes` a
-    bound on what comes and goes while the backward of a block runs, which is not counted.
+    gradients of the logits, in float32 at least, and that of the loss, which are there before those
+    of parameters, but for those that micro-batches before have left (`accumulates`).
+    `backward_gradient_bytes` and `backward_activation_bytes`: of the gradients and of what is kept,
+    what is there at the worst moment of the blocks' backward, which frees the one as it makes the
+    other. `embedding_bytes`: what is there beside these when the gradient of the embedding is made,
+    as of a table that the head reads, too: two are summed. `input_bytes` are the tokens and targets
+    of a micro-batch; what the backward keeps has them, too. `step_bytes` are what the optimizer's
+    step holds for a moment, as it runs on CUDA by default (foreach); `passing_bytes` a bound on
+    what comes and goes while the backward of a block runs, which is not counted.
     `state_bytes` are what mixers keep of the sequences that are served, however long these are.
     """
 
@@ -133,18 +138,36 @@ class Kind:
     loss_bytes: int = 0
     step_bytes: int = 0
     passing_bytes: int = 0
+    backward_gradient_bytes: int = 0
+    backward_activation_bytes: int = 0
+    embedding_bytes: int = 0
+    input_bytes: int = 0
     accumulates: bool = False
 
     def _moments(self) -> list[dict[str, int]]:
-        """List what is there at once, by field: in the backward of blocks, the loss, the step."""
+        """List what is there at once, by field: in the backward of blocks, in the loss, in the
+        backward of the embedding, in the step.
+        """
         always = ("param_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes")
         before = ("gradient_bytes",) if self.accumulates else ()
         moments = (
-            ("gathered_bytes", "gradient_bytes", "activation_bytes", "recomputed_bytes"),
+            (
+                "gathered_bytes",
+                "gradient_bytes",
+                "activation_bytes",
+                "recomputed_bytes",
+                "input_bytes",
+            ),
             ("gathered_bytes", *before, "activation_bytes", "loss_bytes"),
-            ("gradient_bytes", "step_bytes"),
+            ("gathered_bytes", "gradient_bytes", "embedding_bytes", "input_bytes"),
+            ("gradient_bytes", "step_bytes", "input_bytes"),
         )
-        return [{name: getattr(self, name) or 0 for name in (*always, *names)} for names in moments]
+        found = [
+            {name: getattr(self, name) or 0 for name in (*always, *names)} for names in moments
+        ]
+        found[0]["gradient_bytes"] = self.backward_gradient_bytes
+        found[0]["activation_bytes"] = self.backward_activation_bytes
+        return found
 
     @property
     def parts(self) -> dict[str, int]:
@@ -187,6 +210,19 @@ class Kind:
             between = each.times * each.sent_between_machines
             found[each.group] = found.get(each.group, 0) + between
         return found
+
+    def peak_bytes(self, job: Job) -> int | None:
+        """Return the peak of a step on one device, as `train --foreach` measures it, less buffers.
+
+        None where nobody compared it with a measured one (several ranks, float32 beside another
+        type, another optimizer, serving), or where what comes and goes in the backward
+        of a block may be more: the peak is `most_bytes` at most then.
+        """
+        alone = job.train and job.mesh.world == job.micro_batches == 1 and not job.master
+        compared = job.optimizer in ("adamw", "sgd", "sgd-momentum")
+        if not alone or not compared or self.activation_bytes is None:
+            return None
+        return self.total_bytes if self.most_bytes == self.total_bytes else None
 
     def to_dict(self) -> Json:
         """Return the kind of rank as plain data."""
@@ -244,11 +280,11 @@ class Job:
     def loss_bytes(self, vocab_size: int) -> int:
         """Count the bytes of two gradients, of the log-softmax and of the logits: 2·w·n·V.
 
-        In float32 at least. They are there together when the backward of a cross-entropy begins;
-        the log-softmax itself is kept.
+        In float32 at least, and of the loss's own: w. They are there together when the backward of
+        a cross-entropy begins; the log-softmax itself is kept.
         """
         wide = max(4, DTYPE_BYTES[self.dtype])
-        return 2 * wide * self.rows * self.length * vocab_size if self.train else 0
+        return wide * (2 * self.rows * self.length * vocab_size + 1) if self.train else 0
 
     def kept_at(self, stage: int) -> int:
         """Count the micro-batches that went forward through a stage, and not yet back, at most.
@@ -320,7 +356,9 @@ class Sharded:
             "params": self.params,
             "largest": self.largest.first,
             "smallest": self.smallest.first,
-            "kinds": [kind.to_dict() for kind in self.kinds],
+            "kinds": [
+                {**kind.to_dict(), "peak_bytes": kind.peak_bytes(self.job)} for kind in self.kinds
+            ],
             "missing": list(self.missing),
             "source": self.source,
         }

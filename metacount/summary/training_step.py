@@ -173,15 +173,15 @@ def train_transformers(
 ) -> Training:
     """Measure a training step of a transformers module (on meta), in eval mode: without dropout."""
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.theirs import as_it_runs
-    from metacount.training.programs import BookByClass, foreign_program
+    from metacount.measure.theirs import ClassBook, as_it_runs
+    from metacount.training.programs import foreign_program
 
     module.eval()
 
     def measure() -> Training:
         program = foreign_program(module, run, setup)
         found = told(names, "transformers", program, run.to_dict(), setup, notes)
-        assert isinstance(program.book, BookByClass)
+        assert isinstance(program.book, ClassBook)
         said = tuple(sorted(program.book.ordinary.assumed))
         return Training(**{**vars(found), "notes": found.notes + said})
 

@@ -15,13 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 from metacount.frozen import frozen
 from metacount.measure.alike import folded
-from metacount.measure.counter import FlopCounter
+from metacount.measure.counter import IDLE, FlopCounter
 from metacount.measure.operators import flops_of
 from metacount.measure.questions import Ordinary
 from metacount.measure.their_roles import Roles, role_name
 from metacount.measure.theirs import (
-    IDLE,
-    CounterByClass,
+    ClassBook,
     Runner,
     as_it_runs,
     distinct_tensors,
@@ -135,10 +134,6 @@ class Counted(TorchFunctionMode):
         return func(*args, **given)
 
 
-class _Counter(WithSymbols, CounterByClass):
-    """Of transformers' code."""
-
-
 def _padded(x: Tensor, pads: Sequence[int], *_: object) -> Tensor:
     """Make an empty tensor padded in front of and behind each dimension, the last one first."""
     shape = list(x.shape)
@@ -237,18 +232,17 @@ def _run(
     kind = kind_of(model)
     where = places_by_name(model)
 
-    def counter(*args: Any, **kwargs: Any) -> CounterByClass:
-        made = _Counter(*args, **kwargs)
-        made.ordinary = OneExpert(kwargs["last_position"])
+    def counter(book: ClassBook) -> FlopCounter:
+        made = WithSymbols(book)
         made.deadline, made.sizes = deadline, sizes
         made.may_run = int(MAX_OPERATORS * seconds / 60)
         return made
 
     with folded(model) as folding:
         runner = Runner(model, workload, roles, kind, folding)
-        runner.counter = counter
+        runner.counter, runner.ordinary = counter, OneExpert
         prefill, cache = runner.prefill()
-        assumed = set(prefill.ordinary.assumed)
+        assumed = runner.assumed
         decode = None
         generates = kind != "encoder" and cache is not None and not runner.no_cache
         if and_decode and generates:
@@ -265,7 +259,7 @@ def _run(
     )
 
 
-def _flops(counter: CounterByClass, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
+def _flops(counter: FlopCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
     by_role: Amounts = defaultdict(lambda: 0)
     by_operator: Amounts = defaultdict(lambda: 0)
     idle: Amounts = defaultdict(lambda: 0)
@@ -274,7 +268,7 @@ def _flops(counter: CounterByClass, sizes: Sizes, where: dict[str, Place]) -> Tr
         if operator == IDLE:
             idle[charge.role or "other", place] += amount
             operator, amount = "aten.bmm", -amount
-        elif not counter.counts(charge):
+        elif not charge.counted:
             continue
         by_role[charge.role or "other", place] += amount
         by_operator[operator, place] += amount

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from metacount.errors import SpecError
 from metacount.measure.ours import (
-    ReferenceCounter,
+    ReferenceBook,
     active_values,
     measure_forward,
     measure_params,
@@ -51,10 +51,8 @@ if TYPE_CHECKING:
     from metacount.training.step import Program
 
 
-class SymbolicCounter(WithSymbols, ReferenceCounter):
-    """Counts with symbols for sizes; visibilities of symbolic sizes stand in `seen`."""
-
-    deadline, may_run = math.inf, sys.maxsize  # our own modules go through no tokens one by one
+class SymbolicBook(ReferenceBook):
+    """Visibilities of symbolic sizes stand in `seen`."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -72,6 +70,17 @@ class SymbolicCounter(WithSymbols, ReferenceCounter):
             self.seen[key] = value
             return key
         return value
+
+
+class SymbolicCounter(WithSymbols):
+    """Counts our own modules with symbols for sizes: they go through no tokens one by one."""
+
+    deadline, may_run = math.inf, sys.maxsize
+    book: SymbolicBook
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(SymbolicBook(sizes))
+        self.sizes = sizes
 
 
 class ReferenceRun:
@@ -246,7 +255,7 @@ class ReferenceTrace:
             amount, sees = self.sizes.expr(flops), charge.detail
             if causal and sees is not None:
                 if sees not in kept:
-                    kept[sees] = self._share_kept(counter.seen[sees])
+                    kept[sees] = self._share_kept(counter.book.seen[sees])
                 amount = amount * kept[sees]
             part = charge.operator if by_operator else charge.role or "other"
             found[part, self._by_name.get(charge.module)] += amount

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from metacount.measure.counter import ROLES
+from metacount.measure.counter import ROLES, Book
 from metacount.tracing.count import Counted, WithSymbols
 from metacount.tracing.layers import Amounts
 from metacount.tracing.symbols import Sizes
@@ -22,7 +22,6 @@ from metacount.training.step import (
     LOSS,
     RECOMPUTE,
     Ledger,
-    RoleBook,
     StepCounter,
     measure_step,
 )
@@ -51,7 +50,7 @@ def _with_symbols(sizes: Sizes) -> Made:
     """Return a function that makes the counter of a step with symbols, which ends after a time."""
     deadline = time.process_time() + SECONDS
 
-    def made(book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> StepCounter:
+    def made(book: Book, ledger: Ledger, place_of: Callable[[str], str]) -> StepCounter:
         counter = _Counter(book, ledger, place_of)
         counter.deadline, counter.sizes = deadline, sizes
         return counter

@@ -21,6 +21,7 @@ from metacount.huggingface.module.model import (
 from metacount.measure.counter import MeasuredRun
 from metacount.measure.their_roles import Roles, role_name
 from metacount.measure.theirs import (
+    ClassBook,
     as_it_runs,
     distinct_tensors,
     kind_of,
@@ -45,7 +46,7 @@ from metacount.tracing.count import (
 from metacount.tracing.layers import Amounts, places_by_name
 from metacount.tracing.steps import measured_step, traced_step
 from metacount.tracing.symbols import NotTraced, Sizes, with_symbols
-from metacount.training.programs import BookByClass, foreign_program
+from metacount.training.programs import foreign_program
 from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ class TransformersTrace:
         def step() -> tuple[Amounts, tuple[str, ...]]:
             with with_symbols(type(self._module)), self.sizes.tracing():
                 program = foreign_program(self._module, run, setup)
-                assert isinstance(program.book, BookByClass)
+                assert isinstance(program.book, ClassBook)
                 experts = EveryExpert if quantity.startswith(OF_TENSORS) else OneExpert
                 program.book.ordinary = experts(run.seq_len - 1)
                 amounts = traced_step(

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from metacount.errors import InputError
 from metacount.measure.alike import folded
-from metacount.measure.ours import role_of
+from metacount.measure.ours import ReferenceBook
 from metacount.measure.questions import ListQuestions, Ordinary
 from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import CounterByClass, Runner, as_it_runs, kind_of, quiet, routing
+from metacount.measure.theirs import ClassBook, Runner, as_it_runs, kind_of, quiet, routing
 from metacount.measure.transformers_private import attention_way
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
@@ -25,22 +25,13 @@ from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
 from metacount.training.model import outermost_layers, scale_of
 from metacount.training.setup import Setup
-from metacount.training.step import BACKWARD, Program, RoleBook, measure_step
+from metacount.training.step import BACKWARD, Program, measure_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
     RowsOf: TypeAlias = Callable[[Experts], Callable[..., Tensor]]
-    from metacount.measure.torch_private import OpOverload
-
-
-class ReferenceBook(RoleBook):
-    """Roles by owner; nothing of ours asks for data."""
-
-    def role(self, path: list[nn.Module]) -> str | None:
-        """Return the role that the modules from the root to the running one give."""
-        return role_of(path)
 
 
 def reference_program(
@@ -159,46 +150,13 @@ LAYER = "GradientCheckpointingLayer"  # the class of what transformers itself ch
 NO_CACHE = "a training step keeps no cache"
 
 
-class BookByClass(RoleBook):
-    """Roles by class, and the answers of an ordinary run."""
-
-    def __init__(self, model: nn.Module, last_position: int) -> None:
-        roles = Roles(model)
-        roles.routed = routing(model)[0]
-        self.roles = roles
-        self._counter = CounterByClass(roles, last_position=last_position)
-
-    @property
-    def ordinary(self) -> Ordinary:
-        """What is answered, and what was assumed in doing so."""
-        return self._counter.ordinary
-
-    @ordinary.setter
-    def ordinary(self, ordinary: Ordinary) -> None:
-        self._counter.ordinary = ordinary
-
-    def role(self, path: list[nn.Module]) -> str | None:
-        """Return the role of the innermost module that has one."""
-        return self._counter.role_and_detail(path)[0]
-
-    def counts(self, path: list[nn.Module]) -> bool:
-        """Tell whether what runs belongs to the figures: rotary tables are in no textbook's."""
-        return not self._counter.role_and_detail(path)[1]
-
-    def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
-        """Answer a question about data as an ordinary run does."""
-        return self._counter.answer_in(func, args, path)
-
-    def note(self, func: OpOverload, out: object) -> None:
-        """Remember what a later question may be about."""
-        self.ordinary.note(func, out)
-
-
 def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Program:
     """Make a training step of transformers' `model` (on meta) over a workload."""
-    book = BookByClass(model, workload.seq_len - 1)
+    roles = Roles(model)
+    roles.routed = routing(model)[0]
+    book = ClassBook(roles, Ordinary(workload.seq_len - 1))
     with folded(model, enabled=False) as unfolded:
-        runner = Runner(model, workload, book.roles, kind_of(model), unfolded)
+        runner = Runner(model, workload, roles, kind_of(model), unfolded)
     runner.no_cache = NO_CACHE
     given = runner.inputs(workload.seq_len)
     names = [name for name, value in given.items() if isinstance(value, Tensor)]

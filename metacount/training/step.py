@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from metacount.measure.counter import ROLES, Charge, FlopCounter
+from metacount.measure.counter import ROLES, Book, Charge, FlopCounter
 from metacount.measure.torch_private import (
     graph_names,
     next_node_number,
@@ -173,34 +173,15 @@ class Kept(NamedTuple):
     operator: str
 
 
-class RoleBook:
-    """What a kind of modules says of itself: whose work it is, and answers to questions of data."""
-
-    def role(self, path: list[nn.Module]) -> str | None:
-        """Return the role of what the last module of `path` computes."""
-        return None
-
-    def counts(self, path: list[nn.Module]) -> bool:
-        """Tell whether what runs belongs to the figures."""
-        return True
-
-    def answer(self, func: OpOverload, args: tuple[object, ...], path: list[nn.Module]) -> object:
-        """Answer for an operator that cannot run without data; `NotImplemented` lets it run."""
-        return NotImplemented
-
-    def note(self, func: OpOverload, out: object) -> None:
-        """Remember what a later question may be about."""
-
-
 class StepCounter(FlopCounter):
-    """Counts inside `with counter.watching(model):`, phase by phase.
+    """Counts inside `with counter.noting(model):`, phase by phase.
 
-    A charge's detail is its phase and whether it belongs to the figures.
+    A charge's detail is its phase.
     """
 
-    def __init__(self, book: RoleBook, ledger: Ledger, place_of: Callable[[str], str]) -> None:
-        super().__init__()
-        self.book, self.ledger, self._place_of = book, ledger, place_of
+    def __init__(self, book: Book, ledger: Ledger, place_of: Callable[[str], str]) -> None:
+        super().__init__(book)
+        self.ledger, self._place_of = ledger, place_of
         self.phase = FORWARD
         self.fused = 0  # fused attention operators that ran
         self.kept: dict[int, Kept] = {}  # by the number of the storage
@@ -234,10 +215,9 @@ class StepCounter(FlopCounter):
             return NotImplemented
         return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def role_and_detail(self, path: list[nn.Module]) -> tuple[str | None, object]:
-        """Find the role of what the last module of `path` computes; the phase, and if it counts."""
-        phase = RECOMPUTE if self._recomputing else self.phase
-        return self.book.role(path), (phase, self.book.counts(path))
+    def detail(self) -> object:
+        """Return the phase."""
+        return RECOMPUTE if self._recomputing else self.phase
 
     def answer(self, func: OpOverload, args: tuple[object, ...]) -> object:
         """Answer for an operator that cannot run without data."""
@@ -246,19 +226,19 @@ class StepCounter(FlopCounter):
             asks = func.overloadpacket is aten._local_scalar_dense
             of_meta = isinstance(args[0], Tensor) and args[0].is_meta
             return 1.0 if asks and of_meta else NotImplemented
-        found = self.book.answer(func, args, self._path)
+        found = super().answer(func, args)
         if isinstance(found, Tensor):
             self.ledger.number(found)
         return found
 
-    def note(self, func: OpOverload, args: tuple[object, ...], out: object) -> None:
+    def note(self, func: OpOverload, out: object) -> None:
         """Follow what the operator made."""
         maker = self._maker()
         self.ledger.mark(self.phase, self._place_of(maker[0]) if maker else self._last_place)
         for made in tree_leaves(out):
             if isinstance(made, Tensor):
                 self.ledger.number(made)
-        self.book.note(func, out)
+        super().note(func, out)
 
     _last_place = ""
 
@@ -284,7 +264,7 @@ class StepCounter(FlopCounter):
             self.fused += 1
         if self.phase == BACKWARD and not self._recomputing:
             module, role = self._maker() or ("", None)
-            self.ran[Charge(module, role, str(packet), (BACKWARD, True))] += flops
+            self.write(Charge(module, role, str(packet), True, BACKWARD), flops, args)
         else:
             super().charge(packet, args, flops)
 
@@ -347,8 +327,8 @@ class StepCounter(FlopCounter):
 
     def charged(self, phase: str) -> Iterator[tuple[Charge, int]]:
         """Yield the charges of a phase that belong to the figures."""
-        for charge, flops in self.ran.items():
-            if charge.detail == (phase, True):
+        for charge, flops in self.totals().items():
+            if charge.counted and charge.detail == phase:
                 yield charge, flops
 
     def flops(self, phase: str, by: str) -> dict[str, int]:
@@ -367,7 +347,7 @@ class StepCounter(FlopCounter):
 
 
 # Makes the counter of a step for a book of roles, a ledger, and the layer of a module.
-Made = Callable[[RoleBook, Ledger, Callable[[str], str]], StepCounter]
+Made = Callable[[Book, Ledger, Callable[[str], str]], StepCounter]
 
 
 def in_order(by_role: Counter[str]) -> dict[str, int]:
@@ -386,7 +366,7 @@ class Program:
     layers: dict[str, nn.Module]
     shared: tuple[str, ...] = ()  # paths of what layers share, stored beside them
     head: nn.Module | None = None
-    book: RoleBook = field(default_factory=RoleBook)
+    book: Book = field(default_factory=Book)
     # what the model is like from the forward to the backward, and the modes that a forward runs in
     context: Callable[[], AbstractContextManager[object]] = nullcontext
     modes: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -549,16 +529,16 @@ def measure_step(
     watch = _Watching()
     with Step(program, setup, watch) as step:
         model = program.model
-        warm_up = made(RoleBook(), Ledger(), program.place_of)
+        warm_up = made(Book(), Ledger(), program.place_of)
         if last == OPTIMIZER:
-            with warm_up.watching(model), warm_up.during(OPTIMIZER):
+            with warm_up.noting(model), warm_up.during(OPTIMIZER):
                 step.updates.prepare()
         ledger = Ledger()
         counter = made(program.book, ledger, program.place_of)
         numbers = _there_before(ledger, step)
         counter.leave_out([*model.parameters(), *model.buffers()])
         watch.counter = counter
-        with counter.watching(model):
+        with counter.noting(model):
             with step.program.context():
                 logits = _through_backward(step, counter, numbers, last)
             if last != LOSS:

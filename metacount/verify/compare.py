@@ -19,6 +19,7 @@ from metacount.witness import Witness as Witness
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
+    from metacount.measure.counter import MeasuredRun
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Model, Source
 
@@ -116,8 +117,8 @@ def formula_witness(spec: ModelSpec, workload: Workload) -> Witness:
     )
 
 
-def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
-    """Instantiate our own module on meta, run it and count what it shows."""
+def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, MeasuredRun]:
+    """Instantiate our own module on meta, run it and count what it shows; return the run, too."""
     import torch
 
     from metacount.measure.counter import NO_CACHE
@@ -137,7 +138,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
     def priced(n_bytes: int) -> int:
         return n_bytes // DTYPE_BYTES[dtype] * DTYPE_BYTES[run.dtype]
 
-    return Witness(
+    witness = Witness(
         name="reference",
         figures={
             "params": found.params,
@@ -165,6 +166,7 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> Witness:
         },
         detail=f"our module on meta, torch {torch.__version__}",
     )
+    return witness, ran
 
 
 def published_witness(entry: CatalogEntry, params: int) -> Witness | None:
@@ -294,7 +296,11 @@ def verify(
     lines: tuple[str, ...] = ()
     if spec is not None:
         run, said = fitted(spec, workload), said_of_length(spec, workload)
-        witnesses = [formula_witness(spec, run), reference_witness(spec, run)]
+        from metacount.verify.operations import differing_operations
+
+        reference, ran = reference_witness(spec, run)
+        witnesses = [formula_witness(spec, run), reference]
+        lines = tuple(differing_operations(spec, run, ran.counters))
         notes = (*notes, *([said] if said else []), *count(spec, run).warnings)
     elif source is not None:
         run, said = fitted_outside(source, workload)
@@ -304,7 +310,8 @@ def verify(
     if source is not None:
         # what was asked, not what our side made of it: a mistake in `fitted` must show
         asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
-        theirs, lines = outside_witnesses(source, asked)
+        theirs, found = outside_witnesses(source, asked)
+        lines += found
         witnesses += theirs
     if entry is not None:
         formula = witnesses[0]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.bench_layers import result
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily
 
@@ -85,19 +86,8 @@ def test_a_wrong_variant_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ffn.F, "silu", torch.sigmoid)
-    out, _ = bench(
-        capsys,
-        "ffn",
-        "--model",
-        "textbook-block",
-        "--tokens",
-        "3",
-        *QUICK,
-        "--variant",
-        "swiglu-joined",
-        "gelu",
-        code=1,
-    )
+    asked = ("--model", "textbook-block", "--tokens", "3", "--variant", "swiglu-joined", "gelu")
+    out, _ = bench(capsys, "ffn", *asked, *QUICK, code=1)
     assert "swiglu-joined  wrong result: relative error" in out
     assert re.search(r"^gelu +hot ", out, re.MULTILINE)
 
@@ -178,43 +168,23 @@ def test_cuda_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch finds no CUDA device here; use --device cpu" in err
 
 
-def result(**changes: Any) -> dict[str, Any]:
-    """A line of a results file, as `bench --save` writes it."""
-    return {
-        "date": "2026-01-02T03:04:05+00:00",
-        "device": "some CPU",
-        "torch": "2.13",
-        "threads": 2,
-        "ceiling": {"dtype": "fp32", "flops_per_s": 1e11, "shape": [2, 3, 5], "bytes_per_s": 1e10},
-        "topic": "ffn",
-        "model": "textbook-block",
-        "sizes": {"d_model": 512},
-        "workload": {"tokens": 16},
-        "dtype": "fp32",
-        "variant": "gelu",
-        "state": "hot",
-        "launch": "eager",
-        "status": "ok",
-        "median_s": 0.01,
-        "p20_s": 0.009,
-        "p80_s": 0.012,
-        "intensity": 8.0,
-        "tflops_per_s": 0.05,
-        "ratio": 1.0,
-        **changes,
-    }
+def on_cpu(**changes: Any) -> dict[str, Any]:
+    ceiling = {"dtype": "fp32", "flops_per_s": 1e11, "shape": [2, 3, 5], "bytes_per_s": 1e10}
+    where = {"device": "some CPU", "kind": "cpu", "threads": 2, "ceiling": ceiling}
+    how = {"dtype": "fp32", "launch": "eager", "sizes": {"d_model": 512}, "tflops_per_s": 0.05}
+    return result(**{**where, **how, "model": "textbook-block", **changes})
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> str:
     file = tmp_path / "r.jsonl"
     lines = [
-        result(variant=name, workload={"tokens": n}, intensity=n / 2, model=model)
+        on_cpu(variant=name, workload={"tokens": n}, intensity=n / 2, model=model)
         for name in ("gelu", "swiglu", "swiglu-joined", "swiglu-4d", "swiglu-4d-compiled")
         for model in ("textbook-block", "qwen3-0.6b")
         for n in (1, 16)
     ]
-    lines.append(result(variant="swiglu", status="does not fit", state="-", median_s=None))
+    lines.append(on_cpu(variant="swiglu", status="does not fit", state="-", median_s=None))
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return str(file)
 
@@ -312,7 +282,7 @@ def test_results_without_what_is_drawn(
 ) -> None:
     file = str(tmp_path / "p.svg")
     assert main(["plot", "--roofline", saved, "--state", "cold", "-o", file]) == 2
-    Path(saved).write_text(json.dumps(result(topic="norm", intensity=0.0)) + "\n")
+    Path(saved).write_text(json.dumps(on_cpu(topic="norm", intensity=0.0)) + "\n")
     assert main(["plot", "--roofline", saved, "-o", file]) == 2
     assert "no matrix products" in capsys.readouterr().err
     assert main(["plot", "--curves", saved, "-o", file]) == 2
@@ -320,21 +290,8 @@ def test_results_without_what_is_drawn(
 
 
 def test_directions_and_parts_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = bench(
-        capsys,
-        "ffn",
-        "--d-model",
-        "48",
-        "--d-ff",
-        "100",
-        "--tokens",
-        "3",
-        *QUICK,
-        "--direction",
-        "backward",
-        "--parts",
-        "--equal-time",
-    )
+    asked = "--d-model 48 --d-ff 100 --tokens 3 --direction backward --parts --equal-time"
+    out, _ = bench(capsys, "ffn", *asked.split(), *QUICK)
     assert "ffn d48-ff100, tokens 3, fp32" in out
     assert "swiglu_own_d_ff 100" in " ".join(out.split())
     assert re.search(r"^swiglu-own-joined +hot fwd\+bwd ", out, re.MULTILINE)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, SPARSE, spec
+from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, SPARSE, altered, spec
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor, nn
 
 from metacount.bench import attention, ffn, grid, mla, moe, reference, run
-from metacount.bench.case import Built, Case, Variant
+from metacount.bench.case import Case, Variant
 from metacount.bench.ffn import ForwardBackward
 from metacount.bench.grid import Asked
 from metacount.bench.observe import TOLERANCE, error_of, observe
@@ -86,16 +86,8 @@ class ForgetsTheGate(nn.Module):
 
 def test_a_wrong_gradient_of_a_weight_is_caught() -> None:
     case = case_of(ffn.Extras(directions=("forward+backward",)))
-
-    def build(device: torch.device, n_sets: int) -> Built:
-        built = case.build(device, n_sets)
-        changed = [
-            replace(v, module=ForgetsTheGate(v.module)) if v.name == "swiglu" else v
-            for v in built.variants
-        ]
-        return replace(built, variants=changed)
-
-    rows = run_case(replace(case, build=build), PLAN, ROOF, 4096)
+    wrong = altered(case, lambda variant: {"module": ForgetsTheGate(variant.module)})
+    rows = run_case(wrong, PLAN, ROOF, 4096)
     found = {row.variant: row.status for row in rows}
     assert found["swiglu"] == "wrong result" and found["gelu"] == found["swiglu-joined"] == "ok"
 

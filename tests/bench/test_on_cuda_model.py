@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import SPARSE, spec, tiny_cases
+from helpers.bench_layers import SPARSE, altered, spec, tiny_cases
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 from torch import Tensor, nn
@@ -186,15 +186,9 @@ def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
 
     torch.cuda.CUDAGraph.replay = replay  # type: ignore[method-assign]
 
-    def build(device: torch.device, n_sets: int) -> Built:
-        built = case.build(CPU, n_sets)
-        variants = [
-            replace(v, module=Fades(v.module)) if v.name == "swiglu" else v for v in built.variants
-        ]
-        return replace(built, variants=variants)
-
+    fades = altered(case, lambda variant: {"module": Fades(variant.module)})
     plan = replace(PLAN, launches=("graph",), only=("gelu", "swiglu"))
-    rows = run_case(on_gpu(replace(case, build=build), gpu), plan, ROOF, CACHE)
+    rows = run_case(on_gpu(fades, gpu), plan, ROOF, CACHE)
     found = {row.variant: row for row in rows}
     assert found["gelu"].status == "ok"
     assert found["swiglu"].status == "wrong result"

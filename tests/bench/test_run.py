@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import DENSE, spec, tiny_cases
+from helpers.bench_layers import DENSE, altered, spec, tiny_cases
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily
 from torch import Tensor, nn
@@ -27,14 +27,7 @@ CACHE = 4096
 
 def changed(**changes: Any) -> Case:
     """The tiny feed-forward case; its variant `swiglu` is altered."""
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-
-    def build(device: torch.device, n_sets: int) -> Built:
-        built = case.build(device, n_sets)
-        variants = [replace(v, **changes) if v.name == "swiglu" else v for v in built.variants]
-        return replace(built, variants=variants)
-
-    return replace(case, build=build)
+    return altered(ffn.case("tiny", spec(DENSE), 3, "fp32"), lambda _: changes)
 
 
 def statuses(rows: list[Row]) -> dict[str, str]:
@@ -83,15 +76,8 @@ class Wrong(nn.Module):
 
 def test_a_wrong_variant_is_caught() -> None:
     case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-
-    def build(device: torch.device, n_sets: int) -> Built:
-        built = case.build(device, n_sets)
-        variants = [
-            replace(v, module=Wrong(v.module)) if v.name == "swiglu" else v for v in built.variants
-        ]
-        return replace(built, variants=variants)
-
-    rows = run_case(replace(case, build=build), PLAN, ROOF, CACHE)
+    wrong = altered(case, lambda variant: {"module": Wrong(variant.module)})
+    rows = run_case(wrong, PLAN, ROOF, CACHE)
     assert statuses(rows)["swiglu"] == "wrong result"
     assert set(statuses(rows).values()) == {"wrong result", "ok"}
     (row,) = (row for row in rows if row.variant == "swiglu")
@@ -242,16 +228,8 @@ def test_an_error_while_timing_is_a_row() -> None:
             return y
 
     case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-
-    def build(device: torch.device, n_sets: int) -> Built:
-        built = case.build(device, n_sets)
-        variants = [
-            replace(v, module=FailsLater(v.module)) if v.name == "swiglu" else v
-            for v in built.variants
-        ]
-        return replace(built, variants=variants)
-
-    rows = run_case(replace(case, build=build), PLAN, ROOF, CACHE)
+    later = altered(case, lambda variant: {"module": FailsLater(variant.module)})
+    rows = run_case(later, PLAN, ROOF, CACHE)
     assert statuses(rows)["swiglu"] == "does not fit" and statuses(rows)["gelu"] == "ok"
     (row,) = (row for row in rows if row.variant == "swiglu")
     assert row.reason == "while it was timed: out of memory"

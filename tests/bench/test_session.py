@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import ROOT
+from helpers.bench_layers import result as line
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import one_day_in
 
@@ -142,44 +143,17 @@ def test_nothing_measured_is_no_success(
 
 def test_without_a_ceiling(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(ceiling, "measure_ceiling", None)
-    assert (
-        main(
-            [
-                "bench",
-                "norm",
-                "--model",
-                "qwen3-0.6b",
-                "--tokens",
-                "3",
-                *QUICK,
-                "--no-ceiling",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    line = json.loads(capsys.readouterr().out)[0]
-    assert line["ceiling"] is None and line["roof_share"] is None and line["median_s"] > 0
-    assert (
-        main(["bench", "norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK, "--no-ceiling"])
-        == 0
-    )
+    words = ["bench", "norm", "--model", "qwen3-0.6b", "--tokens", "3", *QUICK, "--no-ceiling"]
+    assert main([*words, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["ceiling"] is None and row["roof_share"] is None and row["median_s"] > 0
+    assert main(words) == 0
     assert "ceiling fp32" not in capsys.readouterr().out
 
 
 def test_a_plan_needs_no_device(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "bench",
-        "ffn",
-        "--device",
-        "cuda",
-        "--model",
-        "llama-7b",
-        "--tokens",
-        "4096",
-        "--dtype",
-        "bf16",
-    ]
+    asked = "bench ffn --device cuda --model llama-7b --tokens 4096 --dtype bf16"
+    words = asked.split()
     assert main([*words, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -209,41 +183,6 @@ def test_a_plan_and_its_run_draw_the_same_routing(capsys: pytest.CaptureFixture[
     first = moved()
     torch.manual_seed(2)
     assert moved() == first
-
-
-def line(**changes: Any) -> dict[str, Any]:
-    return {
-        "date": "2026-01-02T03:04:05+00:00",
-        "device": "some GPU",
-        "torch": "2.13",
-        "format": 2,
-        "kind": "cuda",
-        "ceiling": {
-            "dtype": "bf16",
-            "flops_per_s": 7.9e14,
-            "shape": [2, 3, 5],
-            "bytes_per_s": 4.321e12,
-        },
-        "topic": "ffn",
-        "model": "llama-7b",
-        "sizes": {"d_model": 4096},
-        "workload": {"tokens": 16},
-        "dtype": "bf16",
-        "variant": "gelu",
-        "state": "hot",
-        "launch": "graph",
-        "direction": "forward",
-        "status": "ok",
-        "median_s": 0.01,
-        "p20_s": 0.009,
-        "p80_s": 0.012,
-        "low_s": 0.0099,
-        "high_s": 0.0101,
-        "intensity": 8.0,
-        "tflops_per_s": 20.0,
-        "ratio": 1.0,
-        **changes,
-    }
 
 
 def test_two_runs_side_by_side() -> None:

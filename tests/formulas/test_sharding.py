@@ -24,7 +24,7 @@ from metacount.formulas.ranks import (
     spread_moves,
 )
 from metacount.formulas.sublayers import block_tape
-from metacount.formulas.tape import TOKENS, Move, Rank, Tape, product
+from metacount.formulas.tape import TOKENS, Rank, Tape, product
 from metacount.sharding.by_formula import counted_kinds, without_formula
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.plan import default_plan
@@ -231,20 +231,6 @@ def test_zero_moves_by_hand() -> None:
     for zero, moves in enumerate((plain, once, once, once + again)):
         assert seen(spread_moves(cuts, rank, zero=zero)) == sorted(moves)
     assert spread_moves(cuts, Rank(ep=4), zero=3) == []
-
-
-def test_bytes_of_a_value_that_is_sent() -> None:
-    """As it is, and where what is gathered is cast; of 2 bytes and 8 that are computed with."""
-    for kept, of_two, of_eight in (
-        ("", (2, 2), (8, 8)),
-        ("counts", (8, 8), (8, 8)),
-        ("sums", (4, 4), (4, 4)),
-        ("router", (4, 4), (8, 8)),
-        ("choice", (4, 2), (8, 8)),
-    ):
-        move = Move("forward", "all-gather", "tp", 1, kept)
-        for computed, expected in ((2, of_two), (8, of_eight)):
-            assert tuple(move.width(computed, cast=cast) for cast in (False, True)) == expected
 
 
 # --- a mesh ---------------------------------------------------------------------------------------

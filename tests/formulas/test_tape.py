@@ -99,7 +99,7 @@ def by_torch(case: Case, trained: tuple[bool, ...], dtype: torch.dtype, beside: 
         with backward:
             torch.autograd.backward(out, torch.empty_like(out))
     saved = sum(store.nbytes() for key, store in kept.items() if key not in own)
-    return Counts(saved, sum(forward.ran.values()), sum(backward.ran.values()))
+    return Counts(saved, sum(forward.totals().values()), sum(backward.totals().values()))
 
 
 def by_tape(case: Case, trained: tuple[bool, ...], width: int, beside: str) -> Counts:

@@ -1,12 +1,19 @@
-"""Tiny layers for the tests of the benchmarks: sizes are small primes wherever the rules allow."""
+"""Tiny layers for the tests of the benchmarks: sizes are small primes wherever the rules allow.
+
+And a variant of a case altered, and a line of a results file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from helpers.miniatures import TINY
 from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Case
+from metacount.bench.case import Built, Case, Variant
 from metacount.bench.work import Positions
 from metacount.spec import ModelSpec
 
@@ -45,3 +52,30 @@ def tiny_cases(dtype: str) -> list[Case]:
         *(moe.case("tiny", spec(SPARSE), 11, routing, dtype) for routing in moe.ROUTINGS),
         norm.case("tiny", spec(DENSE), 3, dtype),
     ]
+
+
+def altered(
+    case: Case, change: Callable[[Variant], dict[str, Any]], *, name: str = "swiglu"
+) -> Case:
+    """The case with the fields that `change` gives of its variant of this name."""
+
+    def build(device: torch.device, n_sets: int) -> Built:
+        built = case.build(device, n_sets)
+        variants = [replace(v, **change(v)) if v.name == "swiglu" else v for v in built.variants]
+        return replace(built, variants=variants)
+
+    return replace(case, build=build)
+
+
+def result(**changes: Any) -> dict[str, Any]:
+    """A line of a results file, as `bench --save` writes it on a GPU."""
+    ceiling = {"dtype": "bf16", "flops_per_s": 7.9e14, "shape": [2, 3, 5], "bytes_per_s": 4.321e12}
+    return {
+        **{"date": "2026-01-02T03:04:05+00:00", "device": "some GPU", "torch": "2.13"},
+        **{"format": 2, "kind": "cuda", "ceiling": ceiling, "topic": "ffn", "model": "llama-7b"},
+        **{"sizes": {"d_model": 4096}, "workload": {"tokens": 16}, "dtype": "bf16"},
+        **{"variant": "gelu", "state": "hot", "launch": "graph", "direction": "forward"},
+        **{"status": "ok", "median_s": 0.01, "p20_s": 0.009, "p80_s": 0.012},
+        **{"low_s": 0.0099, "high_s": 0.0101, "intensity": 8.0, "tflops_per_s": 20.0},
+        **{"ratio": 1.0, **changes},
+    }

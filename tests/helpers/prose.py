@@ -20,7 +20,7 @@ PHRASES = ("一半",)
 
 def without_placeholders(text: str) -> str:
     """The prose that somebody typed."""
-    return re.sub(r"\{\{.*?\}\}", "", text)
+    return re.sub(r"\{.*?\}", "", text)
 
 
 def typed_numbers(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from helpers.release import daily
 
 import metacount
 from metacount.cli.layout import cells, table, wrapped
-from metacount.lessons import TOPICS
+from metacount.teaching.lessons import TOPICS
 
 ANALYTIC = ("block", "embedding", "qwen3", "compute", "paper")
 

@@ -11,15 +11,14 @@ from helpers.release import daily
 
 import metacount
 from metacount.catalog import entry
-from metacount.lessons import matrices
-from metacount.lessons.executed import feed_forward, mixture
-from metacount.lessons.here import same
-from metacount.lessons.making import page_of
-from metacount.lessons.parts import attention, norm, position
+from metacount.teaching.experiments import PLACEMENTS
+from metacount.teaching.lessons import page_of
+from metacount.teaching.page import same
+from metacount.teaching.topics import attention, block, ffn, moe, norm, position
 
 
 def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
-    hand, run = mixture.by_hand(), mixture.by_autograd()
+    hand, run = moe.by_hand(), moe.by_autograd()
     assert set(run) < set(hand)
     for name, values in run.items():
         assert hand[name] == pytest.approx(values, abs=1e-12), name
@@ -28,23 +27,23 @@ def test_the_two_expert_mixture_by_hand_and_by_autograd() -> None:
 
 
 def test_a_wrong_step_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = {**mixture.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
-    monkeypatch.setattr(mixture, "by_hand", lambda: wrong)
+    wrong = {**moe.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
+    monkeypatch.setattr(moe, "by_hand", lambda: wrong)
     with pytest.raises(AssertionError, match="drouter: by hand"):
         page_of("moe")
 
 
 def test_a_wrong_formula_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed_forward.activations.cache_clear()
-    monkeypatch.setitem(feed_forward.HAND, "silu", (lambda x: x, lambda x: 1.0))
+    ffn.activations.cache_clear()
+    monkeypatch.setitem(ffn.HAND, "silu", (lambda x: x, lambda x: 1.0))
     with pytest.raises(AssertionError, match="silu: by hand"):
-        feed_forward.activations()
+        ffn.activations()
     monkeypatch.undo()
-    assert len(feed_forward.activations()) == len(feed_forward.POINTS)
+    assert len(ffn.activations()) == len(ffn.POINTS)
 
 
 def test_only_chosen_experts_get_a_gradient() -> None:
-    rows = mixture.who_learns()
+    rows = moe.who_learns()
     assert [row[2] != "0" for row in rows].count(True) == 1  # k = 1
     assert [row[4] != "0" for row in rows].count(True) == 2  # k = 2
     assert all(row[6] != "0" for row in rows)  # all
@@ -54,7 +53,7 @@ def test_only_chosen_experts_get_a_gradient() -> None:
 
 
 def test_a_changed_token_changes_its_own_output_alone() -> None:
-    assert dict(feed_forward.who_changes()) == {
+    assert dict(ffn.who_changes()) == {
         "feed_forward": "2",
         "causal": "2, 3, 4, 5",
         "both ways": "1, 2, 3, 4, 5",
@@ -81,7 +80,7 @@ def test_each_placement_is_that_of_a_block() -> None:
 
 def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     norm.checked.cache_clear()
-    monkeypatch.setitem(norm.RUN, "pre", norm.RUN["post"])
+    monkeypatch.setitem(PLACEMENTS, "pre", PLACEMENTS["post"])
     with pytest.raises(AssertionError, match="pre: by hand"):
         norm.checked("pre")
 
@@ -114,9 +113,9 @@ def test_terms_of_scores_add_up() -> None:
 
 
 def test_matrices_that_formulas_do_not_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(matrices.GROUPED, "o_proj", ("d", "d*h"))
+    monkeypatch.setitem(block.GROUPED, "o_proj", ("d", "d*h"))
     with pytest.raises(AssertionError, match="are not the"):
-        matrices.matrices(entry("llama-7b").spec())
+        block.matrices(entry("llama-7b").spec())
 
 
 def test_hand_and_run_that_differ_are_an_error() -> None:

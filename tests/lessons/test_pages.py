@@ -15,11 +15,11 @@ from metacount.cli.lesson import Lesson
 from metacount.errors import InputError, SpecError
 from metacount.formulas import model
 from metacount.languages import LANGUAGES
-from metacount.lessons import TOPICS, making, source
-from metacount.lessons.making import page_of, parts_of
-from metacount.lessons.page import Page
 from metacount.settings import parse_settings
 from metacount.spec import legend
+from metacount.teaching import lessons
+from metacount.teaching.lessons import TOPICS, page_of, values_of
+from metacount.teaching.page import COMMON, Page, read_page
 
 # beside each lesson's own model, one that is built differently
 OTHERS = {
@@ -94,15 +94,13 @@ def test_both_languages_have_the_same_numbers(
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_value_is_used_and_every_placeholder_computed(topic: str) -> None:
-    asked = {
-        each.removeprefix("?").removeprefix("not").partition(":")[0]
-        for each in source.placeholders(source.read_text("en", topic))
-    }
-    from metacount.lessons.here import COMMON
-
-    known = set(parts_of(topic).VALUES)
-    assert asked - known - set(COMMON) == set()
-    assert known - asked == set()
+    braces = re.findall(r"\{(?:\? )?([^{}:]+)", read_page("en", f"{topic}.md"))
+    asked = {name for text in braces for name in re.findall(r"\w+", text)} - {"not", "and", "or"}
+    assert {*values_of(topic).VALUES} - asked == set()
+    # what is not computed for the page is a field of every model, which making the page looks up
+    fields = asked - {*values_of(topic).VALUES} - {*COMMON}
+    spec = catalog.entry(TOPICS[topic]).spec()
+    assert [name for name in fields if not hasattr(spec, name)] == []
 
 
 def assert_answers(page: Page) -> None:
@@ -161,7 +159,7 @@ def test_an_exercise_says_what_to_type() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_models_that_are_named_as_examples_fit(topic: str) -> None:
-    parts = parts_of(topic)
+    parts = values_of(topic)
     for id in (TOPICS[topic], *parts.SUCH_AS):
         assert parts.fits(catalog.entry(id).spec()), id
 
@@ -184,17 +182,17 @@ def test_the_numbers_are_those_of_the_model() -> None:
 
 
 def test_a_placeholder_that_nothing_computes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = source.read_text
+    real = read_page
 
     def planted(lang: str, name: str) -> str:
-        return real(lang, name) + ("\n\n{{ nobody }} knows\n" if name == "block" else "")
+        return real(lang, name) + ("\n\n{nobody} knows\n" if name == "block.md" else "")
 
-    monkeypatch.setattr(making, "read_text", planted)
+    monkeypatch.setattr(lessons, "read_page", planted)
     with pytest.raises(SpecError, match="nothing computes: got 'nobody'"):
         page_of("block")
 
 
 def test_rows_of_another_length_than_the_head_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "read_text", lambda *_: "# T\n\n| a | b |\n| {{ name }} |\n")
+    monkeypatch.setattr(lessons, "read_page", lambda *_: "# T\n\n| a | b |\n| {name} |\n")
     with pytest.raises(SpecError, match="rows do not have the cells of its head"):
         page_of("block")

@@ -16,9 +16,10 @@ from metacount.huggingface.module.model import build_transformers
 from metacount.measure.alike import OwnNumber, folded
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
-from metacount.measure.ours import ReferenceCounter
+from metacount.measure.ours import reference_counter
+from metacount.measure.questions import Ordinary
 from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import CounterByClass
+from metacount.measure.theirs import ClassBook
 from metacount.modules.build import build
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ def test_an_operator_nobody_priced_is_an_error() -> None:
 def test_blocks_that_did_not_run_stand_under_their_own_names(name: str) -> None:
     spec = miniature(catalog.entry(name).spec())
 
-    def counted(device: str) -> ReferenceCounter:
+    def counted(device: str) -> FlopCounter:
         model = build(spec, device=device, dtype="fp32")
         ids = torch.zeros(B, S, dtype=torch.long, device=device)
-        with torch.no_grad(), ReferenceCounter().watching(model) as counter:
+        with torch.no_grad(), reference_counter().watching(model) as counter:
             memory = None if model.encoder is None else model.encode(ids)
             model(ids, memory_BTD=memory)
         return counter
@@ -96,8 +97,8 @@ def test_layers_of_transformers_that_did_not_run_stand_under_their_own_names() -
     }
     model, _ = build_transformers(config, dtype=torch.bfloat16)
 
-    def counted(fold: bool) -> CounterByClass:
-        counter = CounterByClass(Roles(model), last_position=S - 1)
+    def counted(fold: bool) -> FlopCounter:
+        counter = FlopCounter(ClassBook(Roles(model), Ordinary(S - 1)))
         ids = torch.empty(B, S, dtype=torch.long, device="meta")
         with (
             folded(model, enabled=fold) as folding,

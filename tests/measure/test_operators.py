@@ -8,13 +8,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from metacount.measure.operators import PRICED, UncountedOp, flops_of
-from metacount.measure.ours import ReferenceCounter
+from metacount.measure.ours import reference_counter
 from metacount.measure.questions import NeedsData, Ordinary
 
 
 def counted(run: object) -> dict[str, int]:
     """FLOPs by operator of calling `run`."""
-    counter = ReferenceCounter()
+    counter = reference_counter()
     with torch.no_grad(), counter.watching(nn.Module()):
         run()  # type: ignore[operator]
     return counter.report().by_operator
@@ -57,7 +57,7 @@ def test_a_grouped_product_on_meta_has_the_shape_of_a_real_one_in_any_type() -> 
         for first, second in (((8, 16), (3, 16, 24)), ((16, 8), (8, 24))):
             a, b = torch.ones(first, dtype=dtype), torch.ones(second, dtype=dtype)
             real = torch._grouped_mm(a, b, ends)
-            with ReferenceCounter():
+            with reference_counter():
                 made = torch._grouped_mm(a.to("meta"), b.to("meta"), ends.to("meta"))
             assert (made.shape, made.stride(), made.dtype) == (
                 real.shape,

@@ -17,10 +17,10 @@ from metacount.measure import ours as reference_flops
 from metacount.measure.counter import MeasuredFlops, UnclaimedTensor
 from metacount.measure.ours import (
     ROLE_OF,
-    ReferenceCounter,
     kept_pairs,
     measure_forward,
     measure_params,
+    reference_counter,
 )
 from metacount.measure.tree import Node, module_tree
 from metacount.modules.attention import Visibility
@@ -52,7 +52,7 @@ def real_forward(name: str, seq_len: int) -> tuple[MeasuredFlops, int]:
     model = build(spec, device="cpu", dtype="fp32", seed=0)
     tokens = torch.randint(0, 101, (2, seq_len))
     cache = None if spec.kind == "encoder" else model.new_cache()
-    with torch.no_grad(), ReferenceCounter().watching(model) as counter:
+    with torch.no_grad(), reference_counter().watching(model) as counter:
         memory = model.encode(tokens) if spec.has_encoder else None
         model(tokens, memory_BTD=memory, cache=cache)
     return counter.report(), 0 if cache is None else tensor_bytes(cache.tensors())
@@ -81,7 +81,7 @@ def test_folding_identical_blocks_changes_nothing(
     folded = measure_forward(build(spec, dtype="fp32"), workload)
     ran: list[Any] = []
 
-    def every_time(block: Any, _counter: Any, _record: Any) -> Any:
+    def every_time(block: Any, *_: Any) -> Any:
         def run(*args: Any, **rest: Any) -> Any:
             ran.append(block)
             return type(block).forward(block, *args, **rest)

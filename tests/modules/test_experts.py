@@ -1,22 +1,25 @@
-"""Experts against a loop over tokens; the meta path against the real one, in values and FLOPs."""
+"""Experts against a loop over tokens, on meta too; zero experts; experts beside a feed-forward."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from helpers.module_loops import assert_near, expert, moe, randomised, route
-from helpers.module_parts import like, make_mixture
+from helpers.module_parts import make_mixture
+from helpers.module_specs import MLA, small, tokens
 from torch import Tensor
 
-from metacount.measure.ours import ReferenceCounter
-from metacount.modules import GatedFeedForward, MixtureOfExperts
+from metacount.measure.ours import reference_counter
+from metacount.measure.tree import found, whole_tree
+from metacount.modules import MixtureOfExperts, Model, Visibility
 from metacount.modules import moe as moe_file
-from metacount.spec.ffn import SharedExperts
+from metacount.modules.build import build
+from metacount.spec import ModelSpec
+from metacount.spec.ffn import SharedExperts, ZeroExperts
 
-D, M, E, K, SHARED = 5, 7, 11, 3, 13
+D, M, E, K, SHARED, ZERO = 5, 7, 11, 3, 13, 9
 
 
 def make(
@@ -28,11 +31,15 @@ def make(
     gate: bool = False,
     scoring: str = "softmax_renorm",
     swish_beta: float = 1.0,
+    zero: bool = False,
+    rows: bool = False,
     **router: Any,
 ) -> MixtureOfExperts:
     how: dict[str, Any] = {"activation": activation, "bias": bias, "swish_beta": swish_beta}
     one = SharedExperts(n_experts=1, d_ff=SHARED, gate=gate) if shared else None
     sizes = {"n_experts": E, "top_k": K, "d_ff": M, "bias": bias, "shared": one}
+    if zero:
+        sizes["zero"] = ZeroExperts(n_experts=ZERO, rows=rows)
     return make_mixture(D, made={"gated": gated, **how}, scoring=scoring, **sizes, **router)
 
 
@@ -63,12 +70,22 @@ CASES: dict[str, dict[str, Any]] = {
     "llama4": {"shared": True, "scoring": "sigmoid"},
     "switch": {"gated": False, "activation": "relu", "scoring": "softmax"},
 }
+LONGCAT: dict[str, Any] = {"zero": True, "scoring": "softmax", "routed_scale": 2.5}
+WITH_ZERO: dict[str, dict[str, Any]] = {
+    "zero experts": LONGCAT,
+    "zero experts with rows": {**LONGCAT, "rows": True, "bias": True},
+    "zero experts, a bias for the choice": {**LONGCAT, "selection_bias": True},
+}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *WITH_ZERO])
 def test_layer_is_a_loop_over_tokens(name: str) -> None:
-    module, x = randomised(make(**CASES[name])), inputs()
+    """A zero expert gives back its token."""
+    module, x = randomised(make(**(CASES | WITH_ZERO)[name])), inputs()
     assert_near(module(x), by_loop(module, x))
+    if name in WITH_ZERO:
+        chosen = {e for rows in x.tolist() for row in rows for e in route(module.gate, row)}
+        assert min(chosen) < E <= max(chosen)  # of both kinds
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -87,10 +104,12 @@ def test_meta_dispatch_gives_the_same_values(name: str, monkeypatch: pytest.Monk
     assert_near(y, by_loop(module, x))
 
 
-def matmul_flops(module: MixtureOfExperts, x: Tensor) -> dict[str, int]:
-    with torch.no_grad(), ReferenceCounter().watching(module) as counter:
+def matmul_flops(module: MixtureOfExperts, x: Tensor) -> int:
+    with torch.no_grad(), reference_counter().watching(module) as counter:
         module(x)
-    return counter.report().by_role
+    by_role = counter.report().by_role
+    assert sum(by_role.values()) == by_role["moe"]
+    return by_role["moe"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -106,29 +125,11 @@ def test_flops_are_those_of_exactly_top_k_experts(name: str) -> None:
     real = randomised(make(**case))
     with torch.device("meta"):
         meta, x = make(**case), torch.empty(2, 9, D)
-    assert matmul_flops(real, inputs())["moe"] == expected
-    assert matmul_flops(meta, x)["moe"] == expected
-    assert sum(matmul_flops(meta, x).values()) == expected
+    assert matmul_flops(real, inputs()) == expected
+    assert matmul_flops(meta, x) == expected
     # nobody's expert or everybody's: as many products, however unevenly they fall
     torch.nn.init.zeros_(real.gate.proj.weight)
-    assert matmul_flops(real, inputs())["moe"] == expected
-
-
-def test_output_on_meta_has_the_shape_and_dtype_of_its_input() -> None:
-    with torch.device("meta"):
-        y = make(shared=True)(torch.empty(2, 9, D))
-    assert y.is_meta
-    assert (y.shape, y.dtype) == ((2, 9, D), torch.float32)
-
-
-@pytest.mark.parametrize(("gated", "bias"), list(product([False, True], repeat=2)))
-def test_shapes_of_the_fused_tensors(gated: bool, bias: bool) -> None:
-    experts = make(gated=gated, activation="silu", bias=bias).experts
-    up, rows = ("gate_up_proj", 2 * M) if gated else ("up_proj", M)
-    shapes = {up: (E, rows, D), "down_proj": (E, D, M)}
-    if bias:
-        shapes |= {f"{up}_bias": (E, rows), "down_proj_bias": (E, D)}
-    assert {name: tuple(p.shape) for name, p in experts.named_parameters()} == shapes
+    assert matmul_flops(real, inputs()) == expected
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -165,28 +166,6 @@ def test_gradients_reach_the_router_and_the_input() -> None:
         assert parameter.grad.abs().max() > 1e-6, name
 
 
-def test_gradient_is_the_same_through_either_dispatch() -> None:
-    module, x = randomised(make(bias=True)), inputs()[0]
-    chosen, weights = torch.randint(0, E, (9, K)), torch.rand(9, K).double()
-    sums = []
-    for counts_known in (True, False):
-        module.zero_grad()
-        if counts_known:
-            y = module.experts(x, chosen, weights)
-        else:
-            w_up, w_down = module.experts.gate_up_proj, module.experts.down_proj
-            rows = x.repeat_interleave(K, 0)
-            both = moe_file.apply_rows(rows, w_up, chosen.flatten(), [])
-            both = both + module.experts.gate_up_proj_bias[chosen.flatten()]
-            hidden = torch.nn.functional.silu(both[:, :M]) * both[:, M:]
-            down = moe_file.apply_rows(hidden, w_down, chosen.flatten(), [])
-            down = down + module.experts.down_proj_bias[chosen.flatten()]
-            y = (down * weights.flatten()[:, None]).unflatten(0, (9, K)).sum(1)
-        y.square().sum().backward()
-        sums.append(module.experts.down_proj.grad.clone())
-    assert_near(sums[0], sums[1])
-
-
 def test_a_token_may_choose_an_expert_alone_and_experts_may_be_idle() -> None:
     module, x = randomised(make(bias=True)), inputs()[0]
     chosen = torch.tensor([[10, 0, 3]] * 8 + [[7, 3, 0]])  # expert 7 has one row, most have none
@@ -200,14 +179,106 @@ def test_a_token_may_choose_an_expert_alone_and_experts_may_be_idle() -> None:
     assert_near(y, expected)
 
 
-def test_all_experts_of_one_is_a_dense_layer() -> None:
-    """E = k = 1: the routed weight is 1 and the layer is its only expert."""
-    sizes: dict[str, Any] = {"d_ff": M, "n_experts": 1, "top_k": 1}
-    module = randomised(make_mixture(D, made={}, scoring="softmax", **sizes))
-    dense = GatedFeedForward(like(d_ff=M), D).double()
-    dense.gate_proj.weight.data, dense.up_proj.weight.data = module.experts.gate_up_proj.data[
-        0
-    ].chunk(2)
-    dense.down_proj.weight.data = module.experts.down_proj.data[0]
-    x = inputs()
-    assert_near(module(x), dense(x))
+def test_the_weight_of_an_expert_s_input_is_not_taken_twice() -> None:
+    module, x = randomised(make(**LONGCAT, router_scales_input=True)), inputs()[0]
+    chosen, weights = torch.full((9, K), E), torch.rand(9, K, dtype=torch.float64)
+    assert_near(module.experts(x, chosen, weights), x * weights.sum(-1, keepdim=True))
+
+
+def test_nobody_reads_the_rows_of_zero_experts() -> None:
+    module, x = randomised(make(**LONGCAT, rows=True)), inputs()
+    shapes = {name: tuple(p.shape) for name, p in module.experts.named_parameters()}
+    assert shapes == {"gate_up_proj": (E + ZERO, 2 * M, D), "down_proj": (E, D, M)}
+    before = module(x)
+    with torch.no_grad():
+        module.experts.gate_up_proj[E:] = torch.nan
+    assert torch.equal(module(x), before)
+    module(x).square().sum().backward()
+    assert module.experts.gate_up_proj.grad is not None
+    assert not module.experts.gate_up_proj.grad[E:].any()
+    assert module.experts.gate_up_proj.grad[:E].any()
+
+
+def test_flops_are_of_as_many_experts_as_compute() -> None:
+    """On meta, where nobody can know, of all that a token chooses: the most."""
+    router, one = 2 * 18 * D * (E + ZERO), 3 * 2 * D * M
+    with torch.device("meta"):
+        assert matmul_flops(make(**LONGCAT), torch.empty(2, 9, D)) == router + 18 * K * one
+    module, x = randomised(make(**LONGCAT, selection_bias=True)), inputs()
+    computed = sum(e < E for rows in x.tolist() for row in rows for e in route(module.gate, row))
+    assert 0 < computed < 18 * K
+    assert matmul_flops(module, x) == router + computed * one
+    module.gate.e_score_correction_bias[E:] = 100.0
+    assert matmul_flops(module, x) == router
+    module.gate.e_score_correction_bias[E:] = -100.0
+    assert matmul_flops(module, x) == router + 18 * K * one
+
+
+# --- beside a feed-forward ------------------------------------------------------------------------
+
+EXPERTS: dict[str, Any] = {"n_experts": 7, "top_k": 3, "d_ff_expert": 11, "router": "softmax"}
+BESIDE: dict[str, dict[str, Any]] = {
+    "as LongCat-Flash": {
+        **MLA,
+        "n_layers": 4,
+        "ffn_pattern": "BF",
+        "n_zero_experts": 5,
+        "scaled_latents": True,
+    },
+    "one after the other": {"n_layers": 3, "ffn_pattern": "BBF", "residual_scale": 0.5},
+    "shared experts, biases": {
+        "n_layers": 6,
+        "ffn_pattern": "FBF",
+        "n_shared_experts": 2,
+        "d_ff_shared": 3,
+        "expert_bias": True,
+        "ffn_bias": True,
+        "n_zero_experts": 2,
+        "zero_expert_rows": True,
+    },
+    "added after a layer without a feed-forward": {"n_layers": 4, "ffn_pattern": "BN"},
+}
+
+
+def spec_of(name: str) -> ModelSpec:
+    values = {"d_ff": 17, **EXPERTS, **BESIDE[name]}
+    return small().replace(**values)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_experts_give_is_added_one_layer_later(name: str) -> None:
+    spec = spec_of(name)
+    model: Model = randomised(build(spec, device="cpu", dtype="fp64", seed=3))
+    stack, x = model.last_stack, torch.randn(2, 6, 13, dtype=torch.float64)
+    sees, expected, later = Visibility(n_queries=6, n_keys=6), x, torch.zeros_like(x)
+    scale = spec.residual_scale
+    for index in range(spec.n_layers):
+        block = stack.layers[index]
+        expected = expected + scale * block.self_attn(block.input_layernorm(expected), sees)
+        given, letter = torch.zeros_like(x), spec.last_stack.ffn_of(index)
+        if letter != "N":
+            normed = block.post_attention_layernorm(expected)
+            expected = expected + scale * block.mlp(normed)
+            given = scale * block.moe(normed) if letter == "B" else given
+        expected, later = expected + later, given
+    assert_near(stack(x), stack.norm(expected))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_decoding_goes_on_where_a_prefill_ended(name: str) -> None:
+    model: Model = randomised(build(spec_of(name), device="cpu", dtype="fp64", seed=3))
+    ids, cache = tokens(9), model.new_cache()
+    absorbed = model.spec.attention == "mla"
+    with torch.no_grad():
+        whole = model(ids).logits_BSV
+        parts = [ids[:, :5], *ids[:, 5:].split(1, dim=1)]
+        steps = [model(part, cache=cache, absorbed=absorbed).logits_BSV for part in parts]
+    assert whole is not None
+    assert_near(torch.cat([step for step in steps if step is not None], dim=1), whole)
+
+
+def test_a_tree_says_so() -> None:
+    tree = whole_tree(build(spec_of("as LongCat-Flash")))
+    assert found(tree, "decoder.layers.0").computes == "x + f(norm(x)), moe added a layer later"
+    assert found(tree, "decoder.layers.1").computes == "x + f(norm(x))"
+    assert found(tree, "layers.0.moe.experts").computes.startswith("3 of 7 + 5 zero per token, ")

@@ -91,13 +91,6 @@ def test_both_forms_are_the_papers_loop(name: str, window: int | None, absorbed:
     assert_near(module(x, sees, absorbed=absorbed), expected)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_expanded_is_absorbed(name: str) -> None:
-    module, x = make(name), torch.randn(2, 29, 13, dtype=torch.float64)
-    sees = Visibility(n_queries=29, n_keys=29)
-    assert_near(module(x, sees, absorbed=True), module(x, sees, absorbed=False))
-
-
 def test_which_form_runs() -> None:
     """Equal values cannot tell: expanded makes keys and values, absorbed never does."""
     module, x = make("compressed queries"), torch.randn(2, 6, 13, dtype=torch.float64)
@@ -119,29 +112,6 @@ def test_which_form_runs() -> None:
     assert (widths[1:], calls) == ([(1, 15, 11)], ["kv_b_proj"])
     module(x, sees)
     assert len(calls) == 2  # expanded unless asked
-
-
-def test_which_tensors_there_are() -> None:
-    def shapes(name: str) -> dict[str, tuple[int, ...]]:
-        return {key: tuple(p.shape) for key, p in make(name).named_parameters()}
-
-    whole = {
-        "q_proj.weight": (33, 13),  # 3·(7 + 4)
-        "kv_a_proj_with_mqa.weight": (15, 13),  # 11 + 4
-        "kv_a_layernorm.weight": (11,),
-        "kv_b_proj.weight": (36, 11),  # 3·(7 + 5)
-        "o_proj.weight": (13, 15),  # 3·5
-    }
-    assert shapes("whole queries") == whole
-    compressed = {k: v for k, v in whole.items() if k != "q_proj.weight"} | {
-        "q_a_proj.weight": (17, 13),
-        "q_a_layernorm.weight": (17,),
-        "q_b_proj.weight": (33, 17),
-    }
-    assert shapes("compressed queries") == compressed
-    biases = {"kv_a_proj_with_mqa.bias": (15,), "o_proj.bias": (13,)}
-    assert shapes("biases, whole queries") == whole | biases
-    assert shapes("biases") == compressed | biases | {"q_a_proj.bias": (17,)}
 
 
 @pytest.mark.parametrize("absorbed", [False, True])

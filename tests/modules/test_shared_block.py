@@ -9,11 +9,11 @@ import pytest
 import torch
 from helpers import module_loops as loops
 from helpers.module_loops import assert_near, randomised
-from helpers.release import daily, one_in
+from helpers.release import daily
 from torch import Tensor
 
 from metacount.formulas import model as formulas
-from metacount.measure.ours import measure_forward, measure_params
+from metacount.measure.ours import measure_forward
 from metacount.measure.tree import module_tree
 from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
@@ -181,26 +181,6 @@ def test_in_parts_is_all_at_once(name: str, split: list[int]) -> None:
     assert [i for i in range(6) if cache.layers[i].tensors] == uses
     kept = tensor_bytes(cache.tensors())
     assert kept == formulas.kv_cache_bytes(SPECS[name], batch_size=2, seq_len=11, bytes_per_value=8)
-
-
-@daily(6)
-@pytest.mark.parametrize("seq_len", [3, 4, 9])  # below a chunk, at it, above
-@pytest.mark.parametrize("name", one_in(4, SPECS))
-def test_what_is_measured_is_what_the_formulas_say(name: str, seq_len: int) -> None:
-    spec, run = SPECS[name], {"batch_size": 2, "seq_len": seq_len}
-    model = build(spec, dtype="fp32")
-    params = measure_params(model)
-    assert params.by_role == formulas.params_by_role(spec)
-    assert params.active_by_role == formulas.active_params_by_role(spec)
-    found = measure_forward(model, Workload(**run, dtype="fp32"))
-    assert found.prefill.by_role == formulas.matmul_flops_by_role(spec, **run)
-    assert found.prefill.causal_by_role == formulas.causal_matmul_flops_by_role(spec, **run)
-    assert found.decode is not None
-    assert found.decode.by_role == formulas.decode_matmul_flops_by_role(
-        spec, batch_size=2, kv_len=seq_len
-    )
-    assert found.cache.kv_bytes == formulas.kv_cache_bytes(spec, **run, bytes_per_value=4)
-    assert tensor_bytes(found.states) == formulas.state_bytes(spec, batch_size=2, bytes_per_value=4)
 
 
 def test_flops_of_a_shared_block_stand_at_the_block_for_all_of_its_uses() -> None:

@@ -144,11 +144,14 @@ def test_a_difference_is_said() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--cpu-memory 64GB", "--cpu-memory goes with --device-map auto"),
+        ("--cpu-memory 64GB", "--cpu-memory belongs to --device-map"),
         ("--device-map auto", "--device-map needs the devices: --gpu h100"),
         ("--device-map auto --gpu all", "--device-map needs the devices: --gpu h100"),
-        ("--device-map auto --gpu h100 --train", "leave out --train"),
-        ("--device-map auto --gpu h100 --micro-batches 2", "leave out --micro-batches"),
+        ("--device-map auto --gpu h100 --train", "--device-map does not go with --train"),
+        (
+            "--device-map auto --gpu h100 --micro-batches 2",
+            "--device-map does not go with --micro-batches",
+        ),
         ("--device-map auto --gpu h100,l4 --devices 2", "--devices goes with one kind of --gpu"),
         ("--device-map auto --gpu 2xh100 --devices 2", "--devices goes with one kind of --gpu"),
         ("--device-map auto --gpu h100 --cpu-memory 64", "a whole number and GiB or GB"),

@@ -32,165 +32,91 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def square(hints: dict[str, int], **fields: Any) -> tuple[Any, set[Any]]:
-    return kept(hints, n_queries="S", n_keys="S", **fields)
+    return kept(hints, **{"n_queries": "S", "n_keys": "S", **fields})
 
 
-@pytest.mark.parametrize("hint", [5, 61])
-def test_causal(hint: int) -> None:
-    form, conditions = square({"S": hint})
-    assert same(form, CAUSAL)
-    assert conditions == set()
+def both(letter: str, kind: str = "bidirectional") -> dict[str, Any]:
+    return {"kind": kind, "window" if kind == "bidirectional" else "prefix_len": letter}
 
 
-def test_a_window_that_is_not_reached_is_causal() -> None:
-    form, conditions = square({"S": 31, "W": 64}, window="W")
-    assert same(form, CAUSAL)
-    assert conditions == {sympy.Ge(W, S)}
-
-
-def test_a_window_that_is_exceeded() -> None:
-    form, conditions = square({"S": 31, "W": 8}, window="W")
+HALF = W / 2
+ONE_BY_KEYS = {"n_queries": 1, "n_keys": "T", "kind": "bidirectional"}
+SUM = dict.fromkeys(("n_queries", "n_keys"), lambda n: n["S"] + n["T"])
+# sizes by name, a mask in letters, the pairs that it keeps, and on which side it was laid out
+POLYNOMIALS: dict[str, tuple[dict[str, int], dict[str, Any], Any, set[Any]]] = {
+    "causal": ({"S": 5}, {}, CAUSAL, set()),
+    "causal, longer": ({"S": 61}, {}, CAUSAL, set()),
+    "window not reached": ({"S": 31, "W": 64}, {"window": "W"}, CAUSAL, {sympy.Ge(W, S)}),
     # W for each query, but the first W - 1 see 1, 2, …, W - 1: 1 + 2 + … + (W - 1) fewer
-    assert same(form, W * S - W * (W - 1) / 2)
-    assert conditions == {sympy.Ge(S, W)}
-
-
-def test_a_window_given_as_a_number() -> None:
-    form, conditions = square({"S": 31}, window=8)
+    "window exceeded": (
+        {"S": 31, "W": 8}, {"window": "W"}, W * S - W * (W - 1) / 2, {sympy.Ge(S, W)}),
     # 8·S - (1 + … + 7)
-    assert same(form, 8 * S - 28)
-    assert conditions == {sympy.Ge(S, 8)}
-
-
-def test_a_window_made_of_a_size() -> None:
-    form, conditions = square({"S": 61, "W": 8}, window=lambda n: 2 * n["W"])
-    assert same(form, 2 * W * S - W * (2 * W - 1))
-    assert conditions == {sympy.Ge(S, 2 * W)}
-
-
-def test_everybody_sees_everybody() -> None:
-    form, conditions = kept({"S": 31, "T": 37}, n_queries="S", n_keys="T", kind="bidirectional")
-    assert same(form, S * T)
-    assert conditions == set()
-
-
-def test_as_many_keys_as_a_number_says() -> None:
-    form, conditions = kept({"S": 31}, n_queries="S", n_keys=7, kind="bidirectional")
-    assert same(form, 7 * S)
-    assert conditions == set()
-
-
-def test_one_query_sees_every_key() -> None:
-    form, conditions = kept({"T": 31}, n_queries=1, n_keys="T", kind="bidirectional")
-    assert same(form, T)
-    assert conditions == set()
-
-
-@pytest.mark.parametrize("window", [8, 40])  # wider than the length, too
-def test_a_window_to_both_sides(window: int) -> None:
-    form, conditions = square({"S": 31, "W": window}, kind="bidirectional", window="W")
+    "window of a number": ({"S": 31}, {"window": 8}, 8 * S - 28, {sympy.Ge(S, 8)}),
+    "window of twice a size": (
+        {"S": 61, "W": 8}, {"window": lambda n: 2 * n["W"]},
+        2 * W * S - W * (2 * W - 1), {sympy.Ge(S, 2 * W)}),
+    # 30·29/2 = 435
+    "above a number": ({"S": 61}, {"window": 30}, 30 * S - 435, {sympy.Ge(S, 30)}),
+    "below a number": ({"S": 29}, {"window": 30}, CAUSAL, {sympy.Ge(30, S)}),
+    "everybody sees everybody": (
+        {"S": 31, "T": 37}, {"n_keys": "T", "kind": "bidirectional"}, S * T, set()),
+    "as many keys as a number says": (
+        {"S": 31}, {"n_keys": 7, "kind": "bidirectional"}, 7 * S, set()),
+    "one query": ({"T": 31}, ONE_BY_KEYS, T, set()),
     # itself, and at each distance d of 1, …, h both ways: S + 2·Σ(S - d) = S + 2·h·S - h·(h + 1)
-    h = W / 2
-    assert same(form, S + 2 * h * S - h * (h + 1))
-    assert conditions == {divides(sympy.Integer(2), W), sympy.Ge(S, W / 2 + 1)}
+    **{
+        f"{wide} to both sides": (
+            {"S": 31, "W": wide}, both("W"), S + 2 * HALF * S - HALF * (HALF + 1),
+            {divides(sympy.Integer(2), W), sympy.Ge(S, HALF + 1)})
+        for wide in (8, 40)  # wider than the length, too
+    },
+    "to both sides, over all": (
+        {"S": 31, "W": 80}, both("W"), S**2,
+        {divides(sympy.Integer(2), W), sympy.Ge(HALF + 1, S)}),
+    # a number is rounded once, h = 4: S + 8·S - 4·5
+    "an odd number to both sides": (
+        {"S": 31}, {"kind": "bidirectional", "window": 9}, 9 * S - 20, {sympy.Ge(S, 5)}),
+    # S / W chunks of W·(W + 1)/2 pairs
+    "chunks that fit": (
+        {"S": 32, "W": 8}, {"chunked": True, "window": "W"}, S * (W + 1) / 2,
+        {sympy.Ge(S, W), divides(W, S)}),
+    "one chunk that is not full": (
+        {"S": 31, "W": 64}, {"chunked": True, "window": "W"}, CAUSAL, {sympy.Ge(W, S)}),
+    # causal, and the p·(p - 1)/2 pairs of the prefix whose key comes later
+    "a prefix": (
+        {"S": 31, "p": 5}, both("p", "prefix"), CAUSAL + P * (P - 1) / 2, {sympy.Ge(S, P)}),
+    "a prefix of a number": (  # 1 + 2 + 3 + 4
+        {"S": 31}, {"kind": "prefix", "prefix_len": 5}, CAUSAL + 10, {sympy.Ge(S, 5)}),
+    "a long prefix of a number": (
+        {"S": 512}, {"kind": "prefix", "prefix_len": 256}, CAUSAL + 256 * 255 / 2,
+        {sympy.Ge(S, 256)}),
+    "no prefix": ({"S": 31}, {"kind": "prefix", "prefix_len": 0}, CAUSAL, set()),
+    "a length made of two": ({"S": 5, "T": 7}, SUM, (S + T) * (S + T + 1) / 2, set()),
+}  # fmt: skip
 
 
-def test_a_window_to_both_sides_that_reaches_over_all() -> None:
-    form, conditions = square({"S": 31, "W": 80}, kind="bidirectional", window="W")
-    assert same(form, S**2)
-    assert conditions == {divides(sympy.Integer(2), W), sympy.Ge(W / 2 + 1, S)}
-
-
-def test_a_window_of_an_odd_width_is_refused() -> None:
-    with pytest.raises(NotTraced):
-        square({"S": 31, "W": 9}, kind="bidirectional", window="W")
-
-
-def test_a_number_for_a_window_is_rounded_once() -> None:
-    form, conditions = square({"S": 31}, kind="bidirectional", window=9)
-    # h = 4: S + 8·S - 4·5
-    assert same(form, 9 * S - 20)
-    assert conditions == {sympy.Ge(S, 5)}
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_pairs_are_a_polynomial(name: str) -> None:
+    hints, fields, pairs, asked = POLYNOMIALS[name]
+    form, conditions = square(hints, **fields)
+    assert same(form, pairs)
+    assert conditions == asked
 
 
 @pytest.mark.parametrize(
-    ("hint", "pairs", "side"),
+    ("hints", "fields"),
     [
-        (61, 30 * S - 435, sympy.Ge(S, 30)),  # 30·29/2 = 435
-        (29, CAUSAL, sympy.Ge(30, S)),
+        ({"S": 31, "W": 9}, both("W")),  # an odd width
+        ({"S": 16384}, {"chunked": True, "window": 8192}),  # too large to be laid out
+        ({"T": 61}, {**ONE_BY_KEYS, "kind": "causal", "query_start": lambda n: n["T"] - 1}),
+        ({"S": 31, "W": 8}, {"chunked": True, "window": "W"}),  # chunks that do not fit
+        ({"S": 31, "W": 31}, {"window": "W"}),  # one hint for both says nothing of either side
     ],
+    ids=["odd", "large", "later", "chunks", "edge"],
 )
-def test_masks_are_laid_out_on_both_sides_of_a_number(hint: int, pairs: Any, side: Any) -> None:
-    form, conditions = square({"S": hint}, window=30)
-    assert same(form, pairs)
-    assert conditions == {side}
-
-
-def test_a_long_prefix_given_as_a_number() -> None:
-    form, conditions = square({"S": 512}, kind="prefix", prefix_len=256)
-    assert same(form, CAUSAL + 256 * 255 / 2)
-    assert conditions == {sympy.Ge(S, 256)}
-
-
-def test_masks_that_are_too_large_are_refused() -> None:
-    with pytest.raises(NotTraced, match="8192"):
-        square({"S": 16384}, chunked=True, window=8192)
-
-
-def test_a_mask_that_begins_later_is_refused() -> None:
+def test_what_is_refused(hints: dict[str, int], fields: dict[str, Any]) -> None:
     with pytest.raises(NotTraced):
-        kept({"T": 61}, n_queries=1, n_keys="T", query_start=lambda named: named["T"] - 1)
-
-
-def test_chunks_that_fit() -> None:
-    form, conditions = square({"S": 32, "W": 8}, chunked=True, window="W")
-    # S / W chunks of W·(W + 1)/2 pairs
-    assert same(form, S * (W + 1) / 2)
-    assert conditions == {sympy.Ge(S, W), divides(W, S)}
-
-
-def test_chunks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(NotTraced):
-        square({"S": 31, "W": 8}, chunked=True, window="W")
-
-
-def test_one_chunk_that_is_not_full_is_causal() -> None:
-    form, conditions = square({"S": 31, "W": 64}, chunked=True, window="W")
-    assert same(form, CAUSAL)
-    assert conditions == {sympy.Ge(W, S)}
-
-
-def test_a_prefix_sees_all_of_itself() -> None:
-    form, conditions = square({"S": 31, "p": 5}, kind="prefix", prefix_len="p")
-    # causal, and the p·(p - 1)/2 pairs of the prefix whose key comes later
-    assert same(form, CAUSAL + P * (P - 1) / 2)
-    assert conditions == {sympy.Ge(S, P)}
-
-
-def test_a_prefix_given_as_a_number() -> None:
-    form, conditions = square({"S": 31}, kind="prefix", prefix_len=5)
-    assert same(form, CAUSAL + 10)  # 1 + 2 + 3 + 4
-    assert conditions == {sympy.Ge(S, 5)}
-
-
-def test_no_prefix_is_causal() -> None:
-    form, conditions = square({"S": 31}, kind="prefix", prefix_len=0)
-    assert same(form, CAUSAL)
-    assert conditions == set()
-
-
-def test_a_length_on_the_edge_of_the_window_is_refused() -> None:
-    # one hint for both says nothing about either side
-    with pytest.raises(NotTraced):
-        square({"S": 31, "W": 31}, window="W")
-
-
-def test_a_length_made_of_two() -> None:
-    form, conditions = kept(
-        {"S": 5, "T": 7}, n_queries=lambda n: n["S"] + n["T"], n_keys=lambda n: n["S"] + n["T"]
-    )
-    assert same(form, (S + T) * (S + T + 1) / 2)
-    assert conditions == set()
+        square(hints, **fields)
 
 
 Sees = Callable[[int, int], bool]

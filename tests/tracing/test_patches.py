@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 
 from metacount.tracing.symbols import ROPE, Sizes, symbol, with_symbols
 
 MODULE = "transformers.models.gpt2.modeling_gpt2"
+pytestmark = pytest.mark.usefixtures("restored")
 X = symbol("x")
 
 
@@ -39,7 +41,6 @@ def evaluated(code: str, sizes: Sizes, *, hint: int = 12, module: str = MODULE) 
         return eval(code, vars(sys.modules[module]), {"x": x})
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("module", [MODULE, ROPE])
 def test_a_symbol_is_a_whole_number(module: str) -> None:
     sizes = Sizes()
@@ -51,19 +52,12 @@ def test_a_symbol_is_a_whole_number(module: str) -> None:
     assert sizes.constants == {}
 
 
-@pytest.mark.usefixtures("restored")
-def test_a_symbol_stays_one_when_it_is_cut() -> None:
+@pytest.mark.parametrize(("code", "expr"), [("int(x * 3 / 2)", 3 * X / 2), ("int(x)", X)])
+def test_a_symbol_stays_one_when_it_is_cut(code: str, expr: sympy.Expr) -> None:
     sizes = Sizes()
-    found = evaluated("int(x * 3 / 2)", sizes)
+    found = evaluated(code, sizes)
     assert isinstance(found, torch.SymInt)
-    assert sizes.expr(found) == 3 * X / 2
-    assert sizes.constants == {}
-
-
-@pytest.mark.usefixtures("restored")
-def test_a_symbol_stays_one_when_it_is_whole() -> None:
-    sizes = Sizes()
-    assert sizes.expr(evaluated("int(x)", sizes)) == X
+    assert sizes.expr(found) == expr
     assert sizes.constants == {}
 
 
@@ -74,17 +68,6 @@ def test_without_it_a_size_becomes_a_number() -> None:
     asked = Sizes()
     assert type(int(asked.new("x", 12) / 2)) is int
     assert asked.env.guards != []
-
-
-@pytest.mark.usefixtures("restored")
-def test_numbers_are_cut_as_ever() -> None:
-    assert evaluated("(int(3.9), int('21'), int('f', 16), int(), int(-1.5))", Sizes()) == (
-        3,
-        21,
-        15,
-        0,
-        -1,
-    )
 
 
 # code -> what it comes to at x = 64
@@ -98,7 +81,6 @@ ROOTS = {
 }
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("code", ROOTS)
 def test_a_root_is_a_number_and_the_symbol_stays_one(code: str) -> None:
     sizes = Sizes()
@@ -109,13 +91,17 @@ def test_a_root_is_a_number_and_the_symbol_stays_one(code: str) -> None:
     assert sizes.env.guards == []  # nothing was asked
 
 
-@pytest.mark.usefixtures("restored")
-def test_the_rest_of_math_is_as_it_was() -> None:
-    found = evaluated("(math.pi, math.floor(2.5), math.prod((3, 5)), math.sqrt(9))", Sizes())
-    assert found == (math.pi, 2, 15, 3.0)
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("(int(3.9), int('21'), int('f', 16), int(), int(-1.5))", (3, 21, 15, 0, -1)),
+        ("(math.pi, math.floor(2.5), math.prod((3, 5)), math.sqrt(9))", (math.pi, 2, 15, 3.0)),
+    ],
+)
+def test_numbers_are_as_ever(code: str, expected: tuple[float, ...]) -> None:
+    assert evaluated(code, Sizes()) == expected
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("code", ["math.floor(x / 10)", "math.ceil(x / 10 - 1)"])
 def test_rotary_tables_round_a_number(code: str) -> None:
     sizes = Sizes()
@@ -134,7 +120,6 @@ def test_a_module_without_math_gets_none() -> None:
     assert not {"int", "math"} & set(space)
 
 
-@pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("failing", [False, True])
 def test_everything_is_as_before(failing: bool) -> None:
     before = {name: dict(space) for name, space in files().items()}
@@ -160,7 +145,6 @@ def test_everything_is_as_before(failing: bool) -> None:
     assert GPT2LMHeadModel._adjust_bias is stretch
 
 
-@pytest.mark.usefixtures("restored")
 def test_a_name_of_the_module_s_own_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[MODULE], "int", float, raising=False)
     with with_symbols(GPT2LMHeadModel):
@@ -168,7 +152,6 @@ def test_a_name_of_the_module_s_own_comes_back(monkeypatch: pytest.MonkeyPatch) 
     assert vars(sys.modules[MODULE])["int"] is float
 
 
-@pytest.mark.usefixtures("restored")
 def test_other_modules_keep_theirs() -> None:
     with with_symbols(GPT2LMHeadModel):
         assert "int" not in vars(sys.modules["transformers.modeling_utils"])

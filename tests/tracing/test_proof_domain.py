@@ -75,6 +75,14 @@ def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], rig
         "max(d, 1) == 1",
         "1 == min(",
         "d, d == 1",
+        "d**9 == 512",
+        "d % 0 == 1",
+        "d << 1 == 4",
+        "~d == 1",
+        "not d",
+        "d is d",
+        "d in d",
+        "",
     ],
 )
 def test_nothing_else_is_a_condition(text: str) -> None:
@@ -176,28 +184,6 @@ def test_only_a_whole_number_is_compared(number: str) -> None:
 )
 def test_arithmetic_of_conditions(condition: str, right: bool) -> None:
     assert holds(condition, {"S": 2}) is right
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "S**9 == 512",
-        "S**-1 == 1",
-        "S // 0 == 1",
-        "S % 0 == 1",
-        "S << 1 == 4",
-        "S / 2 == 1",
-        "~S == 1",
-        "not S",
-        "S is d",
-        "S in S",
-        "S < 3 < 4",
-        "",
-    ],
-)
-def test_no_other_arithmetic(condition: str) -> None:
-    with pytest.raises(NotReadable):
-        holds(condition, {"S": 2})
 
 
 def test_each_comparison_on_both_sides() -> None:

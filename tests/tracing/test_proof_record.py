@@ -146,26 +146,24 @@ QUICK = ["gptj", "opt", "biogpt", "codegen", "xglm", "bart", "mpt"]
 
 
 def test_code_is_read_as_it_was() -> None:
-    """Of two quick types, others each day; `benchmarks/prove.py --check` reads all of it."""
+    """Of a quick type, another each day; `benchmarks/prove.py --check` reads all of it."""
     from metacount.cli.expressions import in_fields
     from metacount.verify.cases import cases
     from metacount.verify.recording import recorded
 
     quick = [(of, one) for of, one in RECORDS if one["name"] in QUICK and not one["of"]]
     assert len(quick) == len(QUICK)
-    for of_one, one in of_today(quick, 2, "code"):
-        case = of_today(list(cases(*prove().model_of(prove().task_of(one)))), 1, one["name"])[0]
-        again, was = (
-            recorded(case, in_fields),
-            next(it for it in one["cases"] if it["name"] == case.name),
-        )
-        for quantity, now in again["quantities"].items():
-            then = dict(was["quantities"][quantity])
-            assert then["code"] is not None
-            if "where" in then:
-                then["where"] = sorted(str(of_one["conditions"][i]) for i in then["where"])
-                now = {**now, "where": sorted(map(str, now["where"]))}
-            assert then == json.loads(json.dumps(now)), (one["name"], case.name, quantity)
+    ((of_one, one),) = of_today(quick, 1, "code")
+    (case,) = of_today(list(cases(*prove().model_of(prove().task_of(one)))), 1, one["name"])
+    again = recorded(case, in_fields)
+    (was,) = (it for it in one["cases"] if it["name"] == case.name)
+    for quantity, now in again["quantities"].items():
+        then = dict(was["quantities"][quantity])
+        assert then["code"] is not None
+        if "where" in then:
+            then["where"] = sorted(str(of_one["conditions"][i]) for i in then["where"])
+            now = {**now, "where": sorted(map(str, now["where"]))}
+        assert then == json.loads(json.dumps(now)), (one["name"], case.name, quantity)
 
 
 def test_what_is_recorded_of_a_structure_has_its_digest() -> None:

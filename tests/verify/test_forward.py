@@ -131,7 +131,7 @@ def test_what_cannot_be_loaded_is_not_run(
         ("gpt2 --forward cpu", "--forward needs a config that both sides run: gpt2 has none"),
         ("--all --forward cpu", "--forward needs a config that both sides run"),
         ("type:gpt2 --set n_layers=2 --forward cpu", "type:NAME of a mapped type, a config.json"),
-        ("type:gpt2 --memory 1GB", "--memory goes with --forward"),
+        ("type:gpt2 --memory 1GB", "--memory belongs to --forward"),
         ("type:gpt2 --forward cpu --memory 1MB", "must hold what is outside the blocks"),
         ("type:gpt2 --forward gpu", "invalid choice: 'gpu'"),
         ("type:deepseek_v3 --forward cpu --seq 7", "give a config with fewer layers"),

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from metacount.huggingface.module.model import built_quietly
-from metacount.measure.counter import MeasuredParams
+from metacount.measure.counter import FlopCounter, MeasuredParams
+from metacount.measure.questions import Ordinary
 from metacount.measure.their_roles import Roles, text_config
-from metacount.measure.theirs import CounterByClass, as_it_runs, measure_any_params, quiet, routing
+from metacount.measure.theirs import ClassBook, as_it_runs, measure_any_params, quiet, routing
 from metacount.measure.transformers_private import run_prediction
 from metacount.spec import Workload
 
@@ -50,13 +51,13 @@ def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None
         counted, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
     except Exception as error:  # likewise: the parameters still stand
         return None, f"prediction modules not run: {' '.join(str(error).split())[:160]}"
-    return sum(counted.by_role().values()) - counted.idle(), ""
+    return sum(counted.by_role().values()) - counted.beside(idle=True), ""
 
 
-def _ran(modules: Any, workload: Workload, roles: Roles) -> CounterByClass:
+def _ran(modules: Any, workload: Workload, roles: Roles) -> FlopCounter:
     """Read as many hidden states and tokens as the workload has, in every module in turn."""
     batch, length = workload.batch_size, workload.seq_len
-    counter = CounterByClass(roles, last_position=length - 1)
+    counter = FlopCounter(ClassBook(roles, Ordinary(length - 1)))
     width, like = modules.config.hidden_size, next(modules.parameters())
     hidden = torch.empty(batch, length, width, device="meta", dtype=like.dtype)
     tokens = torch.empty(batch, length, device="meta", dtype=torch.long)

@@ -262,7 +262,7 @@ def measured(
         counter = FlopCounter()
         with torch.no_grad(), torch.device("meta"), counter.watching(module):
             module(torch.empty(batch, n, d_model), **{name: cache}, **given)
-        found.append(sum(counter.ran.values()))
+        found.append(sum(counter.totals().values()))
     return found
 
 

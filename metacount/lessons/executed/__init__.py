@@ -1,1 +1,0 @@
-"""What lessons execute: small modules run beside the same steps in plain arithmetic."""

@@ -1,0 +1,225 @@
+"""The products of the formulas' forward beside those that our module ran: one by one, in order.
+
+A total hides two mistakes that cancel, and does not say where one is. So each product of a layer is
+held against the one that ran in its place: its role, its name where it is a linear layer's, and its
+FLOPs, in the forward and in a step of decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from metacount.formulas import ends
+from metacount.formulas.block import Given, layer_of, run_block
+from metacount.formulas.pieces import Sizes, run_of, stream
+from metacount.formulas.tape import SOURCE, TOKENS, Store, Tape, Tensor
+from metacount.formulas.trained import stack_name
+from metacount.frozen import frozen
+from metacount.spec import ModelSpec, Workload
+from metacount.spec.field import altered
+from metacount.units import exact
+
+if TYPE_CHECKING:
+    from metacount.measure.counter import FlopCounter
+
+OUTSIDE = "outside of the layers"
+
+
+@frozen
+class Operation:
+    """A product as one side has it: its layer, its role, its name there, its shapes, its FLOPs.
+
+    `is_linear`: it has a weight, whose owner the name is.
+    """
+
+    place: str
+    role: str
+    name: str
+    shapes: str
+    flops: int
+    is_linear: bool
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name} {self.shapes}, {exact(self.flops)} FLOPs"
+
+
+def formula_operations(spec: ModelSpec, run: Workload, *, decode: bool = False) -> list[Operation]:
+    """List the products of a forward of `run`, or of its last token, from the formulas' tape."""
+    source = run.encoder_len if spec.has_encoder else 0
+    sizes = Sizes(batch_size=run.batch_size, seq_len=run.seq_len, source_len=source, decode=decode)
+    found: list[Operation] = []
+    memory: Tensor | None = None
+    for stack in spec.stacks:
+        of_encoder = spec.has_encoder and stack is not spec.decoder
+        word = SOURCE if of_encoder else TOKENS
+        if of_encoder and decode:  # it does not run again, and its keys and values are cached
+            memory = Tensor(Store(0, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
+            continue
+        run_of_stack = run_of(spec, sizes, of_encoder=of_encoder)
+        tape = Tape(run_of_stack)
+        _, bias, queries = ends.embed(tape, spec, stack, word)
+        found += _of_tape(tape, OUTSIDE)
+        given = Given(bias=bias, memory=memory, queries=queries)
+        tapes: dict[object, Tape] = {}
+        for index in range(stack.n_layers):
+            layer = layer_of(spec, stack, index)
+            if layer not in tapes:
+                tapes[layer] = Tape(run_of_stack)
+                run_block(tapes[layer], spec, layer, stream(tape, spec, word), given)
+            found += _of_tape(tapes[layer], f"{stack_name(spec, stack)}.layers.{index}")
+        tape = Tape(run_of_stack)
+        x = ends.final_norm(tape, stack, stream(tape, spec, word))
+        if of_encoder:
+            memory = Tensor(Store(x.rows, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
+        else:
+            ends.unembed(tape, spec, x)
+        found += _of_tape(tape, OUTSIDE)
+    return found
+
+
+def _of_tape(tape: Tape, place: str) -> Iterator[Operation]:
+    weights = {weight.name.removesuffix(".weight"): weight.shape for weight in tape.weights}
+    for op in tape.ops:
+        if op.flops:
+            shape = weights.get(op.name)
+            of = f"{op.width} multiply-adds" if shape is None else f"a weight {list(shape)}"
+            yield Operation(
+                place=place,
+                role=op.role,
+                name=op.name,
+                shapes=f"{op.rows} times {of}",
+                flops=op.flops,
+                is_linear=shape is not None,
+            )
+
+
+def recorded_operations(counter: FlopCounter) -> list[Operation]:
+    """List the products that ran, in order, layers that did not run as those that ran for them."""
+    found = []
+    for ran in counter.products():
+        module = ran.charge.module
+        before, inside, after = module.partition("layers.")
+        index, _, name = after.partition(".")
+        found.append(
+            Operation(
+                place=f"{before}{inside}{index}" if inside else OUTSIDE,
+                role=ran.charge.role or "other",
+                name=name if inside else module,
+                shapes=" @ ".join(str(list(shape)) for shape in ran.shapes),
+                flops=ran.flops,
+                is_linear=False,
+            )
+        )
+    return found
+
+
+def _joined(ops: Iterable[Operation], key: Callable[[Operation], object]) -> list[Operation]:
+    """Add up neighbours that have a key in common; None has nothing in common."""
+    found: list[Operation] = []
+    last: object = None
+    for op in ops:
+        this = key(op)
+        if found and this is not None and this == last:
+            found[-1] = altered(found[-1], flops=found[-1].flops + op.flops)
+        else:
+            found.append(op)
+        last = this
+    return found
+
+
+# ---- where our modules run the same products in another order, or several for one
+
+
+def _number(op: Operation) -> object:
+    """Gemma 3n's copies of the stream have a matrix each, of which the formulas have one three
+    times as large.
+    """
+    name, _, number = op.name.rpartition(".")
+    if "copies." not in op.name:
+        return None
+    return (name if number.isdecimal() else op.name).partition("copies.")[2]
+
+
+def _normal(ops: list[Operation], linear: set[str], decode: bool) -> dict[str, list[Operation]]:
+    """Bring one side's products into the order and the pieces in which both are compared."""
+
+    def scan(op: Operation) -> object:
+        """A scan runs its products chunk by chunk; what it is made of is added up."""
+        scanned = op.role == "recurrent" and not op.is_linear and op.name not in linear
+        return "scan" if scanned else None
+
+    places: dict[str, list[Operation]] = {}
+    for op in _joined(_joined(ops, _number), scan):
+        places.setdefault(op.place, []).append(op)
+    return {place: _sorted(own, decode) for place, own in places.items()}
+
+
+# Queries or keys of an index may be made first.
+EITHER_FIRST = (".indexer.", "index ")
+# Gemma 3n predicts before its branches and corrects behind them, by one router; a gated recurrence
+# runs one of its branches before the other. What they are made of is added up.
+ADDED_UP = {"altup.": "other", "temporal_block": "recurrent"}
+
+
+def _sorted(ops: list[Operation], decode: bool) -> list[Operation]:
+    if decode and any(op.name.endswith("kv_b_proj") or op.name == "self_attn" for op in ops):
+        # absorbed latent attention: both halves of kv_b are multiplied where queries and results
+        # are, the formulas have them as one product
+        parts = [op for op in ops if op.name.endswith("kv_b_proj") or op.name == "self_attn"]
+        one = altered(parts[0], flops=sum(op.flops for op in parts))
+        ops = [one, *(op for op in ops if op not in parts)]
+    for part, role in ADDED_UP.items():
+        if any(part in op.name for op in ops):
+            return _joined(_in_any_order(ops), partial(_of_role, role))
+    either = [i for i, op in enumerate(ops) if any(part in op.name for part in EITHER_FIRST)]
+    in_order = _in_any_order([ops[i] for i in either])
+    for i, op in zip(either, in_order, strict=True):
+        ops[i] = op
+    return ops
+
+
+def _of_role(role: str, op: Operation) -> object:
+    return role if op.role == role else None
+
+
+def _in_any_order(ops: list[Operation]) -> list[Operation]:
+    """Sort products, of which names are then not compared."""
+    return sorted((altered(op, is_linear=False) for op in ops), key=lambda op: (op.role, op.flops))
+
+
+def first_difference(
+    formula: list[Operation], recorded: list[Operation], *, decode: bool = False
+) -> str:
+    """Name the first product on which both sides differ, as each has it; "" where none does."""
+    linear = {op.name for op in formula if op.is_linear}
+    sides = _normal(formula, linear, decode), _normal(recorded, linear, decode)
+    for place in dict.fromkeys([*sides[0], *sides[1]]):
+        for ours, ran in zip_longest(*(side.get(place, []) for side in sides)):
+            if ours is None or ran is None or not _same(ours, ran):
+                return f"{place}: formula {ours or 'nothing'}; reference {ran or 'nothing'}"
+    return ""
+
+
+def _same(ours: Operation, ran: Operation) -> bool:
+    if (ours.role, ours.flops) != (ran.role, ran.flops):
+        return False
+    # experts' matrices are parameters of one module; outside of the layers names are paths
+    named = ours.name == ran.name or ours.name.startswith(f"{ran.name}.")
+    return named or not ours.is_linear or ours.place == OUTSIDE
+
+
+def differing_operations(
+    spec: ModelSpec, run: Workload, counters: tuple[FlopCounter, ...]
+) -> Iterator[str]:
+    """Say of a forward and of a step of decoding which product is the first to differ."""
+    for name, counter in zip(("forward", "decode"), counters, strict=False):
+        decode = name == "decode"
+        sides = [formula_operations(spec, run, decode=decode), recorded_operations(counter)]
+        if spec.last_stack.shared is not None:  # where a block runs that no layer owns
+            sides = [_in_any_order([altered(op, place=OUTSIDE) for op in side]) for side in sides]
+        found = first_difference(*sides, decode=decode)
+        if found:
+            yield f"{name}, first product that differs: {found}"
