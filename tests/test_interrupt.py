@@ -142,7 +142,7 @@ def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> No
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "late"],
+        [sys.executable, "-m", "late", "models"],
         capture_output=True,
         text=True,
         check=False,
@@ -166,7 +166,7 @@ def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "late"],
+        [sys.executable, "-m", "late", "models"],
         capture_output=True,
         text=True,
         check=False,
@@ -238,7 +238,7 @@ def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
     script.write_text(
         "import sys, time\n"
-        "from metacount import claims\n"
+        "from metacount.teaching import claims\n"
         "real, n = claims.judge_claim, 0\n"
         "def slow(claim, lang):\n"
         "    global n\n"

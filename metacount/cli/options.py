@@ -15,7 +15,14 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Protocol
+
+    class Takes(Protocol):
+        """A parser, or a group of its options."""
+
+        def add_argument(self, *names: str, **said: Any) -> object:
+            """Take one more option."""
+
 
 FILE = "FILE"  # completed by files
 
@@ -45,7 +52,7 @@ class Option:
         """Whether it is an option, not a positional."""
         return self.names[0].startswith("-")
 
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
+    def add_to(self, parser: Takes) -> None:
         """Tell a parser, or a group of one."""
         parser.add_argument(*self.names, help=self.help, **self.said)
 
@@ -365,7 +372,7 @@ def parsed(
         allow_abbrev=False,
     )
     options = file.options()
-    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    groups: dict[str, Takes] = {"": parser}
     for option in options:
         if option.group not in groups:
             exclusive = option.group == EXCLUSIVE

@@ -26,6 +26,11 @@ def use_eager_attention(config: PreTrainedConfig) -> None:
     config._attn_implementation = "eager"
 
 
+def use_fused_attention(config: PreTrainedConfig) -> None:
+    """Set attention to run by `scaled_dot_product_attention`."""
+    config._attn_implementation = "sdpa"
+
+
 def use_plain_experts(config: PreTrainedConfig) -> None:
     """Set experts to run one after the other: the fused product wants widths of 16 bytes."""
     config._experts_implementation = "eager"

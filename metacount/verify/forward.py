@@ -25,7 +25,7 @@ from metacount.huggingface.module.model import chosen_class, made_really
 from metacount.huggingface.module.witness import shortfall
 from metacount.huggingface.weights.load import WeightsError, load_weights
 from metacount.measure.theirs import quiet, silent
-from metacount.measure.transformers_private import use_plain_experts
+from metacount.measure.transformers_private import use_fused_attention, use_plain_experts
 from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model as Reference
@@ -111,7 +111,7 @@ def compare_forwards(
     chosen, made, _ = chosen_class(config)
     use_plain_experts(made)
     if config.get("alibi"):
-        made._attn_implementation = "sdpa"  # eager Falcon adds its ALiBi twice
+        use_fused_attention(made)  # eager Falcon adds its ALiBi twice
     theirs = made_really(chosen, made)
     randomise(theirs, seed=0)
     ours = build(mapped.spec, device="cpu", dtype="fp32", seed=1)
