@@ -13,6 +13,7 @@ from helpers.module_stack_loop import head, model_rows
 from helpers.release import daily
 from torch import Tensor
 
+from metacount.formulas.trained import tensors_by_path
 from metacount.modules import Model
 from metacount.spec import ModelSpec
 
@@ -166,7 +167,7 @@ def test_pangus_last_queries_do_not_look_at_the_token() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_is_used(name: str) -> None:
-    """A gradient reaches all of them, or the count holds what the model does not need."""
+    """They are those of the formulas, and a gradient reaches each: the model needs it."""
     spec = MODELS[name]
     model: Model = randomised(Model(spec))
     x = torch.arange(101).view(1, 101)[:, :20].repeat(8, 1)
@@ -180,6 +181,8 @@ def test_every_parameter_is_used(name: str) -> None:
     for end in (out.logits_BSV, out.pooled_BD):
         total = total if end is None else total + end.square().sum()
     total.backward()
+    counted = {path: weight.shape for path, weight in tensors_by_path(spec).items()}
+    assert counted == {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.abs().max() > 0, parameter_name

@@ -132,7 +132,13 @@ VALUES: list[tuple[dict[str, Any], str, type, dict[str, Any]]] = [
         RMSNorm,
         {"eps": 0.3, "unit_offset": True},
     ),
-    ({"swish_beta": 1.5}, "mlp", GatedFeedForward, {"activation": "silu", "swish_beta": 1.5}),
+    (
+        {"swish_beta": 1.5, "gate_scale": 10.0, "ffn_scale": 0.1},
+        "mlp",
+        GatedFeedForward,
+        {"activation": "silu", "swish_beta": 1.5, "gate_scale": 10.0, "scale": 0.1},
+    ),
+    ({"attention_out_scale": 0.1}, "self_attn", Attention, {"out_scale": 0.1}),
     (
         {"gated": False, "activation": "relu2"},
         "mlp",
