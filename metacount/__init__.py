@@ -186,7 +186,7 @@ def _let_print_itself(kind: type) -> None:
     from importlib import import_module
 
     def shown(how: str) -> Callable[[object], str]:
-        return lambda result: str(getattr(import_module(f"{__name__}.cli.shown"), how)(result))
+        return lambda result: str(getattr(import_module(f"{__name__}.cli.results"), how)(result))
 
     methods = {"__str__": "text_of", "__repr__": "text_of", "_repr_html_": "html_of"}
     if kind.__name__ == "Summary":

@@ -48,13 +48,12 @@ def count(model: Given, workload: Workload | Request | None = None, **sizes: Any
 
     Without a workload one sequence is run, of 2,048 tokens or of all the positions there are. The
     result's `notes` are on the config: the class it stands for, why transformers refuses it.
+    `sizes` are those of a workload: batch_size, seq_len, dtype, source_len, prefix_len.
 
     >>> count("llama-7b").params
     6738415616
     >>> count({"model_type": "gpt2", "n_layer": 24, "n_embd": 1024, "n_head": 16}).params
     354823168
-    `sizes` are those of a workload: batch_size, seq_len, dtype, source_len, prefix_len.
-
     >>> count("bert-base").workload.seq_len
     512
     >>> count("llama-7b", seq_len=8192, batch_size=2).kv_cache_bytes

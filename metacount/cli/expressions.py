@@ -39,7 +39,7 @@ def meaning(quantity: str) -> str:
     """Put a quantity in words; the ways to train that its name adds, too.
 
     >>> meaning("activation_bytes:full")
-    'bytes that autograd holds between the loss and its backward, full checkpointing'
+    'bytes of distinct storages that autograd keeps for the backward, full checkpointing'
     """
     name, *ways = quantity.split(":")
     return ", ".join([FIGURES[name].meaning, *(WAYS.get(way, way) for way in ways)])

@@ -458,7 +458,7 @@ def _unit_of(quantity: str, largest: int) -> tuple[str, int]:
 def short_tokens(n: int) -> str:
     """Format a number of tokens, in units of 1024 where it is a multiple.
 
-    >>> [short(n) for n in (1, 128, 1000, 1024, 16384)]
+    >>> [short_tokens(n) for n in (1, 128, 1000, 1024, 16384)]
     ['1', '128', '1000', '1K', '16K']
     """
     return f"{n // 1024}K" if n % 1024 == 0 else str(n)

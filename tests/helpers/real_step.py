@@ -16,7 +16,7 @@ from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.training.optimizers import Updates
-from metacount.training.programs import as_trained, foreign_program, reference_program
+from metacount.training.programs import attending, foreign_program, reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import Program, Step, loss_of, measure_step
 
@@ -118,7 +118,7 @@ def transformers_really(config: dict[str, Any], workload: Workload, setup: Setup
         out = model(**given, **plain)[0]
         return loss_of(out, targets, setup) if has_head else torch.stack([out.float().sum()]).sum()
 
-    with quiet(), as_trained(model, setup.attention):
+    with quiet(), attending(model, setup.attention):
         loss().backward()  # type: ignore[no-untyped-call]
         updates.step()
         state = [tensor for _, tensor in updates.state()]

@@ -397,7 +397,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("t5-small",), "one stack"),
         (("type:mamba",), ""),
         (("jamba-1.5-mini",), ""),
-        (("--folder", "."), "takes MODEL, not --folder"),
+        (("--folder", "."), "--conventions does not go with --folder"),
     ],
 )
 def test_what_has_no_conventions(

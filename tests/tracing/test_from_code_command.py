@@ -151,7 +151,7 @@ def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("llama-7b", "--by", "operator"), "--by goes with --from-code"),
+        (("llama-7b", "--by", "operator"), "--by belongs to --from-code"),
         (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
         (

@@ -221,7 +221,7 @@ def test_verify_asks_for_quantities_of_a_step(
     assert (2, False) in runs
     assert (1, True) in runs
     assert main(["verify", "llama-7b", *quantity]) == 2
-    assert "--quantity goes with --all-sizes" in capsys.readouterr().err
+    assert "--quantity belongs to --all-sizes" in capsys.readouterr().err
     assert main(["verify", "llama-7b", "--all-sizes", "--quantity", "params"]) == 2
     assert "--quantity 'params' is unknown" in capsys.readouterr().err
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Cell, Report
     from metacount.measure.node import Node
     from metacount.summary.summary import Summary
+    from metacount.textbook.count import Count
 
 UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
@@ -47,10 +48,10 @@ def html_of(result: object) -> str:
 
 
 def _report_of(result: Any) -> Report:
-    from metacount.cli import check, count, diff, flow, shard, train, verify
+    from metacount.cli import check, diff, flow, shard, train, verify
 
     reports: dict[str, Callable[[Any], Report]] = {
-        "Count": count.figures_report,
+        "Count": _count_report,
         "Diff": diff.report_of,
         "Flow": flow.report_of,
         "Judgement": lambda found: check.report_of(found, found.model),
@@ -60,6 +61,14 @@ def _report_of(result: Any) -> Report:
         "Verification": lambda found: verify.report_of(found, found.model),
     }
     return reports.get(type(result).__name__, summary_report)(result)
+
+
+def _count_report(result: Count) -> Report:
+    from metacount.cli.count import figures_report
+
+    said = [("warning", text) for text in result.warnings]
+    said += [("config", text) for text in result.notes]
+    return [*figures_report(result), *([[Notes(said)]] if said else [])]
 
 
 def _tree_report(tree: Tree) -> Report:
