@@ -29,7 +29,7 @@ PLANTS = (
      "scale = self.constant(x.rows if", "scale = self.constant(2 * x.rows if"),
     ("a key of a config", "huggingface/config/parts.py",
      'flag("ffn_bias", "mlp_bias")', 'flag("ffn_bias", "attention_bias")'),
-    ("a column of a table", "views/models.py", '"published", "ours"', '"ours", "published"'),
+    ("a column of a table", "cli/models.py", '"published", "ours"', '"ours", "published"'),
     ("an exit code", "errors.py", "EXIT_WRONG_INPUT = 2", "EXIT_WRONG_INPUT = 3"),
     ("the position of decoding", "textbook/count.py", "kv_len=seq_len,", "kv_len=seq_len + 1,"),
     ("a condition of proofs", "proofs.json", '"n_layers >= 3"', '"n_layers >= 1"'),
