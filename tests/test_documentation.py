@@ -157,6 +157,11 @@ def test_names_files_and_links_in_the_text_exist() -> None:
             assert text in source, text
         if found := re.match(r"(?:python )?((?:metacount|benchmarks|tests)/[\w/.]*)", text):
             assert (ROOT / found[1]).exists(), text
+        if re.fullmatch(
+            r"[a-z_]+/|[a-z_]+/[a-z0-9_/]*(/|\.py)", text
+        ):  # of the package, or the checkout
+            within = ("", "metacount", "metacount/formulas", "benchmarks")
+            assert any((ROOT / place / text).exists() for place in within), text
     for file in FILES:
         for target in re.findall(r"\]\((?!https?:)([^)]*)\)", file.read_text("utf-8")):
             path, _, anchor = target.partition("#")

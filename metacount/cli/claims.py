@@ -258,10 +258,7 @@ def verdict_report(verdict: Verdict) -> Report:
     def statement(width: int) -> list[str]:
         return [f"{bold(claim.id)}  {topic}", *prose(verdict.statement, width)]
 
-    drawn = [
-        [Lines(lambda width, draw=draw: draw(min(width, WIDEST_TEXT)))]  # type: ignore[misc]
-        for draw in (statement, labelled, steps)
-    ]
+    drawn = [[Lines(draw, most=WIDEST_TEXT)] for draw in (statement, labelled, steps)]
     return [*drawn, [_letters([verdict])]]
 
 

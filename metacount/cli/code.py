@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, is_terminal
 from metacount.cli.options import JSON, option
@@ -57,8 +59,12 @@ def _texts(found: Sequence[Code]) -> Report:
         text = _painted(code.text) if is_terminal() else code.text
         head = dim(f"metacount/{code.file}, line {code.line}")
         lines = [*([""] if i else []), head, *text.split("\n")]
-        sections.append([Lines(lambda _, lines=lines: lines)])  # type: ignore[misc]
+        sections.append([Lines(partial(_at_any_width, lines))])
     return sections
+
+
+def _at_any_width(lines: Sequence[str], _width: int) -> Sequence[str]:
+    return lines
 
 
 def _painted(text: str) -> str:

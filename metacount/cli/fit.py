@@ -52,7 +52,8 @@ def options() -> Sequence[Option]:
         option(
             "--device-map",
             None,
-            "where accelerate puts each part of the module, built on meta: all of --gpu together",
+            "where accelerate puts each part of the module, built on meta: all of --gpu together; "
+            "auto evens the devices out, sequential fills one after the other",
             choices=("auto", "sequential"),
         ),
         option(

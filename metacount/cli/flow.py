@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold, columns, dim, wrapped
@@ -341,10 +343,7 @@ def _forward_report(name: str, table: ForwardTable) -> Report:
     )
     letters = [f"{letter}\0=\0{number}" for letter, number in table.numbers.items()]
     notes = Notes([("total", f"{units.exact(table.matmul_flops)} FLOPs"), ("read ", read)])
-    parts = [
-        Lines(lambda width, part=part: list(_part(part, min(width, WIDEST))))  # type: ignore[misc]
-        for part in table.parts
-    ]
+    parts = [Lines(partial(_part, part), most=WIDEST) for part in table.parts]
     head = [Text(name, bold, whole=True), Text(said, whole=True)]
     return [head, [_letters(letters)], *([part] for part in parts), [_narrow(notes)]]
 

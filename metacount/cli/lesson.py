@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.claims import GLUE, INDENT, prose
@@ -120,13 +121,12 @@ def report_of(page: Page, answers: bool) -> Report:
         Text(f"{page.name} ({page.model}){changed}", dim, most=WIDEST),
     ]
     blocks = [
-        [Lines(lambda width, b=block: _lines(b, min(width, WIDEST), answers))]  # type: ignore[misc]
-        for block in page.blocks
+        [Lines(partial(_lines, block, answers=answers), most=WIDEST)] for block in page.blocks
     ]
     return [head, *blocks]
 
 
-def _lines(block: Block, width: int, answers: bool) -> list[str]:
+def _lines(block: Block, width: int, *, answers: bool) -> list[str]:
     if block.kind == "heading":
         return [bold(block.text)]
     if block.kind == "table":

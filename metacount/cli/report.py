@@ -146,14 +146,14 @@ class Notes:
 
 
 class Lines:
-    """Lines of a drawing of its own, made for a width."""
+    """Lines of a drawing of its own, made for a width, of at most `most` columns if given."""
 
-    def __init__(self, drawn: Callable[[int], Sequence[str]]) -> None:
-        self.drawn = drawn
+    def __init__(self, drawn: Callable[[int], Iterable[str]], most: int | None = None) -> None:
+        self.drawn, self.most = drawn, most
 
     def lines(self, width: int) -> Sequence[str]:
         """Draw it."""
-        return self.drawn(width)
+        return [*self.drawn(width if self.most is None else min(width, self.most))]
 
 
 @frozen

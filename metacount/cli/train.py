@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
@@ -52,7 +54,7 @@ def options() -> Sequence[Option]:
             "NAME",
             f"{', '.join(known)} (default {getattr(default, name)})",
             default=getattr(default, name),
-            words=lambda known=known: known,  # type: ignore[misc]
+            words=partial(tuple, known),
         )
         for name, known in CHOICES.items()
     )

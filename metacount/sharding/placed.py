@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from metacount.given import TransformersOnly
     from metacount.sharding.devices import Device
 
-# What is placed where: as transformers' `from_pretrained` does, or one device full after the other.
-DEVICE_MAPS = {
-    "auto": "accelerate's get_balanced_memory, which evens devices out, then infer_auto_device_map",
-    "sequential": "accelerate's infer_auto_device_map alone: one device after the other",
-}
 CPU, DISK = "cpu", "disk"
 
 

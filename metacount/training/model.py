@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -141,8 +142,11 @@ class FusedAttention(TorchFunctionMode):
         """Choose the kernel by `way`; `said` takes what is to be said of the kernel's calls."""
         super().__init__()
         self._said = said
-        self._run: Callable[..., Tensor] | None = {"sdpa": as_on_cpu, "flash": by_flash}.get(way)
-        self._fused: Callable[..., bool] | None = fused_on_cpu if way == "sdpa" else None
+        kernels: dict[str, Callable[..., Tensor]] = {
+            "sdpa": partial(as_on_cpu, said),
+            "flash": by_flash,
+        }
+        self._run = kernels.get(way)
 
     def __torch_function__(
         self,
@@ -164,8 +168,6 @@ class FusedAttention(TorchFunctionMode):
                     self._said.add(
                         f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
-                if self._fused is not None and not self._fused(*args, **given):
-                    self._said.add(WRITTEN_OUT)
                 return self._run(*args, **given)
         return func(*args, **given)
 
@@ -175,34 +177,22 @@ def scale_of(scale: float | None) -> float | None:
     return None if isinstance(scale, torch.SymFloat) else scale
 
 
-def fused_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **_: object,
-) -> bool:
-    """Tell whether torch's CPU has a fused kernel for a call."""
-    plain = query.dim() == 4 and not dropout_p
-    return plain and cpu_fuses(query, key, value, attn_mask, causal=is_causal)
-
-
 def as_on_cpu(
+    said: set[str],
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **how: Any,
 ) -> Tensor:
     """Run attention as torch's CPU does: by its fused kernel, or the products where it has none."""
-    if not fused_on_cpu(query, key, value, attn_mask, dropout_p, is_causal):
+    plain = query.dim() == 4 and not dropout_p
+    if not plain or not cpu_fuses(query, key, value, attn_mask, causal=is_causal):
+        said.add(WRITTEN_OUT)
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            query, key, value, attn_mask, dropout_p, is_causal, **how
         )
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         kept, hidden = (
@@ -210,7 +200,7 @@ def as_on_cpu(
         )
         attn_mask = torch.where(attn_mask, kept, hidden)
     out: Tensor = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=how.get("scale")
     )[0]
     return out
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.given import Model
 
-DEVICES = ("cpu", "cuda")
 LENGTH = 16  # where none is asked for
 # Of the largest logit, in float32: equal mathematics in another order differs by some 1e-6 a layer,
 # a feature that is missing on one side by a hundredth or more.

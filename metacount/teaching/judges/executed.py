@@ -645,26 +645,27 @@ def _grid() -> Tensor:
 def activation_forms(claim: Claim) -> Finding:
     """Judge whether activations of the modules are their formulas. Options: `forms`."""
     x = _grid()
+    chosen = [FORMS[one] for one in claim.options["forms"]]
+    off = [unequal(activate(x, name, beta), form(x)) for _, name, beta, form in chosen]
     forms = [
         {
             "formula": text,
             "activation": name if name != "silu" else f"silu, β = {beta:g}",
-            "off": unequal(activate(x, name, beta), form(x)),
+            "off": by,
             "values": [
                 {"x": at, "y": float(activate(torch.tensor(at).double(), name, beta))}
                 for at in (-2.0, 0.5, 2.0)
             ],
         }
-        for text, name, beta, form in (FORMS[one] for one in claim.options["forms"])
+        for (text, name, beta, _), by in zip(chosen, off, strict=True)
     ]
-    off = [float(form["off"]) for form in forms]  # type: ignore[arg-type]
     return found(
         [bool(forms) and all(by < ROUNDING for by in off)],
         forms=forms,
         first=forms[0]["values"] if forms else [],
         most=max(off, default=0.0),
         is_silu=unequal(activate(x, "silu", 1.0), nn.functional.silu(x)) == 0,
-        beta=any(FORMS[one][2] != 1.0 for one in claim.options["forms"]),
+        beta=any(beta != 1.0 for _, _, beta, _ in chosen),
     )
 
 
