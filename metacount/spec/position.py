@@ -162,15 +162,7 @@ class NoPositions:
 class Offset:
     """What is counted from a position other than 0."""
 
-    offset: int = size(
-        "position_offset",
-        "P_0",
-        "rows of a learned position table before the first position",
-        "rows",
-        default=0,
-        least=0,
-        most=MAX_VOCAB,
-    )
+    offset: int = size("position_offset", default=0, least=0, most=MAX_VOCAB)
 
 
 @part
@@ -180,24 +172,8 @@ class Learned(Offset):
     word = "learned"
     needed = "by a learned position table"
 
-    n_positions: int = size(
-        "n_positions",
-        "P",
-        "rows of a learned position table, as stored",
-        "rows",
-        "max_position_embeddings n_ctx max_seq_len max_sequence_length context_length"
-        " max_target_positions max_source_positions block_size",
-        most=MAX_VOCAB,
-    )
-    n_query_positions: int = size(
-        "n_query_positions",
-        "P_q",
-        "rows of the query table of the last layer",
-        "rows",
-        default=0,
-        least=0,
-        most=MAX_VOCAB,
-    )
+    n_positions: int = size("n_positions", most=MAX_VOCAB)
+    n_query_positions: int = size("n_query_positions", default=0, least=0, most=MAX_VOCAB)
 
     def check(self) -> None:
         """Raise `SpecError` for a table that ends before its first position."""
@@ -210,28 +186,15 @@ class Sinusoidal(Offset):
 
     word = "sinusoidal"
 
-    style: str = choice(
-        "sinusoid_style",
-        "sines and cosines in turn, or all sines before all cosines",
-        "alternating",
-        "halves",
-        default="alternating",
-    )
+    style: str = choice("sinusoid_style", "alternating", "halves", default="alternating")
 
 
 @part
 class Rotation:
     """RoPE of the windowed layers, where it differs (Gemma 3)."""
 
-    theta: float = number(
-        "rope_theta_windowed", "rope_theta of the windowed layers; none: the same", default=None
-    )
-    scaling: RopeScaling | None = record(
-        "rope_scaling_windowed",
-        "the same of the layers that have rope_theta_windowed",
-        RopeScaling,
-        default=None,
-    )
+    theta: float = number("rope_theta_windowed", default=None)
+    scaling: RopeScaling | None = record("rope_scaling_windowed", RopeScaling, default=None)
 
 
 @part
@@ -240,50 +203,15 @@ class Rope:
 
     word = "rope"
 
-    rotary_dim: int | None = size(
-        "rotary_dim",
-        "d_rot",
-        "values of a head that RoPE rotates",
-        "values",
-        "rotary_ndims rope_dim",
-        default=None,
-    )
-    theta: float = number("rope_theta", "base of RoPE's wavelengths", default=10000.0)
+    rotary_dim: int | None = size("rotary_dim", default=None)
+    theta: float = number("rope_theta", default=10000.0)
     windowed: Rotation | None = where(
-        "rope_theta_windowed",
-        Rotation,
-        "without rope_theta_windowed",
-        remedy="give both, or neither",
-        default=None,
+        "rope_theta_windowed", Rotation, remedy="give both, or neither", default=None
     )
-    style: str = choice(
-        "rope_style",
-        "which values of a head are rotated as a pair",
-        "half",
-        "interleaved",
-        default="half",
-    )
-    nope_every: int | None = size(
-        "nope_every",
-        "s_r",
-        "one layer without RoPE every so many",
-        "blocks",
-        "no_rope_layer_interval",
-        default=None,
-        most=MAX_LAYERS,
-    )
-    scaling: RopeScaling | None = record(
-        "rope_scaling",
-        "how RoPE's angles change beyond the trained length (YaRN, Llama 3.1, ...)",
-        RopeScaling,
-        default=None,
-    )
-    growth: QueryGrowth | None = record(
-        "query_growth",
-        "how queries grow with their position (Llama 4, Ministral 3)",
-        QueryGrowth,
-        default=None,
-    )
+    style: str = choice("rope_style", "half", "interleaved", default="half")
+    nope_every: int | None = size("nope_every", default=None, most=MAX_LAYERS)
+    scaling: RopeScaling | None = record("rope_scaling", RopeScaling, default=None)
+    growth: QueryGrowth | None = record("query_growth", QueryGrowth, default=None)
 
     @property
     def law(self) -> Law:
@@ -303,7 +231,7 @@ class Alibi:
 
     word = "alibi"
 
-    scale: float = number("alibi_scale", "factor on ALiBi's bias (Falcon)", default=1.0)
+    scale: float = number("alibi_scale", default=1.0)
 
 
 @part
@@ -313,20 +241,8 @@ class RelativeBuckets:
     word = "t5"
     needed = "by T5's relative buckets"
 
-    n_buckets: int = size(
-        "n_buckets",
-        "b",
-        "buckets of T5's relative positions",
-        "buckets",
-        "relative_attention_num_buckets relative_buckets_count",
-    )
-    max_distance: int = size(
-        "max_distance",
-        "b_max",
-        "distance from which T5's last bucket holds all",
-        "positions",
-        "relative_attention_max_distance",
-    )
+    n_buckets: int = size("n_buckets")
+    max_distance: int = size("max_distance")
 
     def check(self) -> None:
         """Raise `SpecError` for buckets that cannot be halved twice, or that reach nowhere."""
