@@ -243,25 +243,19 @@ def indexed_layers(keys: Keys, fields: Json) -> Json:
 
 
 def own_indexers(keys: Keys, fields: Json) -> Json:
-    """Check that every layer of GLM-5 chooses by its own indexer, none by that of a layer before.
-
-    Without a list or a pattern, a layer has one every `index_topk_freq` layers.
+    """Check that every layer of GLM-5 chooses by its own indexer, none as the layer before: by
+    `indexer_types`, or a pattern of F and S, or one layer in so many.
     """
-    pattern, every = keys.given("index_topk_pattern"), keys.given("index_topk_freq")
     keys.given("index_skip_topk_offset")
-    types = keys.given("indexer_types")
-    if types is None:
-        types = {"F": "full", "S": "shared"}
-        types = [types.get(x, x) for x in pattern] if isinstance(pattern, str) else pattern
-    if types is None and every not in (None, 1):
-        types = ["full", "shared"]
-    if types is not None and any(kind != "full" for kind in types):
-        name = next(
-            k
-            for k in ("indexer_types", "index_topk_pattern", "index_topk_freq")
-            if keys.data.get(k)
-        )
-        keys.unmapped(name, keys.data[name], "a layer that chooses as the one before has no spec")
+    named, pattern = keys.given("indexer_types"), keys.given("index_topk_pattern")
+    n_layers, every = fields["n_layers"], keys.given("index_topk_freq")
+    why = "a layer that chooses as the one before has no spec"
+    if named is not None and named != ["full"] * n_layers:
+        keys.unmapped("indexer_types", named, why)
+    if named is None and pattern not in (None, "F" * n_layers, ["full"] * n_layers):
+        keys.unmapped("index_topk_pattern", pattern, why)
+    if named is None and pattern is None and every not in (None, 0, 1):
+        keys.unmapped("index_topk_freq", every, why)
     return {}
 
 
