@@ -230,13 +230,11 @@ def _is_repository(argument: str) -> bool:
 
 
 def _from_repository(repository: str) -> Model | TransformersOnly:
-    from metacount.files import read_json
-    from metacount.huggingface.hub import config_file
+    from metacount.huggingface.hub import read_config
 
-    path = config_file(repository)
     return from_hugging_face(
-        read_json(path),
-        path,
+        read_config(repository),
+        repository,
         name=repository,
         source_of={"repository": repository},
         path=repository,
