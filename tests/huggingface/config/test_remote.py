@@ -145,6 +145,7 @@ EVERY = {
     "exaone": CONFIGS["EXAONE-3.5-8B"],
     "mimo": CONFIGS["MiMo-7B"],
     "bailing_moe": CONFIGS["Ling-lite"],
+    "phi3small": CONFIGS["phi3-small"],
 }
 
 
@@ -186,6 +187,9 @@ def test_a_key_that_is_not_understood_is_named(name: str) -> None:
         (CONFIGS["internlm2-20b"], {"bias": "no"}, "bias"),
         (CONFIGS["MiniCPM-2B"], {"num_experts": 8}, "num_experts"),
         (CONFIGS["Phi-2"], {"n_head": 33}, "n_head"),
+        (CONFIGS["Ling-mini-2.0"], {"score_function": "tanh"}, "score_function"),
+        (CONFIGS["Ling-mini-2.0"], {"moe_shared_expert_intermediate_size": 7}, "moe_shared_ex"),
+        (CONFIGS["phi3-small"], {"hidden_act": "gelu"}, "hidden_act"),
         (
             CONFIGS["Baichuan2-7B"],
             {"architectures": ["BaichuanForTokens"], "auto_map": None},
@@ -211,6 +215,7 @@ SIZES = (
     "num_attention_heads",
     "intermediate_size",
     "ffn_hidden_size",
+    "ff_intermediate_size",
     "kv_channels",
     "vocab_size",
     "padded_vocab_size",
