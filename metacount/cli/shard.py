@@ -68,6 +68,10 @@ JOB = (
     ),
     _named("optimizer", STATES),
     flag("--master-weights", "keep parameters, gradients and the optimizer's state in float32"),
+    flag(
+        "--sequence-parallel",
+        "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
+    ),
     _named("attention", ATTENTIONS, "in training: "),
     _named("checkpointing", CHECKPOINTINGS, "in training: "),
     _named("schedule", SCHEDULES, "in training: "),

@@ -158,8 +158,8 @@ def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
 
 def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
     tp = t.run.rank.tp
-    padded = x.rows * tp * -(-vocab_size // tp)
     x = t.sum_gradients(x)
+    padded = x.rows * tp * -(-vocab_size // tp)
     if not tied:
         y = t.linear(x, HEAD, vocab_size, cut=COLUMNS)
         return t.gather_parts(y, padded, backward=False)

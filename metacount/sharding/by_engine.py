@@ -45,6 +45,7 @@ from metacount.sharding.engine import (
     ring,
     shard_fully,
     state_bytes,
+    sum_norm_gradients,
     tensor_breaks,
 )
 from metacount.sharding.mesh import ranges
@@ -252,13 +253,13 @@ def tie_again(model: Model) -> None:
         last.weight = table.weight
 
 
-def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
+def input_of(model: Model, batch: int, length: int, dtype: str, between: int = 1) -> Tensor:
     """Make what a stage reads: tokens,
-    or hidden states whose gradient goes back to the stage before.
+    or hidden states whose gradient goes back to the stage before, of one part in `between`.
     """
     if model.embed_tokens is not None:
         return torch.zeros(batch, length, dtype=torch.long)
-    shape = (batch, length, model.spec.d_model)
+    shape = (batch, length // between, model.spec.d_model)
     return torch.empty(shape, dtype=DTYPES[dtype], requires_grad=True)
 
 
@@ -291,6 +292,8 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     """Place a part, on meta or in memory, and say what this rank holds of it."""
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
+    if job.sequence_parallel:
+        sum_norm_gradients(model, world.tp)
     tie_again(model)
     cut = [
         (
@@ -362,12 +365,13 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
 
 def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
     """Compute what a part gives of its input: hidden states, or the loss of the logits."""
-    given = input_of(model, job.rows, job.length, job.dtype)
+    between = job.rows * job.length // job.tokens_between
+    given = input_of(model, job.rows, job.length, job.dtype, between)
     with keeping.watching(), fused(job):
         out = result(model(given))
         if model.lm_head is None:
             return out
-        targets = torch.zeros(given.shape[:2], dtype=torch.long)
+        targets = torch.zeros((job.rows, job.length), dtype=torch.long)
         return loss_of(out, targets, Setup(attention=job.attention))
 
 
@@ -451,7 +455,7 @@ class Measuring:
 
     def __init__(self, spec: ModelSpec, job: Job, plan: Plan) -> None:
         self.job, self.spec, self.mesh = job, spec, job.mesh
-        self.styles = for_mesh(plan, job.mesh)
+        self.styles = for_mesh(plan, job.mesh, spread=job.sequence_parallel)
         self.layers = layers_of_stages(spec, job.mesh, plan)
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)

@@ -204,6 +204,7 @@ def rank_at(job: Job, number: int) -> Rank:
         shard_index=at.shard if spread else 0,
         copies=mesh.expert_shard if spread else 1,
         copy_index=at.copy if spread else 0,
+        sequence=job.sequence_parallel,
     )
 
 
@@ -320,7 +321,7 @@ def _kept(
     whole = int(sum(n_bytes for _, n_bytes in folds.saved_bytes(of_step)))
     if unit.layer is None or job.checkpointing == NONE:
         return whole, 0
-    return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], whole
+    return job.tokens_between * spec.d_model * DTYPE_BYTES[job.dtype], whole
 
 
 def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:

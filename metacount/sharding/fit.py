@@ -351,6 +351,7 @@ def command(model: str, job: Job) -> str:
         said += f" --train --zero {job.zero}"
         said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
         said += " --master-weights" if job.master else ""
+        said += " --sequence-parallel" if job.sequence_parallel else ""
         for name in ("attention", "checkpointing", "schedule"):
             value = getattr(job, name)
             said += f" --{name} {value}" if value != getattr(Asked(), name) else ""

@@ -77,10 +77,23 @@ def _feed_forward(name: str) -> dict[str, str]:
     }
 
 
-def for_mesh(plan: Plan, mesh: Mesh) -> dict[str, str]:
-    """Return the styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
-    how = "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"
-    return {name: how if style == "experts" else style for name, style in plan.styles.items()}
+# where tokens between the matrices are spread, too
+SPREAD = {
+    "embedding_rowwise": "embedding_rowwise_spread",
+    "shared_input": "gathered_input",
+    "rowwise": "rowwise_spread",
+    "colwise_gather_output": "colwise_of_spread",
+}
+
+
+def for_mesh(plan: Plan, mesh: Mesh, *, spread: bool = False) -> dict[str, str]:
+    """Return the styles as a mesh needs them: with `ep`, experts are whole and spread, else cut.
+
+    `spread`: with sequence parallelism.
+    """
+    how = {"experts": "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"}
+    how |= SPREAD if spread else {}
+    return {name: how.get(style, style) for name, style in plan.styles.items()}
 
 
 def read_plan(path: str) -> Plan:

@@ -260,6 +260,7 @@ class Job:
     checkpointing: str = "none"
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
+    sequence_parallel: bool = False  # of tp: tokens between the matrices are spread, too
     decodes: bool = True  # served, it goes on token by token; an encoder has read all at once
 
     @property
@@ -300,6 +301,11 @@ class Job:
     def length(self) -> int:
         """Tokens of each sequence that one rank runs."""
         return self.seq_len // self.mesh.cp
+
+    @property
+    def tokens_between(self) -> int:
+        """Tokens of a micro-batch that one rank has between the matrices."""
+        return self.rows * self.length // (self.mesh.tp if self.sequence_parallel else 1)
 
     @property
     def passes(self) -> dict[str, int]:

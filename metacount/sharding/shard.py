@@ -10,8 +10,9 @@ from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec
+from metacount.spec.attention import Attention
 from metacount.spec.model import left_out
-from metacount.spec.position import Alibi
+from metacount.spec.position import Alibi, Learned, Sinusoidal
 from metacount.spec.stack import WITH_STATE
 from metacount.textbook.count import said_of_states
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
@@ -46,6 +47,7 @@ class Asked:
     checkpointing: str = "none"
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
+    sequence_parallel: bool = False
 
 
 def _check(asked: Asked, train: bool) -> None:
@@ -136,6 +138,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
+    split = asked.sequence_parallel and (mesh.tp > 1 or not train)
     job = Job(
         mesh=mesh,
         train=train,
@@ -144,12 +147,40 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         seq_len=length,
         micro_batches=n,
         master=asked.master_weights,
+        sequence_parallel=split,
         decodes=spec.kind != "encoder",
         **{name: getattr(asked, name) for name in same},
     )
     if train and mesh.tp > 1:
         _check_pieces(spec, job)
+    if job.sequence_parallel:
+        _check_sequence(spec, job)
     return job
+
+
+def _check_sequence(spec: ModelSpec, job: Job) -> None:
+    """Raise `InputError` where tokens cannot be spread between the matrices."""
+    stack, tp = spec.last_stack, job.mesh.tp
+    why = ""
+    if not job.train:
+        why = "belongs to --train; add it, or leave it out"
+    elif job.length % tp:
+        why = (
+            f"cuts the {job.length} tokens that a rank has of a sequence into tp={tp} equal parts; "
+            f"choose --seq {job.mesh.cp * tp * -(-job.length // tp)}"
+        )
+    elif stack.mixture is not None:
+        why = "has no plan for experts; leave it out"
+    elif not isinstance(stack.attention, Attention):
+        why = f"has no plan for attention={spec.attention}; leave it out"
+    elif set(stack.mixer_pattern) & set(WITH_STATE):
+        why = (
+            f"has no plan for recurrent={spec.recurrent}, a mixer that keeps a state; leave it out"
+        )
+    elif isinstance(spec.positions, Learned | Sinusoidal) or spec.n_token_types:
+        why = "has no plan for what is added to embedded tokens; leave it out"
+    if why:
+        raise InputError(f"--sequence-parallel {why}")
 
 
 def _check_pieces(spec: ModelSpec, job: Job) -> None:

@@ -84,6 +84,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         micro_batches=case["micro"],
         dtype=case["dtype"],
         attention=case["attention"],
+        sequence_parallel=case["sequence"],
     )
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
@@ -100,7 +101,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     own = range(sum(layers[: at.stage]), sum(layers[: at.stage + 1]))
     first, last = at.stage == 0, at.stage == mesh.pp - 1
     stage = Whole(spec, job.dtype, device="cpu", seed=SEED).piece(own, first=first, last=last)
-    held = place(stage, for_mesh(default_plan(spec), mesh), world, job)
+    held = place(stage, for_mesh(default_plan(spec), mesh, spread=case["sequence"]), world, job)
     rows = job.batch_size // mesh.dp
     own_rows = slice(at.shard // mesh.cp * rows, (at.shard // mesh.cp + 1) * rows)
     mine = tokens[own_rows]
@@ -175,9 +176,12 @@ def stepped(
             (loss / job.micro_batches).backward()
             found.append(loss.detach())
         return torch.stack(found).mean()
+    shapes = (
+        (job.rows, job.tokens_between // job.rows, stage.spec.d_model),
+        (job.rows, job.length, stage.spec.vocab_size),
+    )
     hidden, logits = (
-        torch.empty(job.rows, job.length, width, dtype=torch.float64, requires_grad=True)
-        for width in (stage.spec.d_model, stage.spec.vocab_size)
+        torch.empty(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
     )
     module = PipelineStage(
         OnlyHidden(stage),

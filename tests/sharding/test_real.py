@@ -48,6 +48,7 @@ def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) ->
         "seq": SEQ,
         "micro": micro,
         "batch": made.dp * micro,
+        "sequence": False,
         **changes,
     }
 
@@ -63,6 +64,7 @@ CASES = [
     case("mixtral", "tp=2,pp=2,ep=2", 3, 1),
     case("falcon-h1", "dp=3", 2, 2),
     case("longcat", "dp=2,pp=2,ep=2"),
+    case("qwen3", "dp=2,tp=2", 2, 2, sequence=True, seq=10),
     ring("llama", "cp=2", 3, "fp64"),
     ring("llama", "cp=2", 3, "bf16"),
 ]
@@ -70,6 +72,9 @@ RING = len(CASES) - 1
 FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
     case("sinks", "tp=2", 2),
+    case("sandwich", "tp=2", 3, 2, sequence=True, seq=12),
+    case("llama", "tp=2,pp=2", 3, 2, sequence=True, seq=10),
+    case("modernbert", "dp=2,tp=2", 0, sequence=True, seq=10),
     case("gpt2", "dp=2", 1, 2),
     case("llama", "tp=2,pp=2", 3, 2),
     case("deepseek", "dp=4,tp=2,ep=4"),
@@ -140,6 +145,7 @@ def job_of(it: dict[str, Any]) -> Job:
         micro_batches=it["micro"],
         dtype=it["dtype"],
         attention=it["attention"],
+        sequence_parallel=it["sequence"],
     )
 
 
@@ -180,7 +186,7 @@ def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
     only how often is compared; and stages first ask each other whether they are there, in tensors
     of other sizes.
     """
-    mesh, hidden = job.mesh, job.rows * job.length * d_model * 8
+    mesh, hidden = job.mesh, job.tokens_between * d_model * 8
     sizes = {"tp": mesh.tp, "dp": mesh.shard, "ep": mesh.ep, "cp": mesh.cp}
     sizes["copies"] = mesh.expert_shard
     found: Counter[Any] = Counter()
