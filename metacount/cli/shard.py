@@ -72,6 +72,7 @@ JOB = (
         "--sequence-parallel",
         "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
     ),
+    flag("--loss-parallel", "in training: each rank of tp keeps its part of the logits"),
     _named("attention", ATTENTIONS, "in training: "),
     _named("checkpointing", CHECKPOINTINGS, "in training: "),
     _named("schedule", SCHEDULES, "in training: "),

@@ -249,7 +249,8 @@ class Rank:
     `tp` like everything else. `cp` ranks hold parts of the same sequences and exchange keys and
     values. `shard` ranks hold the same part of a dense tensor, `copies` the same experts: ZeRO
     spreads each over these. With `sequence`, what lies between the matrices is not whole on every
-    one of the `tp` ranks: each has a part of the tokens of a sequence.
+    one of the `tp` ranks: each has a part of the tokens of a sequence. With `cut_logits` each keeps
+    the logits of its own part of the vocabulary, of which the loss is computed.
     """
 
     tp: Dim = 1
@@ -261,6 +262,7 @@ class Rank:
     shard_index: Dim = 0
     copy_index: Dim = 0
     sequence: bool = False
+    cut_logits: bool = False
 
     @property
     def between(self) -> Dim:
@@ -369,7 +371,7 @@ class Move:
 
     `kept`: they are not of the type that is computed with: "counts" are whole numbers; a "choice"'s
     weights are in float32 or wider, "router" too where what is gathered is cast to another type;
-    "sums" are in float32.
+    "sums" are in float32, what a "loss" adds up in float32 or wider.
     """
 
     __slots__ = ("group", "kept", "kind", "phase", "values")
@@ -387,7 +389,7 @@ class Move:
             return INDEX
         if self.kept == "sums":
             return FLOAT32
-        if self.kept == "router" or (self.kept == "choice" and not cast):
+        if self.kept in ("router", "loss") or (self.kept == "choice" and not cast):
             return max(computed, FLOAT32)
         return computed
 
@@ -837,6 +839,13 @@ class Tape:
             return self._gathered(whole, whole.values, self.READ)
         moved = x.values if values is None else values
         return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
+
+    def sum_loss(self, x: Tensor) -> None:
+        """Find the softmax of logits that are cut: of each row the maximum, the sum, its target's.
+
+        Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; torch's `loss_parallel`.
+        """
+        self._sent(x, *[Move(FORWARD, "all-reduce", "tp", x.rows, "loss")] * 3)
 
     READ = ((FORWARD, "all-gather"), (BACKWARD, "reduce-scatter"))
     GIVEN = ((FORWARD, "reduce-scatter"), (BACKWARD, "all-gather"))

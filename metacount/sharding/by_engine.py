@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from metacount.frozen import frozen
 from metacount.measure.ours import owned, role_of
@@ -342,7 +344,8 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     traffic, keeping = Traffic(world.groups), Keeping(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     context = world.context if job.ring else None
-    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context):
+    cut = loss_parallel() if job.loss_parallel else nullcontext()
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
             out = _trained(model, job, keeping)
             forward, kept = traffic.taken(), keeping.bytes()
@@ -455,7 +458,7 @@ class Measuring:
 
     def __init__(self, spec: ModelSpec, job: Job, plan: Plan) -> None:
         self.job, self.spec, self.mesh = job, spec, job.mesh
-        self.styles = for_mesh(plan, job.mesh, spread=job.sequence_parallel)
+        self.styles = for_mesh(plan, job)
         self.layers = layers_of_stages(spec, job.mesh, plan)
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
@@ -531,7 +534,7 @@ class Measuring:
             activation_bytes=once.activation_bytes,
             recomputed_bytes=once.recomputed_bytes,
             loss_bytes=(
-                self.job.loss_bytes(self.spec.vocab_size or 0)
+                self.job.loss_bytes(self.spec.vocab_size or 0, self.mesh.place(rank).tensor)
                 if self.parts[part].last and self.spec.head
                 else 0
             ),

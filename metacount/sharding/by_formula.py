@@ -205,6 +205,7 @@ def rank_at(job: Job, number: int) -> Rank:
         copies=mesh.expert_shard if spread else 1,
         copy_index=at.copy if spread else 0,
         sequence=job.sequence_parallel,
+        cut_logits=job.loss_parallel,
     )
 
 
@@ -267,7 +268,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
-        loss_bytes=job.loss_bytes(spec.vocab_size or 0) if unit.last and spec.head else 0,
+        loss_bytes=job.loss_bytes(spec.vocab_size or 0, int(rank.tp_index))
+        if unit.last and spec.head
+        else 0,
     )
 
 

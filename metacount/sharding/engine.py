@@ -372,6 +372,10 @@ STYLES: dict[str, Style] = {
     ),
     "rowwise_spread": _rowwise_spread,
     "gathered_input": _gathered_input,
+    "colwise_logits": _of_torch(ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)),
+    "colwise_logits_of_spread": _of_torch(
+        ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)
+    ),
     "colwise_of_spread": _of_torch(
         ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     ),

@@ -17,6 +17,7 @@ from metacount.spec.stack import BESIDE, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.sharding.result import Job
     from metacount.spec.attention import NoAttention
 
 
@@ -86,13 +87,15 @@ SPREAD = {
 }
 
 
-def for_mesh(plan: Plan, mesh: Mesh, *, spread: bool = False) -> dict[str, str]:
-    """Return the styles as a mesh needs them: with `ep`, experts are whole and spread, else cut.
-
-    `spread`: with sequence parallelism.
+def for_mesh(plan: Plan, job: Job) -> dict[str, str]:
+    """Return the styles as a job needs them: with `ep`, experts are whole and spread, else cut;
+    with sequence or loss parallelism the inputs and outputs are of other ranks' parts.
     """
-    how = {"experts": "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"}
-    how |= SPREAD if spread else {}
+    how = {"experts": "ep_dispatch_experts" if job.mesh.ep > 1 else "moe_tp_experts"}
+    how |= SPREAD if job.sequence_parallel else {}
+    if job.loss_parallel:
+        head = "colwise_gather_output"
+        how[head] = "colwise_logits" + "_of_spread" * job.sequence_parallel
     return {name: how.get(style, style) for name, style in plan.styles.items()}
 
 

@@ -48,11 +48,16 @@ class Asked:
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
     sequence_parallel: bool = False
+    loss_parallel: bool = False
 
 
 def _check(asked: Asked, train: bool) -> None:
     """Raise `InputError` for what no mesh can do."""
     zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    parallel = {"sequence": asked.sequence_parallel, "loss": asked.loss_parallel}
+    for name, is_asked in parallel.items():
+        if is_asked and not train:
+            raise InputError(f"--{name}-parallel belongs to --train; add it, or leave it out")
     if not train and (zero is not None or asked.master_weights):
         raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
     for name, known in (
@@ -138,7 +143,6 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         )
     zero = (3 if asked.zero is None else asked.zero) if train else 0
     same = ("optimizer", "dtype", "attention", "checkpointing", "schedule", "per_machine")
-    split = asked.sequence_parallel and (mesh.tp > 1 or not train)
     job = Job(
         mesh=mesh,
         train=train,
@@ -147,7 +151,8 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         seq_len=length,
         micro_batches=n,
         master=asked.master_weights,
-        sequence_parallel=split,
+        sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
+        loss_parallel=asked.loss_parallel and mesh.tp > 1,
         decodes=spec.kind != "encoder",
         **{name: getattr(asked, name) for name in same},
     )
@@ -162,9 +167,7 @@ def _check_sequence(spec: ModelSpec, job: Job) -> None:
     """Raise `InputError` where tokens cannot be spread between the matrices."""
     stack, tp = spec.last_stack, job.mesh.tp
     why = ""
-    if not job.train:
-        why = "belongs to --train; add it, or leave it out"
-    elif job.length % tp:
+    if job.length % tp:
         why = (
             f"cuts the {job.length} tokens that a rank has of a sequence into tp={tp} equal parts; "
             f"choose --seq {job.mesh.cp * tp * -(-job.length // tp)}"
