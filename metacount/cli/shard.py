@@ -227,6 +227,8 @@ def work_said(job: Job, *, batch: bool = True) -> str:
         return f"serving{many}, seq {job.seq_len}, {job.dtype}"
     said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
     said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
+    for name in ("sequence", "loss"):
+        said += f", {name} parallel" if getattr(job, f"{name}_parallel") else ""
     return f"{said}, float32 kept, {job.dtype}" if job.master else f"{said}, {job.dtype}"
 
 

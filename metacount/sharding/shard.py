@@ -158,32 +158,28 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     )
     if train and mesh.tp > 1:
         _check_pieces(spec, job)
-    if job.sequence_parallel:
-        _check_sequence(spec, job)
+    if job.sequence_parallel and (why := why_no_sequence(spec, job)):
+        raise InputError(f"--sequence-parallel {why}")
     return job
 
 
-def _check_sequence(spec: ModelSpec, job: Job) -> None:
-    """Raise `InputError` where tokens cannot be spread between the matrices."""
+def why_no_sequence(spec: ModelSpec, job: Job) -> str:
+    """Say why tokens cannot be spread between the matrices; empty where they can."""
     stack, tp = spec.last_stack, job.mesh.tp
-    why = ""
     if job.length % tp:
-        why = (
+        return (
             f"cuts the {job.length} tokens that a rank has of a sequence into tp={tp} equal parts; "
             f"choose --seq {job.mesh.cp * tp * -(-job.length // tp)}"
         )
-    elif stack.mixture is not None:
-        why = "has no plan for experts; leave it out"
-    elif not isinstance(stack.attention, Attention):
-        why = f"has no plan for attention={spec.attention}; leave it out"
-    elif set(stack.mixer_pattern) & set(WITH_STATE):
-        why = (
-            f"has no plan for recurrent={spec.recurrent}, a mixer that keeps a state; leave it out"
-        )
-    elif isinstance(spec.positions, Learned | Sinusoidal) or spec.n_token_types:
-        why = "has no plan for what is added to embedded tokens; leave it out"
-    if why:
-        raise InputError(f"--sequence-parallel {why}")
+    if stack.mixture is not None:
+        return "has no plan for experts; leave it out"
+    if not isinstance(stack.attention, Attention):
+        return f"has no plan for attention={spec.attention}; leave it out"
+    if set(stack.mixer_pattern) & set(WITH_STATE):
+        return f"has no plan for recurrent={spec.recurrent}, which keeps a state; leave it out"
+    if isinstance(spec.positions, Learned | Sinusoidal) or spec.n_token_types:
+        return "has no plan for what is added to embedded tokens; leave it out"
+    return ""
 
 
 def _check_pieces(spec: ModelSpec, job: Job) -> None:
@@ -248,6 +244,9 @@ def shard(
 
 
 def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
+    if plan.source != "ours" and (job.sequence_parallel or job.loss_parallel):
+        option = "--sequence-parallel" if job.sequence_parallel else "--loss-parallel"
+        raise InputError(f"{option} goes with our own plan; leave out --plan or {option}")
     if not formula:
         from metacount.sharding.by_engine import measured_kinds
         from metacount.tensors import DTYPES
@@ -357,6 +356,17 @@ def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
         "not counted: what else comes and goes within a forward or a backward, for which what fits "
         f"leaves room{step}"
     )
+    if job.mesh.tp > 1:
+        whole = {}
+        if not (job.sequence_parallel or why_no_sequence(spec, job)):
+            whole["--sequence-parallel"] = "what lies between the matrices"
+        if not job.loss_parallel:
+            whole["--loss-parallel"] = "all logits"
+        if whole:
+            found.append(
+                f"every rank of tp has {' and '.join(whole.values())}; {' '.join(whole)} would "
+                "spread it, as Megatron and torchtitan do"
+            )
     if job.mesh.pp > 1:
         found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
     return found
