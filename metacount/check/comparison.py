@@ -19,7 +19,8 @@ from metacount.errors import InputError, SpecError
 from metacount.figures import FIGURES
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.legend import WORKLOAD_TERMS
-from metacount.textbook.closed_form import COUNTS, closed_form, named_layers, readable, run_sizes
+from metacount.textbook.closed_form import COUNTS, closed_form, named_layers, readable
+from metacount.textbook.count import run_sizes
 from metacount.textbook.training import holds_dtype
 
 if TYPE_CHECKING:

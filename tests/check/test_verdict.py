@@ -18,6 +18,7 @@ from metacount.check.mistakes import parts_of
 from metacount.check.names import LETTERS
 from metacount.check.parts import Letters
 from metacount.check.sizes import free_sizes, random_cases, shrunk
+from metacount.check.verdict import _of as recorded
 from metacount.spec import ModelSpec
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.proven import Against, Said
