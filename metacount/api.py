@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.measure.isolated import isolated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def like(name: str, **sizes: object) -> Model:
     )
 
 
+@isolated
 def verify(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Verification:
     """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
 
@@ -104,6 +106,7 @@ def verify(model: Given, workload: Workload | Request | None = None, **sizes: An
     return found
 
 
+@isolated
 def flow(
     model: Given,
     workload: Workload | Request | None = None,
@@ -136,6 +139,7 @@ def flow(
     return found.flow(*inputs, **given, workload=workload, decode=decode)
 
 
+@isolated
 def summary(given: Given) -> Summary:
     """Summarise what somebody has in hand, without touching it: a model in any form, or a module.
 
@@ -153,6 +157,7 @@ def summary(given: Given) -> Summary:
     return summary(given)
 
 
+@isolated
 def diff(a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Any) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
@@ -221,6 +226,7 @@ class Tree:
         return self.root.to_dict(self.root.params)
 
 
+@isolated
 def tree(
     model: Given,
     workload: Workload | Request | None = None,

@@ -20,7 +20,7 @@ from metacount.flow.record import Recording
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.operators import UncountedOp
 from metacount.measure.questions import lacks_data
-from metacount.measure.torch_private import tensors_of, tree_map, unhook
+from metacount.measure.torch_private import is_fake, tensors_of, tree_map, unhook
 from metacount.tensors import DTYPES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def copied_on_meta(module: nn.Module) -> nn.Module:
 
 def _on_meta(tensor: Tensor) -> Tensor:
     try:
-        bare = torch.empty_like(tensor.detach(), device="meta")
+        bare = _bare(tensor.detach())
     except RuntimeError as error:
         raise InputError(f"a {type(tensor).__name__} has no copy on meta: {said(error)}") from None
     if isinstance(tensor, nn.Parameter):
@@ -115,7 +115,10 @@ def recorded(
     model = copied_on_meta(module)
     counter = Recording()
     before = dict(_plain(model))
-    arguments, named_ones = tree_map(_bare, (tuple(inputs), dict(keywords)))
+    arguments, named_ones = tree_map(
+        lambda value: _bare(value) if isinstance(value, Tensor) else value,
+        (tuple(inputs), dict(keywords)),
+    )
     try:
         with torch.no_grad(), torch.device("meta"), counter.watching(model):
             model(*arguments, **named_ones)
@@ -139,8 +142,12 @@ HOW = (
 )
 
 
-def _bare(value: object) -> object:
-    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+def _bare(tensor: Tensor) -> Tensor:
+    if is_fake(tensor):  # its like would be of the caller's mode, which is off
+        return torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
+    return torch.empty_like(tensor, device="meta")
 
 
 def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
