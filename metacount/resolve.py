@@ -85,6 +85,8 @@ def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
 
 
 def _with_spec(model: Model | TransformersOnly) -> Model:
+    if isinstance(model, TransformersOnly) and model.text is not None:
+        return model.text
     if isinstance(model, TransformersOnly):
         raise InputError(
             f"{model.name} has no spec, so there is no formula: {model.problem}; {remedy(model)}"
@@ -149,6 +151,8 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     typed = parse_settings(settings)
     if not typed:
         return model
+    if isinstance(model, TransformersOnly) and model.text is not None:
+        model = model.text
     if isinstance(model, TransformersOnly):
         said = f"--set needs a model that has a spec: {model.problem}"
         raise InputError(f"{said}; change its config.json instead")

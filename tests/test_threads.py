@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 
 import pytest
@@ -85,15 +85,26 @@ SETTINGS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Callable
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_settings_do_not_reach_a_measurement(name: str) -> None:
-    expected = alone(name)
-    environ = dict(os.environ)
-    for setting, (enter, state) in SETTINGS.items():
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_does_not_reach_a_measurement(setting: str) -> None:
+    enter, state = SETTINGS[setting]
+    for name in ("summary", "train"):
+        expected = alone(name)
         with enter():
             before = repr(state())
-            assert repr(FUNCTIONS[name]()) == expected, setting
-            assert repr(state()) == before, setting
+            assert repr(FUNCTIONS[name]()) == expected
+            assert repr(state()) == before
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_settings_together_reach_no_function(name: str) -> None:
+    expected, environ = alone(name), dict(os.environ)
+    with ExitStack() as settings:
+        for enter, _ in SETTINGS.values():
+            settings.enter_context(enter())
+        before = [repr(state()) for _, state in SETTINGS.values()]
+        assert repr(FUNCTIONS[name]()) == expected
+        assert [repr(state()) for _, state in SETTINGS.values()] == before
     assert dict(os.environ) == environ
 
 

@@ -8,6 +8,7 @@ from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold, columns, dim, wrapped
 from metacount.cli.options import (
+    DEVICE,
     INPUT,
     JSON,
     MODEL_OR_FILE,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     Shown = tuple[str, str]  # one shape in letters and in numbers
 
 APART = (("--formula", "--decode --reference --depth --only --input"),)
+BELONGS = (("--device", "--input"),)
+DEVICES = {"meta": "the meta device", "cpu": "the CPU"}
 PARAMS, FLOPS = 7, 10  # characters of the two figures
 WIDEST = 120
 
@@ -45,6 +48,7 @@ def options() -> Sequence[Option]:
         *MODEL_OR_FILE,
         *WORKLOAD,
         INPUT,
+        DEVICE,
         flag("--decode", "one more token, which finds the others in a cache"),
         option("--depth", "N", "show modules down to this depth (default: all)", type=whole_number),
         repeated(
@@ -113,8 +117,8 @@ def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
         raise InputError("--set, --decode and --reference are not for FILE.py:NAME; leave them out")
     if not args.input:
         raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
-    module = module_of(path, name)
-    return ModuleSummary(module).flow(*typed_inputs(module, args.input))
+    module = module_of(path, name, args.device)
+    return ModuleSummary(module).flow(*typed_inputs(module, args.input), device=args.device)
 
 
 def report_of(flow: Flow) -> Report:
@@ -124,8 +128,9 @@ def report_of(flow: Flow) -> Report:
         f"{one.letter}\0=\0{one.value}\0{one.name}" for one in flow.letters if one.letter in used
     ]
     rotary = sum(times * step.uncounted for times, step in flow.walk())
+    where = f"a run of the {flow.source} module on {DEVICES[flow.device]}"
     read = (
-        f"in execution order, read off a run of the {flow.source} module on the meta device. "
+        f"in execution order, read off {where}. "
         "Figures of what repeats (×N) are of one. FLOPs are of matrix products alone, 2 for each "
         "multiply-add."
     )

@@ -228,6 +228,13 @@ INPUT = repeated(
     "SIZES",
     "of FILE.py:NAME: an input of these sizes (2,16,64; tokens: 2,16:int64); one for each",
 )
+DEVICE = option(
+    "--device",
+    None,
+    "with --input: the CPU for a forward that depends on data, with real values (default meta)",
+    default="meta",
+    choices=("meta", "cpu"),
+)
 EXCLUSIVE = "formats"  # a group of options of which one at most is given
 (JSON,) = grouped(EXCLUSIVE, flag("--json", "print JSON instead of text"))
 # The formats of a table, by option.
@@ -267,6 +274,12 @@ WAYS = (
 
 def check_quantity(name: str, known: Iterable[str]) -> None:
     """Raise `InputError` unless --quantity is one of `known`."""
+    from metacount.figures import OF_A_STEP
+
+    figure = name.partition(":")[0]
+    if figure in OF_A_STEP and not any(other.startswith(figure) for other in known):
+        said = "is of a training step, which no code is read for"
+        raise InputError(f"--quantity {shown(name)} {said}; `metacount train` measures it")
     check_known("--quantity", name, known, "see --help for those that are known", "is unknown")
 
 

@@ -8,6 +8,7 @@ from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
     INPUT,
     MODEL_OR_FILE,
@@ -44,6 +45,8 @@ CHOICES = {
     "loss": LOSSES,
 }
 PHASES = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+
+BELONGS = (("--device", "--input"),)
 
 
 def options() -> Sequence[Option]:
@@ -102,6 +105,7 @@ def options() -> Sequence[Option]:
             default=(),
         ),
         INPUT,
+        DEVICE,
         flag("--reference", "of a config, our reference module instead of transformers' own"),
         flag("--formula", "count by formulas alone, without torch"),
         *FORMATS,
@@ -158,8 +162,8 @@ def _of_file(args: argparse.Namespace, setup: Setup, path: str, name: str) -> Tr
     from metacount.summary.modules import module_of, typed_inputs
     from metacount.summary.training_step import train
 
-    module = module_of(path, name)
-    return train(module, inputs=typed_inputs(module, args.input), setup=setup)
+    module = module_of(path, name, args.device)
+    return train(module, inputs=typed_inputs(module, args.input), setup=setup, device=args.device)
 
 
 # ---- what both ways to count it say

@@ -122,12 +122,8 @@ class Window:
     def check(self) -> None:
         """Raise `SpecError` for a window without a position before the query."""
         if self.size < 2:
-            raise SpecError(
-                "window",
-                "must be at least 2 (a token and one before it)",
-                self.size,
-                f"choose 2 to {MAX_TOKENS}",
-            )
+            rule = "must be at least 2 (a token and one before it)"
+            raise SpecError("window", rule, self.size, f"choose 2 to {MAX_TOKENS}")
 
     @property
     def law(self) -> Law:
@@ -203,26 +199,14 @@ class LatentAttention(Heads):
     def check(self) -> None:
         """Raise `SpecError` unless the rotated part is made of pairs, and an indexer has room."""
         if self.qk_rope_head_dim % 2:
-            raise SpecError(
-                "qk_rope_head_dim",
-                "must be even",
-                self.qk_rope_head_dim,
-                f"choose {self.qk_rope_head_dim + 1}",
-            )
+            remedy = f"choose {self.qk_rope_head_dim + 1}"
+            raise SpecError("qk_rope_head_dim", "must be even", self.qk_rope_head_dim, remedy)
         if self.indexer is None:
             return
         if self.q_lora_rank is None:
-            raise SpecError(
-                "q_lora_rank",
-                "is needed by an indexer, which reads the query latent",
-                None,
-                "set q_lora_rank, or leave index_top_k out",
-            )
+            rule = "is needed by an indexer, which reads the query latent"
+            raise SpecError("q_lora_rank", rule, None, "set q_lora_rank, or leave index_top_k out")
         if self.indexer.head_dim < self.qk_rope_head_dim:
             rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
-            raise SpecError(
-                "index_head_dim",
-                rule,
-                self.indexer.head_dim,
-                f"choose {self.qk_rope_head_dim} or more",
-            )
+            remedy = f"choose {self.qk_rope_head_dim} or more"
+            raise SpecError("index_head_dim", rule, self.indexer.head_dim, remedy)

@@ -71,74 +71,43 @@ class FeedForward:
     def check(self) -> None:
         """Raise `SpecError` for an activation that does not go with the rest."""
         if self.activation == "clamped_swiglu" and not self.gated:
-            raise SpecError(
-                "activation", "clamped_swiglu is a gated form", "clamped_swiglu", "set gated"
-            )
+            rule = "clamped_swiglu is a gated form"
+            raise SpecError("activation", rule, "clamped_swiglu", "set gated")
         if self.activation == "identity" and not self.gated:
-            raise SpecError(
-                "activation",
-                "identity without a gate is one linear map",
-                "identity",
-                "set gated (bilinear)",
-            )
+            rule = "identity without a gate is one linear map"
+            raise SpecError("activation", rule, "identity", "set gated (bilinear)")
         if self.gate_scale != 1.0 and not self.gated:
-            raise SpecError(
-                "gate_scale",
-                "belongs to a gated feed-forward",
-                self.gate_scale,
-                "set gated, or leave gate_scale out",
-            )
+            rule = "belongs to a gated feed-forward"
+            remedy = "set gated, or leave gate_scale out"
+            raise SpecError("gate_scale", rule, self.gate_scale, remedy)
         if self.swish_beta != 1.0 and self.activation != "silu":
-            raise SpecError(
-                "swish_beta", "belongs to activation silu", self.swish_beta, "leave swish_beta out"
-            )
+            raise SpecError("swish_beta", "belongs to activation silu", self.swish_beta)
         self._check_patterns()
 
     def _check_patterns(self) -> None:
         if self.second is not None and "W" not in self.second_pattern:
-            raise SpecError(
-                "d_ff_pattern",
-                "has no layer for d_ff_second",
-                self.second_pattern,
-                "put W in, or leave d_ff_second out",
-            )
+            rule = "has no layer for d_ff_second"
+            remedy = "put W in, or leave d_ff_second out"
+            raise SpecError("d_ff_pattern", rule, self.second_pattern, remedy)
         if self.second is None and "W" in self.second_pattern:
-            raise SpecError(
-                "d_ff_second",
-                f"is needed by d_ff_pattern {short(self.second_pattern)}",
-                None,
-                "set d_ff_second",
-            )
+            rule = f"is needed by d_ff_pattern {short(self.second_pattern)}"
+            raise SpecError("d_ff_second", rule, None)
         if self.sparsity is None and self.sparsity_pattern != "T":
-            raise SpecError(
-                "sparsity_pattern",
-                "has no meaning without activation_sparsity",
-                short(self.sparsity_pattern),
-                "leave sparsity_pattern out",
-            )
+            rule = "has no meaning without activation_sparsity"
+            raise SpecError("sparsity_pattern", rule, short(self.sparsity_pattern))
         if self.sparsity is None:
             return
         if self.sparsity >= 1:
-            raise SpecError(
-                "activation_sparsity",
-                "must be below 1",
-                self.sparsity,
-                "choose one between 0 and 1",
-            )
+            remedy = "choose one between 0 and 1"
+            raise SpecError("activation_sparsity", "must be below 1", self.sparsity, remedy)
         if not self.gated:
-            raise SpecError(
-                "activation_sparsity",
-                "belongs to a gated feed-forward",
-                self.sparsity,
-                "set gated, or leave activation_sparsity out",
-            )
+            rule = "belongs to a gated feed-forward"
+            remedy = "set gated, or leave activation_sparsity out"
+            raise SpecError("activation_sparsity", rule, self.sparsity, remedy)
         if "T" not in self.sparsity_pattern:
-            raise SpecError(
-                "sparsity_pattern",
-                "has no layer for activation_sparsity",
-                short(self.sparsity_pattern),
-                "put T in, or leave activation_sparsity out",
-            )
+            rule = "has no layer for activation_sparsity"
+            remedy = "put T in, or leave activation_sparsity out"
+            raise SpecError("sparsity_pattern", rule, short(self.sparsity_pattern), remedy)
 
 
 @part
@@ -217,12 +186,9 @@ class Mixture:
             self._check_mixer()
         if self.groups is not None:
             if self.zero is not None:
-                raise SpecError(
-                    "n_zero_experts",
-                    "is not defined for experts in groups",
-                    self.zero.n_experts,
-                    "leave n_zero_experts or n_groups out",
-                )
+                rule = "is not defined for experts in groups"
+                remedy = "leave n_zero_experts or n_groups out"
+                raise SpecError("n_zero_experts", rule, self.zero.n_experts, remedy)
             self._check_groups(self.groups)
         below("moe_offset", self.offset, "moe_every", self.every)
 
@@ -234,9 +200,8 @@ class Mixture:
         }
         for name, (value, plain) in other.items():
             if value != plain:
-                raise SpecError(
-                    name, "has no meaning with mixer_jitter", value, f"leave {name} out"
-                )
+                rule = "has no meaning with mixer_jitter"
+                raise SpecError(name, rule, value, f"leave {name} out")
 
     def _check_groups(self, groups: Groups) -> None:
         divides("n_groups", groups.n_groups, "n_experts", self.n_experts)
@@ -246,12 +211,8 @@ class Mixture:
             rule = f"must be at most the {reachable} experts of the chosen groups"
             raise SpecError("top_k", rule, self.top_k, f"choose 1 to {reachable}")
         if groups.score == "top2_sum" and each < 2:
-            raise SpecError(
-                "group_score",
-                "top2_sum needs groups of two experts or more",
-                groups.score,
-                "choose max",
-            )
+            rule = "top2_sum needs groups of two experts or more"
+            raise SpecError("group_score", rule, groups.score, "choose max")
 
     @property
     def n_scores(self) -> int:

@@ -14,7 +14,7 @@ from metacount.frozen import REQUIRED, frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, TypeVar, dataclass_transform
 
     T = TypeVar("T")
@@ -94,9 +94,8 @@ class Field:
             check_number(self.name, value)
         elif self.takes == "choice":
             if value not in self.choices:
-                raise SpecError(
-                    self.name, "is unknown", value, f"choose one of {', '.join(self.choices)}"
-                )
+                rule = "is unknown"
+                raise SpecError(self.name, rule, value, f"choose one of {', '.join(self.choices)}")
         elif self.takes == "flag":
             check_flag(self.name, value)
         elif self.takes == "object":
@@ -142,17 +141,20 @@ def below(small: str, low: int, large: str, high: int, why: str = "") -> None:
         raise SpecError(small, rule, low, f"choose 0 to {high - 1}")
 
 
+def check_plain(fields: Mapping[str, tuple[object, object]], rule: str) -> None:
+    """Raise `SpecError` for the first field that has another value than its plain one."""
+    for name, (value, plain) in fields.items():
+        if value != plain:
+            raise SpecError(name, rule, value, f"choose {plain}" if isinstance(plain, str) else "")
+
+
 def divides(small: str, part_: int, large: str, whole: int) -> None:
     """Raise `SpecError` unless the one divides the other; it names the numbers that do."""
     if whole % part_:
         divisors = [n for n in range(1, min(whole, 4096) + 1) if whole % n == 0]
         choices = ", ".join(map(str, divisors[:12])) + (", ..." if len(divisors) > 12 else "")
-        raise SpecError(
-            small,
-            f"must divide {large}: {whole} % {part_} = {whole % part_}",
-            part_,
-            f"choose {choices}",
-        )
+        rule = f"must divide {large}: {whole} % {part_} = {whole % part_}"
+        raise SpecError(small, rule, part_, f"choose {choices}")
 
 
 def size(

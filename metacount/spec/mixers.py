@@ -104,16 +104,11 @@ class Mamba2(StateSpace):
         divides("n_ssm_groups", self.n_groups, "n_ssm_heads", self.n_heads)
         if self.state_dim < 2:
             # over one value torch's einsum multiplies element by element: no matrix product is left
-            raise SpecError(
-                "ssm_state_dim", "must be at least 2 in Mamba-2", self.state_dim, "choose 2 or more"
-            )
+            rule = "must be at least 2 in Mamba-2"
+            raise SpecError("ssm_state_dim", rule, self.state_dim, "choose 2 or more")
         if self.dt_min is not None and self.dt_max is not None and self.dt_min > self.dt_max:
-            raise SpecError(
-                "ssm_dt_min",
-                f"must be at most ssm_dt_max = {self.dt_max}",
-                self.dt_min,
-                "choose a smaller one",
-            )
+            rule = f"must be at most ssm_dt_max = {self.dt_max}"
+            raise SpecError("ssm_dt_min", rule, self.dt_min, "choose a smaller one")
 
 
 @part
@@ -194,9 +189,8 @@ class MLstm(TwoWidths, OneCountOfHeads):
     def check(self) -> None:
         """Raise `SpecError` for chunks of one position: one is a step of the recurrence."""
         if self.chunk_size == 1:
-            raise SpecError(
-                "linear_chunk_size", "must be at least 2 in an mLSTM", 1, "choose 2 or more"
-            )
+            rule = "must be at least 2 in an mLSTM"
+            raise SpecError("linear_chunk_size", rule, 1, "choose 2 or more")
 
 
 @part

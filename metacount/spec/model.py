@@ -182,12 +182,8 @@ def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str =
         plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
         if value is absent or name in but or (plain and value == absent):
             continue
-        raise SpecError(
-            name,
-            f"has no meaning {why}",
-            getattr(value, "kind", value),
-            remedy or f"leave {name} out",
-        )
+        rule = f"has no meaning {why}"
+        raise SpecError(name, rule, getattr(value, "kind", value), remedy or f"leave {name} out")
 
 
 def flattened(kind: type, value: object, into: Json) -> Json:
@@ -216,12 +212,8 @@ def flat_place(place: Place, value: object, into: Json) -> None:
 
 def _put(into: Json, name: str, value: object) -> None:
     if name in into and into[name] != value:
-        raise SpecError(
-            name,
-            "differs between the encoder and the decoder, which are made alike",
-            value,
-            f"choose {into[name]!r}",
-        )
+        rule = "differs between the encoder and the decoder, which are made alike"
+        raise SpecError(name, rule, value, f"choose {into[name]!r}")
     into[name] = value
 
 

@@ -57,31 +57,22 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in SCALINGS:
-            raise SpecError(
-                "rope_scaling.kind", "is unknown", self.kind, f"choose one of {', '.join(SCALINGS)}"
-            )
+            remedy = f"choose one of {', '.join(SCALINGS)}"
+            raise SpecError("rope_scaling.kind", "is unknown", self.kind, remedy)
         needed, optional = SCALINGS[self.kind]
         for name, default in fields(RopeScaling).items():
             value = getattr(self, name)
             if name in needed and value is None:
-                raise SpecError(
-                    f"rope_scaling.{name}", f"is needed by {self.kind}", None, f"give {name}"
-                )
+                rule = f"is needed by {self.kind}"
+                raise SpecError(f"rope_scaling.{name}", rule, None, f"give {name}")
             if name not in ("kind", *needed, *optional) and value != default:
-                raise SpecError(
-                    f"rope_scaling.{name}",
-                    f"has no meaning with {self.kind}",
-                    value,
-                    "leave it out",
-                )
+                rule = f"has no meaning with {self.kind}"
+                raise SpecError(f"rope_scaling.{name}", rule, value, "leave it out")
             _check_value("rope_scaling", name, value)
         if (self.high_freq_factor or 0) < (self.low_freq_factor or 0):
-            raise SpecError(
-                "rope_scaling.high_freq_factor",
-                f"must be at least low_freq_factor = {self.low_freq_factor}",
-                self.high_freq_factor,
-                "raise it",
-            )
+            rule = f"must be at least low_freq_factor = {self.low_freq_factor}"
+            remedy = "raise it"
+            raise SpecError("rope_scaling.high_freq_factor", rule, self.high_freq_factor, remedy)
         if self.factor is not None and self.factor < 1:
             raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
 
@@ -129,9 +120,8 @@ def record_from(name: str, made: type, value: object) -> object:
     for key in value:
         if key not in known:
             remedy = nearest(str(key), known, f"choose among {', '.join(known)}")
-            raise SpecError(
-                f"{name}.{shown_name(key)}", "is not one of its fields", value[key], remedy
-            )
+            rule = "is not one of its fields"
+            raise SpecError(f"{name}.{shown_name(key)}", rule, value[key], remedy)
     for key, default in known.items():
         if default is REQUIRED and key not in value:
             raise SpecError(f"{name}.{key}", "is missing", None, f"give {key}")
@@ -249,9 +239,8 @@ class RelativeBuckets:
         if self.n_buckets % 4 or self.n_buckets < 4:
             raise SpecError("n_buckets", "must be a multiple of 4", self.n_buckets, "choose 32")
         if self.max_distance <= self.n_buckets:
-            raise SpecError(
-                "max_distance", "must be larger than n_buckets", self.max_distance, "choose 128"
-            )
+            rule = "must be larger than n_buckets"
+            raise SpecError("max_distance", rule, self.max_distance, "choose 128")
 
 
 @part

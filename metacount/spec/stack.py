@@ -76,18 +76,13 @@ class Norms:
         if self.kind == "rmsnorm" and self.bias:
             raise SpecError("norm_bias", "has no meaning with rmsnorm", True, "leave norm_bias out")
         if self.kind == "layernorm" and self.unit_offset:
-            raise SpecError(
-                "norm_unit_offset", "belongs to rmsnorm", True, "leave norm_unit_offset out"
-            )
+            raise SpecError("norm_unit_offset", "belongs to rmsnorm", True)
         if not self.first and self.placement != "pre":
-            raise SpecError(
-                "first_norm", "can only be left out of placement pre", False, "leave first_norm out"
-            )
+            raise SpecError("first_norm", "can only be left out of placement pre", False)
         for name, given in (("norm_bias", self.bias), ("norm_unit_offset", self.unit_offset)):
             if given and not self.affine:
-                raise SpecError(
-                    name, "has no meaning without norm_affine", True, f"leave {name} out"
-                )
+                rule = "has no meaning without norm_affine"
+                raise SpecError(name, rule, True, f"leave {name} out")
 
 
 @part
@@ -135,12 +130,9 @@ class SharedBlock:
     def check(self) -> None:
         """Raise `SpecError` for adapters of attention without a rank."""
         if self.attention_adapters and self.adapter_rank is None:
-            raise SpecError(
-                "attention_adapters",
-                "has no meaning without adapter_rank",
-                True,
-                "set adapter_rank, or leave attention_adapters out",
-            )
+            rule = "has no meaning without adapter_rank"
+            remedy = "set adapter_rank, or leave attention_adapters out"
+            raise SpecError("attention_adapters", rule, True, remedy)
 
 
 @part

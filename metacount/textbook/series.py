@@ -7,8 +7,8 @@ from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.attention import LatentAttention, NoAttention
-from metacount.textbook.closed_form import FORWARD, run_sizes
-from metacount.textbook.count import count
+from metacount.textbook.closed_form import FORWARD
+from metacount.textbook.count import count, run_sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -110,12 +110,8 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         raise SpecError("kind", "keeps no cache", spec.kind, "choose a decoder")
     mixer = spec.last_stack.attention
     if isinstance(mixer, NoAttention):
-        raise SpecError(
-            "attention",
-            "is none: there are no keys and values",
-            "none",
-            "choose a model with attention",
-        )
+        rule = "is none: there are no keys and values"
+        raise SpecError("attention", rule, "none", "choose a model with attention")
     h = mixer.n_heads
     if isinstance(mixer, LatentAttention):
         width, own = mixer.v_head_dim, "MLA"

@@ -244,6 +244,7 @@ def training_count(
     else:
         adapters, trained = tensors.adapter_params, tensors.trained_params
         state = tensors.optimizer_bytes(optimizer=optimizer, width=stored)
+    params = model.params(spec) + adapters
     return TrainingCount(
         workload=run,
         attention=attention,
@@ -253,9 +254,9 @@ def training_count(
         lora_rank=part.rank,
         lora_targets=part.targets if part.rank is not None else (),
         freeze=part.freeze,
-        params=model.params(spec) + adapters,
+        params=params,
         trainable_params=trained,
-        param_bytes=model.param_bytes(spec, bytes_per_value=width) + width * adapters,
+        param_bytes=width * params,
         matmul_flops=total["matmul_flops"],
         matmul_flops_by_role=found["matmul_flops"],
         backward_matmul_flops=total["backward_matmul_flops"],
@@ -283,12 +284,8 @@ def _check_way(spec: ModelSpec, run: Pass, attention: str, checkpointing: str) -
             raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
     attends = not isinstance(spec.last_stack.attention, NoAttention)
     if attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
-        raise SpecError(
-            "attention",
-            "is of a kernel for 16-bit types",
-            attention,
-            "choose eager, or bf16 or fp16",
-        )
+        rule = "is of a kernel for 16-bit types"
+        raise SpecError("attention", rule, attention, "choose eager, or bf16 or fp16")
 
 
 # --- blocks by their kind ---------------------------------------------------------------------
