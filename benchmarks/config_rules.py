@@ -129,6 +129,18 @@ def defaults(config_class: Any) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
+def differing(model_type: str, like: str) -> dict[str, Any]:
+    """The defaults of a type of text that the type that it is like has otherwise, or not at all."""
+    from metacount.huggingface.module.classes import config_class
+
+    own, others = defaults(config_class(model_type)), defaults(config_class(like))
+    return {
+        key: value
+        for key, value in own.items()
+        if key not in ("bos_token_id", "eos_token_id") and others.get(key, ...) != value
+    }
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it, infinity as transformers writes it."""
     if isinstance(value, dict):
@@ -142,11 +154,13 @@ def records() -> list[dict[str, Any]]:
     """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
+    from metacount.huggingface.config.composite import LIKE
     from metacount.huggingface.config.families import FILES, rows_of
     from metacount.huggingface.module.classes import config_class, config_names, version
 
     first = {"made_by": "benchmarks/config_rules.py", "transformers": version()}
-    found: list[dict[str, Any]] = [{**first, "known": sorted(config_names())}]
+    texts = {name: differing(name, like) for name, like in LIKE.items()}
+    found: list[dict[str, Any]] = [{**first, "known": sorted(config_names()), "texts": texts}]
     rows = {name: (file, row) for file in FILES for name, row in rows_of(file).items()}
     for model_type, (file_name, row) in rows.items():
         theirs = config_class(model_type)

@@ -40,9 +40,13 @@ def shown_name(key: object) -> str:
 
 
 class SpecError(ValueError):
-    """A size or a choice that no model can have: field, rule, value, remedy, in one line."""
+    """A size or a choice that no model can have: field, rule, value, remedy, in one line.
 
-    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+    Without a remedy of its own: a field without a value is to be set, any other to be left out.
+    """
+
+    def __init__(self, field: str, rule: str, value: object, remedy: str = "") -> None:
+        remedy = remedy or (f"set {field}" if value is None else f"leave {field} out")
         self.field, self.rule, self.value, self.remedy = field, rule, value, remedy
         shown = shown_value(value)
         super().__init__(f"{field} {rule}: got {shown}; {remedy}")

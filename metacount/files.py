@@ -100,7 +100,12 @@ CONFIG_JSON = json.JSONDecoder(
 
 def read_json(path: str) -> Json:
     """Read the JSON object in a regular file of at most 16 MiB, or raise an `InputError`."""
-    text, where = read_text(path), shown(path)
+    return parse_json(_read_bytes(path), shown(path))
+
+
+def parse_json(content: bytes, where: str) -> Json:
+    """Parse the bytes of a file that holds one JSON object; `where` names it in an `InputError`."""
+    text = _decode(content, where, "a JSON file")
     try:
         data = CONFIG_JSON.decode(text)
     except json.JSONDecodeError as error:
@@ -118,8 +123,10 @@ def read_json(path: str) -> Json:
 
 def read_text(path: str, kind: str = "a JSON file") -> str:
     """Read a regular file of at most 16 MiB, or raise an `InputError`; `kind` is what to give."""
-    content = _read_bytes(path)
-    where = shown(path)
+    return _decode(_read_bytes(path), shown(path), kind)
+
+
+def _decode(content: bytes, where: str, kind: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -30,7 +30,8 @@ class Source:
 class TransformersOnly:
     """A model without a spec of ours, which transformers may build; `problem` says why.
 
-    `entry` is None when it came from a file.
+    `entry` is None when it came from a file. `text` is its part that reads and writes text, where
+    that one has a spec.
     """
 
     id: str
@@ -38,6 +39,7 @@ class TransformersOnly:
     source: Source
     problem: str
     entry: CatalogEntry | None = None
+    text: Model | None = None
 
 
 @frozen

@@ -27,32 +27,37 @@ def not_written(option: str, file: str, reason: OSError | None = None) -> InputE
 
 
 def write_whole(option: str, file: str, data: bytes) -> None:
-    """Write all of `data`, or leave the file as it was: a picture cut short is no picture.
+    """Write all of `data`, or leave the file as it was: a picture cut short is no picture."""
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        raise not_written(option, file, error) from None
+
+
+def replace_file(file: str, data: bytes) -> None:
+    """Write all of `data`, or leave the file as it was and raise `OSError`.
 
     Where the folder takes no second file, or the file is a device, it is written in place.
     """
     import tempfile
 
     target = os.path.realpath(file)
+    if os.path.exists(target) and not os.path.isfile(target):
+        _in_place(target, data)
+        return
     try:
-        if os.path.exists(target) and not os.path.isfile(target):
-            _in_place(target, data)
-            return
-        try:
-            number, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
-        except OSError:
-            _in_place(target, data)
-            return
-        try:
-            with os.fdopen(number, "wb") as stream:
-                stream.write(data)
-            os.chmod(beside, _mode(target))
-            os.replace(beside, target)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as error:
-        raise not_written(option, file, error) from None
+        number, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
+    except OSError:
+        _in_place(target, data)
+        return
+    try:
+        with os.fdopen(number, "wb") as stream:
+            stream.write(data)
+        os.chmod(beside, _mode(target))
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
 
 
 def _in_place(target: str, data: bytes) -> None:

@@ -86,6 +86,8 @@ def find_model(argument: str | OwnModule, settings: Sequence[str] = ()) -> Model
 
 
 def _with_spec(model: Model | TransformersOnly) -> Model:
+    if isinstance(model, TransformersOnly) and model.text is not None:
+        return model.text
     if isinstance(model, TransformersOnly):
         raise InputError(
             f"{model.name} has no spec, so there is no formula: {model.problem}; {remedy(model)}"
@@ -154,6 +156,8 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     typed = parse_settings(settings)
     if not typed:
         return model
+    if isinstance(model, TransformersOnly) and model.text is not None:
+        model = model.text
     if isinstance(model, TransformersOnly):
         said = f"--set needs a model that has a spec: {model.problem}"
         raise InputError(f"{said}; change its config.json instead")
@@ -231,13 +235,11 @@ def _is_repository(argument: str) -> bool:
 
 
 def _from_repository(repository: str) -> Model | TransformersOnly:
-    from metacount.files import read_json
-    from metacount.huggingface.hub import config_file
+    from metacount.huggingface.hub import read_config
 
-    path = config_file(repository)
     return from_hugging_face(
-        read_json(path),
-        path,
+        read_config(repository),
+        repository,
         name=repository,
         source_of={"repository": repository},
         path=repository,

@@ -262,7 +262,7 @@ def test_what_is_no_repository_is_not_asked_of_a_hub(
     def asked(*_: object) -> str:
         raise AssertionError("asked a hub")
 
-    monkeypatch.setattr("metacount.huggingface.hub.config_file", asked)
+    monkeypatch.setattr("metacount.huggingface.hub.read_config", asked)
     assert "no such file" in refused(capsys, "count", name) or name in ("org/..", "../name")
     with pytest.raises(AssertionError, match="asked a hub"):
         main(["count", "Org_1.x-y/n.a_m-e9"])

@@ -78,6 +78,19 @@ class Judgement:
         """Theirs less ours at the model's sizes."""
         return self.theirs_value - self.ours_value
 
+    @property
+    def letters(self) -> dict[str, str]:
+        """The letters of both sides, each with the size that it stands for."""
+        from metacount.check.given.vocabulary import NAMES
+
+        used = {
+            a.name
+            for side in (self.theirs, self.ours)
+            if side is not None
+            for a in side.free_symbols
+        }
+        return {letter: name for letter, name in NAMES.items() if letter in used}
+
     def to_dict(self) -> Json:
         """Convert the judgement to plain data: expressions as text in letters, fractions as text
         where they are no ints.
@@ -91,6 +104,7 @@ class Judgement:
             "structure": self.structure,
             "rests_on": self.rests_on,
             "free": list(self.free),
+            "letters": self.letters,
             "theirs": _text(self.theirs),
             "ours": _text(self.ours),
             "difference": _text(self.difference),

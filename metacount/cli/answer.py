@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from metacount.cli.report import Grid, Report
 
-APART = "metacount.cli.own_module"  # what runs in the process
+APART = "metacount.own_module"  # what runs in the process
 SCHEMA = 1  # of --json; higher when a key changes its meaning
 
 

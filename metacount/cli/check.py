@@ -115,6 +115,7 @@ def report_of(found: Judgement, model: str) -> Report:
         [
             *_side("formula", found.theirs, found.theirs_value),
             *_side("model has", found.ours, Fraction(found.ours_value)),
+            *_letters(found),
         ],
         [*terms],
         [*condition],
@@ -186,6 +187,11 @@ def _side(label: str, expr: sympy.Expr, value: Fraction) -> list[Block]:
         return [_row(label, f"{number(value)} at these sizes (in numbers, not in letters)")]
     total = Text(f"= {number(value)}", dim, indent=LABEL + 2, whole=True)
     return [_row(label, in_letters(expr)), total]
+
+
+def _letters(found: Judgement) -> list[Block]:
+    words = ", ".join(f"{letter} {name}" for letter, name in found.letters.items())
+    return [_row("letters", words)] if words else []
 
 
 def _term(term: Term) -> Block:

@@ -216,6 +216,8 @@ def data_of(model: Any, request: Request) -> Json:
     if isinstance(model, Model):
         return count_data(model, count(model.spec, request, notes=model.notes))
     found, workload, notes = _measured(model, request)
+    if model.text is not None:
+        notes += _of_text(model.text, found, request)
     params, flops = found.figures["params"], found.figures["matmul_flops"]
     return {
         "model": model.id,
@@ -236,6 +238,23 @@ def data_of(model: Any, request: Request) -> Json:
         "inferred": [],
         "notes": notes,
     }
+
+
+def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
+    """Fill in the figures of text that were not measured, by the formula of the text part; say
+    which.
+    """
+    counted = count(text.spec, request).to_dict()
+    measured = found.figures.get("text_params", found.figures["params"])
+    if measured != counted["params"]:
+        return [f"the formula of the text part is left out: it has {counted['params']} parameters"]
+    names = [
+        name
+        for name, value in found.figures.items()
+        if value is None and COUNTED[name].run and counted.get(name) is not None
+    ]
+    found.figures.update({name: counted[name] for name in names})
+    return [f"by the formula of the text part: {', '.join(names)}"] if names else []
 
 
 def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json, list[str]]:

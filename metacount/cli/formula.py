@@ -100,15 +100,12 @@ def _from_code(args: argparse.Namespace) -> Answer | Pieces:
     """Give the formula read off the code, in the names of its config or of our spec."""
     model = find_any(args.model, args.settings)
     prepare_for_torch()
-    from metacount.textbook.training import TRAINING
     from metacount.tracing.forms import QUANTITIES, NotTraced, Tracer
-    from metacount.training.setup import setup_of
 
-    name = args.quantity.partition(":")[0]
-    if setup_of(args.quantity) is None:
-        check_quantity(args.quantity, (*QUANTITIES, *TRAINING))
-    if args.by == "operator" and not name.endswith("flops") and name != "activation_bytes":
-        raise InputError(f"--by operator splits FLOPs: {name} have no operator; leave it out")
+    check_quantity(args.quantity, QUANTITIES)
+    if args.by == "operator" and not args.quantity.endswith("flops"):
+        said = f"{args.quantity} have no operator"
+        raise InputError(f"--by operator splits FLOPs: {said}; leave it out")
     if isinstance(model, TransformersOnly):
         from metacount.verify.compare import fitted_outside
 
@@ -352,8 +349,6 @@ def _holds_for(form: CodeForm) -> str:
     from metacount.tracing.symbols import SMALLEST
 
     said = "; ".join(in_words(c, in_fields) for c in form.domain)
-    if form.how.startswith("interpolated"):
-        return f"lengths where {said}" if said else ""
     return f"sizes from {SMALLEST}" + (f", where {said}" if said else "")
 
 

@@ -274,6 +274,12 @@ WAYS = (
 
 def check_quantity(name: str, known: Iterable[str]) -> None:
     """Raise `InputError` unless --quantity is one of `known`."""
+    from metacount.figures import OF_A_STEP
+
+    figure = name.partition(":")[0]
+    if figure in OF_A_STEP and not any(other.startswith(figure) for other in known):
+        said = "is of a training step, which no code is read for"
+        raise InputError(f"--quantity {shown(name)} {said}; `metacount train` measures it")
     check_known("--quantity", name, known, "see --help for those that are known", "is unknown")
 
 

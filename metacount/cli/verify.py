@@ -60,8 +60,7 @@ def options() -> Sequence[Option]:
         repeated(
             "--quantity",
             "NAME",
-            "with --all-sizes: of a training step (backward_matmul_flops, activation_bytes, ..., "
-            "as `formula` names them) instead of a forward's; may be repeated",
+            "with --all-sizes: of this alone (params, matmul_flops, ...); may be repeated",
         ),
         option(
             "--forward",
@@ -84,15 +83,15 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount import catalog
+    from metacount.textbook.closed_form import QUANTITIES
     from metacount.textbook.count import fitted
-    from metacount.textbook.training import TRAINING
 
     if args.all == bool(args.model):
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")
     request = request_of(args)
     asked = tuple(dict.fromkeys(args.quantity))
     for name in asked:
-        check_quantity(name, TRAINING)
+        check_quantity(name, QUANTITIES)
     names = args.model or [entry.id for entry in catalog.entries() if entry.sizes is not None]
     models = [find_any(name, args.settings) for name in names]
     memory = None if args.memory is None else bytes_size(args.memory)
@@ -155,13 +154,13 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
     """Prove each case of a structure: all sizes as letters first, then those that it has at 1."""
-    from metacount.verify.cases import cases_of_a_step, shown_cases
+    from metacount.verify.cases import shown_cases
     from metacount.verify.for_all_sizes import prove
 
     read = model.spec if model.source is None else model.source.config
     return [
         (case, prove(case.model, case.workload, case.run_as, case.quantities))
-        for case in (cases_of_a_step(read, asked) if asked else shown_cases(read))
+        for case in shown_cases(read, asked)
     ]
 
 
@@ -196,7 +195,7 @@ def _said(proof: Proof) -> str:
         return f"not shown: {proof.problem}"
     if proof.differences:
         left = "; ".join(f"{role} {in_fields(expr)}" for role, expr in proof.differences.items())
-        return f"differs: {left}" + (f" ({proof.note})" if proof.note else "")
+        return f"differs: {left}"
     if proof.idle is not None:
         return (
             f"0 for the experts that a token chose; the code runs {in_fields(proof.idle)} "
@@ -228,7 +227,7 @@ def _proofs_data(shown: Proofs) -> list[Json]:
             "more_by_code": None if proof.idle is None else in_fields(proof.idle),
             "differences": {role: in_fields(expr) for role, expr in proof.differences.items()},
             "problem": proof.problem,
-            "note": proof.note,
+            "note": "",
             "sizes_from": FROM,
             "domain": _where([proof]),
             "code": None if proof.form is None else in_fields(proof.form.total),

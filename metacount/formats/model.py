@@ -163,7 +163,14 @@ def from_hugging_face(
         mapped = spec_from_config(data)
     except UnmappedType:
         problem = f"the model type {shown(data['model_type'])} has no textbook spec"
-        return TransformersOnly(id=shown(path), name=shown(name), source=source, problem=problem)
+        text = _text_part(data, shown(path), shown(name))
+        if isinstance(text, str):
+            problem, text = f"{problem}, and its text part none: {text}", None
+        elif text is not None:
+            problem = f"{problem} but for its text part"
+        return TransformersOnly(
+            id=shown(path), name=shown(name), source=source, problem=problem, text=text
+        )
     except Unmapped as error:
         if told is not None:  # nor is it transformers' own config, which would be left to it
             raise InputError(f"{shown(where)}: {renamed(printable(error), told.names)}") from None
@@ -194,5 +201,28 @@ def from_hugging_face(
         changes={},
         source=None if mapped.is_remote else source,
         notes=tuple(notes),
+        refused=bool(mapped.refused),
+    )
+
+
+def _text_part(data: Json, path: str, name: str) -> Model | str | None:
+    """Build the part of a model that reads and writes text; say why where it has no spec."""
+    from metacount.huggingface.config.to_spec import text_from_config
+
+    try:
+        found = text_from_config(data)
+    except SpecError as error:
+        return printable(error)
+    if found is None:
+        return None
+    text, mapped = found
+    return Model(
+        id=path,
+        name=f"the text part of {name}",
+        spec=mapped.spec,
+        entry=None,
+        changes={},
+        source=Source(config=text),
+        notes=(*mapped.notes, "what sees or hears is not in these figures: `count` measures it"),
         refused=bool(mapped.refused),
     )

@@ -151,12 +151,8 @@ def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
         return False
     if isinstance(key, int) and isinstance(value, int):
         return True
-    raise SpecError(
-        "attention",
-        "has no formula in letters for latent attention: its kernel depends on widths",
-        SDPA,
-        "choose eager or flash, or give numbers",
-    )
+    rule = "has no formula in letters for latent attention: its kernel depends on widths"
+    raise SpecError("attention", rule, SDPA, "choose eager or flash, or give numbers")
 
 
 def _kernel(

@@ -437,9 +437,8 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
     if spec.kind != "prefix-decoder" and not is_zero(prefix_len):
         raise SpecError("prefix_len", "belongs to a prefix-decoder", prefix_len, "leave it out")
     if isinstance(prefix_len, int) and isinstance(seq_len, int) and prefix_len > seq_len:
-        raise SpecError(
-            "prefix_len", "must be at most seq_len", prefix_len, f"choose 0 to {seq_len}"
-        )
+        rule = "must be at most seq_len"
+        raise SpecError("prefix_len", rule, prefix_len, f"choose 0 to {seq_len}")
 
 
 def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:

@@ -226,12 +226,8 @@ def rotated_layers(spec: ModelSpec, n_layers: Dim, n_attending: Dim) -> Dim:
     if set(last.mixer_pattern) <= set("AP"):
         return positions.law.count(n_layers)
     if not isinstance(n_layers, int) or not isinstance(positions.nope_every, int):
-        raise SpecError(
-            "nope_every",
-            "has no formula for training in letters beside a pattern of mixers",
-            positions.nope_every,
-            "give numbers",
-        )
+        rule = "has no formula for training in letters beside a pattern of mixers"
+        raise SpecError("nope_every", rule, positions.nope_every, "give numbers")
     attending = (i for i in range(n_layers) if last.mixer_of(i) in WITH_ATTENTION)
     return sum(positions.law.holds(i) for i in attending)
 
@@ -355,12 +351,9 @@ def _has(last: Stack, index: int, mixers: str, ffns: str) -> bool:
 def _by_law(spec: ModelSpec, n_layers: Dim, mixers: str, ffns: str) -> Dim:
     """Count block by block: a law of the mixture and a pattern of the mixers share no letter."""
     if not isinstance(n_layers, int):
-        raise SpecError(
-            "mixer_pattern",
-            "has no formula for training in letters beside a law of the mixture",
-            spec.mixer_pattern,
-            "give numbers, or an ffn_pattern",
-        )
+        rule = "has no formula for training in letters beside a law of the mixture"
+        remedy = "give numbers, or an ffn_pattern"
+        raise SpecError("mixer_pattern", rule, spec.mixer_pattern, remedy)
     return sum(_has(spec.last_stack, i, mixers, ffns) for i in range(n_layers))
 
 

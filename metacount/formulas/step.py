@@ -104,12 +104,8 @@ def _check_backward(spec: ModelSpec, run: Pass) -> None:
     check_run(spec, run)
     check_reached(spec)
     if spec.embedding is None:
-        raise SpecError(
-            "vocab_size",
-            "has no formula for a backward: what is given instead of tokens has no gradient",
-            None,
-            "measure it instead",
-        )
+        rule = "has no formula for a backward: what is given instead of tokens has no gradient"
+        raise SpecError("vocab_size", rule, None, "measure it instead")
 
 
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -502,12 +498,8 @@ def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, 
         if not same:
             raise SpecError(name, f"has no formula {what}", value, "measure it instead")
     if spec.norm_placement not in PLACEMENTS:
-        raise SpecError(
-            "norm_placement",
-            f"has no formula {what}",
-            spec.norm_placement,
-            "measure it instead",
-        )
+        rule = f"has no formula {what}"
+        raise SpecError("norm_placement", rule, spec.norm_placement, "measure it instead")
 
 
 def check_loss(spec: ModelSpec) -> None:
@@ -557,12 +549,9 @@ def check_written(amounts: Iterable[Dim]) -> None:
     """
     for amount in amounts:
         if is_symbolic(amount) and "log(" in str(amount):
-            raise SpecError(
-                "seq_len",
-                "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds",
-                None,
-                "count with numbers, or choose full checkpointing",
-            )
+            rule = "has no form in letters where a scan doubles its reach, in log2(seq_len) rounds"
+            remedy = "count with numbers, or choose full checkpointing"
+            raise SpecError("seq_len", rule, None, remedy)
 
 
 def _may_be_one(x: Dim) -> bool:
@@ -628,6 +617,5 @@ def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None
             known["index_top_k"] = part.indexer.top_k
     for name, value in known.items():
         if value is not None:
-            raise SpecError(
-                name, "has no formula with fused attention", value, "choose attention eager"
-            )
+            rule = "has no formula with fused attention"
+            raise SpecError(name, rule, value, "choose attention eager")

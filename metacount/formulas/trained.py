@@ -87,12 +87,8 @@ def check_reached(spec: ModelSpec) -> None:
     part = spec.last_stack.altup
     alone = part is not None and isinstance(part.n_inputs, int) and part.n_inputs == 1
     if alone and spec.last_stack.layer_inputs is not None:
-        raise SpecError(
-            "n_altup_inputs",
-            "has no formula for training: of one copy, d_per_layer is added to none",
-            1,
-            "measure it instead, or choose 2 or more",
-        )
+        rule = "has no formula for training: of one copy, d_per_layer is added to none"
+        raise SpecError("n_altup_inputs", rule, 1, "measure it instead, or choose 2 or more")
 
 
 def _collect(spec: ModelSpec) -> Trained:

@@ -199,6 +199,8 @@ class _Job:
         from metacount.textbook.proven import count_data
 
         model = find_in_file(whole, self.settings)
+        if isinstance(model, TransformersOnly) and model.text is not None:
+            model = model.text
         if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
         return count_data(model, count(model.spec, self.workload, notes=model.notes))

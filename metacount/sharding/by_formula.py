@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from metacount.errors import SpecError
 from metacount.formulas import ends, folds
 from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
@@ -92,7 +94,8 @@ class Unit:
         return int((first or not self.first) and (last or not self.last))
 
 
-def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
+@lru_cache(maxsize=64)  # a search asks for as many meshes of one model
+def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
     """Split a model into its parts, those layers together that are alike."""
     stack = spec.last_stack
     alike: dict[Layer, list[int]] = {}
@@ -118,7 +121,7 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
     others += cuts_of(one for _, one in counted if one.uses is not None)
     tied = spec.head is not None and spec.head.tied
     if tied and pp == 1:
-        return [*found, Unit(cuts=((table, *others, *head),), first=True, last=True)]
+        return (*found, Unit(cuts=((table, *others, *head),), first=True, last=True))
     if tied:  # a last stage has a table of its own
         head.append(Cut(role="head", shape=table.shape, axis=table.axis))
     # a pooler is gathered apart from the head and its norms
@@ -126,7 +129,7 @@ def units_of(spec: ModelSpec, pp: int) -> list[Unit]:
         tuple(cut for cut in head if cut.role != "other"),
         tuple(cut for cut in head if cut.role == "other"),
     )
-    return [Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=groups, last=True)]
+    return (Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=groups, last=True))
 
 
 def _forward(spec: ModelSpec, layer: Layer, sizes: Sizes) -> Tape:

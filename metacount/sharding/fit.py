@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isqrt
 
 from metacount.errors import InputError, SpecError, shown
+from metacount.formulas.model import params
 from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
@@ -147,18 +148,21 @@ def fit(
             )
         world = number if devices is None else devices
         if world is None:
-            tried = meshes(known.spec, train)
-            found.append(_search(known, device, tried, train, how))
+            found.append(_search(known, device, train, how))
         else:
             found.append(_of_number(known, device, world, train, how))
     job = next((each.job for each in found if each.job is not None), None)
     return found, [] if job is None else missing(known.spec, job, formula=True)
 
 
-def _search(model: Model, device: Device, tried: Iterable[Mesh], train: bool, how: Json) -> Fit:
-    """Find the first mesh that fits; where none does, the one whose largest rank holds least."""
+def _search(
+    model: Model, device: Device, train: bool, how: Json, tried: Iterable[Mesh] = ()
+) -> Fit:
+    """Find the first mesh that fits, of those `tried` or of all; where none does, the one whose
+    largest rank holds least.
+    """
     spec, closest = model.spec, None
-    for mesh in tried:
+    for mesh in tried or meshes(spec, train, device.room, how):
         job = _job(spec, mesh, train, how)
         if job is None:
             continue
@@ -196,7 +200,7 @@ def _of_number(model: Model, device: Device, world: int, train: bool, how: Json)
     if not 1 <= world <= MAX_RANKS:
         raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
     tried = list(meshes_of(model.spec, world))
-    found = _search(model, device, tried, train, how)
+    found = _search(model, device, train, how, tried)
     if found.mesh is not None or found.unknown:
         return Fit(**{**vars(found), "asked": world})
     if found.closest is None:
@@ -211,22 +215,25 @@ def _of_number(model: Model, device: Device, world: int, train: bool, how: Json)
         if all(how.get(name) == value for name, value in way.items()):
             continue
         try:
-            remedy = _search(model, device, tried, train, {**how, **way}).command
+            remedy = _search(model, device, train, {**how, **way}, tried).command
         except (InputError, SpecError):
             continue  # not for this model
         if remedy:
             break
-    remedy = remedy or _search(model, device, meshes(model.spec, train), train, how).command
+    remedy = remedy or _search(model, device, train, how).command
     closest = Verdict(**{**vars(found.closest), "remedy": remedy})
     return Fit(**{**vars(found), "asked": world, "closest": closest})
 
 
-def meshes(spec: ModelSpec, train: bool) -> Iterator[Mesh]:
+def meshes(spec: ModelSpec, train: bool, room: int, how: Json) -> Iterator[Mesh]:
     """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.
 
-    Training adds data parallelism; serving needs none to fit, but to spread experts.
+    The first are those that have room for the parameters, once in all. Training adds data
+    parallelism; serving needs none to fit, but to spread experts.
     """
-    world = 1
+    world, stored = 1, params(spec) * DTYPE_BYTES.get(how.get("dtype", Asked().dtype), 1)
+    while world * room < stored and 2 * world <= MOST_RANKS:
+        world *= 2
     while world <= min(MOST_RANKS, MAX_RANKS):
         for mesh in meshes_of(spec, world):
             if mesh.dp == 1 or train or spec.last_stack.mixture is not None:
@@ -305,9 +312,7 @@ def positions_of(model: Model) -> int | None:
 
 
 def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
-    """Find the largest batch or length that fits, by halving;
-    None where what is counted does not grow with it.
-    """
+    """Find the largest batch or length that fits; None where what is counted does not grow."""
     spec = model.spec
     job = _job(spec, mesh, train, how)
     assert job is not None  # it was tried before
@@ -317,21 +322,25 @@ def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str
     if positions is not None:
         high = max(low, min(MOST, positions // one))
 
-    def held(n: int) -> int | None:
+    def held(n: int) -> int:
         tried = _job(spec, mesh, train, {**how, name: n * one})
         if tried is None:
-            return None
+            return room + 1
         return most_of(counted_kinds(spec, tried, default_plan(spec)))
 
-    def fits(n: int) -> bool:
-        total = held(n)
-        return total is not None and total <= room
-
-    if fits(high):
-        return None if positions is None and held(high) == held(low) else high * one
+    at_low, at_high = held(low), held(high)
+    if at_high <= room:
+        return None if positions is None and at_high == at_low else high * one
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        # where bytes grow evenly, the first guess fits and one more does not
+        even = low + (room - at_low) * (high - low) // (at_high - at_low)
+        for guess in (even, even + 1, (low + high) // 2):
+            if low < guess < high:
+                now = held(guess)
+                if now <= room:
+                    low, at_low = guess, now
+                else:
+                    high, at_high = guess, now
     return int(low * one)
 
 
@@ -366,7 +375,7 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     if job.train:
         same = ("attention", "checkpointing", "schedule")
         how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
-    search = _search(model, device, meshes(model.spec, job.train), job.train, how)
+    search = _search(model, device, job.train, how)
     return Verdict(**{**vars(judged), "remedy": search.command})
 
 

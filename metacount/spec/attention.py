@@ -75,8 +75,8 @@ class Law:
 class IndexHeads:
     """What every indexer has: a few narrow query heads, and one key for all of them."""
 
-    n_heads: int = size("n_index_heads", "h_i", "heads of an indexer", "heads", "index_n_heads")
-    head_dim: int = size("index_head_dim", "d_I", "width of an indexer's head", "values")
+    n_heads: int = size("n_index_heads")
+    head_dim: int = size("index_head_dim")
 
 
 @part
@@ -85,14 +85,7 @@ class Indexer(IndexHeads):
 
     needed = "by an indexer"
 
-    top_k: int = size(
-        "index_top_k",
-        "k_i",
-        "positions that an indexer leaves a query",
-        "positions",
-        "index_topk",
-        most=MAX_TOKENS,
-    )
+    top_k: int = size("index_top_k", most=MAX_TOKENS)
 
 
 @part
@@ -105,36 +98,11 @@ class BlockIndexer(IndexHeads):
 
     needed = "by a block indexer"
 
-    block_len: int = size(
-        "index_block_len",
-        "b_i",
-        "positions of one block that a block indexer scores",
-        "positions",
-        "index_block_size sparse_block_size",
-        most=MAX_TOKENS,
-    )
-    top_blocks: int = size(
-        "index_top_blocks",
-        "k_b",
-        "blocks that a block indexer leaves a query, the local ones included",
-        "blocks",
-        "index_topk_blocks sparse_topk_blocks",
-        most=MAX_TOKENS,
-    )
-    local_blocks: int = size(
-        "index_local_blocks",
-        "l_b",
-        "blocks that a query always reads: its own and those before it",
-        "blocks",
-        "sparse_local_block",
-        most=MAX_TOKENS,
-    )
+    block_len: int = size("index_block_len", most=MAX_TOKENS)
+    top_blocks: int = size("index_top_blocks", most=MAX_TOKENS)
+    local_blocks: int = size("index_local_blocks", most=MAX_TOKENS)
     pattern: str = pattern(
-        "index_pattern",
-        "I with a block indexer, G without, repeated over the layers: GGGI",
-        "I with a block indexer, G without",
-        "GGGI",
-        default="I",
+        "index_pattern", "I with a block indexer, G without", "GGGI", default="I"
     )
 
     @property
@@ -147,38 +115,15 @@ class BlockIndexer(IndexHeads):
 class Window:
     """Layers that see the last positions only, and which layers these are."""
 
-    size: int = size(
-        "window",
-        "w",
-        "positions that a windowed layer sees, itself included",
-        "positions",
-        "sliding_window window_size attention_chunk_size sliding_window_size",
-        most=MAX_TOKENS,
-    )
-    kind: str = choice(
-        "window_kind",
-        "the last positions, or the positions of the same chunk",
-        "sliding",
-        "chunked",
-        default="sliding",
-    )
-    pattern: str = pattern(
-        "window_pattern",
-        "L windowed, G global, repeated over the layers: LLLLLG",
-        "L windowed, G global",
-        "LLLLLG",
-        default="L",
-    )
+    size: int = size("window", most=MAX_TOKENS)
+    kind: str = choice("window_kind", "sliding", "chunked", default="sliding")
+    pattern: str = pattern("window_pattern", "L windowed, G global", "LLLLLG", default="L")
 
     def check(self) -> None:
         """Raise `SpecError` for a window without a position before the query."""
         if self.size < 2:
-            raise SpecError(
-                "window",
-                "must be at least 2 (a token and one before it)",
-                self.size,
-                f"choose 2 to {MAX_TOKENS}",
-            )
+            rule = "must be at least 2 (a token and one before it)"
+            raise SpecError("window", rule, self.size, f"choose 2 to {MAX_TOKENS}")
 
     @property
     def law(self) -> Law:
@@ -198,23 +143,10 @@ class NoAttention:
 class Heads:
     """What every attention has."""
 
-    n_heads: int = size(
-        "n_heads",
-        "h",
-        "query heads",
-        "heads",
-        "num_attention_heads n_head num_heads num_query_heads attention_heads head_count"
-        " decoder_attention_heads encoder_attention_heads",
-    )
-    scale: float | None = number(
-        "attention_scale",
-        "factor on the scores; none: 1/sqrt of a query head's width",
-        default=None,
-    )
-    softcap: float | None = number(
-        "attention_softcap", "bound that a tanh keeps the scores in", default=None
-    )
-    window: Window | None = where("window", Window, "without a window", default=None)
+    n_heads: int = size("n_heads")
+    scale: float | None = number("attention_scale", default=None)
+    softcap: float | None = number("attention_softcap", default=None)
+    window: Window | None = where("window", Window, without="without a window", default=None)
 
 
 @part
@@ -223,63 +155,19 @@ class Attention(Heads):
 
     word = "gqa"
 
-    n_kv_heads: int = size(
-        "n_kv_heads",
-        "h_kv",
-        "key/value heads",
-        "heads",
-        "num_key_value_heads num_kv_heads n_head_kv kv_n_heads num_query_groups n_query_groups"
-        " multi_query_group_num head_count_kv",
-    )
-    head_dim: int = size(
-        "head_dim",
-        "h_d",
-        "width of one head",
-        "values",
-        "head_size d_head d_kv d_k kv_channels attention_head_size key_length",
-    )
-    q_bias: bool = flag("q_bias", "a bias on the query projection", default=False)
-    k_bias: bool = flag("k_bias", "a bias on the key projection", default=False)
-    v_bias: bool = flag("v_bias", "a bias on the value projection", default=False)
-    o_bias: bool = flag("o_bias", "a bias on the output projection", default=False)
-    qk_norm: str = choice(
-        "qk_norm",
-        "RMSNorm of queries and keys: each head, all heads, or without weights (l2)",
-        "none",
-        "head",
-        "full",
-        "l2",
-        "layernorm",
-        default="none",
-    )
-    out_scale: float = number("attention_out_scale", "factor on what attention adds", default=1.0)
-    sinks: bool = flag(
-        "attention_sinks",
-        "one learned logit per query head in the softmax's denominator",
-        default=False,
-    )
-    output_gate: bool = flag(
-        "output_gate",
-        "queries bring a gate of their width, whose sigmoid the output is times",
-        default=False,
-    )
-    indexer: BlockIndexer | None = where(
-        "index_block_len", BlockIndexer, "without index_block_len", default=None
-    )
-    v_norm: bool = flag(
-        "v_norm", "RMSNorm of each head's values, without weights (Gemma 3n)", default=False
-    )
-    n_kv_shared_layers: int = size(
-        "n_kv_shared_layers",
-        "N_kv",
-        "last blocks that make no keys and values: they read those of the last block before that"
-        " sees as far as they do",
-        "blocks",
-        "num_kv_shared_layers",
-        default=0,
-        least=0,
-        most=MAX_LAYERS,
-    )
+    n_kv_heads: int = size("n_kv_heads")
+    head_dim: int = size("head_dim")
+    q_bias: bool = flag("q_bias", default=False)
+    k_bias: bool = flag("k_bias", default=False)
+    v_bias: bool = flag("v_bias", default=False)
+    o_bias: bool = flag("o_bias", default=False)
+    qk_norm: str = choice("qk_norm", "none", "head", "full", "l2", "layernorm", default="none")
+    out_scale: float = number("attention_out_scale", default=1.0)
+    sinks: bool = flag("attention_sinks", default=False)
+    output_gate: bool = flag("output_gate", default=False)
+    indexer: BlockIndexer | None = where("index_block_len", BlockIndexer, default=None)
+    v_norm: bool = flag("v_norm", default=False)
+    n_kv_shared_layers: int = size("n_kv_shared_layers", default=0, least=0, most=MAX_LAYERS)
 
     def check(self) -> None:
         """Raise `SpecError` unless the query heads fall into groups, those of an index, too."""
@@ -298,57 +186,27 @@ class LatentAttention(Heads):
 
     word = "mla"
 
-    q_lora_rank: int | None = size(
-        "q_lora_rank", "r_q", "MLA: width of the query latent", "values", default=None
-    )
-    kv_lora_rank: int = size("kv_lora_rank", "d_c", "MLA: width of the key/value latent", "values")
-    qk_nope_head_dim: int = size(
-        "qk_nope_head_dim", "d_n", "MLA: part of a query head without RoPE", "values"
-    )
-    qk_rope_head_dim: int = size(
-        "qk_rope_head_dim",
-        "d_r",
-        "MLA: part of a query head with RoPE",
-        "values",
-        "qk_pos_emb_head_dim",
-    )
-    v_head_dim: int = size(
-        "v_head_dim", "d_v", "MLA: width of a value head", "values", "value_length"
-    )
-    bias: bool = flag("mla_bias", "a bias on MLA's q_a, kv_a and output projections", default=False)
-    scaled: bool = flag(
-        "scaled_latents",
-        "MLA: queries times √(d/r_q), the normed key/value latent times √(d/d_c) (LongCat-Flash)",
-        default=False,
-    )
-    indexer: Indexer | None = where("index_top_k", Indexer, "without index_top_k", default=None)
-    norm_eps: float | None = number(
-        "latent_norm_eps", "norm_eps of the norms over MLA's latents; none: the same", default=None
-    )
+    q_lora_rank: int | None = size("q_lora_rank", default=None)
+    kv_lora_rank: int = size("kv_lora_rank")
+    qk_nope_head_dim: int = size("qk_nope_head_dim")
+    qk_rope_head_dim: int = size("qk_rope_head_dim")
+    v_head_dim: int = size("v_head_dim")
+    bias: bool = flag("mla_bias", default=False)
+    scaled: bool = flag("scaled_latents", default=False)
+    indexer: Indexer | None = where("index_top_k", Indexer, default=None)
+    norm_eps: float | None = number("latent_norm_eps", default=None)
 
     def check(self) -> None:
         """Raise `SpecError` unless the rotated part is made of pairs, and an indexer has room."""
         if self.qk_rope_head_dim % 2:
-            raise SpecError(
-                "qk_rope_head_dim",
-                "must be even",
-                self.qk_rope_head_dim,
-                f"choose {self.qk_rope_head_dim + 1}",
-            )
+            remedy = f"choose {self.qk_rope_head_dim + 1}"
+            raise SpecError("qk_rope_head_dim", "must be even", self.qk_rope_head_dim, remedy)
         if self.indexer is None:
             return
         if self.q_lora_rank is None:
-            raise SpecError(
-                "q_lora_rank",
-                "is needed by an indexer, which reads the query latent",
-                None,
-                "set q_lora_rank, or leave index_top_k out",
-            )
+            rule = "is needed by an indexer, which reads the query latent"
+            raise SpecError("q_lora_rank", rule, None, "set q_lora_rank, or leave index_top_k out")
         if self.indexer.head_dim < self.qk_rope_head_dim:
             rule = f"must be at least qk_rope_head_dim = {self.qk_rope_head_dim}, which it rotates"
-            raise SpecError(
-                "index_head_dim",
-                rule,
-                self.indexer.head_dim,
-                f"choose {self.qk_rope_head_dim} or more",
-            )
+            remedy = f"choose {self.qk_rope_head_dim} or more"
+            raise SpecError("index_head_dim", rule, self.indexer.head_dim, remedy)

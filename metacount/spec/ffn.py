@@ -31,19 +31,9 @@ class FeedForward:
 
     needed = "by a feed-forward"
 
-    d_ff: int | None = size(
-        "d_ff",
-        "m",
-        "FFN hidden width, final (after the 2/3 rule and rounding)",
-        "values",
-        "intermediate_size n_inner inter_dim ffn_dim ffn_hidden_size hidden_dim intermediate_dim"
-        " mlp_hidden_size feed_forward_length decoder_ffn_dim encoder_ffn_dim d_inner"
-        " intermediate_size_mlp mlp_dim",
-        default=None,
-    )
+    d_ff: int | None = size("d_ff", default=None)
     activation: str = choice(
         "activation",
-        "of the feed-forward",
         "relu",
         "gelu",
         "gelu_tanh",
@@ -53,40 +43,16 @@ class FeedForward:
         "identity",
         "clamped_swiglu",
     )
-    gated: bool = flag(
-        "gated", "a third matrix gates the feed-forward (SwiGLU and its kin)", default=REQUIRED
-    )
-    bias: bool = flag("ffn_bias", "a bias on each matrix of the feed-forward", default=False)
-    swish_beta: float = number("swish_beta", "beta of silu", default=1.0)
-    gate_scale: float = number(
-        "gate_scale", "factor on the gate, before its activation", default=1.0
-    )
-    scale: float = number("ffn_scale", "factor on the output of the feed-forward", default=1.0)
-    second: int | None = size(
-        "d_ff_second",
-        "m_2",
-        "FFN hidden width of the blocks that are narrower or wider than the others",
-        "values",
-        default=None,
-    )
-    second_pattern: str = pattern(
-        "d_ff_pattern",
-        "M d_ff, W d_ff_second, repeated over the layers: MMW",
-        "M d_ff, W d_ff_second",
-        "MMW",
-        default="M",
-    )
-    sparsity: float | None = number(
-        "activation_sparsity",
-        "share of the gate's values that are set to zero, as if they were normally distributed",
-        default=None,
-    )
+    gated: bool = flag("gated", default=REQUIRED)
+    bias: bool = flag("ffn_bias", default=False)
+    swish_beta: float = number("swish_beta", default=1.0)
+    gate_scale: float = number("gate_scale", default=1.0)
+    scale: float = number("ffn_scale", default=1.0)
+    second: int | None = size("d_ff_second", default=None)
+    second_pattern: str = pattern("d_ff_pattern", "M d_ff, W d_ff_second", "MMW", default="M")
+    sparsity: float | None = number("activation_sparsity", default=None)
     sparsity_pattern: str = pattern(
-        "sparsity_pattern",
-        "T top values of the gate alone, F all of them, repeated over the layers: TTF",
-        "T top values alone, F all values",
-        "TTF",
-        default="T",
+        "sparsity_pattern", "T top values alone, F all values", "TTF", default="T"
     )
 
     def is_second(self, index: int) -> bool:
@@ -105,125 +71,61 @@ class FeedForward:
     def check(self) -> None:
         """Raise `SpecError` for an activation that does not go with the rest."""
         if self.activation == "clamped_swiglu" and not self.gated:
-            raise SpecError(
-                "activation", "clamped_swiglu is a gated form", "clamped_swiglu", "set gated"
-            )
+            rule = "clamped_swiglu is a gated form"
+            raise SpecError("activation", rule, "clamped_swiglu", "set gated")
         if self.activation == "identity" and not self.gated:
-            raise SpecError(
-                "activation",
-                "identity without a gate is one linear map",
-                "identity",
-                "set gated (bilinear)",
-            )
+            rule = "identity without a gate is one linear map"
+            raise SpecError("activation", rule, "identity", "set gated (bilinear)")
         if self.gate_scale != 1.0 and not self.gated:
-            raise SpecError(
-                "gate_scale",
-                "belongs to a gated feed-forward",
-                self.gate_scale,
-                "set gated, or leave gate_scale out",
-            )
+            rule = "belongs to a gated feed-forward"
+            remedy = "set gated, or leave gate_scale out"
+            raise SpecError("gate_scale", rule, self.gate_scale, remedy)
         if self.swish_beta != 1.0 and self.activation != "silu":
-            raise SpecError(
-                "swish_beta", "belongs to activation silu", self.swish_beta, "leave swish_beta out"
-            )
+            raise SpecError("swish_beta", "belongs to activation silu", self.swish_beta)
         self._check_patterns()
 
     def _check_patterns(self) -> None:
         if self.second is not None and "W" not in self.second_pattern:
-            raise SpecError(
-                "d_ff_pattern",
-                "has no layer for d_ff_second",
-                self.second_pattern,
-                "put W in, or leave d_ff_second out",
-            )
+            rule = "has no layer for d_ff_second"
+            remedy = "put W in, or leave d_ff_second out"
+            raise SpecError("d_ff_pattern", rule, self.second_pattern, remedy)
         if self.second is None and "W" in self.second_pattern:
-            raise SpecError(
-                "d_ff_second",
-                f"is needed by d_ff_pattern {short(self.second_pattern)}",
-                None,
-                "set d_ff_second",
-            )
+            rule = f"is needed by d_ff_pattern {short(self.second_pattern)}"
+            raise SpecError("d_ff_second", rule, None)
         if self.sparsity is None and self.sparsity_pattern != "T":
-            raise SpecError(
-                "sparsity_pattern",
-                "has no meaning without activation_sparsity",
-                short(self.sparsity_pattern),
-                "leave sparsity_pattern out",
-            )
+            rule = "has no meaning without activation_sparsity"
+            raise SpecError("sparsity_pattern", rule, short(self.sparsity_pattern))
         if self.sparsity is None:
             return
         if self.sparsity >= 1:
-            raise SpecError(
-                "activation_sparsity",
-                "must be below 1",
-                self.sparsity,
-                "choose one between 0 and 1",
-            )
+            remedy = "choose one between 0 and 1"
+            raise SpecError("activation_sparsity", "must be below 1", self.sparsity, remedy)
         if not self.gated:
-            raise SpecError(
-                "activation_sparsity",
-                "belongs to a gated feed-forward",
-                self.sparsity,
-                "set gated, or leave activation_sparsity out",
-            )
+            rule = "belongs to a gated feed-forward"
+            remedy = "set gated, or leave activation_sparsity out"
+            raise SpecError("activation_sparsity", rule, self.sparsity, remedy)
         if "T" not in self.sparsity_pattern:
-            raise SpecError(
-                "sparsity_pattern",
-                "has no layer for activation_sparsity",
-                short(self.sparsity_pattern),
-                "put T in, or leave activation_sparsity out",
-            )
+            rule = "has no layer for activation_sparsity"
+            remedy = "put T in, or leave activation_sparsity out"
+            raise SpecError("sparsity_pattern", rule, short(self.sparsity_pattern), remedy)
 
 
 @part
 class SharedExperts:
     """Experts that see every token. `d_ff` None: as wide as a routed one."""
 
-    n_experts: int = size(
-        "n_shared_experts",
-        "E_s",
-        "experts that see every token",
-        "experts",
-        "num_shared_experts num_shared_expert moe_num_shared_experts expert_shared_count",
-        default=0,
-        least=0,
-        most=MAX_EXPERTS,
-    )
-    d_ff: int | None = size(
-        "d_ff_shared",
-        "m_s",
-        "hidden width of one shared expert",
-        "values",
-        "shared_expert_intermediate_size shared_intermediate_size"
-        " moe_shared_expert_intermediate_size expert_shared_feed_forward_length",
-        default=None,
-    )
-    gate: bool = flag("shared_expert_gate", "a sigmoid gate on the shared experts", default=False)
+    n_experts: int = size("n_shared_experts", default=0, least=0, most=MAX_EXPERTS)
+    d_ff: int | None = size("d_ff_shared", default=None)
+    gate: bool = flag("shared_expert_gate", default=False)
 
 
 @part
 class Groups:
     """Groups of experts, of which a token may use a few."""
 
-    n_groups: int = size(
-        "n_groups",
-        "G",
-        "groups that the experts are divided into",
-        "groups",
-        "n_group n_expert_groups moe_router_num_groups expert_group_count",
-        most=MAX_EXPERTS,
-    )
-    top_groups: int = size(
-        "top_groups",
-        "G_k",
-        "groups that a token may use",
-        "groups",
-        "topk_group n_limited_groups moe_router_group_topk expert_group_used_count",
-        most=MAX_EXPERTS,
-    )
-    score: str = choice(
-        "group_score", "how a group of experts is scored", "max", "top2_sum", default="top2_sum"
-    )
+    n_groups: int = size("n_groups", most=MAX_EXPERTS)
+    top_groups: int = size("top_groups", most=MAX_EXPERTS)
+    score: str = choice("group_score", "max", "top2_sum", default="top2_sum")
 
     needed = "by group-limited routing"
 
@@ -236,21 +138,8 @@ class Groups:
 class ZeroExperts:
     """Experts without weights that give back what they get (LongCat-Flash)."""
 
-    n_experts: int = size(
-        "n_zero_experts",
-        "E_z",
-        "experts without weights, which give back what they get",
-        "experts",
-        "zero_expert_num",
-        default=0,
-        least=0,
-        most=MAX_EXPERTS,
-    )
-    rows: bool = flag(
-        "zero_expert_rows",
-        "a first matrix stored for each zero expert, which no token reads (transformers' class)",
-        default=False,
-    )
+    n_experts: int = size("n_zero_experts", default=0, least=0, most=MAX_EXPERTS)
+    rows: bool = flag("zero_expert_rows", default=False)
 
 
 @part
@@ -259,76 +148,20 @@ class Mixture:
 
     needed = "with n_experts"
 
-    n_experts: int = size(
-        "n_experts",
-        "E",
-        "routed experts of one layer",
-        "experts",
-        "num_local_experts n_routed_experts num_experts n_expert expert_count moe_num_experts"
-        " num_moe_experts",
-        most=MAX_EXPERTS,
-    )
-    top_k: int = size(
-        "top_k",
-        "k",
-        "routed experts per token",
-        "experts",
-        "num_experts_per_tok num_selected_experts n_activated_experts n_expert_per_token"
-        " expert_used_count moe_top_k moe_topk moe_k moe_router_topk num_experts_per_token",
-        most=MAX_EXPERTS,
-    )
-    d_ff: int = size(
-        "d_ff_expert",
-        "m_e",
-        "hidden width of one expert",
-        "values",
-        "moe_intermediate_size moe_inter_dim moe_ffn_hidden_size expert_feed_forward_length"
-        " intermediate_size ffn_hidden_size",
-    )
-    n_dense_layers: int = size(
-        "n_dense_layers",
-        "N_0",
-        "leading blocks with a dense FFN",
-        "blocks",
-        "first_k_dense_replace leading_dense_block_count moe_layer_start_index",
-        default=0,
-        least=0,
-        most=MAX_LAYERS,
-    )
-    every: int = size(
-        "moe_every",
-        "s",
-        "one MoE layer every so many",
-        "blocks",
-        "moe_layer_freq decoder_sparse_step encoder_sparse_step interleave_moe_layer_step"
-        " expert_layer_period moe_layer_interval",
-        default=1,
-        most=MAX_LAYERS,
-    )
-    offset: int = size(
-        "moe_offset",
-        "s_0",
-        "shift of that pattern: blocks i with i + 1 - s_0 a multiple of s",
-        "blocks",
-        default=0,
-        least=0,
-        most=MAX_LAYERS,
-    )
+    n_experts: int = size("n_experts", most=MAX_EXPERTS)
+    top_k: int = size("top_k", most=MAX_EXPERTS)
+    d_ff: int = size("d_ff_expert")
+    n_dense_layers: int = size("n_dense_layers", default=0, least=0, most=MAX_LAYERS)
+    every: int = size("moe_every", default=1, most=MAX_LAYERS)
+    offset: int = size("moe_offset", default=0, least=0, most=MAX_LAYERS)
     shared: SharedExperts | None = where(
-        "n_shared_experts",
-        SharedExperts,
-        "without shared experts",
-        default=None,
+        "n_shared_experts", SharedExperts, without="without shared experts", default=None
     )
     zero: ZeroExperts | None = where(
-        "n_zero_experts",
-        ZeroExperts,
-        "without zero experts",
-        default=None,
+        "n_zero_experts", ZeroExperts, without="without zero experts", default=None
     )
     router: str = choice(
         "router",
-        "how scores become weights",
         "softmax",
         "softmax_renorm",
         "topk_softmax",
@@ -336,25 +169,15 @@ class Mixture:
         "sigmoid_renorm",
         default="softmax",
     )
-    router_bias: bool = flag("router_bias", "a bias on the router", default=False)
-    selection_bias: bool = flag(
-        "selection_bias",
-        "a buffer added to the scores for the choice only (DeepSeek-V3)",
-        default=False,
+    router_bias: bool = flag("router_bias", default=False)
+    selection_bias: bool = flag("selection_bias", default=False)
+    groups: Groups | None = where(
+        "n_groups", Groups, without="without groups of experts", default=None
     )
-    groups: Groups | None = where("n_groups", Groups, "without groups of experts", default=None)
-    routed_scale: float = number(
-        "routed_scale", "factor on the routed experts' output", default=1.0
-    )
-    mixer_jitter: float | None = number(
-        "mixer_jitter", "experts chosen one after another, by SparseMixer (Phi-MoE)", default=None
-    )
-    router_scales_input: bool = flag(
-        "router_scales_input",
-        "the router's weight multiplies an expert's input, not its output",
-        default=False,
-    )
-    bias: bool = flag("expert_bias", "a bias on each matrix of each expert", default=False)
+    routed_scale: float = number("routed_scale", default=1.0)
+    mixer_jitter: float | None = number("mixer_jitter", default=None)
+    router_scales_input: bool = flag("router_scales_input", default=False)
+    bias: bool = flag("expert_bias", default=False)
 
     def check(self) -> None:
         """Raise `SpecError` for a choice that the router cannot make."""
@@ -363,12 +186,9 @@ class Mixture:
             self._check_mixer()
         if self.groups is not None:
             if self.zero is not None:
-                raise SpecError(
-                    "n_zero_experts",
-                    "is not defined for experts in groups",
-                    self.zero.n_experts,
-                    "leave n_zero_experts or n_groups out",
-                )
+                rule = "is not defined for experts in groups"
+                remedy = "leave n_zero_experts or n_groups out"
+                raise SpecError("n_zero_experts", rule, self.zero.n_experts, remedy)
             self._check_groups(self.groups)
         below("moe_offset", self.offset, "moe_every", self.every)
 
@@ -380,9 +200,8 @@ class Mixture:
         }
         for name, (value, plain) in other.items():
             if value != plain:
-                raise SpecError(
-                    name, "has no meaning with mixer_jitter", value, f"leave {name} out"
-                )
+                rule = "has no meaning with mixer_jitter"
+                raise SpecError(name, rule, value, f"leave {name} out")
 
     def _check_groups(self, groups: Groups) -> None:
         divides("n_groups", groups.n_groups, "n_experts", self.n_experts)
@@ -392,12 +211,8 @@ class Mixture:
             rule = f"must be at most the {reachable} experts of the chosen groups"
             raise SpecError("top_k", rule, self.top_k, f"choose 1 to {reachable}")
         if groups.score == "top2_sum" and each < 2:
-            raise SpecError(
-                "group_score",
-                "top2_sum needs groups of two experts or more",
-                groups.score,
-                "choose max",
-            )
+            rule = "top2_sum needs groups of two experts or more"
+            raise SpecError("group_score", rule, groups.score, "choose max")
 
     @property
     def n_scores(self) -> int:

@@ -1,17 +1,20 @@
 """The declaration of a field, said once: name, letter, meaning, unit, limits, choices, default.
 
 A part of a model is a frozen class whose fields are declared with `size`, `choice`, `flag`,
-`number` or `text`. What checks values, `--set`, the list of fields and the legend read that.
+`number`, `pattern` or `record`: what a part has, and what it may be. What a field means, its letter
+and unit and what others call it stand in `fields.tsv`, a row each, in the order of files and JSON.
+What checks values, `--set`, the list of fields and the legend read both.
 """
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.files import read_of_package
 from metacount.frozen import REQUIRED, frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, TypeVar, dataclass_transform
 
     T = TypeVar("T")
@@ -27,6 +30,13 @@ MAX_LAYERS = 100_000
 MAX_EXPERTS = 2**16
 MAX_VOCAB = 2**30
 MAX_TOKENS = 2**40
+
+# By name: letter, unit, meaning, and how others call it; what stands last may be missing.
+ROWS: dict[str, list[str]] = {
+    row[0]: row[1:]
+    for line in read_of_package("spec/fields.tsv").decode().splitlines()[1:]
+    for row in [line.split("\t")]
+}
 
 
 class Field:
@@ -59,12 +69,12 @@ class Field:
         "unit",
     )
 
-    def __init__(self, takes: str, name: str, meaning: str, default: object) -> None:
-        self.takes, self.name, self.meaning, self.default = takes, name, meaning, default
+    def __init__(self, takes: str, name: str, default: object) -> None:
+        self.takes, self.name, self.default = takes, name, default
         self.attribute = name
         self.part: type | None = None  # the class that declares it
-        self.letter = self.unit = ""
-        self.elsewhere: tuple[str, ...] = ()
+        self.letter, self.unit, self.meaning, *elsewhere = ROWS[name]
+        self.elsewhere = tuple(" ".join(elsewhere).split())
         self.choices: tuple[str, ...] = ()
         self.least, self.most = 1, MAX_WIDTH
         self.letters: dict[str, str] = {}  # of a pattern: what each of its letters means
@@ -84,9 +94,8 @@ class Field:
             check_number(self.name, value)
         elif self.takes == "choice":
             if value not in self.choices:
-                raise SpecError(
-                    self.name, "is unknown", value, f"choose one of {', '.join(self.choices)}"
-                )
+                rule = "is unknown"
+                raise SpecError(self.name, rule, value, f"choose one of {', '.join(self.choices)}")
         elif self.takes == "flag":
             check_flag(self.name, value)
         elif self.takes == "object":
@@ -132,66 +141,64 @@ def below(small: str, low: int, large: str, high: int, why: str = "") -> None:
         raise SpecError(small, rule, low, f"choose 0 to {high - 1}")
 
 
+def check_plain(fields: Mapping[str, tuple[object, object]], rule: str) -> None:
+    """Raise `SpecError` for the first field that has another value than its plain one."""
+    for name, (value, plain) in fields.items():
+        if value != plain:
+            raise SpecError(name, rule, value, f"choose {plain}" if isinstance(plain, str) else "")
+
+
 def divides(small: str, part_: int, large: str, whole: int) -> None:
     """Raise `SpecError` unless the one divides the other; it names the numbers that do."""
     if whole % part_:
         divisors = [n for n in range(1, min(whole, 4096) + 1) if whole % n == 0]
         choices = ", ".join(map(str, divisors[:12])) + (", ..." if len(divisors) > 12 else "")
-        raise SpecError(
-            small,
-            f"must divide {large}: {whole} % {part_} = {whole % part_}",
-            part_,
-            f"choose {choices}",
-        )
+        rule = f"must divide {large}: {whole} % {part_} = {whole % part_}"
+        raise SpecError(small, rule, part_, f"choose {choices}")
 
 
 def size(
     name: str,
-    letter: str,
-    meaning: str,
-    unit: str,
-    elsewhere: str = "",
     *,
     default: object = REQUIRED,
     most: int = MAX_WIDTH,
     least: int = 1,
     asked: bool = False,
 ) -> Any:
-    """Declare a whole number that formulas have a letter for; `elsewhere` is how others call it."""
-    made = Field("whole", name, meaning, default)
-    made.letter, made.unit, made.elsewhere = letter, unit, tuple(elsewhere.split())
+    """Declare a whole number that formulas have a letter for."""
+    made = Field("whole", name, default)
     made.most, made.least, made.asked = most, least, asked
     return made
 
 
-def choice(name: str, meaning: str, *choices: str, default: object = REQUIRED) -> Any:
+def choice(name: str, *choices: str, default: object = REQUIRED) -> Any:
     """Declare a field that is one of some words."""
-    made = Field("choice", name, meaning, default)
+    made = Field("choice", name, default)
     made.choices = choices
     return made
 
 
-def flag(name: str, meaning: str, *, default: object) -> Any:
+def flag(name: str, *, default: object) -> Any:
     """Declare a field that is true or false."""
-    return Field("flag", name, meaning, default)
+    return Field("flag", name, default)
 
 
-def number(name: str, meaning: str, *, default: object) -> Any:
+def number(name: str, *, default: object) -> Any:
     """Declare a positive number that changes no count."""
-    return Field("number", name, meaning, default)
+    return Field("number", name, default)
 
 
-def pattern(name: str, meaning: str, letters: str, example: str, *, default: object) -> Any:
+def pattern(name: str, letters: str, example: str, *, default: object) -> Any:
     """Declare letters repeated over layers; `letters` gives each meaning: "L windowed, ..."."""
-    made = Field("pattern", name, meaning, default)
+    made = Field("pattern", name, default)
     made.letters = dict(one.strip().split(" ", 1) for one in letters.split(","))
     made.example = example
     return made
 
 
-def record(name: str, meaning: str, made: type, *, default: None) -> Any:
+def record(name: str, made: type, *, default: None) -> Any:
     """Declare a whole object of a model's file, or none."""
-    found = Field("object", name, meaning, default)
+    found = Field("object", name, default)
     found.made = made
     return found
 
@@ -218,10 +225,10 @@ def always(kind: type) -> Any:
 def where(
     by: str,
     kind: type,
-    without: str,
     switch: Field | None = None,
     *,
     default: None,
+    without: str = "",
     remedy: str = "",
 ) -> Any:
     """Declare a part that is there when the field `by` says so: a size that is given, a flag set.
@@ -230,7 +237,7 @@ def where(
     nobody says, there is none (`default`, which type checkers ask for).
     """
     assert default is None
-    made = Place({"": kind}, by, without, switch)
+    made = Place({"": kind}, by, without or f"without {by}", switch)
     made.remedy = remedy
     return made
 

@@ -1,6 +1,6 @@
 """The legend: our name of each size, its letter, meaning and unit, and everyone else's spelling.
 
-A model's sizes are declared in their parts, a run's here. SymPy is imported only when symbols are
+What is said of a size stands in `fields.tsv`. SymPy is imported only when symbols are
 asked for.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.frozen import frozen
+from metacount.spec.field import ROWS
 from metacount.spec.model import FIELDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -28,88 +29,26 @@ class Term:
     elsewhere: tuple[str, ...]
 
 
-def _term(name: str, letter: str, meaning: str, unit: str, elsewhere: str = "") -> Term:
-    return Term(
-        name=name, letter=letter, meaning=meaning, unit=unit, elsewhere=tuple(elsewhere.split())
-    )
+def term_of(name: str) -> Term:
+    """Read the line of `fields.tsv` that says what a size is."""
+    letter, unit, meaning, *elsewhere = ROWS[name]
+    words = tuple(" ".join(elsewhere).split())
+    return Term(name=name, letter=letter, meaning=meaning, unit=unit, elsewhere=words)
 
 
 # The order in which sizes are listed; one that is not here comes after these.
 ORDER = (
-    "d_model",
-    "n_layers",
-    "n_encoder_layers",
-    "n_dense_layers",
-    "vocab_size",
-    "d_embedding",
-    "n_token_types",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "v_head_dim",
-    "d_ff",
-    "d_ff_expert",
-    "d_ff_shared",
-    "n_experts",
-    "n_shared_experts",
-    "n_zero_experts",
-    "top_k",
-    "moe_every",
-    "n_groups",
-    "top_groups",
-    "window",
-    "n_positions",
-    "position_offset",
-    "n_query_positions",
-    "rotary_dim",
-    "moe_offset",
-    "nope_every",
-    "n_buckets",
-    "max_distance",
-)
-
-
-def _model_terms() -> tuple[Term, ...]:
-    sizes = {name: field for name, field in FIELDS.items() if field.letter}
-    names = [*(n for n in ORDER if n in sizes), *(n for n in sizes if n not in ORDER)]
-    return tuple(
-        Term(
-            name=n,
-            letter=sizes[n].letter,
-            meaning=sizes[n].meaning,
-            unit=sizes[n].unit,
-            elsewhere=sizes[n].elsewhere,
-        )
-        for n in names
-    )
-
-
-MODEL_TERMS = _model_terms()
-
-WORKLOAD_TERMS = (
-    _term("batch_size", "B", "sequences", "sequences", "micro_batch_size batch bsz"),
-    _term(
-        "seq_len",
-        "S",
-        "query positions of one sequence",
-        "positions",
-        "seq_length sequence_length q_len",
-    ),
-    _term("kv_len", "T", "positions attended to", "positions", "kv_seq_len"),
-    _term(
-        "source_len",
-        "S_e",
-        "tokens that an encoder reads",
-        "positions",
-        "src_len encoder_seq_length",
-    ),
-    _term("prefix_len", "S_p", "first tokens that see each other in both directions", "positions"),
-)
-
+    "d_model", "n_layers", "n_encoder_layers", "n_dense_layers", "vocab_size", "d_embedding",
+    "n_token_types", "n_heads", "n_kv_heads", "head_dim", "q_lora_rank", "kv_lora_rank",
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "d_ff", "d_ff_expert", "d_ff_shared",
+    "n_experts", "n_shared_experts", "n_zero_experts", "top_k", "moe_every", "n_groups",
+    "top_groups", "window", "n_positions", "position_offset", "n_query_positions", "rotary_dim",
+    "moe_offset", "nope_every", "n_buckets", "max_distance",
+)  # fmt: skip
+_SIZES = [name for name, field in FIELDS.items() if field.letter]
+MODEL_TERMS = tuple(map(term_of, dict.fromkeys((*ORDER, *_SIZES))))
+RUN = ("batch_size", "seq_len", "kv_len", "source_len", "prefix_len")
+WORKLOAD_TERMS = tuple(map(term_of, RUN))
 TERMS = MODEL_TERMS + WORKLOAD_TERMS
 
 # What others call fields that are no sizes, where they mean the same.

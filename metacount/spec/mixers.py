@@ -37,34 +37,18 @@ class NoRecurrent:
 class Recurrent:
     """What every mixer with a state has."""
 
-    conv_kernel: int = size(
-        "conv_kernel",
-        "k_c",
-        "positions that the causal convolution sees, itself included",
-        "positions",
-        "d_conv mamba_d_conv linear_conv_kernel_dim conv_L_cache conv1d_width"
-        " short_conv_kernel_size",
-        most=2**16,
-    )
+    conv_kernel: int = size("conv_kernel", most=2**16)
 
 
 @part
 class StateSpace(Recurrent):
     """What both have: a state for each channel, a convolution before it, projections around it."""
 
-    state_dim: int = size(
-        "ssm_state_dim",
-        "d_s",
-        "values of the state that each channel keeps",
-        "values",
-        "state_size d_state mamba_d_state ssm_state_size",
-    )
-    conv_bias: bool = flag("ssm_conv_bias", "a bias on the convolution", default=True)
-    in_bias: bool = flag("ssm_in_bias", "a bias on the projection into it", default=False)
-    out_bias: bool = flag("ssm_out_bias", "a bias on the projection out of it", default=False)
-    norm_eps: float | None = number(
-        "ssm_norm_eps", "added inside its norms' root; none: as in other norms", default=None
-    )
+    state_dim: int = size("ssm_state_dim")
+    conv_bias: bool = flag("ssm_conv_bias", default=True)
+    in_bias: bool = flag("ssm_in_bias", default=False)
+    out_bias: bool = flag("ssm_out_bias", default=False)
+    norm_eps: float | None = number("ssm_norm_eps", default=None)
 
 
 @part
@@ -73,22 +57,9 @@ class Mamba(StateSpace):
 
     word = "mamba"
 
-    d_ssm: int = size("d_ssm", "d_i", "channels of a Mamba mixer, each with a state", "channels")
-    dt_rank: int = size(
-        "dt_rank",
-        "r_t",
-        "rank of the projection that gives each channel its step",
-        "values",
-        "time_step_rank mamba_dt_rank",
-    )
-    norms: str = choice(
-        "ssm_inner_norms",
-        "RMSNorm of the step, of B and of C: with weights, without, or none",
-        "none",
-        "affine",
-        "plain",
-        default="none",
-    )
+    d_ssm: int = size("d_ssm")
+    dt_rank: int = size("dt_rank")
+    norms: str = choice("ssm_inner_norms", "none", "affine", "plain", default="none")
 
 
 @frozen
@@ -117,53 +88,15 @@ class Mamba2(StateSpace):
 
     word = "mamba2"
 
-    n_heads: int = size(
-        "n_ssm_heads",
-        "h_s",
-        "heads of a Mamba-2 mixer",
-        "heads",
-        "mamba_n_heads mamba_num_heads n_mamba_heads",
-    )
-    head_dim: int = size(
-        "ssm_head_dim",
-        "p_s",
-        "channels of one of its heads",
-        "channels",
-        "mamba_d_head mamba_head_dim mamba_headdim",
-    )
-    n_groups: int = size(
-        "n_ssm_groups",
-        "g_s",
-        "groups of its heads, each with one B and C",
-        "groups",
-        "mamba_n_groups mamba_ngroups",
-    )
-    chunk_size: int = size(
-        "ssm_chunk_size",
-        "c_s",
-        "positions that its scan takes at once",
-        "positions",
-        "mamba_chunk_size",
-        least=2,
-        most=MAX_TOKENS,
-    )
-    norm: str = choice(
-        "ssm_norm",
-        "RMSNorm of each group, after the gate or before it; or the gate alone",
-        "gated",
-        "before_gate",
-        "none",
-        default="gated",
-    )
-    dt_min: float | None = number("ssm_dt_min", "smallest step, after softplus", default=None)
-    dt_max: float | None = number("ssm_dt_max", "largest step, after softplus", default=None)
+    n_heads: int = size("n_ssm_heads")
+    head_dim: int = size("ssm_head_dim")
+    n_groups: int = size("n_ssm_groups")
+    chunk_size: int = size("ssm_chunk_size", least=2, most=MAX_TOKENS)
+    norm: str = choice("ssm_norm", "gated", "before_gate", "none", default="gated")
+    dt_min: float | None = number("ssm_dt_min", default=None)
+    dt_max: float | None = number("ssm_dt_max", default=None)
 
-    scales: Scales | None = record(
-        "ssm_scales",
-        "factors on gate, x, b, c and step where they are made, and on its output",
-        Scales,
-        default=None,
-    )
+    scales: Scales | None = record("ssm_scales", Scales, default=None)
 
     def check(self) -> None:
         """Raise `SpecError` unless the heads fall into groups and a step is left."""
@@ -171,86 +104,49 @@ class Mamba2(StateSpace):
         divides("n_ssm_groups", self.n_groups, "n_ssm_heads", self.n_heads)
         if self.state_dim < 2:
             # over one value torch's einsum multiplies element by element: no matrix product is left
-            raise SpecError(
-                "ssm_state_dim", "must be at least 2 in Mamba-2", self.state_dim, "choose 2 or more"
-            )
+            rule = "must be at least 2 in Mamba-2"
+            raise SpecError("ssm_state_dim", rule, self.state_dim, "choose 2 or more")
         if self.dt_min is not None and self.dt_max is not None and self.dt_min > self.dt_max:
-            raise SpecError(
-                "ssm_dt_min",
-                f"must be at most ssm_dt_max = {self.dt_max}",
-                self.dt_min,
-                "choose a smaller one",
-            )
+            rule = f"must be at most ssm_dt_max = {self.dt_max}"
+            raise SpecError("ssm_dt_min", rule, self.dt_min, "choose a smaller one")
 
 
 @part
 class LinearAttention:
     """What all of them have: chunks that are run as matrix products, and a norm of the output."""
 
-    chunk_size: int = size(
-        "linear_chunk_size",
-        "c_l",
-        "positions that linear attention takes at once",
-        "positions",
-        most=MAX_TOKENS,
-    )
-    norm_eps: float | None = number(
-        "linear_norm_eps",
-        "norm_eps of the norm over its output; none: as in other norms",
-        default=None,
-    )
+    chunk_size: int = size("linear_chunk_size", most=MAX_TOKENS)
+    norm_eps: float | None = number("linear_norm_eps", default=None)
 
 
 @part
 class OneCountOfHeads(LinearAttention):
     """Linear attention with as many heads of keys as of values."""
 
-    n_heads: int = size(
-        "n_linear_heads", "h_l", "heads of linear attention", "heads", "linear_num_heads"
-    )
+    n_heads: int = size("n_linear_heads")
 
 
 @part
 class LinearHeads(OneCountOfHeads):
     """Linear attention whose keys and values have as many heads, of one width."""
 
-    head_dim: int = size("linear_head_dim", "d_l", "width of one of its keys and values", "values")
+    head_dim: int = size("linear_head_dim")
 
 
 @part
 class TwoWidths:
     """Keys and values of linear attention, each of a width of its own."""
 
-    k_head_dim: int = size(
-        "linear_k_head_dim",
-        "d_lk",
-        "width of one of its queries and keys",
-        "values",
-        "linear_key_head_dim",
-    )
-    v_head_dim: int = size(
-        "linear_v_head_dim", "d_lv", "width of one of its values", "values", "linear_value_head_dim"
-    )
+    k_head_dim: int = size("linear_k_head_dim")
+    v_head_dim: int = size("linear_v_head_dim")
 
 
 @part
 class GroupedHeads(LinearAttention):
     """Groups of value heads share the queries and keys of one key head."""
 
-    n_k_heads: int = size(
-        "n_linear_k_heads",
-        "h_lk",
-        "query and key heads of gated DeltaNet",
-        "heads",
-        "linear_num_key_heads",
-    )
-    n_v_heads: int = size(
-        "n_linear_v_heads",
-        "h_lv",
-        "value heads of gated DeltaNet, each with a state",
-        "heads",
-        "linear_num_value_heads",
-    )
+    n_k_heads: int = size("n_linear_k_heads")
+    n_v_heads: int = size("n_linear_v_heads")
 
     def check(self) -> None:
         """Raise `SpecError` unless the value heads fall into groups."""
@@ -264,11 +160,7 @@ class GatedDelta(TwoWidths, GroupedHeads, Recurrent):
 
     word = "gated_delta"
 
-    negative: bool = flag(
-        "linear_negative_eigenvalues",
-        "a state may be turned round: its rate is up to 2, not 1",
-        default=False,
-    )
+    negative: bool = flag("linear_negative_eigenvalues", default=False)
 
 
 @part
@@ -291,19 +183,14 @@ class MLstm(TwoWidths, OneCountOfHeads):
 
     word = "mlstm"
 
-    gate_softcap: float = number(
-        "mlstm_gate_softcap", "bound that a tanh keeps an mLSTM's gates in", default=15.0
-    )
-    divisor_eps: float = number(
-        "mlstm_divisor_eps", "added to what an mLSTM's output is divided by", default=1e-6
-    )
+    gate_softcap: float = number("mlstm_gate_softcap", default=15.0)
+    divisor_eps: float = number("mlstm_divisor_eps", default=1e-6)
 
     def check(self) -> None:
         """Raise `SpecError` for chunks of one position: one is a step of the recurrence."""
         if self.chunk_size == 1:
-            raise SpecError(
-                "linear_chunk_size", "must be at least 2 in an mLSTM", 1, "choose 2 or more"
-            )
+            rule = "must be at least 2 in an mLSTM"
+            raise SpecError("linear_chunk_size", rule, 1, "choose 2 or more")
 
 
 @part
@@ -312,18 +199,10 @@ class RgLru(Recurrent):
 
     word = "rg_lru"
 
-    lru_width: int = size("lru_width", "w_l", "channels of an RG-LRU", "values")
-    n_lru_blocks: int = size(
-        "n_lru_blocks", "b_l", "blocks that each gate of an RG-LRU is made of", "blocks"
-    )
+    lru_width: int = size("lru_width")
+    n_lru_blocks: int = size("n_lru_blocks")
     activation: str = choice(
-        "lru_activation",
-        "of the branch beside an RG-LRU",
-        "gelu_tanh",
-        "gelu",
-        "silu",
-        "relu",
-        default="gelu_tanh",
+        "lru_activation", "gelu_tanh", "gelu", "silu", "relu", default="gelu_tanh"
     )
 
     def check(self) -> None:
@@ -337,6 +216,4 @@ class ShortConv(Recurrent):
 
     word = "short_conv"
 
-    conv_bias: bool = flag(
-        "short_conv_bias", "a bias on the convolution and its two projections", default=False
-    )
+    conv_bias: bool = flag("short_conv_bias", default=False)

@@ -12,6 +12,7 @@ from metacount.spec.attention import BlockIndexer
 from metacount.spec.field import (
     MAX_LAYERS,
     MAX_VOCAB,
+    ROWS,
     Field,
     Place,
     altered,
@@ -41,67 +42,31 @@ if TYPE_CHECKING:
 class Embedding:
     """The tables that tokens are looked up in."""
 
-    vocab_size: int = size(
-        "vocab_size",
-        "V",
-        "embedding rows as stored, padding included",
-        "rows",
-        "padded_vocab_size vocabulary_size n_vocab",
-        most=MAX_VOCAB,
-        asked=True,
-    )
-    n_token_types: int = size(
-        "n_token_types",
-        "V_t",
-        "rows of the token-type (segment) table",
-        "rows",
-        "type_vocab_size",
-        default=0,
-        least=0,
-        most=MAX_VOCAB,
-    )
-    width: int | None = size(
-        "d_embedding",
-        "d_e",
-        "width of the tables, where it is not d_model",
-        "values",
-        "embedding_size embedding_dim",
-        default=None,
-    )
-    norm: bool = flag(
-        "embedding_norm", "a norm right after the embedding (BLOOM, BERT)", default=False
-    )
-    scale: float = number("embedding_scale", "factor on the embedding's output", default=1.0)
+    vocab_size: int = size("vocab_size", most=MAX_VOCAB, asked=True)
+    n_token_types: int = size("n_token_types", default=0, least=0, most=MAX_VOCAB)
+    width: int | None = size("d_embedding", default=None)
+    norm: bool = flag("embedding_norm", default=False)
+    scale: float = number("embedding_scale", default=1.0)
 
 
 @part
 class HeadTransform:
     """What stands between the last block and the head."""
 
-    bias: bool = flag("head_transform_bias", "a bias on that dense layer", default=False)
+    bias: bool = flag("head_transform_bias", default=False)
 
 
 @part
 class Head:
     """From the last block's output to logits."""
 
-    tied: bool = flag("tie_embeddings", "the output head is the token table", default=False)
-    bias: bool = flag("head_bias", "a bias on the output head", default=False)
+    tied: bool = flag("tie_embeddings", default=False)
+    bias: bool = flag("head_bias", default=False)
     transform: HeadTransform | None = where(
-        "head_transform",
-        HeadTransform,
-        "without head_transform",
-        flag(
-            "head_transform",
-            "a dense layer, an activation and a norm before the output head (BERT)",
-            default=False,
-        ),
-        default=None,
+        "head_transform", HeadTransform, flag("head_transform", default=False), default=None
     )
-    scale: float = number("logit_scale", "factor on the logits", default=1.0)
-    softcap: float | None = number(
-        "logit_softcap", "bound that a tanh keeps the logits in", default=None
-    )
+    scale: float = number("logit_scale", default=1.0)
+    softcap: float | None = number("logit_softcap", default=None)
 
 
 @part
@@ -112,19 +77,8 @@ class MultiToken:
     head are those of the model.
     """
 
-    n_modules: int = size(
-        "n_mtp_layers",
-        "N_p",
-        "multi-token-prediction modules behind the last block, counted apart",
-        "modules",
-        "num_nextn_predict_layers num_mtp_layers mtp_num_hidden_layers num_mtp_modules",
-        most=MAX_LAYERS,
-    )
-    dense: bool = flag(
-        "mtp_dense",
-        "the layer of a prediction module has the dense feed-forward, not the experts",
-        default=False,
-    )
+    n_modules: int = size("n_mtp_layers", most=MAX_LAYERS)
+    dense: bool = flag("mtp_dense", default=False)
 
 
 def fields_of(kind: type, path: str = "", lacking: bool = False) -> Iterator[tuple[str, Field]]:
@@ -228,12 +182,8 @@ def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str =
         plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
         if value is absent or name in but or (plain and value == absent):
             continue
-        raise SpecError(
-            name,
-            f"has no meaning {why}",
-            getattr(value, "kind", value),
-            remedy or f"leave {name} out",
-        )
+        rule = f"has no meaning {why}"
+        raise SpecError(name, rule, getattr(value, "kind", value), remedy or f"leave {name} out")
 
 
 def flattened(kind: type, value: object, into: Json) -> Json:
@@ -262,63 +212,21 @@ def flat_place(place: Place, value: object, into: Json) -> None:
 
 def _put(into: Json, name: str, value: object) -> None:
     if name in into and into[name] != value:
-        raise SpecError(
-            name,
-            "differs between the encoder and the decoder, which are made alike",
-            value,
-            f"choose {into[name]!r}",
-        )
+        rule = "differs between the encoder and the decoder, which are made alike"
+        raise SpecError(name, rule, value, f"choose {into[name]!r}")
     into[name] = value
 
 
-# The order of flat names in files and in JSON; a name that is not here comes after these.
-ORDER = (
-    "kind", "d_model", "n_layers", "n_encoder_layers", "vocab_size", "tie_embeddings", "has_head",
-    "head_bias", "n_token_types", "d_embedding", "head_transform", "head_transform_bias",
-    "embedding_norm", "pooler", "embedding_scale", "residual_scale", "logit_scale",
-    "residual_weight",
-    "logit_softcap", "attention", "n_heads", "n_kv_heads", "head_dim", "q_bias", "k_bias",
-    "v_bias", "o_bias", "qk_norm", "attention_sinks", "attention_scale", "attention_softcap",
-    "output_gate", "v_norm", "n_kv_shared_layers",
-    "window", "window_kind", "window_pattern", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-    "qk_rope_head_dim", "v_head_dim", "mla_bias", "latent_norm_eps", "scaled_latents",
-    "index_top_k",
-    "n_index_heads", "index_head_dim", "index_block_len", "index_top_blocks",
-    "index_local_blocks", "index_pattern", "recurrent",
-    "mixer_pattern", "ffn_pattern", "d_ff", "d_ff_second", "d_ff_pattern", "activation",
-    "gated", "ffn_bias", "swish_beta", "activation_sparsity", "sparsity_pattern",
-    "n_altup_inputs", "altup_active", "laurel_rank", "d_per_layer", "vocab_size_per_layer",
-    "n_experts", "top_k", "d_ff_expert", "n_dense_layers",
-    "moe_every", "moe_offset", "n_shared_experts", "d_ff_shared", "shared_expert_gate",
-    "n_zero_experts", "zero_expert_rows", "router",
-    "router_bias", "selection_bias", "n_groups", "top_groups", "group_score", "routed_scale",
-    "mixer_jitter", "router_scales_input", "expert_bias", "norm", "norm_bias", "norm_affine",
-    "norm_unit_offset", "norm_placement", "norm_eps", "final_norm", "first_norm", "position",
-    "n_positions", "position_offset", "n_query_positions", "rotary_dim", "rope_theta",
-    "rope_theta_windowed", "rope_style", "nope_every", "rope_scaling", "rope_scaling_windowed",
-    "query_growth", "alibi_scale", "sinusoid_style", "n_buckets", "max_distance",
-)  # fmt: skip
-
 ROOT: dict[str, Field | Place] = {
-    "kind": choice("kind", "the stacks a model has and what its tokens see", *KINDS),
-    "d_model": size(
-        "d_model",
-        "d",
-        "residual width",
-        "values",
-        "hidden_size n_embd dim hidden_dim model_dim embed_dim embedding_length n_embed",
-    ),
-    "embedding": where("vocab_size", Embedding, "without vocab_size", default=None),
+    "kind": choice("kind", *KINDS),
+    "d_model": size("d_model"),
+    "embedding": where("vocab_size", Embedding, default=None),
     "head": where(
-        "has_head",
-        Head,
-        "without a head",
-        flag("has_head", "an output head over the vocabulary", default=True),
-        default=None,
+        "has_head", Head, flag("has_head", default=True), without="without a head", default=None
     ),
-    "prediction": where("n_mtp_layers", MultiToken, "without n_mtp_layers", default=None),
-    "pooler": flag("pooler", "a dense layer with tanh over the first token (BERT)", default=False),
-    "positions": one_of(choice("position", "how the model knows positions"), *POSITIONS),
+    "prediction": where("n_mtp_layers", MultiToken, default=None),
+    "pooler": flag("pooler", default=False),
+    "positions": one_of(choice("position"), *POSITIONS),
 }
 
 
@@ -330,7 +238,7 @@ def _fields() -> tuple[dict[str, Field], dict[str, str]]:
     assert isinstance(depth, Field)  # a size
     found["n_encoder_layers"] = ("encoder.n_layers", depth)
     found |= {field.name: (path, field) for path, field in fields_of(root)}
-    names = [*(name for name in ORDER if name in found), *(n for n in found if n not in ORDER)]
+    names = [name for name in ROWS if name in found]
     return {name: found[name][1] for name in names}, {name: found[name][0] for name in names}
 
 

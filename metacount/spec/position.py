@@ -57,31 +57,22 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in SCALINGS:
-            raise SpecError(
-                "rope_scaling.kind", "is unknown", self.kind, f"choose one of {', '.join(SCALINGS)}"
-            )
+            remedy = f"choose one of {', '.join(SCALINGS)}"
+            raise SpecError("rope_scaling.kind", "is unknown", self.kind, remedy)
         needed, optional = SCALINGS[self.kind]
         for name, default in fields(RopeScaling).items():
             value = getattr(self, name)
             if name in needed and value is None:
-                raise SpecError(
-                    f"rope_scaling.{name}", f"is needed by {self.kind}", None, f"give {name}"
-                )
+                rule = f"is needed by {self.kind}"
+                raise SpecError(f"rope_scaling.{name}", rule, None, f"give {name}")
             if name not in ("kind", *needed, *optional) and value != default:
-                raise SpecError(
-                    f"rope_scaling.{name}",
-                    f"has no meaning with {self.kind}",
-                    value,
-                    "leave it out",
-                )
+                rule = f"has no meaning with {self.kind}"
+                raise SpecError(f"rope_scaling.{name}", rule, value, "leave it out")
             _check_value("rope_scaling", name, value)
         if (self.high_freq_factor or 0) < (self.low_freq_factor or 0):
-            raise SpecError(
-                "rope_scaling.high_freq_factor",
-                f"must be at least low_freq_factor = {self.low_freq_factor}",
-                self.high_freq_factor,
-                "raise it",
-            )
+            rule = f"must be at least low_freq_factor = {self.low_freq_factor}"
+            remedy = "raise it"
+            raise SpecError("rope_scaling.high_freq_factor", rule, self.high_freq_factor, remedy)
         if self.factor is not None and self.factor < 1:
             raise SpecError("rope_scaling.factor", "must be at least 1", self.factor, "raise it")
 
@@ -129,9 +120,8 @@ def record_from(name: str, made: type, value: object) -> object:
     for key in value:
         if key not in known:
             remedy = nearest(str(key), known, f"choose among {', '.join(known)}")
-            raise SpecError(
-                f"{name}.{shown_name(key)}", "is not one of its fields", value[key], remedy
-            )
+            rule = "is not one of its fields"
+            raise SpecError(f"{name}.{shown_name(key)}", rule, value[key], remedy)
     for key, default in known.items():
         if default is REQUIRED and key not in value:
             raise SpecError(f"{name}.{key}", "is missing", None, f"give {key}")
@@ -162,15 +152,7 @@ class NoPositions:
 class Offset:
     """What is counted from a position other than 0."""
 
-    offset: int = size(
-        "position_offset",
-        "P_0",
-        "rows of a learned position table before the first position",
-        "rows",
-        default=0,
-        least=0,
-        most=MAX_VOCAB,
-    )
+    offset: int = size("position_offset", default=0, least=0, most=MAX_VOCAB)
 
 
 @part
@@ -180,24 +162,8 @@ class Learned(Offset):
     word = "learned"
     needed = "by a learned position table"
 
-    n_positions: int = size(
-        "n_positions",
-        "P",
-        "rows of a learned position table, as stored",
-        "rows",
-        "max_position_embeddings n_ctx max_seq_len max_sequence_length context_length"
-        " max_target_positions max_source_positions block_size",
-        most=MAX_VOCAB,
-    )
-    n_query_positions: int = size(
-        "n_query_positions",
-        "P_q",
-        "rows of the query table of the last layer",
-        "rows",
-        default=0,
-        least=0,
-        most=MAX_VOCAB,
-    )
+    n_positions: int = size("n_positions", most=MAX_VOCAB)
+    n_query_positions: int = size("n_query_positions", default=0, least=0, most=MAX_VOCAB)
 
     def check(self) -> None:
         """Raise `SpecError` for a table that ends before its first position."""
@@ -210,28 +176,15 @@ class Sinusoidal(Offset):
 
     word = "sinusoidal"
 
-    style: str = choice(
-        "sinusoid_style",
-        "sines and cosines in turn, or all sines before all cosines",
-        "alternating",
-        "halves",
-        default="alternating",
-    )
+    style: str = choice("sinusoid_style", "alternating", "halves", default="alternating")
 
 
 @part
 class Rotation:
     """RoPE of the windowed layers, where it differs (Gemma 3)."""
 
-    theta: float = number(
-        "rope_theta_windowed", "rope_theta of the windowed layers; none: the same", default=None
-    )
-    scaling: RopeScaling | None = record(
-        "rope_scaling_windowed",
-        "the same of the layers that have rope_theta_windowed",
-        RopeScaling,
-        default=None,
-    )
+    theta: float = number("rope_theta_windowed", default=None)
+    scaling: RopeScaling | None = record("rope_scaling_windowed", RopeScaling, default=None)
 
 
 @part
@@ -240,50 +193,15 @@ class Rope:
 
     word = "rope"
 
-    rotary_dim: int | None = size(
-        "rotary_dim",
-        "d_rot",
-        "values of a head that RoPE rotates",
-        "values",
-        "rotary_ndims rope_dim",
-        default=None,
-    )
-    theta: float = number("rope_theta", "base of RoPE's wavelengths", default=10000.0)
+    rotary_dim: int | None = size("rotary_dim", default=None)
+    theta: float = number("rope_theta", default=10000.0)
     windowed: Rotation | None = where(
-        "rope_theta_windowed",
-        Rotation,
-        "without rope_theta_windowed",
-        remedy="give both, or neither",
-        default=None,
+        "rope_theta_windowed", Rotation, remedy="give both, or neither", default=None
     )
-    style: str = choice(
-        "rope_style",
-        "which values of a head are rotated as a pair",
-        "half",
-        "interleaved",
-        default="half",
-    )
-    nope_every: int | None = size(
-        "nope_every",
-        "s_r",
-        "one layer without RoPE every so many",
-        "blocks",
-        "no_rope_layer_interval",
-        default=None,
-        most=MAX_LAYERS,
-    )
-    scaling: RopeScaling | None = record(
-        "rope_scaling",
-        "how RoPE's angles change beyond the trained length (YaRN, Llama 3.1, ...)",
-        RopeScaling,
-        default=None,
-    )
-    growth: QueryGrowth | None = record(
-        "query_growth",
-        "how queries grow with their position (Llama 4, Ministral 3)",
-        QueryGrowth,
-        default=None,
-    )
+    style: str = choice("rope_style", "half", "interleaved", default="half")
+    nope_every: int | None = size("nope_every", default=None, most=MAX_LAYERS)
+    scaling: RopeScaling | None = record("rope_scaling", RopeScaling, default=None)
+    growth: QueryGrowth | None = record("query_growth", QueryGrowth, default=None)
 
     @property
     def law(self) -> Law:
@@ -303,7 +221,7 @@ class Alibi:
 
     word = "alibi"
 
-    scale: float = number("alibi_scale", "factor on ALiBi's bias (Falcon)", default=1.0)
+    scale: float = number("alibi_scale", default=1.0)
 
 
 @part
@@ -313,29 +231,16 @@ class RelativeBuckets:
     word = "t5"
     needed = "by T5's relative buckets"
 
-    n_buckets: int = size(
-        "n_buckets",
-        "b",
-        "buckets of T5's relative positions",
-        "buckets",
-        "relative_attention_num_buckets relative_buckets_count",
-    )
-    max_distance: int = size(
-        "max_distance",
-        "b_max",
-        "distance from which T5's last bucket holds all",
-        "positions",
-        "relative_attention_max_distance",
-    )
+    n_buckets: int = size("n_buckets")
+    max_distance: int = size("max_distance")
 
     def check(self) -> None:
         """Raise `SpecError` for buckets that cannot be halved twice, or that reach nowhere."""
         if self.n_buckets % 4 or self.n_buckets < 4:
             raise SpecError("n_buckets", "must be a multiple of 4", self.n_buckets, "choose 32")
         if self.max_distance <= self.n_buckets:
-            raise SpecError(
-                "max_distance", "must be larger than n_buckets", self.max_distance, "choose 128"
-            )
+            rule = "must be larger than n_buckets"
+            raise SpecError("max_distance", rule, self.max_distance, "choose 128")
 
 
 @part

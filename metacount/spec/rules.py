@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.spec.attention import Attention, LatentAttention, Law, NoAttention
-from metacount.spec.field import MAX_LAYERS, below, short
+from metacount.spec.field import MAX_LAYERS, below, check_plain, short
 from metacount.spec.mixers import NoRecurrent
 from metacount.spec.position import (
     Learned,
@@ -38,31 +38,27 @@ def check_goes_with(stack: Stack, kind: str, position: str) -> None:
     """Raise `SpecError` for an attention that no model of that kind and those positions has."""
     mla = isinstance(stack.attention, LatentAttention)
     if mla and (kind not in ("decoder", "prefix-decoder") or position not in ("rope", "none")):
-        raise SpecError(
-            "attention",
-            "mla needs a decoder with position rope or none",
-            "mla",
-            "choose gqa, or kind decoder and position rope",
-        )
+        rule = "mla needs a decoder with position rope or none"
+        raise SpecError("attention", rule, "mla", "choose gqa, or kind decoder and position rope")
 
 
 def check_model(spec: ModelSpec) -> None:
     """Raise `SpecError` for the first rule between parts that a model breaks."""
-    stack = spec.last_stack
+    stack, placement = spec.last_stack, spec.last_stack.norms.placement
     _check_shared(spec, stack)
     _check_ends(spec)
     _check_patterns(spec, stack)
     _check_mixer(spec, stack)
-    _check_experts(stack)
+    part = stack.feed_forward
+    if stack.mixture is not None and part is not None:  # of experts, which would ignore them
+        for name, value in (("gate_scale", part.gate_scale), ("ffn_scale", part.scale)):
+            if value != 1.0:
+                raise SpecError(name, "has no meaning for experts", value, "leave it out")
     _check_window(spec, stack)
     _check_mixture(spec, stack)
-    if spec.has_encoder and stack.norms.placement in ("parallel", "parallel_two"):
-        raise SpecError(
-            "norm_placement",
-            "parallel is not defined with cross-attention",
-            stack.norms.placement,
-            "choose pre or post",
-        )
+    if spec.has_encoder and placement in ("parallel", "parallel_two"):
+        rule = "parallel is not defined with cross-attention"
+        raise SpecError("norm_placement", rule, placement, "choose pre or post")
     _check_positions(spec, stack)
     _check_block_index(spec, stack)
     _check_tensors(spec, stack)
@@ -72,9 +68,8 @@ def check_model(spec: ModelSpec) -> None:
 
 def _check_ends(spec: ModelSpec) -> None:
     if spec.encoder is not None and spec.encoder.n_layers == 0:
-        raise SpecError(
-            "n_encoder_layers", "is needed by an encoder-decoder", 0, "choose 1 or more"
-        )
+        rule = "is needed by an encoder-decoder"
+        raise SpecError("n_encoder_layers", rule, 0, "choose 1 or more")
     embedding, head = spec.embedding, spec.head
     if embedding is None and head is not None:
         given = {
@@ -86,47 +81,26 @@ def _check_ends(spec: ModelSpec) -> None:
         }
         for name, value in given.items():
             if value:
-                raise SpecError(
-                    name, "has no meaning without vocab_size", value, f"leave {name} out"
-                )
+                raise SpecError(name, "has no meaning without vocab_size", value)
     if head is not None and head.transform is not None and spec.last_stack.feed_forward is None:
-        raise SpecError("activation", "is needed by head_transform", None, "set activation")
+        raise SpecError("activation", "is needed by head_transform", None)
     if embedding is not None and embedding.width is not None:
         if spec.kind != "encoder":
-            raise SpecError(
-                "d_embedding", "belongs to an encoder", embedding.width, "leave d_embedding out"
-            )
+            raise SpecError("d_embedding", "belongs to an encoder", embedding.width)
         if head is not None and head.transform is None:
-            raise SpecError(
-                "d_embedding",
-                "with a head needs head_transform, which leads back to it",
-                embedding.width,
-                "set head_transform",
-            )
+            rule = "with a head needs head_transform, which leads back to it"
+            raise SpecError("d_embedding", rule, embedding.width, "set head_transform")
     if spec.pooler and spec.kind != "encoder":
-        raise SpecError("pooler", "belongs to an encoder", True, "leave pooler out")
-
-
-def _check_experts(stack: Stack) -> None:
-    """Raise `SpecError` for feed-forward factors in a model of experts, which would ignore them."""
-    part = stack.feed_forward
-    if stack.mixture is None or part is None:
-        return
-    for name, value in (("gate_scale", part.gate_scale), ("ffn_scale", part.scale)):
-        if value != 1.0:
-            raise SpecError(name, "has no meaning for experts", value, "leave it out")
+        raise SpecError("pooler", "belongs to an encoder", True)
 
 
 def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
     mixer, positions = stack.attention, spec.positions
     if isinstance(mixer, NoAttention):
         if not isinstance(positions, NoPositions | Learned | Sinusoidal):
-            raise SpecError(
-                "position",
-                "belongs to attention, which no layer has",
-                vars(type(positions))["word"],
-                "choose none",
-            )
+            word = vars(type(positions))["word"]
+            rule = "belongs to attention, which no layer has"
+            raise SpecError("position", rule, word, "choose none")
         return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):
@@ -135,52 +109,32 @@ def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
                 "nope_every": positions.nope_every,
                 "query_growth": positions.growth,
             }
-            for name, value in given.items():
-                if value is not None:
-                    raise SpecError(
-                        name, "has no meaning with attention mla", value, f"leave {name} out"
-                    )
+            with_plain = {name: (value, None) for name, value in given.items()}
+            check_plain(with_plain, "has no meaning with attention mla")
         elif mixer.indexer is not None:
-            raise SpecError(
-                "index_top_k",
-                "belongs to an indexer, which needs position rope",
-                mixer.indexer.top_k,
-                "choose position rope",
-            )
+            rule = "belongs to an indexer, which needs position rope"
+            raise SpecError("index_top_k", rule, mixer.indexer.top_k, "choose position rope")
         return
     if mixer.qk_norm == "l2" and not isinstance(positions, Rope):
-        raise SpecError(
-            "qk_norm", "l2 norms what RoPE rotated", "l2", "choose head, or position rope"
-        )
+        remedy = "choose head, or position rope"
+        raise SpecError("qk_norm", "l2 norms what RoPE rotated", "l2", remedy)
     if mixer.softcap is not None and isinstance(positions, TransformerXL):
-        raise SpecError(
-            "attention_softcap",
-            "is not defined with position transformer_xl",
-            mixer.softcap,
-            "leave attention_softcap out",
-        )
+        rule = "is not defined with position transformer_xl"
+        raise SpecError("attention_softcap", rule, mixer.softcap)
 
 
 def _check_window(spec: ModelSpec, stack: Stack) -> None:
     window = stack.attention.window
     if window is None:
         if isinstance(spec.positions, Rope) and spec.positions.windowed is not None:
-            raise SpecError(
-                "rope_theta_windowed",
-                "has no meaning without a window",
-                spec.positions.windowed.theta,
-                "leave rope_theta_windowed out",
-            )
+            theta = spec.positions.windowed.theta
+            raise SpecError("rope_theta_windowed", "has no meaning without a window", theta)
     elif spec.kind == "prefix-decoder":
-        raise SpecError(
-            "window", "is not defined for a prefix-decoder", window.size, "leave window out"
-        )
+        raise SpecError("window", "is not defined for a prefix-decoder", window.size)
     elif spec.kind != "decoder" and window.kind == "chunked":
         raise SpecError("window_kind", "chunked needs a decoder", "chunked", "choose sliding")
     elif spec.has_encoder:
-        raise SpecError(
-            "window", "is not defined for an encoder-decoder", window.size, "leave window out"
-        )
+        raise SpecError("window", "is not defined for an encoder-decoder", window.size)
 
 
 def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
@@ -190,7 +144,7 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
     d_ff = stack.feed_forward.d_ff
     if mixture is None:
         if d_ff is None:
-            raise SpecError("d_ff", "is needed by a dense feed-forward", None, "set d_ff")
+            raise SpecError("d_ff", "is needed by a dense feed-forward", None)
         return
     layers = [each.n_layers for each in spec.stacks]
     if stack.names_experts:
@@ -201,28 +155,23 @@ def _check_mixture(spec: ModelSpec, stack: Stack) -> None:
         routed = [mixture.law.count(n) for n in layers]
         dense = [n - with_experts for n, with_experts in zip(layers, routed, strict=True)]
     if not any(routed):
-        raise SpecError(
-            "n_dense_layers",
+        rule, remedy = (
             "and moe_every leave no layer to the experts",
-            mixture.n_dense_layers,
             "lower them, or leave n_experts out",
         )
+        raise SpecError("n_dense_layers", rule, mixture.n_dense_layers, remedy)
     needed = any(dense) or (spec.prediction is not None and spec.prediction.dense)
     if not needed and d_ff is not None:
-        raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff, "leave d_ff out")
+        raise SpecError("d_ff", "has no meaning when every layer is MoE", d_ff)
     if needed and d_ff is None:
-        raise SpecError("d_ff", "is needed by the dense layers", None, "set d_ff")
+        raise SpecError("d_ff", "is needed by the dense layers", None)
 
 
 def _check_positions(spec: ModelSpec, stack: Stack) -> None:
     positions = spec.positions
     if isinstance(positions, Learned) and positions.n_query_positions and spec.kind != "decoder":
-        raise SpecError(
-            "n_query_positions",
-            "belongs to a decoder",
-            positions.n_query_positions,
-            "leave n_query_positions out",
-        )
+        value = positions.n_query_positions
+        raise SpecError("n_query_positions", "belongs to a decoder", value)
     if isinstance(positions, TransformerXL) and spec.kind != "decoder":
         raise SpecError("position", "transformer_xl needs a decoder", "transformer_xl", "choose t5")
     if not isinstance(positions, Rope):
@@ -233,20 +182,15 @@ def _check_positions(spec: ModelSpec, stack: Stack) -> None:
     if isinstance(mixer, Attention):
         rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
         if rotated > mixer.head_dim:
-            raise SpecError(
-                "rotary_dim",
+            rule, remedy = (
                 f"must be at most head_dim = {mixer.head_dim}",
-                rotated,
                 f"choose 2 to {mixer.head_dim}",
             )
+            raise SpecError("rotary_dim", rule, rotated, remedy)
         if rotated % 2:
             name = "head_dim" if positions.rotary_dim is None else "rotary_dim"
-            raise SpecError(
-                name,
-                "must be even for RoPE",
-                rotated,
-                f"choose {rotated + 1}, or an even rotary_dim",
-            )
+            remedy = f"choose {rotated + 1}, or an even rotary_dim"
+            raise SpecError(name, "must be even for RoPE", rotated, remedy)
     _check_pairs("rope_scaling", positions.scaling, rotated)
     if positions.windowed is not None:
         _check_pairs("rope_scaling_windowed", positions.windowed.scaling, rotated)
@@ -257,17 +201,11 @@ def _check_pairs(name: str, scaling: RopeScaling | None, rotated: int) -> None:
     if scaling is None:
         return
     if scaling.kind == "dynamic" and rotated < 4:
-        raise SpecError(
-            name, "dynamic needs more than 2 rotated values", rotated, f"leave {name} out"
-        )
+        raise SpecError(name, "dynamic needs more than 2 rotated values", rotated)
     for factors in (scaling.short_factors, scaling.long_factors):
         if factors is not None and len(factors) != rotated // 2:
-            raise SpecError(
-                name,
-                f"needs one factor for each of the {rotated // 2} pairs",
-                len(factors),
-                "give as many",
-            )
+            rule = f"needs one factor for each of the {rotated // 2} pairs"
+            raise SpecError(name, rule, len(factors), "give as many")
 
 
 def _check_tensors(spec: ModelSpec, stack: Stack) -> None:
@@ -303,28 +241,20 @@ def _check_patterns(spec: ModelSpec, stack: Stack) -> None:
     mixers, ffns = stack.mixer_pattern, stack.ffn_pattern
     has_attention = not isinstance(stack.attention, NoAttention)
     has_state = not isinstance(stack.recurrent, NoRecurrent)
-    told = (
+    rows = (
         ("attention", has_attention, "mixer_pattern", mixers, WITH_ATTENTION),
         ("recurrent", has_state, "mixer_pattern", mixers, WITH_STATE),
         ("activation", stack.feed_forward and not stack.shared, "ffn_pattern", ffns, WITH_FFN),
         ("n_experts", stack.mixture is not None, "ffn_pattern", ffns, WITH_EXPERTS),
     )
-    for name, given, pattern, letters, meant in told:
+    for name, given, pattern, letters, meant in rows:
         asks = bool(set(letters) & set(meant))
         if asks and not given:
-            raise SpecError(
-                name,
-                f"is needed by {pattern} {short(letters)}",
-                None,
-                f"set {name}, or another {pattern}",
-            )
+            rule = f"is needed by {pattern} {short(letters)}"
+            raise SpecError(name, rule, None, f"set {name}, or another {pattern}")
         if given and not asks and name != "n_experts":
-            raise SpecError(
-                pattern,
-                f"has no layer for {name}",
-                letters,
-                f"put one of the letters {' and '.join(meant)} in, or leave {name} out",
-            )
+            remedy = f"put one of the letters {' and '.join(meant)} in, or leave {name} out"
+            raise SpecError(pattern, f"has no layer for {name}", letters, remedy)
     if not stack.uniform:
         _check_layers_that_differ(spec, stack)
 
@@ -333,16 +263,11 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
     mixers, ffns, norms = stack.mixer_pattern, stack.ffn_pattern, stack.norms
     if spec.kind != "decoder":
         name, letters = ("mixer_pattern", mixers) if set(mixers) != {"A"} else ("ffn_pattern", ffns)
-        raise SpecError(
-            name, "of layers that differ needs a decoder", short(letters), "choose kind decoder"
-        )
+        rule = "of layers that differ needs a decoder"
+        raise SpecError(name, rule, short(letters), "choose kind decoder")
     if norms.placement in ("post", "deep", "parallel", "parallel_two") or not norms.first:
-        raise SpecError(
-            "norm_placement",
-            "is not defined for layers that differ in their mixers",
-            norms.placement,
-            "choose pre",
-        )
+        rule = "is not defined for layers that differ in their mixers"
+        raise SpecError("norm_placement", rule, norms.placement, "choose pre")
     window = stack.attention.window
     period = common_period(len(mixers), len(ffns))
     longest = max(period, common_period(len(mixers), len(window.pattern) if window else 1))
@@ -350,56 +275,37 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
         rule = f"and the other patterns repeat together only after {longest} layers"
         raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
     if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
-        raise SpecError(
-            "ffn_pattern",
-            "leaves a layer with neither mixer nor feed-forward",
-            short(ffns),
-            "put F in, or a mixer",
-        )
+        rule = "leaves a layer with neither mixer nor feed-forward"
+        raise SpecError("ffn_pattern", rule, short(ffns), "put F in, or a mixer")
     if BESIDE in ffns:
         _check_experts_beside(stack)
     mixture = stack.mixture
     if mixture is None:
         return
     if stack.names_experts and (mixture.n_dense_layers, mixture.every, mixture.offset) != (0, 1, 0):
-        raise SpecError(
-            "moe_every",
-            "has no meaning where ffn_pattern names the layers of experts",
-            mixture.every,
-            "leave it out, and n_dense_layers and moe_offset",
-        )
+        rule = "has no meaning where ffn_pattern names the layers of experts"
+        remedy = "leave it out, and n_dense_layers and moe_offset"
+        raise SpecError("moe_every", rule, mixture.every, remedy)
     if "N" in ffns and not stack.names_experts:
-        raise SpecError(
-            "ffn_pattern", "with N must name the layers of experts", short(ffns), "write E for them"
-        )
+        rule = "with N must name the layers of experts"
+        raise SpecError("ffn_pattern", rule, short(ffns), "write E for them")
 
 
 def _check_experts_beside(stack: Stack) -> None:
     """Check experts beside a feed-forward: one input for both, a later layer adds their output."""
-    ffns, last = stack.ffn_pattern, stack.n_layers - 1
+    ffns, last, placement = stack.ffn_pattern, stack.n_layers - 1, stack.norms.placement
     if "E" in ffns:
-        raise SpecError(
-            "ffn_pattern",
-            "has experts beside a feed-forward and in the place of one",
-            short(ffns),
-            "choose one of the letters B and E",
-        )
-    if stack.norms.placement != "pre":
-        raise SpecError(
-            "norm_placement",
-            "is not defined for experts beside a feed-forward",
-            stack.norms.placement,
-            "choose pre",
-        )
+        rule = "has experts beside a feed-forward and in the place of one"
+        raise SpecError("ffn_pattern", rule, short(ffns), "choose one of the letters B and E")
+    if placement != "pre":
+        rule = "is not defined for experts beside a feed-forward"
+        raise SpecError("norm_placement", rule, placement, "choose pre")
     for place, letter in enumerate(ffns):
         # that the last layer has this letter, as a comparison of numbers, which others read
         if letter == BESIDE and stack.n_layers % len(ffns) == (place + 1) % len(ffns):
-            raise SpecError(
-                "ffn_pattern",
-                f"leaves nobody to add what the experts of the last layer, {last}, give",
-                short(ffns),
-                "choose another n_layers, or another letter than B for the last one",
-            )
+            rule = f"leaves nobody to add what the experts of the last layer, {last}, give"
+            remedy = "choose another n_layers, or another letter than B for the last one"
+            raise SpecError("ffn_pattern", rule, short(ffns), remedy)
 
 
 def _check_block_index(spec: ModelSpec, stack: Stack) -> None:
@@ -409,41 +315,30 @@ def _check_block_index(spec: ModelSpec, stack: Stack) -> None:
         return
     index = mixer.indexer
     if not isinstance(positions, Rope):
-        raise SpecError(
-            "index_block_len",
-            "belongs to a block indexer, which needs position rope",
-            index.block_len,
-            "choose position rope",
-        )
-    # of each field the value that goes with an indexer
+        rule = "belongs to a block indexer, which needs position rope"
+        raise SpecError("index_block_len", rule, index.block_len, "choose position rope")
+    letters = "A" if set(stack.mixer_pattern) == {"A"} else stack.mixer_pattern
     known = {
         "kind": (spec.kind, "decoder"),
-        "mixer_pattern": ("A" if set(stack.mixer_pattern) == {"A"} else stack.mixer_pattern, "A"),
+        "mixer_pattern": (letters, "A"),
         "window": (mixer.window and mixer.window.size, None),
         "n_kv_shared_layers": (mixer.n_kv_shared_layers, 0),
         "nope_every": (positions.nope_every, None),
         "n_mtp_layers": (spec.prediction and spec.prediction.n_modules, None),
     }
-    for name, (value, plain) in known.items():
-        if value != plain:
-            remedy = f"leave {name} out" if plain is None else f"choose {plain}"
-            raise SpecError(name, "is not defined with a block indexer", value, remedy)
+    check_plain(known, "is not defined with a block indexer")
     rotated = mixer.head_dim if positions.rotary_dim is None else positions.rotary_dim
     if index.head_dim < rotated:
-        raise SpecError(
-            "index_head_dim",
-            f"must be at least the {rotated} values of a head that RoPE rotates",
-            index.head_dim,
-            f"choose {rotated} or more, or a smaller rotary_dim",
-        )
+        rule = f"must be at least the {rotated} values of a head that RoPE rotates"
+        remedy = f"choose {rotated} or more, or a smaller rotary_dim"
+        raise SpecError("index_head_dim", rule, index.head_dim, remedy)
     first = index.pattern.find("I")
     if first < 0 or stack.n_layers <= first:
-        raise SpecError(
-            "index_pattern",
+        rule, remedy = (
             "leaves no layer to the indexer",
-            index.pattern,
             "put I in for one, or leave index_block_len out",
         )
+        raise SpecError("index_pattern", rule, index.pattern, remedy)
 
 
 # What the attention and the norms of a shared block are; other values were never seen in one.
@@ -467,56 +362,32 @@ def _check_shared(spec: ModelSpec, stack: Stack) -> None:
     if shared is not None:
         _check_shared_parts(spec, stack, shared)
     elif SHARING in letters:
-        raise SpecError(
-            "n_shared_blocks",
-            f"is needed by mixer_pattern {short(letters)}",
-            None,
-            "set n_shared_blocks, or another mixer_pattern",
-        )
+        rule = f"is needed by mixer_pattern {short(letters)}"
+        remedy = "set n_shared_blocks, or another mixer_pattern"
+        raise SpecError("n_shared_blocks", rule, None, remedy)
 
 
 def _check_shared_parts(spec: ModelSpec, stack: Stack, shared: SharedBlock) -> None:
     letters = stack.mixer_pattern
     if set(letters) - {"R", SHARING}:
-        raise SpecError(
-            "mixer_pattern",
-            "of a model with shared blocks has letters R and S alone: attention is in the blocks",
-            short(letters),
-            "write S where a shared block is used, else R",
-        )
+        rule = "of a model with shared blocks has letters R and S alone: attention is in the blocks"
+        remedy = "write S where a shared block is used, else R"
+        raise SpecError("mixer_pattern", rule, short(letters), remedy)
     if set(stack.ffn_pattern) != {"N"}:
-        raise SpecError(
-            "ffn_pattern",
-            "of a model with shared blocks is N: the feed-forward is in the blocks",
-            stack.ffn_pattern,
-            "choose N",
-        )
+        rule = "of a model with shared blocks is N: the feed-forward is in the blocks"
+        raise SpecError("ffn_pattern", rule, stack.ffn_pattern, "choose N")
     if stack.feed_forward is None:
-        raise SpecError("activation", "is needed by shared blocks", None, "set activation")
-    for name, plain in BESIDE_SHARED.items():
-        value = getattr(spec, name)
-        if value != plain:
-            raise SpecError(
-                name,
-                "is not defined for a model with shared blocks",
-                value,
-                f"choose {plain}" if isinstance(plain, str) else f"leave {name} out",
-            )
+        raise SpecError("activation", "is needed by shared blocks", None)
+    known = {name: (getattr(spec, name), plain) for name, plain in BESIDE_SHARED.items()}
+    check_plain(known, "is not defined for a model with shared blocks")
     if spec.position not in ("rope", "none"):
-        raise SpecError(
-            "position",
-            "of a model with shared blocks is rope or none",
-            spec.position,
-            "choose rope or none",
-        )
+        rule = "of a model with shared blocks is rope or none"
+        raise SpecError("position", rule, spec.position, "choose rope or none")
     uses = Law(letters=letters, letter=SHARING).count(stack.n_layers)
     if shared.n_blocks > uses:
-        raise SpecError(
-            "n_shared_blocks",
-            f"must be at most the {uses} layers of letter S that use one",
-            shared.n_blocks,
-            f"choose 1 to {uses}" if uses else "put S into mixer_pattern, below n_layers",
-        )
+        rule = f"must be at most the {uses} layers of letter S that use one"
+        remedy = f"choose 1 to {uses}" if uses else "put S into mixer_pattern, below n_layers"
+        raise SpecError("n_shared_blocks", rule, shared.n_blocks, remedy)
     # the query projection reads both inputs
     _fits_a_tensor("n_heads", spec.n_heads, 2 * spec.d_model * spec.n_heads * spec.head_dim)
 
@@ -614,12 +485,9 @@ def _check_inputs(spec: ModelSpec, stack: Stack) -> None:
     if inputs is None:
         return
     if spec.embedding is None:
-        raise SpecError(
-            "d_per_layer",
-            "needs an embedding: each layer looks up the token",
-            inputs.width,
-            "set vocab_size, or leave d_per_layer out",
-        )
+        rule = "needs an embedding: each layer looks up the token"
+        remedy = "set vocab_size, or leave d_per_layer out"
+        raise SpecError("d_per_layer", rule, inputs.width, remedy)
     _fits_a_tensor("d_per_layer", inputs.width, inputs.vocab_size * stack.n_layers * inputs.width)
 
 
@@ -635,12 +503,9 @@ def _check_borrowed(spec: ModelSpec, stack: Stack, n_borrowing: int) -> None:
     kinds = {"a window": near, "everything": (making - near[0], n_borrowing - near[1])}
     for sees, (makers, borrowers) in kinds.items():
         if borrowers and not makers:
-            raise SpecError(
-                name,
-                f"leaves {borrowers} blocks that see {sees} and none before them that does",
-                n_borrowing,
-                "choose fewer, or another window_pattern",
-            )
+            rule = f"leaves {borrowers} blocks that see {sees} and none before them that does"
+            remedy = "choose fewer, or another window_pattern"
+            raise SpecError(name, rule, n_borrowing, remedy)
 
 
 def _check_mtp(spec: ModelSpec, stack: Stack) -> None:
@@ -661,15 +526,9 @@ def _check_mtp(spec: ModelSpec, stack: Stack) -> None:
     }
     for rule, is_broken in broken.items():
         if is_broken:
-            raise SpecError("n_mtp_layers", rule, modules.n_modules, "leave n_mtp_layers out")
+            raise SpecError("n_mtp_layers", rule, modules.n_modules)
     if BESIDE in stack.ffn_pattern and not modules.dense:
-        raise SpecError(
-            "mtp_dense",
-            f"must be true where experts stand beside a feed-forward ({BESIDE} in ffn_pattern)",
-            False,
-            "set mtp_dense",
-        )
+        rule = f"must be true where experts stand beside a feed-forward ({BESIDE} in ffn_pattern)"
+        raise SpecError("mtp_dense", rule, False, "set mtp_dense")
     if modules.dense and stack.mixture is None:
-        raise SpecError(
-            "mtp_dense", "has no meaning without n_experts", True, "leave mtp_dense out"
-        )
+        raise SpecError("mtp_dense", "has no meaning without n_experts", True)

@@ -50,15 +50,12 @@ SHARING = "S"  # a layer whose mixer stands behind a shared block
 class Norms:
     """One kind of norm for the whole model, and its places in a block and a stack."""
 
-    kind: str = choice("norm", "of the residual stream", "layernorm", "rmsnorm")
-    bias: bool = flag("norm_bias", "a bias on each layernorm", default=False)
-    affine: bool = flag("norm_affine", "norms have weights", default=True)
-    unit_offset: bool = flag(
-        "norm_unit_offset", "norm weights are stored less 1 (Gemma)", default=False
-    )
+    kind: str = choice("norm", "layernorm", "rmsnorm")
+    bias: bool = flag("norm_bias", default=False)
+    affine: bool = flag("norm_affine", default=True)
+    unit_offset: bool = flag("norm_unit_offset", default=False)
     placement: str = choice(
         "norm_placement",
-        "where in a block the norms stand",
         "pre",
         "post",
         "sandwich",
@@ -70,53 +67,30 @@ class Norms:
         "hybrid",
         default="pre",
     )
-    eps: float = number("norm_eps", "added below the root", default=1e-5)
-    final: bool = flag("final_norm", "a norm after the last block", default=True)
-    first: bool = flag(
-        "first_norm", "a norm before the first block's attention (ModernBERT: false)", default=True
-    )
+    eps: float = number("norm_eps", default=1e-5)
+    final: bool = flag("final_norm", default=True)
+    first: bool = flag("first_norm", default=True)
 
     def check(self) -> None:
         """Raise `SpecError` for what the kind of norm does not have."""
         if self.kind == "rmsnorm" and self.bias:
             raise SpecError("norm_bias", "has no meaning with rmsnorm", True, "leave norm_bias out")
         if self.kind == "layernorm" and self.unit_offset:
-            raise SpecError(
-                "norm_unit_offset", "belongs to rmsnorm", True, "leave norm_unit_offset out"
-            )
+            raise SpecError("norm_unit_offset", "belongs to rmsnorm", True)
         if not self.first and self.placement != "pre":
-            raise SpecError(
-                "first_norm", "can only be left out of placement pre", False, "leave first_norm out"
-            )
+            raise SpecError("first_norm", "can only be left out of placement pre", False)
         for name, given in (("norm_bias", self.bias), ("norm_unit_offset", self.unit_offset)):
             if given and not self.affine:
-                raise SpecError(
-                    name, "has no meaning without norm_affine", True, f"leave {name} out"
-                )
+                rule = "has no meaning without norm_affine"
+                raise SpecError(name, rule, True, f"leave {name} out")
 
 
 @part
 class AltUp:
     """Copies of the residual stream, of which a block computes one and predicts the others."""
 
-    n_inputs: int = size(
-        "n_altup_inputs",
-        "a",
-        "copies of the residual stream; a block computes one and predicts the others",
-        "copies",
-        "altup_num_inputs",
-        most=MAX_INPUTS,
-    )
-    active: int = size(
-        "altup_active",
-        "a_0",
-        "the copy that a block computes, from 0",
-        "copies",
-        "altup_active_idx",
-        default=0,
-        least=0,
-        most=MAX_INPUTS,
-    )
+    n_inputs: int = size("n_altup_inputs", most=MAX_INPUTS)
+    active: int = size("altup_active", default=0, least=0, most=MAX_INPUTS)
 
     def check(self) -> None:
         """Raise `SpecError` for a copy that there is not."""
@@ -128,12 +102,7 @@ class AltUp:
 class Laurel:
     """A second residual of low rank around each attention."""
 
-    rank: int = size(
-        "laurel_rank",
-        "r_l",
-        "rank of the residual beside each attention",
-        "values",
-    )
+    rank: int = size("laurel_rank")
 
 
 @part
@@ -142,21 +111,8 @@ class LayerInputs:
 
     needed = "by d_per_layer"
 
-    width: int = size(
-        "d_per_layer",
-        "d_p",
-        "width of each layer's own embedding of the token",
-        "values",
-        "hidden_size_per_layer_input",
-    )
-    vocab_size: int = size(
-        "vocab_size_per_layer",
-        "V_p",
-        "rows of the table of each layer's own embeddings; a token beyond them reads row 0",
-        "rows",
-        "vocab_size_per_layer_input",
-        most=MAX_VOCAB,
-    )
+    width: int = size("d_per_layer")
+    vocab_size: int = size("vocab_size_per_layer", most=MAX_VOCAB)
 
 
 @part
@@ -167,69 +123,33 @@ class SharedBlock:
     feed-forward. A layer that uses one has adapters of its own and a linear layer of its own.
     """
 
-    n_blocks: int = size(
-        "n_shared_blocks",
-        "N_s",
-        "stored blocks of attention and feed-forward that layers use in turn",
-        "blocks",
-        "num_mem_blocks",
-        most=MAX_LAYERS,
-    )
-    adapter_rank: int | None = size(
-        "adapter_rank",
-        "r_a",
-        "rank of what each use of a shared block adds to its projections",
-        "values",
-        "lora_rank",
-        default=None,
-    )
-    attention_adapters: bool = flag(
-        "attention_adapters",
-        "each use of a shared block adapts queries, keys and values too",
-        default=False,
-    )
+    n_blocks: int = size("n_shared_blocks", most=MAX_LAYERS)
+    adapter_rank: int | None = size("adapter_rank", default=None)
+    attention_adapters: bool = flag("attention_adapters", default=False)
 
     def check(self) -> None:
         """Raise `SpecError` for adapters of attention without a rank."""
         if self.attention_adapters and self.adapter_rank is None:
-            raise SpecError(
-                "attention_adapters",
-                "has no meaning without adapter_rank",
-                True,
-                "set adapter_rank, or leave attention_adapters out",
-            )
+            rule = "has no meaning without adapter_rank"
+            remedy = "set adapter_rank, or leave attention_adapters out"
+            raise SpecError("attention_adapters", rule, True, remedy)
 
 
 @part
 class Stack:
     """Layers that are made alike, but for what a law says of each."""
 
-    n_layers: int = size(
-        "n_layers",
-        "N",
-        "blocks of the only stack, or of the decoder",
-        "blocks",
-        "num_hidden_layers n_layer num_layers block_count decoder_layers num_decoder_layers",
-        most=MAX_LAYERS,
-    )
-    residual_scale: float = number(
-        "residual_scale", "factor on what each sublayer adds", default=1.0
-    )
-    residual_weight: float = number(
-        "residual_weight", "factor on what each sublayer adds to", default=1.0
-    )
+    n_layers: int = size("n_layers", most=MAX_LAYERS)
+    residual_scale: float = number("residual_scale", default=1.0)
+    residual_weight: float = number("residual_weight", default=1.0)
     attention: Attention | LatentAttention | NoAttention = one_of(
-        choice("attention", "key/value heads, multi-head latent attention, or none", default="gqa"),
+        choice("attention", default="gqa"),
         Attention,
         LatentAttention,
         NoAttention,
     )
     recurrent: Any = one_of(
-        choice(
-            "recurrent",
-            "mixer that keeps a state of fixed size, beside or for attention",
-            default="none",
-        ),
+        choice("recurrent", default="none"),
         NoRecurrent,
         GatedDelta,
         KimiDelta,
@@ -242,36 +162,21 @@ class Stack:
     )
     mixer_pattern: str = pattern(
         "mixer_pattern",
-        "of each layer, repeated: A attention, R recurrent, P both in parallel, S R behind a shared"
-        " block, N neither",
         "A attention, R recurrent, P both in parallel, S R behind a shared block, N neither",
         "RRRA",
         default="A",
     )
     ffn_pattern: str = pattern(
-        "ffn_pattern",
-        "of each layer, repeated: F feed-forward, E experts, B both of one input, the experts'"
-        " output added after the next layer, N neither",
-        "F feed-forward, E experts, B both, N neither",
-        "FN",
-        default="F",
+        "ffn_pattern", "F feed-forward, E experts, B both, N neither", "FN", default="F"
     )
     feed_forward: FeedForward | None = where(
-        "activation",
-        FeedForward,
-        "without activation",
-        remedy="set activation",
-        default=None,
+        "activation", FeedForward, remedy="set activation", default=None
     )
-    mixture: Mixture | None = where("n_experts", Mixture, "without n_experts", default=None)
-    shared: SharedBlock | None = where(
-        "n_shared_blocks", SharedBlock, "without n_shared_blocks", default=None
-    )
-    altup: AltUp | None = where("n_altup_inputs", AltUp, "without n_altup_inputs", default=None)
-    laurel: Laurel | None = where("laurel_rank", Laurel, "without laurel_rank", default=None)
-    layer_inputs: LayerInputs | None = where(
-        "d_per_layer", LayerInputs, "without d_per_layer", default=None
-    )
+    mixture: Mixture | None = where("n_experts", Mixture, default=None)
+    shared: SharedBlock | None = where("n_shared_blocks", SharedBlock, default=None)
+    altup: AltUp | None = where("n_altup_inputs", AltUp, default=None)
+    laurel: Laurel | None = where("laurel_rank", Laurel, default=None)
+    layer_inputs: LayerInputs | None = where("d_per_layer", LayerInputs, default=None)
     norms: Norms = always(Norms)
 
     @property
@@ -346,16 +251,7 @@ def common_period(one: int, other: int) -> int:
 class Encoder(Stack):
     """The stack beside a decoder; made like it."""
 
-    n_layers: int = size(
-        "n_encoder_layers",
-        "N_e",
-        "blocks of the encoder",
-        "blocks",
-        "encoder_layers num_encoder_layers num_layers",
-        default=0,
-        least=0,
-        most=MAX_LAYERS,
-    )
+    n_layers: int = size("n_encoder_layers", default=0, least=0, most=MAX_LAYERS)
 
 
 KINDS: dict[str, dict[str, type[Stack]]] = {

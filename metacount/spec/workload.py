@@ -81,8 +81,7 @@ def _check(run: Workload) -> None:
     if run.source_len is not None:
         check_int("source_len", run.source_len, 1, MAX_TOKENS)
     if run.prefix_len > run.seq_len:
-        raise SpecError(
-            "prefix_len", "must be at most seq_len", run.prefix_len, f"choose 0 to {run.seq_len}"
-        )
+        rule = "must be at most seq_len"
+        raise SpecError("prefix_len", rule, run.prefix_len, f"choose 0 to {run.seq_len}")
     if not isinstance(run.dtype, str) or run.dtype not in DTYPE_BYTES:
         raise SpecError("dtype", "is unknown", run.dtype, f"choose one of {', '.join(DTYPE_BYTES)}")

@@ -34,27 +34,14 @@ if TYPE_CHECKING:
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
 
 # Letters for sizes that no field of a spec or workload holds.
-LAYERS = tuple(
-    Term(name=name, letter=letter, meaning=meaning, unit="blocks", elsewhere=())
-    for name, letter, meaning in (
-        ("n_windowed_layers", "N_w", "blocks that see a window only"),
-        ("n_caching_windowed_layers", "N_wc", "blocks that see a window only and keep keys"),
-        ("n_second_ffn_layers", "N_m2", "blocks whose feed-forward has the second width"),
-        ("n_global_layers", "N_g", "blocks whose attention sees everything"),
-        ("n_attention_layers", "N_a", "blocks with attention"),
-        ("n_recurrent_layers", "N_r", "blocks whose mixer keeps a state"),
-        ("n_indexed_layers", "N_i", "blocks with a block indexer"),
-        ("n_mixer_layers", "N_x", "blocks with attention or a mixer that keeps a state"),
-        ("n_ffn_layers", "N_f", "blocks with a feed-forward, dense or of experts"),
-        ("n_dense_ffn_layers", "N_d", "blocks with a dense feed-forward"),
-        ("n_moe_layers", "N_m", "blocks with experts"),
-    )
-)
+LAYERS = tuple(map(legend.term_of, (
+    "n_windowed_layers", "n_caching_windowed_layers", "n_second_ffn_layers", "n_global_layers",
+    "n_attention_layers", "n_recurrent_layers", "n_indexed_layers", "n_mixer_layers",
+    "n_ffn_layers", "n_dense_ffn_layers", "n_moe_layers",
+)))  # fmt: skip
+BYTES = legend.term_of("bytes_per_value")
 # Longer sums, expanded, are hardly ever a product; to find that out takes SymPy up to 10 seconds.
 FACTORED = 12  # terms
-BYTES = Term(
-    name="bytes_per_value", letter="c", meaning="bytes of one value", unit="bytes", elsewhere=()
-)
 
 
 @frozen

@@ -125,19 +125,11 @@ def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
     if isinstance(workload, Request):
         workload = workload.within(spec.longest)
     if workload.source_len is not None and not spec.has_encoder:
-        raise SpecError(
-            "source_len",
-            "belongs to an encoder-decoder",
-            workload.source_len,
-            f"leave it out for a model of kind {spec.kind}",
-        )
+        remedy = f"leave it out for a model of kind {spec.kind}"
+        raise SpecError("source_len", "belongs to an encoder-decoder", workload.source_len, remedy)
     if workload.prefix_len and spec.kind != "prefix-decoder":
-        raise SpecError(
-            "prefix_len",
-            "belongs to a prefix-decoder",
-            workload.prefix_len,
-            f"leave it out for a model of kind {spec.kind}",
-        )
+        remedy = f"leave it out for a model of kind {spec.kind}"
+        raise SpecError("prefix_len", "belongs to a prefix-decoder", workload.prefix_len, remedy)
     return Workload(
         batch_size=workload.batch_size,
         seq_len=workload.seq_len,

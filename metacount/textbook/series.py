@@ -110,12 +110,8 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
         raise SpecError("kind", "keeps no cache", spec.kind, "choose a decoder")
     mixer = spec.last_stack.attention
     if isinstance(mixer, NoAttention):
-        raise SpecError(
-            "attention",
-            "is none: there are no keys and values",
-            "none",
-            "choose a model with attention",
-        )
+        rule = "is none: there are no keys and values"
+        raise SpecError("attention", rule, "none", "choose a model with attention")
     h = mixer.n_heads
     if isinstance(mixer, LatentAttention):
         width, own = mixer.v_head_dim, "MLA"

@@ -283,12 +283,8 @@ def _check_way(spec: ModelSpec, run: Pass, attention: str, checkpointing: str) -
             raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
     attends = not isinstance(spec.last_stack.attention, NoAttention)
     if attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
-        raise SpecError(
-            "attention",
-            "is of a kernel for 16-bit types",
-            attention,
-            "choose eager, or bf16 or fp16",
-        )
+        rule = "is of a kernel for 16-bit types"
+        raise SpecError("attention", rule, attention, "choose eager, or bf16 or fp16")
 
 
 # --- blocks by their kind ---------------------------------------------------------------------

@@ -3,8 +3,7 @@
 Sizes that code makes numbers of become letters again: the form is read at several numbers of one.
 Slopes of ALiBi ask how many heads there are, a list of experts how many to make. Every coefficient
 of the other letters is then a polynomial in such a size, solved for exactly from some readings;
-others must confirm it. Where no symbol goes at all, FLOPs and cache are polynomials in B, S and S_e
-in the same way, from plain runs.
+others must confirm it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sympy
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.tracing.confirm import Measured, of_length
-from metacount.tracing.count import OF_PARAMS, Source, TooSlow, Trace, check_free, of_parameters
+from metacount.tracing.count import OF_PARAMS, Source, TooSlow, Trace, check_free
 from metacount.tracing.domain import Asked, asked_of, in_domain
 from metacount.tracing.layers import (
     FEW,
@@ -28,7 +27,6 @@ from metacount.tracing.layers import (
     Stack,
     law,
     layout,
-    levelled,
     parts_of,
     summed,
     totals,
@@ -44,7 +42,6 @@ from metacount.tracing.symbols import (
     known_counts,
     symbol,
 )
-from metacount.training.setup import setup_of
 
 HELD_OUT = 2  # readings that must confirm a polynomial
 MISSES = 2  # readings of another shape, or none: then no more are tried
@@ -270,107 +267,6 @@ def _polynomial(
     return sympy.expand(found)
 
 
-# What is added to the asked lengths: of one sequence, or of the decoder's and the encoder's. First
-# what finds the polynomial of degree 2, for each of B and B + 1; then what tests it, with its B.
-FOUND_AT = {1: ((0,), (3,), (8,)), 2: ((0, 0), (3, 0), (8, 0), (0, 3), (0, 8), (3, 3))}
-CHECKED_AT = {
-    1: ((2, 5), (0, 14), (3, 1)),
-    2: ((2, 5, 1), (0, 14, 2), (3, 1, 11)),
-}
-FARTHEST = 14
-
-
-def interpolated(
-    measured: Callable[[tuple[int, ...]], dict[str, int]],
-    asked: dict[sympy.Symbol, int],
-    step: int = 1,
-) -> dict[str, sympy.Expr]:
-    """Interpolate each part as a polynomial of degree 1 in the first letter
-    and 2 in the others together.
-
-    `asked` has B and one length or two, with their numbers; `measured` gives the parts of a run at
-    such numbers; lengths grow by multiples of `step`. Raises `NotTraced` where a run that was held
-    out differs: then no such polynomial is what the code does.
-    """
-    letters, base = list(asked), list(asked.values())
-    lengths = len(letters) - 1
-
-    def at(offsets: tuple[int, ...]) -> tuple[int, ...]:
-        batch, *lengths = zip(base, offsets, strict=True)
-        return (sum(batch), *(n + step * more for n, more in lengths))
-
-    powers = [p for p in _powers(lengths) if sum(p) <= 2]
-    terms = [
-        letters[0] ** i * sympy.Mul(*(x**n for x, n in zip(letters[1:], p, strict=True)))
-        for i in (0, 1)
-        for p in powers
-    ]
-    points = [at((i, *found)) for i in (0, 1) for found in FOUND_AT[lengths]]
-    runs = [measured(point) for point in points]
-    matrix = sympy.Matrix([[_value(term, letters, p) for term in terms] for p in points])
-    inverse = matrix.inv()
-    forms: dict[str, sympy.Expr] = {}
-    for part in sorted({name for run in runs for name in run}):
-        coefficients = inverse * sympy.Matrix([run.get(part, 0) for run in runs])
-        forms[part] = sympy.expand(sum(c * t for c, t in zip(coefficients, terms, strict=True)))
-    for offsets in CHECKED_AT[lengths]:
-        point = at(offsets)
-        run = measured(point)
-        for part in {*forms, *run}:
-            value = _value(forms.get(part, sympy.Integer(0)), letters, point)
-            if value != run.get(part, 0):
-                numbers = ", ".join(f"{x} = {n}" for x, n in zip(letters, point, strict=True))
-                raise NotTraced(
-                    f"no polynomial in {_list(letters)}: {part} at {numbers} is "
-                    f"{run.get(part, 0)}, where {value} would follow"
-                )
-    return {part: form for part, form in forms.items() if form != 0}
-
-
-def by_steps(
-    at: Callable[[tuple[int, ...]], dict[str, int]],
-    asked: dict[sympy.Symbol, int],
-    steps: tuple[int, ...],
-) -> tuple[dict[str, sympy.Expr], int]:
-    """Interpolate the form through lengths side by side;
-    else through some that are whole chunks apart.
-    """
-    first: NotTraced | None = None
-    for step in steps:
-        try:
-            return interpolated(at, asked, step), step
-        except NotTraced as error:
-            first = first or error
-    assert first is not None
-    raise first
-
-
-def as_here(letter: sympy.Symbol, number: int, step: int) -> sympy.Basic:
-    """State that a length leaves the same of a chunk as the asked one."""
-    if number % step == 0:
-        return divides(sympy.Integer(step), letter)
-    return sympy.Eq(sympy.Mod(letter, step), number % step, evaluate=False)
-
-
-def _powers(lengths: int) -> list[tuple[int, ...]]:
-    return (
-        [(i,) for i in range(3)] if lengths == 1 else [(i, j) for i in range(3) for j in range(3)]
-    )
-
-
-def _value(expr: sympy.Expr, letters: list[sympy.Symbol], point: tuple[int, ...]) -> sympy.Expr:
-    return sympy.sympify(expr).xreplace(dict(zip(letters, map(sympy.Integer, point), strict=True)))
-
-
-def _list(letters: list[sympy.Symbol]) -> str:
-    names = [str(letter) for letter in letters]
-    return ", ".join(names[:-1]) + " and " + names[-1]
-
-
-# Layers of which a step is read, where that is enough: the first one may keep what all share.
-FEWEST = (4, FEW)
-
-
 class Readings:
     """What is read off one source's code; builds with symbols are made once."""
 
@@ -380,7 +276,6 @@ class Readings:
         self._built: list[Trace | Exception] = []
         self._layouts: dict[frozenset[tuple[str, int]], Layout | None] = {}
         self._asked: dict[tuple[int | None, ...], Asked] = {}
-        self._few = FEW  # layers that are read where there are many
         self._length: int | None = None  # of a sequence, where S is to be that number
         self._lengths: dict[int, Readings] = {}
         self.by_length = False  # whether S is solved for
@@ -388,34 +283,16 @@ class Readings:
     def here(self, quantity: str) -> Reading:
         """Read the quantity at the model's own sizes: off all of its layers, or else off few."""
         try:
-            return self._read(quantity) if setup_of(quantity) is None else self._of_step(quantity)
+            return self._read(quantity)
         except TooSlow:
-            self._few = FEW
             return self._of_few_layers(quantity)
-
-    def _of_step(self, quantity: str) -> Reading:
-        """Read a quantity of a step, which goes through all layers, alike or not: off as few as
-        give what is measured of all.
-        """
-        for few in FEWEST:
-            self._few = few
-            try:
-                found = self._of_few_layers(quantity, few) if self._many_layers(few) else None
-            except TooSlow:
-                raise
-            except Exception as error:  # somebody else's code, of another number of layers
-                self._ours_fails(error)
-                continue
-            if found is not None and self._measured.agrees(summed(found.parts), quantity):
-                return found
-        return self._first(quantity)
 
     def elsewhere(self, quantity: str, change: dict[str, int]) -> Reading | None:
         """Read the quantity where some sizes have other numbers; None where nothing can be read.
 
         Where there are many layers, few are read: parts and laws are those of all.
         """
-        few = {name: self._few for name in self._many_layers() if name not in change}
+        few = {name: FEW for name in self._many_layers() if name not in change}
         source = self._source.other({**change, **few}) or self._source.other(change)
         if source is None:
             return None
@@ -428,12 +305,12 @@ class Readings:
         except Exception:  # somebody else's code, at sizes that its config let through
             return None
 
-    def _many_layers(self, few: int = 2 * FEW) -> dict[str, int]:
+    def _many_layers(self) -> dict[str, int]:
         fields = self._source.layer_fields({}).items()
         return {
             name: number
             for name, number in fields
-            if name.rpartition(".")[2] in LAYER_COUNTS and number > few
+            if name.rpartition(".")[2] in LAYER_COUNTS and number > 2 * FEW
         }
 
     def _of(self, source: Source) -> Readings:
@@ -500,7 +377,7 @@ class Readings:
         self._measured.here(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
-            if of_parameters(quantity) and not trace.in_sizes:
+            if quantity in OF_PARAMS and not trace.in_sizes:
                 break  # nothing but numbers
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
                 try:
@@ -524,8 +401,6 @@ class Readings:
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
                     break
-                if setup_of(quantity) is not None:
-                    amounts = levelled(amounts, self._layout_at({}) or {})
                 rounded = known_counts(domain)
                 amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
                 return Reading(
@@ -595,22 +470,19 @@ class Readings:
         asked = self._measured.workload.seq_len
         return (sympy.prevprime(max(asked, 31)), sympy.nextprime(max(asked, 31)), max(asked, 5))
 
-    def _of_few_layers(self, quantity: str, more_than: int = 2 * FEW) -> Reading:
+    def _of_few_layers(self, quantity: str) -> Reading:
         """Read the form off a model of few layers; laws say how many there are in this one.
 
         For code whose layers all run, where that takes too long with symbols.
         """
-        for name, number in self._many_layers(more_than).items():
-            source = self._source.other({name: self._few})
+        for name, number in self._many_layers().items():
+            source = self._source.other({name: FEW})
             if source is None:
                 continue
             found = self._of(source)._read(quantity)
-            agrees = self._measured.agrees(summed(found.parts), quantity)
-            if not agrees and self._few == FEW:
+            if not self._measured.agrees(summed(found.parts), quantity):
                 found = solved_layer_counts(found, name, FEW, partial(self.elsewhere, quantity))
-            note = f"read off {self._few} layers instead of {number}, which is quicker"
-            if more_than > FEW:
-                note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
+            note = f"read off {FEW} layers: {number} take too long with symbols for sizes"
             return found.but(
                 parts=tuple(map(self._counted_here, found.parts)), notes=(*found.notes, note)
             )
@@ -626,7 +498,7 @@ class Readings:
             moved=part.layers.moved,
         )
         return CodePart(
-            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {self._few}"
+            role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
         )
 
     def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:

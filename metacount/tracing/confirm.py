@@ -16,7 +16,7 @@ from torch import nn
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
-from metacount.tracing.count import IN_BYTES, Source, of_parameters
+from metacount.tracing.count import IN_BYTES, OF_PARAMS, Source
 from metacount.tracing.domain import in_domain
 from metacount.tracing.layers import FEW, CodeForm, FormDiffers, agrees
 from metacount.tracing.symbols import NotTraced, symbol
@@ -53,10 +53,8 @@ class Measured:
         return {symbol(name): number for name, number in {**fields, **run}.items()}
 
     def split_of(self, quantity: str) -> str:
-        """Tell how a quantity is split: parameters,
-        their gradients and caches have no operators.
-        """
-        return "role" if of_parameters(quantity) or quantity in IN_BYTES else self.split
+        """Tell how a quantity is split: parameters and caches have no operators."""
+        return "role" if quantity in OF_PARAMS or quantity in IN_BYTES else self.split
 
     def value(self, expr: sympy.Expr) -> sympy.Expr:
         """Evaluate an expression at the model's own sizes."""

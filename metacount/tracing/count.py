@@ -73,14 +73,6 @@ class OneExpert(Ordinary):
         return 1
 
 
-class EveryExpert(Ordinary):
-    """Every expert of a list gets all tokens: all have gradients, of whose sizes alone is asked."""
-
-    @staticmethod
-    def _share(choices: int, experts: int) -> list[int]:
-        return [choices] * experts
-
-
 class WithSymbols(FlopCounter):
     """Counts with symbols for sizes, and not for ever."""
 
@@ -327,12 +319,6 @@ QUANTITIES = (
 IDLE_OF = {"matmul_flops": "idle_matmul_flops", "decode_matmul_flops": "idle_decode_matmul_flops"}
 OF_PARAMS = frozenset(["params", "active_params"])
 IN_BYTES = frozenset(["kv_cache_bytes", "state_bytes"])
-OF_TENSORS = ("gradient_bytes", "optimizer_bytes")  # of a step, and of each parameter's size alone
-
-
-def of_parameters(quantity: str) -> bool:
-    """Tell whether a quantity is of what is stored, whatever is run."""
-    return quantity in OF_PARAMS or quantity.startswith(OF_TENSORS)
 
 
 @frozen

@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from metacount.errors import InputError, SpecError
+from metacount.errors import InputError
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES
 from metacount.tracing.attempts import (
-    FARTHEST,
     Reading,
     Readings,
-    as_here,
-    by_steps,
     solved_constants,
     solved_layer_counts,
 )
 from metacount.tracing.confirm import Measured, OtherSizes, tried_at_other_sizes
-from metacount.tracing.count import IDLE_OF, IN_BYTES, QUANTITIES, As, Source, of_parameters
+from metacount.tracing.count import IDLE_OF, IN_BYTES, OF_PARAMS, QUANTITIES, As, Source
 from metacount.tracing.layers import (
     CodeForm,
     CodePart,
@@ -41,13 +38,10 @@ from metacount.tracing.layers import (
 from metacount.tracing.reference import ReferenceSource
 from metacount.tracing.symbols import NeedsLength, NotTraced, OurError, is_of_that_code, symbol
 from metacount.tracing.transformers import TransformersSource
-from metacount.training.setup import check_dtypes, setup_of
 
 if TYPE_CHECKING:
     from metacount.files import Json
 
-# Lengths apart at which a form is interpolated: of one token, or of a chunk as they come.
-STEPS = (1, 64, 256)
 LONG = (331, 1031)  # tokens at which a form that is solved for S is measured
 LOWER, UPPER = (sympy.Gt, sympy.Ge), (sympy.Lt, sympy.Le)
 FEW_TOKENS = 8  # that S is more than so many is asked of a convolution's kernel
@@ -80,41 +74,23 @@ class Tracer:
         self._readings = Readings(self._measured, strict=run_as.strict)
 
     def form(self, quantity: str) -> CodeForm:
-        """Return the form of a quantity, such as `activation_bytes:flash`.
+        """Return the form of a quantity.
 
-        Raises `NotTraced`, with the reason in one line.
+        Raises `NotTraced`, with the reason in one line; `OurError` for one of ours where it is
+        strict.
         """
-        setup = setup_of(quantity)
-        if setup is not None:
-            check_dtypes(setup, self._measured.workload.dtype)
-            if setup.optimizer == "adam8bit":
-                why = "whether a state is of 8 bits depends on how many values a tensor has"
-                raise NotTraced(f"{why}; `train --optimizer adam8bit` measures it")
-        try:
-            return self._form(quantity)
-        except (NotTraced, SpecError, InputError, OurError):
-            raise
-        except Exception as error:  # somebody else's code, at sizes that are none of its
-            raise NotTraced(_line(error)) from error
-
-    def _form(self, quantity: str) -> CodeForm:
         try:
             try:
                 form = self._traced(quantity)
             except NeedsLength:
                 return self._solved_in_length(quantity)
             return self._widened(quantity, form)
-        except Exception as error:
-            if isinstance(error, InputError) and setup_of(quantity) is not None:
-                raise  # a step that cannot be run so
+        except InputError:
+            raise
+        except Exception as error:  # somebody else's code, at sizes that are none of its
             if self._strict and not is_of_that_code(error):
                 raise OurError(_line(error)) from error
-            if of_parameters(quantity):
-                raise NotTraced(_line(error)) from error
-            try:
-                return self._interpolated(quantity, error)
-            except Exception as other:
-                raise NotTraced(f"{_line(other)}; not traced: {_line(error)}") from error
+            raise NotTraced(_line(error)) from error
 
     def _solved_in_length(self, quantity: str) -> CodeForm:
         """Solve for S the form of code that makes a number of S, from short and long lengths."""
@@ -182,7 +158,7 @@ class Tracer:
             if not c.free_symbols & letters
             and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
         ]
-        if self._one_sequence and reading.in_sizes and not of_parameters(quantity):
+        if self._one_sequence and reading.in_sizes and quantity not in OF_PARAMS:
             asked.append(sympy.Eq(symbol("B"), 1, evaluate=False))
         stuck = tried.stuck if tried else ()
         return CodeForm(
@@ -222,7 +198,7 @@ class Tracer:
         return counting(form.parts) | moved(form.parts) | patterns
 
     def _run_letters(self, quantity: str) -> set[str]:
-        if of_parameters(quantity):
+        if quantity in OF_PARAMS:
             return set()
         lengths = {"S", "S_e"} if self.source.has_encoder else {"S"}
         return lengths if self._one_sequence else lengths | {"B"}
@@ -255,52 +231,6 @@ class Tracer:
                     return False
                 break
         return True
-
-    def _interpolated(self, quantity: str, reason: Exception) -> CodeForm:
-        """Interpolate the form in B and the lengths alone, from plain runs;
-        `reason`: why it is not traced.
-        """
-        run = self._measured.workload
-        length = "T" if quantity == "decode_matmul_flops" else "S"
-        asked = {symbol("B"): run.batch_size, symbol(length): run.seq_len}
-        if self.source.has_encoder:
-            asked[symbol("S_e")] = run.encoder_len
-
-        def at(numbers: tuple[int, ...]) -> dict[str, int]:
-            workload = Workload(
-                batch_size=numbers[0],
-                seq_len=numbers[1],
-                source_len=numbers[2] if self.source.has_encoder else None,
-                prefix_len=run.prefix_len,
-                dtype=run.dtype,
-            )
-            return self._measured.run(quantity, workload) or {}
-
-        # a step with all of its layers takes long; of chunks a forward says as much
-        steps = STEPS if setup_of(quantity) is None else STEPS[:1]
-        by_role, step = by_steps(at, asked, steps)
-        if not self._measured.agrees(by_role, quantity):
-            raise FormDiffers(f"{quantity}: the form gives another number than was measured")
-        return CodeForm(
-            quantity=quantity,
-            parts=tuple(
-                CodePart(role=role, expr=expr, layers=None, where="")
-                for role, expr in by_role.items()
-            ),
-            by_role=by_role,
-            **self._in_numbers(by_role),
-            domain=tuple(as_here(letter, number, step) for letter, number in [*asked.items()][1:])
-            if step > 1
-            else (),
-            how="interpolated in " + ("B, S and S_e" if self.source.has_encoder else "B and S"),
-            source=self.source.described(),
-            notes=(
-                f"not traced: {_line(reason)}",
-                f"from plain runs of {run.seq_len} to {run.seq_len + step * FARTHEST} tokens; "
-                "nothing is known of other lengths",
-            ),
-            split=self._measured.split_of(quantity),
-        )
 
 
 def _is_limit_of_length(condition: sympy.Basic) -> bool:

@@ -284,7 +284,7 @@ class CodeForm:
     `by_role` has roles, or operators where `split` says so; `total` is in the config's fields and
     B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
     them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
-    "traced", "traced in B and S" or "interpolated in B and S". `confirmed` is at how many other
+    "traced" or "traced in B and S". `confirmed` is at how many other
     sizes the form was measured too; `untried` are sizes that had to stay as they are. `solved_for`
     has sizes that the code makes numbers, with those at which the form was read. `least` has from
     which number on each letter may be (1 where it has none), `ratios` how many times another one.
@@ -389,30 +389,6 @@ def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> I
                 yield CodePart(
                     role=role, expr=expr, layers=number, where=f"{stack.path}[{_ranges(indices)}]"
                 )
-
-
-def levelled(amounts: Amounts, layout: Layout) -> Amounts:
-    """Move what single layers have beside others that are made alike to outside of layers.
-
-    The first that reads a table which all of them share is the one that keeps it.
-    """
-    found: dict[tuple[str, Place | None], sympy.Expr] = defaultdict(lambda: sympy.Integer(0))
-    alike: dict[tuple[str, Stack, object], list[Place]] = {}
-    for role, place in amounts:
-        layers = layout.get(place.stack.path, ()) if place else ()
-        if place is None or len(layers) != place.stack.length:
-            found[role, place] += amounts[role, place]
-            continue
-        kind = layers[place.index]
-        alike[role, place.stack, kind] = [
-            Place(stack=place.stack, index=i) for i, one in enumerate(layers) if one == kind
-        ]
-    for (role, _, _), group in alike.items():
-        exprs = [sympy.expand(amounts.get((role, place), sympy.Integer(0))) for place in group]
-        usual = max(exprs[::-1], key=exprs.count)  # of several the last layer's
-        found[role, None] += sum(exprs) - len(exprs) * usual
-        found |= {(role, place): usual for place in group}
-    return dict(found)
 
 
 def totals(amounts: Amounts) -> dict[str, sympy.Expr]:

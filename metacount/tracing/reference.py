@@ -10,8 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +31,15 @@ from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.tracing.count import OF_PARAMS, As, Built, Way, WithSymbols, apart, with_kv_len
 from metacount.tracing.layers import Amounts, Place, places, places_by_name, stacks
-from metacount.tracing.steps import measured_step, traced_step
 from metacount.tracing.symbols import NotTraced, Sizes, kept_pairs, with_symbols
-from metacount.training.programs import reference_program
-from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import sympy
 
     from metacount.modules.cache import Cache
-    from metacount.modules.moe import Experts
     from metacount.spec import Workload
     from metacount.tracing.count import As
     from metacount.tracing.symbols import Sizes
-    from metacount.training.setup import Setup
-    from metacount.training.step import Program
 
 
 class SymbolicBook(ReferenceBook):
@@ -142,35 +133,6 @@ def _lengths(model: Model, sizes: Sizes, seq_len: int, run_as: As) -> dict[str, 
     }
 
 
-def _together(experts: Experts) -> Callable[..., Tensor]:
-    """Return what multiplies all rows with one expert: how many rows there are stays a symbol."""
-
-    def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
-        weight_MD, bias_EM = experts.get_parameter(name)[0], getattr(experts, f"{name}_bias")
-        # as parts of several experts are put together
-        y = torch.cat([x_RD.new_empty(0, weight_MD.shape[0]), x_RD @ weight_MD.T])
-        return y if bias_EM is None else y + bias_EM[expert_R]
-
-    return rows
-
-
-def roles_of_parameters(model: Model) -> dict[str, str]:
-    """Return the role of each parameter, by its name."""
-    by_id = {id(tensor): role_of(path) or "other" for path, _, tensor in owned(model)}
-    return {name: by_id[id(p)] for name, p in model.named_parameters()}
-
-
-def symbolic_program(
-    model: Model, sizes: Sizes, setup: Setup, seq_len: int, prefix_len: int, run_as: As
-) -> Program:
-    """Make a training step of B sequences of S tokens;
-    to be made and run inside `sizes.tracing()`.
-    """
-    lengths = _lengths(model, sizes, seq_len, run_as)
-    run = cast("Workload", SimpleNamespace(**lengths, prefix_len=prefix_len))
-    return reference_program(model, run, setup, rows_of=_together)
-
-
 # Fields that say which blocks are of which kind, not how large one is.
 LAYERS = (
     "n_layers",
@@ -183,7 +145,6 @@ LAYERS = (
 )
 NUMBERS = ("n_altup_inputs", "altup_active")  # of modules in a list, and a place in it
 HEADS = {"n_kv_heads": "n_heads"}
-TOGETHER = "what experts multiply and keep is linear in their rows: one takes all of them"
 
 
 class ReferenceTrace:
@@ -204,11 +165,6 @@ class ReferenceTrace:
         """
         if quantity in OF_PARAMS:
             return self._params(quantity == "active_params"), ()
-        setup = setup_of(quantity)
-        if setup is not None:
-            return self._of_step(quantity, setup, seq_len, by_operator), (
-                (TOGETHER,) if self._model.spec.is_moe else ()
-            )
         run = self._runs.get(seq_len)
         if run is None:
             run = ReferenceRun(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
@@ -225,19 +181,6 @@ class ReferenceTrace:
         if quantity == "decode_matmul_flops" and run.decode is not None:
             return with_kv_len(self._flops(run.decode, by_operator, causal=False)), ()
         raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
-
-    def _of_step(self, quantity: str, setup: Setup, seq_len: int, by_operator: bool) -> Amounts:
-        with self.sizes.tracing(), with_symbols(Model):
-            return traced_step(
-                symbolic_program(
-                    self._model, self.sizes, setup, seq_len, self._prefix_len, self._run_as
-                ),
-                quantity,
-                roles_of_parameters(self._model),
-                by_operator=by_operator,
-                sizes=self.sizes,
-                places=self._by_name,
-            )
 
     def _params(self, active: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
@@ -361,13 +304,6 @@ class ReferenceSource:
         if quantity in OF_PARAMS:
             found = measure_params(module)
             return found.by_role if quantity == "params" else found.active_by_role
-        setup = setup_of(quantity)
-        if setup is not None:
-            check_dtypes(setup, workload.dtype)
-            program = reference_program(module, workload, setup)
-            return measured_step(
-                program, quantity, roles_of_parameters(module), by_operator=by_operator
-            )
         if quantity == "state_bytes":  # states are not traced here
             return None
         return measure_forward(module, workload).parts(quantity, by_operator=by_operator)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # Code that is read, and what it calls: an error with one of these files on its way is theirs.
 READ = tuple(
     os.path.dirname(os.path.abspath(str(package.__file__)))
-    for package in (transformers, modules, torch.nn, torch.autograd)
+    for package in (transformers, modules, torch.nn)
 )
 
 
@@ -441,7 +441,6 @@ _LOCK = threading.RLock()
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 ROPE = "transformers.modeling_rope_utils"
 OURS = "metacount.modules."
-SCALE = ("Adafactor", "Muon")  # of torch.optim: they scale an update by a root of a size
 
 
 class _Whole(type):
@@ -549,12 +548,6 @@ def with_symbols(chosen: type) -> Iterator[None]:
             space, name, plain = check
             undone.enter_context(_put(space, name, _or_symbol(plain)))
         undone.enter_context(bias_unstretched(chosen))
-        for kind in (getattr(torch.optim, name, None) for name in SCALE):
-            space = kind.__init__.__globals__ if kind else {}  # of its file
-            if space.get("math") is math:
-                undone.enter_context(_put(space, "math", _Math("math")))
-            for pick in (min, max):
-                undone.enter_context(_put(space, pick.__name__, _of_numbers(pick)))
         yield
 
 
@@ -570,11 +563,6 @@ def _put(space: dict[K, object], name: K, value: object) -> Iterator[None]:
             space[name] = before
         else:
             del space[name]
-
-
-def _of_numbers(pick: Callable[..., object]) -> Callable[..., object]:
-    """Make a `min` or `max` of scales, which are numbers, as roots are."""
-    return lambda *values: pick(*map(_number, values))
 
 
 def _or_symbol(validate: Check) -> Check:

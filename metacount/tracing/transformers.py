@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,11 +18,8 @@ from metacount.huggingface.module.model import (
     default_config,
 )
 from metacount.measure.counter import MeasuredRun
-from metacount.measure.their_roles import Roles, role_name
+from metacount.measure.their_roles import Roles
 from metacount.measure.theirs import (
-    ClassBook,
-    as_it_runs,
-    distinct_tensors,
     kind_of,
     measure_any_forward,
     measure_any_params,
@@ -32,22 +28,16 @@ from metacount.spec import Workload
 from metacount.tracing.count import (
     IDLE_OF,
     OF_PARAMS,
-    OF_TENSORS,
     As,
     Built,
-    EveryExpert,
-    OneExpert,
     TracedRun,
     Way,
     apart,
     traced_forward,
     traced_params,
 )
-from metacount.tracing.layers import Amounts, places_by_name
-from metacount.tracing.steps import measured_step, traced_step
+from metacount.tracing.layers import Amounts
 from metacount.tracing.symbols import NotTraced, Sizes, with_symbols
-from metacount.training.programs import foreign_program
-from metacount.training.setup import Setup, check_dtypes, setup_of
 
 if TYPE_CHECKING:
     import sympy
@@ -279,9 +269,6 @@ class TransformersTrace:
             if found is None:
                 raise NotTraced("nothing says how many experts a token meets")
             return found, ()
-        setup = setup_of(quantity)
-        if setup is not None:
-            return self._of_step(quantity, setup, seq_len, by_operator)
         run = self._run(seq_len, "decode" in quantity)
         found = {
             IDLE_OF["matmul_flops"]: run.prefill.idle,
@@ -294,37 +281,6 @@ class TransformersTrace:
         if found is None:
             raise NotTraced(f"its class does not generate: there is no {quantity}")
         return found, run.assumed
-
-    def _of_step(
-        self, quantity: str, setup: Setup, seq_len: int, by_operator: bool
-    ) -> tuple[Amounts, tuple[str, ...]]:
-        lengths = {
-            "batch_size": 1 if self._run_as.one_sequence else self.sizes.new("B", 5),
-            "seq_len": self.sizes.new("S", seq_len),
-            "encoder_len": self.sizes.new("S_e", 53),
-        }
-        run = cast("Workload", SimpleNamespace(**lengths))
-
-        def step() -> tuple[Amounts, tuple[str, ...]]:
-            with with_symbols(type(self._module)), self.sizes.tracing():
-                program = foreign_program(self._module, run, setup)
-                assert isinstance(program.book, ClassBook)
-                experts = EveryExpert if quantity.startswith(OF_TENSORS) else OneExpert
-                program.book.ordinary = experts(run.seq_len - 1)
-                amounts = traced_step(
-                    program,
-                    quantity,
-                    _roles(self._module, self._roles),
-                    by_operator=by_operator,
-                    sizes=self.sizes,
-                    places=places_by_name(self._module),
-                )
-            return amounts, tuple(sorted(program.book.ordinary.assumed))
-
-        (amounts, assumed), widened = as_it_runs(self._module, step)
-        if widened and not quantity.partition(":")[0].endswith("flops"):
-            raise NotTraced(f"no form of bytes: {widened[0]}")
-        return amounts, (*widened, *assumed)
 
     def _run(self, seq_len: int, decode: bool) -> TracedRun:
         key = seq_len, decode
@@ -433,37 +389,11 @@ class TransformersSource:
         if quantity in OF_PARAMS:
             found = measure_any_params(module, Roles(module))
             return found.by_role if quantity == "params" else found.active_by_role
-        setup = setup_of(quantity)
-        if setup is not None:
-            check_dtypes(setup, workload.dtype)
-            return _of_step(module, quantity, setup, workload, by_operator)
         key = id(module), workload
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
             run = measure_any_forward(module, workload, Roles(module))
             self._last_run = key, run
         return _of_run(self._last_run[1], quantity, by_operator)
-
-
-def _of_step(
-    module: nn.Module, quantity: str, setup: Setup, workload: Workload, by_operator: bool
-) -> dict[str, int]:
-    roles = _roles(module, Roles(module))
-
-    def step() -> dict[str, int]:
-        program = foreign_program(module, workload, setup)
-        return measured_step(program, quantity, roles, by_operator=by_operator)
-
-    found, widened = as_it_runs(module, step)
-    if widened and not quantity.partition(":")[0].endswith("flops"):
-        raise NotTraced(f"no {quantity}: {widened[0]}")
-    return found
-
-
-def _roles(module: nn.Module, roles: Roles) -> dict[str, str]:
-    """Return the role of each parameter, by its name."""
-    owners = distinct_tensors(module, roles)
-    by_id = {id(tensor): role_name(roles.role[id(owner)]) or "other" for _, owner, tensor in owners}
-    return {name: by_id[id(p)] for name, p in module.named_parameters()}
 
 
 def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int] | None:

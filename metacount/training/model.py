@@ -163,18 +163,12 @@ class FusedAttention(TorchFunctionMode):
             flash = self._run is by_flash
             if isinstance(q, Tensor) and (q.is_meta or (flash and is_fake(q))):
                 width = q.shape[-1]
-                # of a symbol nothing is asked that no figure depends on
-                if flash and isinstance(width, int) and width % 8:
+                if flash and width % 8:
                     self._said.add(
                         f"CUDA pads heads of {width} to a multiple of 8: no padding is counted"
                     )
                 return self._run(*args, **given)
         return func(*args, **given)
-
-
-def scale_of(scale: float | None) -> float | None:
-    """Return the scale of a kernel's scores, or None for a symbol: no size depends on the scale."""
-    return None if isinstance(scale, torch.SymFloat) else scale
 
 
 def as_on_cpu(

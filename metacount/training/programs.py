@@ -23,15 +23,12 @@ from metacount.modules.model import Model
 from metacount.modules.moe import Experts
 from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
-from metacount.training.model import outermost_layers, scale_of
+from metacount.training.model import outermost_layers
 from metacount.training.setup import Setup
 from metacount.training.step import BACKWARD, Program, measure_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
-
-    RowsOf: TypeAlias = Callable[[Experts], Callable[..., Tensor]]
 
 
 def reference_program(
@@ -40,12 +37,8 @@ def reference_program(
     setup: Setup,
     *,
     device: str = "meta",
-    rows_of: RowsOf | None = None,
 ) -> Program:
-    """Make a training step of a reference module over a workload; its tokens are zeros off meta.
-
-    `rows_of` runs experts in another way than with as many rows as each other.
-    """
+    """Make a training step of a reference module over a workload; its tokens are zeros off meta."""
 
     def tokens(length: int) -> Tensor:
         if model.spec.vocab_size is None:
@@ -72,17 +65,17 @@ def reference_program(
         shared=tuple(name for name, m in model.named_modules() if isinstance(m, SharedBlock)),
         head=model.lm_head,
         book=ReferenceBook(),
-        context=lambda: as_trained(model, setup.attention, rows_of),
+        context=lambda: as_trained(model, setup.attention),
     )
 
 
 @contextmanager
-def as_trained(model: nn.Module, attention: str, rows_of: RowsOf | None = None) -> Iterator[None]:
+def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
     """Set how attention runs inside, and spread tokens evenly over experts on meta; undo after."""
     changed: list[tuple[nn.Module, str]] = []
     for module in model.modules():
         if isinstance(module, Experts):
-            vars(module)["rows"] = (rows_of or _even)(module)
+            vars(module)["rows"] = _even(module)
             changed.append((module, "rows"))
         elif isinstance(module, ScaledDotProduct) and attention != "eager":
             vars(module)["forward"] = _fused(module, attention)
@@ -128,8 +121,8 @@ def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
             v_BGTU,
             attn_mask=mask,
             is_causal=mask is None and sees.kind == "causal",
-            scale=scale_of(core.scale),
-            enable_gqa=bool(q_BHSK.shape[1] != k_BGTK.shape[1]),  # of symbols too
+            scale=core.scale,
+            enable_gqa=q_BHSK.shape[1] != k_BGTK.shape[1],
         )
 
     return forward
@@ -265,8 +258,8 @@ def _flash(
         what = ", ".join(sorted(has)) or "a mask of its own"
         raise InputError(f"attention flash takes no {what}: choose sdpa or eager")
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
-    grouped = bool(query.shape[1] != key.shape[1])  # of symbols too
+    grouped = query.shape[1] != key.shape[1]
     out = F.scaled_dot_product_attention(
-        query, key, value, is_causal=causal, scale=scale_of(scaling), enable_gqa=grouped
+        query, key, value, is_causal=causal, scale=scaling, enable_gqa=grouped
     )
     return out.transpose(1, 2), None

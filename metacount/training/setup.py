@@ -84,51 +84,6 @@ class Setup:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
 
-# What is counted of a step, and which choices may follow its name, as in activation_bytes:flash.
-OF_A_STEP = {
-    "backward_matmul_flops": ("attention",),
-    "recompute_matmul_flops": ("attention",),
-    "activation_bytes": ("attention", "checkpointing"),
-    "gradient_bytes": (),
-    "optimizer_bytes": ("optimizer",),
-}
-
-
-def setup_of(quantity: str) -> Setup | None:
-    """Read the setup of a step from a quantity's name; None for what is no figure of a step.
-
-    The optimizer is one without state where nothing is asked of it.
-
-    >>> step = setup_of("activation_bytes:flash:full")
-    >>> step.attention, step.checkpointing, step.optimizer
-    ('flash', 'full', 'sgd')
-    >>> setup_of("matmul_flops")
-    """
-    name, *ways = quantity.split(":")
-    if name not in OF_A_STEP:
-        return None
-    tables = {"attention": ATTENTIONS, "checkpointing": CHECKPOINTINGS, "optimizer": OPTIMIZERS}
-    told = {
-        "optimizer": "adamw" if name == "optimizer_bytes" else "sgd",
-        "attention": "eager",
-        "checkpointing": "full" if name == "recompute_matmul_flops" else "none",
-    }
-    for way in ways:
-        known = [choice for choice in OF_A_STEP[name] if way in tables[choice]]
-        if not known:
-            every = [word for choice in OF_A_STEP[name] for word in tables[choice]]
-            remedy = (
-                nearest(way, every, f"choose of {', '.join(every)}") if every else "leave it out"
-            )
-            raise SpecError("quantity", f"{name} has no such way", way, remedy)
-        told[known[0]] = way
-    return Setup(
-        optimizer=told["optimizer"],
-        attention=told["attention"],
-        checkpointing=told["checkpointing"],
-    )
-
-
 def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Raise `SpecError` unless `value` is one of the words that are known."""
     if value not in known:

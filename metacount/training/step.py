@@ -346,10 +346,6 @@ class StepCounter(FlopCounter):
         return in_order(found) if by == "role" else dict(found)
 
 
-# Makes the counter of a step for a book of roles, a ledger, and the layer of a module.
-Made = Callable[[Book, Ledger, Callable[[str], str]], StepCounter]
-
-
 def in_order(by_role: Counter[str]) -> dict[str, int]:
     """Return the count of every role, in the order of the table of roles."""
     return {role: by_role[role] for role in ROLES}
@@ -457,7 +453,7 @@ class Step:
         """
         unreached = {name: p for name, p in self.trained.items() if p.grad is None}
         values = sum(p.numel() for p in unreached.values())
-        if unreached and isinstance(values, int):  # symbols have no number to say
+        if unreached:
             self.said.add(
                 f"{values:,} parameters have no gradient: the loss does not depend on them"
             )
@@ -519,35 +515,27 @@ class _Watching:
         return self.counter.recomputing(layer)
 
 
-def measure_step(
-    program: Program, setup: Setup, made: Made = StepCounter, last: str = OPTIMIZER
-) -> Measured:
-    """Measure a step that is not the first: the optimizer's state is there when it begins.
-
-    `made` makes the counter. The step ends after the phase `last`; no state before the optimizer's.
-    """
+def measure_step(program: Program, setup: Setup) -> Measured:
+    """Measure a step that is not the first: the optimizer's state is there when it begins."""
     watch = _Watching()
     with Step(program, setup, watch) as step:
         model = program.model
-        warm_up = made(Book(), Ledger(), program.place_of)
-        if last == OPTIMIZER:
-            with warm_up.noting(model), warm_up.during(OPTIMIZER):
-                step.updates.prepare()
+        warm_up = StepCounter(Book(), Ledger(), program.place_of)
+        with warm_up.noting(model), warm_up.during(OPTIMIZER):
+            step.updates.prepare()
         ledger = Ledger()
-        counter = made(program.book, ledger, program.place_of)
+        counter = StepCounter(program.book, ledger, program.place_of)
         numbers = _there_before(ledger, step)
         counter.leave_out([*model.parameters(), *model.buffers()])
         watch.counter = counter
         with counter.noting(model):
             with step.program.context():
-                logits = _through_backward(step, counter, numbers, last)
-            if last != LOSS:
-                ledger.erase(step.drop_unreached())
+                logits = _through_backward(step, counter, numbers)
+            ledger.erase(step.drop_unreached())
             gradients = _gradients(step, ledger)
             numbers["gradients"] = set(gradients)
-            if last == OPTIMIZER:
-                with counter.during(OPTIMIZER):
-                    step.updates.step()
+            with counter.during(OPTIMIZER):
+                step.updates.step()
         state: Counter[tuple[str, str]] = Counter()
         for path, name, tensor in step.updates.state_of_each():
             state[path, name] += tensor.untyped_storage().nbytes()
@@ -581,12 +569,9 @@ def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
 
 
 def _through_backward(
-    step: Step, counter: StepCounter, numbers: dict[str, set[int]], last: str
+    step: Step, counter: StepCounter, numbers: dict[str, set[int]]
 ) -> tuple[int, int]:
-    """Run forward, loss and backward; return the bytes of the logits and of their float32 copy.
-
-    No backward where `last` is the loss.
-    """
+    """Run forward, loss and backward; return the bytes of the logits and of their float32 copy."""
     ledger = counter.ledger
     with saved_tensors_hooks(counter.pack, lambda kept: kept):
         with counter.during(FORWARD):
@@ -603,10 +588,9 @@ def _through_backward(
     before = ledger.living()
     numbers["activations"] = set(counter.kept)
     numbers["held"] = before - set().union(*numbers.values()) - ledger.numbers([loss])
-    if last != LOSS:
-        with counter.during(BACKWARD):
-            loss.backward()
-            del loss
+    with counter.during(BACKWARD):
+        loss.backward()
+        del loss
     return sizes
 
 

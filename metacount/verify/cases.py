@@ -17,7 +17,7 @@ from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.proven import SIZES, structure
-from metacount.tracing.count import As, of_parameters
+from metacount.tracing.count import As
 from metacount.tracing.transformers import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ FEW_BORROWING = 4  # of these, where that many borrow keys and values
 MOST_CHANGED = 2  # fields of a spec that one size of a config may change (d_model and head_dim)
 OF_A_RUN = ("matmul_flops", "causal_matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
 OF_A_MODEL = ("params", "active_params")
-KEPT = "activation_bytes"
 # Numbers of a spec that say which blocks are of a kind: letters at 1, too.
 PATTERNS = (
     "n_layers",
@@ -106,40 +105,18 @@ def cases_at_a_limit(model: Json | ModelSpec, name: str) -> Iterator[Case]:
         yield from _of_one(f"S = {name}", at, As(), every=False)
 
 
-def shown_cases(model: Json | ModelSpec) -> list[Case]:
-    """List the cases of one model that are shown anew when it is asked for:
-    of B sequences, or else of 1.
+def shown_cases(model: Json | ModelSpec, asked: tuple[str, ...] = ()) -> list[Case]:
+    """List the cases of one model that are shown anew when it is asked for: of B sequences, or else
+    of 1; of all quantities, or of those asked for.
     """
     every = list(cases(model))
     of_many = {case.name for case in every if not case.run_as.one_sequence}
-    return [
-        case for case in every if case.name in of_many or case.name.removesuffix(ONE) not in of_many
-    ]
-
-
-def cases_of_a_step(model: Json | ModelSpec, quantities: tuple[str, ...]) -> Iterator[Case]:
-    """Yield the cases of quantities of a training step, which are read of two sequences or of one.
-
-    What is stored is of all of them; kept bytes alone are different where there is one sequence.
-    """
-    for case in cases(model):
-        one = case.run_as.one_sequence
-        own = tuple(
-            name
-            for name in quantities
-            if name.startswith(KEPT) or not (one or (of_parameters(name) and "above" in case.name))
-        )
-        run = case.workload
-        if own:
-            yield Case(
-                name=case.name,
-                model=case.model,
-                workload=Workload(
-                    batch_size=1 if one else 2, seq_len=run.seq_len, source_len=run.source_len
-                ),
-                run_as=case.run_as,
-                quantities=own,
-            )
+    found = []
+    for case in every:
+        if case.name in of_many or case.name.removesuffix(ONE) not in of_many:
+            names = tuple(n for n in case.quantities if not asked or n in asked)
+            found += [Case(**{**vars(case), "quantities": names})] if names else []
+    return found
 
 
 def _of_one(name: str, model: Json | ModelSpec, run_as: As, *, every: bool) -> Iterator[Case]:

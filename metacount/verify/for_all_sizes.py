@@ -21,9 +21,7 @@ from metacount.tracing.forms import IDLE_OF, NotTraced, Tracer
 from metacount.tracing.layers import CodeForm, counting
 from metacount.tracing.symbols import SMALLEST, divides, symbol, unread
 from metacount.tracing.transformers import LAYER_PATTERNS
-from metacount.verify.cases import KEPT
 from metacount.verify.textbook_forms import (
-    OF_OURS,
     PROVEN,
     Textbook,
     spec_forms,
@@ -39,18 +37,13 @@ def differences(
     textbook: dict[str, sympy.Expr],
     form: CodeForm,
     put_right: dict[sympy.Symbol, sympy.Expr] | None = None,
-    *,
-    together: bool = False,
 ) -> dict[str, sympy.Expr]:
     """Subtract the code's form from the textbook's, role by role,
     where the rest is not zero in the form's domain.
 
-    `put_right` are fields that the config's class makes of others. `together`: the sum of all roles
-    alone, where one storage belongs to several and each side has its own rule of whose it is.
+    `put_right` are fields that the config's class makes of others.
     """
-    code = {"total": form.total} if together else form.by_role
-    if together:
-        textbook = {"total": sympy.Add(*map(sympy.sympify, textbook.values()))}
+    code = form.by_role
     known = {c.lhs: c.rhs for c in form.domain if isinstance(c, sympy.Eq) and c.lhs.is_Symbol}
     ours = put_right or {}
     sides = sides_of(textbook, form)
@@ -155,13 +148,13 @@ ROUNDED = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not 
 class Proof:
     """One quantity of one model: the textbook's form less the code's in letters, role by role.
 
-    `differences` has what is not zero, of kept bytes in total; it is empty where both are the same
-    in all of `domain`. That is in the spec's words (`words` has the code's letters in these), as
-    `least` (from which number on each letter is; 1 where it is not named), `numbers` (what stayed a
-    number) and `idle` (what the code runs besides, on experts that a token did not choose). Of a
-    field that a config alone has, `config_X`, `defaults` says what it is where it is not given, and
-    under which names it may be. `textbook` is the formula in the code's letters. `problem` says why
-    nothing could be compared, `note` what is to be known of a difference.
+    `differences` has what is not zero; it is empty where both are the same in all of `domain`. That
+    is in the spec's words (`words` has the code's letters in these), as `least` (from which number
+    on each letter is; 1 where it is not named), `numbers` (what stayed a number) and `idle` (what
+    the code runs besides, on experts that a token did not choose). Of a field that a config alone
+    has, `config_X`, `defaults` says what it is where it is not given, and under which names it may
+    be. `textbook` is the formula in the code's letters. `problem` says why nothing could be
+    compared.
     """
 
     quantity: str
@@ -175,7 +168,6 @@ class Proof:
     words: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
     defaults: tuple[tuple[str, sympy.Expr, tuple[str, ...]], ...] = ()
     textbook: sympy.Expr | None = None
-    note: str = ""
 
     @property
     def proven(self) -> bool:
@@ -200,28 +192,24 @@ def prove(
     Windows and one-sided lengths are those of the workload's side: the domain says which.
     """
     tracer = Tracer(model, workload, run_as=As(**{**vars(run_as), "strict": True}))
-    textbook = textbook_beside(tracer, model, workload, quantities)
+    textbook = textbook_beside(tracer, model, workload)
     put_right = {**textbook.put_right, **_held_patterns(textbook, tracer)}
     textbook = Textbook(**{**vars(textbook), "put_right": put_right})
     names = [name for name in textbook.forms if not quantities or name in quantities]
     if textbook.spec.recurrent == "none" and "state_bytes" not in quantities:
         names = [name for name in names if name != "state_bytes"]  # nothing keeps a state
     found = {name: _proof(name, textbook, tracer, workload) for name in names}
-    for name, why in textbook.uncovered:
-        found[name] = Proof(quantity=name, differences={}, form=None, problem=f"no formula: {why}")
     if textbook.spec.is_moe and "active_params" in found:
         found["active_params"] = _routed_as_meant(found, textbook, tracer, workload)
     return tuple(found.values())
 
 
-def textbook_beside(
-    tracer: Tracer, model: Json | ModelSpec, workload: Workload, quantities: tuple[str, ...]
-) -> Textbook:
+def textbook_beside(tracer: Tracer, model: Json | ModelSpec, workload: Workload) -> Textbook:
     """Return the textbook's forms in the letters that the code of a model is read in."""
     letters: dict[str, int] = {}
     if isinstance(model, ModelSpec):
         letters = {**tracer.source.sizes(), **tracer.source.layer_fields({})}
-    return textbook_of(model, letters, workload, quantities)
+    return textbook_of(model, letters, workload)
 
 
 def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload) -> Proof:
@@ -237,12 +225,11 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     if any(isinstance(c, unread) for c in form.domain):
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
-    together = quantity.startswith(KEPT)
     put_right, here = textbook.put_right, tuple[sympy.Eq, ...]()
-    left = differences(textbook.forms[quantity], form, put_right, together=together)
+    left = differences(textbook.forms[quantity], form, put_right)
     if left and (layers := _numbers_of_layers(left, tracer)):
         held = {**put_right, **layers}
-        if not differences(textbook.forms[quantity], form, held, together=together):
+        if not differences(textbook.forms[quantity], form, held):
             left, here = {}, tuple(sympy.Eq(x, n, evaluate=False) for x, n in layers.items())
     if left and all(expr.has(*ROUNDED) and value_at(expr, form) == 0 for expr in left.values()):
         problem = "letters do not show it, though it is so at the sizes where the code was read"
@@ -274,7 +261,6 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
         words=tuple(words.items()),
         defaults=textbook.defaults_of(letters),
         textbook=textbook.total(quantity),
-        note=OF_OURS if left and together and textbook.config is not None else "",
     )
 
 

@@ -215,7 +215,7 @@ def _hash(text: str) -> str:
 def textbook_digests(case: Case) -> dict[str, str]:
     """Write the digest of each formula in the letters of a case, without a look at the code."""
     tracer = Tracer(case.model, case.workload, run_as=case.run_as)
-    textbook = textbook_beside(tracer, case.model, case.workload, case.quantities)
+    textbook = textbook_beside(tracer, case.model, case.workload)
     names = (name for name in case.quantities if name in textbook.forms)
     return {name: digest(textbook.total(name)) for name in names}
 

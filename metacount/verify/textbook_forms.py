@@ -22,7 +22,6 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES
-from metacount.textbook.training import TRAINING
 from metacount.tracing.symbols import symbol
 from metacount.tracing.transformers import (
     configs_of,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from metacount.formulas.dim import Dim
 
 PROVEN = ("params", "active_params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes")
-OF_OURS = "the formula is of our reference modules; other code keeps other tensors"
 # A size that follows from others, where a config has all of them: (product, what divides it).
 FOLLOWS: tuple[tuple[str, tuple[int | str, ...], str], ...] = (
     ("expand", ("intermediate_size",), "hidden_size"),
@@ -56,8 +54,7 @@ class Textbook:
     """Every quantity by role in letters; `fields` has what each size of the spec is in letters.
 
     `put_right` has letters that the config's class or its mapping makes of others; `implied` those
-    of them that no formula needs: the quotient of others. `config` is None for a spec. `uncovered`
-    says of an asked quantity why it has no formula here.
+    of them that no formula needs: the quotient of others. `config` is None for a spec.
     """
 
     spec: ModelSpec
@@ -66,7 +63,6 @@ class Textbook:
     put_right: dict[sympy.Symbol, sympy.Expr]
     implied: dict[sympy.Symbol, sympy.Expr]
     config: Json | None = None
-    uncovered: tuple[tuple[str, str], ...] = ()
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -139,27 +135,19 @@ class Textbook:
         return tuple(found.values())
 
 
-def textbook_of(
-    model: Json | ModelSpec,
-    letters: Iterable[str],
-    workload: Workload,
-    asked: tuple[str, ...] = (),
-) -> Textbook:
+def textbook_of(model: Json | ModelSpec, letters: Iterable[str], workload: Workload) -> Textbook:
     """Return the textbook's forms of a config, or of a spec in the fields named in `letters`.
 
-    Those of a training step are had where they are `asked` for. Raises what the mapping raises for
-    a config without a spec.
+    Raises what the mapping raises for a config without a spec.
     """
     if isinstance(model, ModelSpec):
         in_letters = {name: symbol(name) for name in letters}
-        of_step, uncovered = _of_a_step(model.substituted(**in_letters), model, workload, asked)
         return Textbook(
             spec=model,
-            forms={**spec_forms(model, letters, workload), **of_step},
+            forms=spec_forms(model, letters, workload),
             fields=in_letters,
             put_right={},
             implied={},
-            uncovered=uncovered,
         )
     spec, fields = _spec_in_letters(model)
     fitted(spec, workload)
@@ -170,33 +158,14 @@ def textbook_of(
     names = _quantities(spec, PROVEN)
     if spec.attention == "mla":
         names.remove("decode_matmul_flops")  # transformers decodes in another form than we count
-    of_step, uncovered = _of_a_step(in_fields, spec, workload, asked)
     return Textbook(
         spec=spec,
-        forms={**{name: TEXTBOOK[name](in_fields, run) for name in names}, **of_step},
+        forms={name: TEXTBOOK[name](in_fields, run) for name in names},
         fields=fields,
         put_right={**_put_right(model, fields), **implied},
-        uncovered=uncovered,
         implied=implied,
         config=model,
     )
-
-
-def _of_a_step(
-    in_letters: ModelSpec, spec: ModelSpec, workload: Workload, asked: tuple[str, ...]
-) -> tuple[dict[str, dict[str, sympy.Expr]], tuple[tuple[str, str], ...]]:
-    """Count the asked quantities of a training step in letters,
-    and say why one of them has no formula.
-    """
-    forms: dict[str, dict[str, sympy.Expr]] = {}
-    uncovered: list[tuple[str, str]] = []
-    for name in asked:
-        if name in TRAINING:
-            try:
-                forms[name] = TRAINING[name](in_letters, run_letters(spec, workload))
-            except SpecError as error:
-                uncovered.append((name, str(error)))
-    return forms, tuple(uncovered)
 
 
 def textbook_forms(

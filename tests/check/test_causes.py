@@ -2,7 +2,8 @@
 
 `-rP` shows the three rates of each set. `held_out`, `third` and `fourth` came from other models and
 other draws; what was changed after looking at one of them was judged on the next. Those of
-`written_by_hand` are mistakes of frameworks, blogs and loops.
+`written_by_hand` are mistakes of frameworks, blogs and loops. Those of `fresh` were written before
+anybody looked at what the judge says of them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from metacount.check.explain import difference as explained
 from metacount.check.judgement import Term
 
 FEWEST_RIGHT = Fraction(9, 10)
+MOST_MISLEADING = {"fresh": Fraction(1, 25)}  # none of the others
 SETS = ("by_hand", "made", "held_out_by_hand", "held_out", "third_by_hand", "third", "fourth")
-SETS += ("written_by_hand",)
+SETS += ("written_by_hand", "fresh")
 STEP = 8  # every eighth case of a large set: the whole takes minutes; `causes.py` takes it all
-STEPS = {"written_by_hand": 3, **{name: STEP for name in SETS if "hand" not in name}}
+STEPS = {"written_by_hand": 3, "fresh": 3, **{name: STEP for name in SETS if "hand" not in name}}
 
 
 def rates(cases: list[causes.Case]) -> tuple[Counter[str], list[Any]]:
@@ -69,7 +71,7 @@ def test_the_true_cause_is_named(name: str) -> None:
     cases = causes.cases(name)[:: STEPS.get(name, 1)]
     found, wrong = rates(cases)
     print(f"{name}: {told(found)}")
-    assert wrong == []
+    assert Fraction(len(wrong), len(cases)) <= MOST_MISLEADING.get(name, 0), wrong
     assert Fraction(found[causes.RIGHT], sum(found.values())) >= FEWEST_RIGHT
 
 

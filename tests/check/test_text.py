@@ -13,6 +13,7 @@ from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import metacount
 from metacount.algebra.bounded import parse
 from metacount.algebra.exact import is_whole, is_zero, plain, value_at
 from metacount.algebra.text import read as read_text
@@ -189,3 +190,24 @@ def test_what_is_zero_is_zero_at_sizes(
 def _hermite(k: int) -> sympy.Expr:
     """floor(N/k) + floor((N + 1)/k) + ... + floor((N + k - 1)/k) - N, which is 0."""
     return sympy.Add(*(sympy.floor((N + a) / k) for a in range(k))) - N
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "quantity", "first"),
+    [
+        ("12*L*d^2", "gpt2", "params", "embedding left out"),
+        # N the parameters, D the tokens: forward and backward, 2 FLOPs a multiply-add
+        ("6*N*D", "llama3-8b", "matmul_flops", "a factor of 3: a forward and a backward, not"),
+        ("6*P*D", "gpt2", "matmul_flops", "a factor of 3: a forward and a backward, not"),
+        ("2*L*T*h_kv*h_d", "llama3-8b", "kv_cache_bytes", "values, not bytes"),
+    ],
+)
+def test_the_letters_of_papers_on_scaling(text: str, model: str, quantity: str, first: str) -> None:
+    result = metacount.check(text, model, quantity=quantity)
+    assert result.terms[0].words.startswith(first)
+    assert any(" is taken as " in note for note in result.notes)
+
+
+def test_a_letter_of_two_meanings_is_refused_with_the_names_to_use() -> None:
+    with pytest.raises(InputError, match="d_model, or batch_size"):
+        metacount.check("12*L*D**2", "gpt2")

@@ -11,8 +11,8 @@ import pytest
 from helpers.command_line import assert_readable, refused, run
 
 from metacount.cli import main
-from metacount.cli.own_module import answered
 from metacount.errors import InputError
+from metacount.own_module import answered
 
 FILE = """
 import os, time
@@ -114,7 +114,7 @@ def test_a_module_with_a_config_is_that_model_in_every_command(
     assert asked_json(monkeypatch, "tree", mine)["tree"]["params"] == LLAMA
     assert asked_json(monkeypatch, "verify", mine, "--seq", "3")["agree"] is True
     assert asked_json(monkeypatch, "diff", mine, "gpt2")["figures"]["params"]["a"] == LLAMA
-    assert asked_json(monkeypatch, "fit", mine)["answers"][0]["mesh"]
+    assert asked_json(monkeypatch, "fit", mine)["answers"][0]["job"]["mesh"]["dp"] == 1
     assert asked_json(monkeypatch, "shard", mine, "--mesh", "dp=2", "--formula")["model"] == mine
     assert asked_json(monkeypatch, "train", mine, "--formula")["params"] == LLAMA
     picture = str(tmp_path / "picture.svg")

@@ -168,8 +168,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {**MLA, **DEEPSEEK},
     "deepseek_v3": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2},
-    "deepseek_v32": {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
-                     "index_n_heads": 9, "index_head_dim": 8},
+    **{key: {**MLA, **DEEPSEEK, "n_group": 4, "topk_group": 2, "index_topk": 5,
+             "index_n_heads": 9, "index_head_dim": 8} for key in ("deepseek_v32", "glm_moe_dsa")},
     # as many heads of an index as divide those of queries, not those of keys
     "minimax_m3_vl_text": {**WIDE, **LOCAL, "num_hidden_layers": 4, "num_local_experts": 7,
                            "num_experts_per_tok": 3, "intermediate_size": 24,
@@ -377,7 +377,10 @@ NARROWER: dict[str, dict[str, list[Any]]] = {
         for key in ("deepseek_v2", "deepseek_v3", "minicpm3", "glm4_moe_lite", "youtu")
     },
     "deepseek_v2": {"num_key_value_heads": [6], "norm_topk_prob": [False]},
-    "deepseek_v32": {"num_key_value_heads": [6], "mlp_bias": [False]},
+    **{
+        key: {"num_key_value_heads": [6], "mlp_bias": [False]}
+        for key in ("deepseek_v32", "glm_moe_dsa")
+    },
     "longcat_flash": {
         "num_key_value_heads": [6],
         "head_dim": [6],
@@ -497,7 +500,6 @@ OTHERS: dict[str, dict[str, Any]] = {
             "head_dim": 8,
         },
     },
-    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **SMALL["deepseek_v32"]},
     "llava": {
         "model_type": "llava",
         "text_config": {"model_type": "llama", **TEXT},

@@ -7,15 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from helpers.release import ONLY, daily, one_day_in, one_in
-from sympy import Integer
+from helpers.release import ONLY, daily, one_day_in
 
 from metacount.cli import main
-from metacount.cli.formula import code_report
-from metacount.cli.report import in_text
 from metacount.spec import Workload
 from metacount.tracing.forms import CodeForm, Tracer
-from metacount.tracing.symbols import divides, symbol
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -211,15 +207,3 @@ def test_count_says_what_was_proven(capsys: pytest.CaptureFixture[str]) -> None:
     proof = data["proof"]
     assert (proof["model_type"], proof["quantities"]) == (None, [])
     assert "causal_matmul_flops" in proof["reference"]["quantities"]
-
-
-@one_day_in(6)
-@pytest.mark.parametrize("model_type", one_in(2, ["gpt2", "cpmant"]))
-def test_a_form_over_whole_chunks_says_of_which_lengths_it_is(model_type: str) -> None:
-    layers = {"gpt2": "n_layer", "cpmant": "num_hidden_layers"}[model_type]
-    found = Tracer({"model_type": model_type, layers: 1}, Workload(seq_len=48))
-    form = found.form("matmul_flops")
-    assert "lengths where" not in in_text(code_report(model_type, form))
-    whole = {"how": "interpolated in B and S", "domain": (divides(Integer(64), symbol("S")),)}
-    shown = CodeForm(**{**vars(form), **whole})
-    assert "for     lengths where 64 divides S" in in_text(code_report(model_type, shown))

@@ -23,7 +23,6 @@ from metacount.verify.cases import (
     OF_A_MODEL,
     OF_A_RUN,
     cases,
-    cases_of_a_step,
     small,
     spec_of,
 )
@@ -60,21 +59,6 @@ def test_a_head_of_keys_becomes_fewer_than_heads_which_stay() -> None:
     first = next(iter(cases(spec))).model
     assert (spec.n_heads, spec.n_kv_heads) == (8, 1)
     assert (first.n_heads, first.n_kv_heads) == (8, 4)
-
-
-def test_what_is_stored_is_asked_once_and_what_is_kept_in_each_case() -> None:
-    step = ("gradient_bytes", "backward_matmul_flops", "activation_bytes")
-    asked = {
-        case.name.removeprefix("generic sizes, "): (case.quantities, case.workload.batch_size)
-        for case in cases_of_a_step(entry("gpt-oss-20b").spec(), step)
-    }
-    assert asked == {
-        "below the window": (step, 2),
-        "below the window, one sequence": (step[2:], 1),
-        "above the window": (step[1:], 2),
-        "above the window, one sequence": (step[2:], 1),
-        "at the window, one sequence": (step[2:], 1),
-    }
 
 
 @pytest.mark.parametrize("name", ONES)
@@ -243,7 +227,7 @@ def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from metacount.tracing import domain
-    from metacount.tracing.forms import Tracer
+    from metacount.tracing.forms import NotTraced, Tracer
     from metacount.tracing.symbols import OurError
 
     def broken(*_: Any) -> Any:
@@ -253,5 +237,5 @@ def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
     monkeypatch.setattr(domain, "smallest", broken)
     with pytest.raises(OurError, match="KeyError"):
         prove(spec, Workload(seq_len=64), As(), ("matmul_flops",))
-    # a form without a proof is had in another way, and says so
-    assert Tracer(spec, Workload(seq_len=64)).form("matmul_flops").how.startswith("interpolated")
+    with pytest.raises(NotTraced, match="KeyError"):
+        Tracer(spec, Workload(seq_len=64)).form("matmul_flops")

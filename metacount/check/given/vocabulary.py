@@ -37,6 +37,10 @@ ALSO = {
     "chunk_size": "ssm_chunk_size",
     **{t.name: t.name for t in LAYERS},
 }
+# Letters of papers on scaling that are none of ours.
+# With D, the tokens of a run, N and P are the parameters of the model.
+FIELD = ("L", "D")
+PARAMS = ("N", "P")
 # Sizes that another one stands for where the model leaves them out.
 STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
 
@@ -67,7 +71,7 @@ class Vocabulary:
         name: str,
         config: Json | None = None,
     ) -> None:
-        self.spec, self.model = spec, name
+        self.spec, self.workload, self.model = spec, workload, name
         self.keys = ConfigKeys(config or {})
         self.config, self.fields = self.keys.whole, self.keys.fields
         self.notes: list[str] = []
@@ -85,6 +89,7 @@ class Vocabulary:
         """
         names = dict.fromkeys(names)
         fixed = {name: number for name in names if (number := self._fixed(name)) is not None}
+        fixed = {**self._of_the_field({*names} - {*fixed}), **fixed}
         found = {name: self._candidates(name) for name in names if name not in fixed}
         settled = {name: ours[0] for name, ours in found.items() if len(ours) == 1}
         for name, ours in found.items():
@@ -95,8 +100,34 @@ class Vocabulary:
 
     def knows(self, name: str) -> bool:
         """Tell whether `name` is a name of the legend or a number of the model's own config."""
-        known = name in NAMES or name in ALSO or bool(legend.ours(name))
+        known = name in NAMES or name in ALSO or name in FIELD or bool(legend.ours(name))
         return known or name in self.fields
+
+    def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
+        """Return what L, D, and beside them N and P, mean in a formula of a paper on scaling."""
+        found = {}
+        if "L" in names:
+            found["L"] = self.size("n_layers", asked="L")
+        if "D" in names and "L" in names:
+            raise InputError(
+                "'D' could be d_model or the tokens of a run: write d_model, "
+                "or batch_size*seq_len for the tokens"
+            )
+        if "D" in names:
+            found["D"] = LETTERS["batch_size"] * self.size("seq_len", asked="D")
+        elsewhere = {"P"} if LETTERS["n_positions"] in self.numbers and "D" not in names else set()
+        for name in names.intersection(PARAMS) - elsewhere if found else ():
+            from metacount.check.truth import Truth
+
+            found[name] = Truth(self.spec, self.workload, "params").expr
+        words = {"L": "n_layers", "D": "the tokens of the run, batch_size·seq_len"}
+        for name in sorted(found):
+            self._note(f"{name} is taken as {words.get(name, 'the parameters of the model')}")
+        return found
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _fixed(self, name: str) -> sympy.Expr | None:
         """Return the meaning of a key of the model's own config that is no field
@@ -116,8 +147,7 @@ class Vocabulary:
         ):
             return None
         note = f"{name} is {value} at whatever sizes: it is none of those that vary here"
-        if note not in self.notes:
-            self.notes.append(note)
+        self._note(note)
         return sympy.Integer(value)
 
     def size(self, ours: str, *, asked: str) -> sympy.Expr:
@@ -210,8 +240,7 @@ class Vocabulary:
         if found is None:
             return None
         note = f"{name} is taken as {found[0]}, as in configs of {found[1]}"
-        if note not in self.notes:
-            self.notes.append(note)
+        self._note(note)
         return found[0]
 
     def _is_ours(self, name: str) -> bool:

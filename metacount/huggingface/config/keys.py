@@ -51,7 +51,8 @@ HARMLESS = (
         "_attn_implementation_autoset _attn_implementation_internal _experts_implementation "
         "experts_implementation _experts_implementation_internal auto_map custom_pipelines "
         "quantization_config pretraining_tp init_device onnx_export ignore_keys_at_rope_validation "
-        "is_llama_config unsloth_fixed unsloth_version transformers.js_config use_flash_attn"
+        "is_llama_config unsloth_fixed unsloth_version transformers.js_config use_flash_attn "
+        "mamba_ssm_dtype"
     )
     # training
     | words(

@@ -58,6 +58,15 @@ def recorded_version() -> str:
     return version
 
 
+def recorded_texts() -> dict[str, Json]:
+    """Return what types of text have for defaults that differ from those of the type that they are
+    like.
+    """
+    _read()
+    texts: dict[str, Json] = _first["texts"]
+    return texts
+
+
 def is_known(model_type: str) -> bool:
     """Tell whether that version of transformers has a type, mapped or not."""
     _read()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from metacount.errors import RELATED, SpecError, nearest
 from metacount.frozen import frozen
+from metacount.huggingface.config.composite import text_of
 from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.huggingface.config.keys import (
     Keys,
@@ -14,14 +15,14 @@ from metacount.huggingface.config.keys import (
     UnmappedKey,
     UnmappedType,
 )
-from metacount.huggingface.config.record import is_known, refusals
+from metacount.huggingface.config.record import is_known, recorded_texts, refusals
+from metacount.huggingface.config.row import Family
 from metacount.huggingface.config.unread import may_say_nothing, pass_over
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Family
 
 # Of a spec, what belongs to the output head or needs it; a base class has none of it.
 HEAD_FIELDS = (
@@ -100,6 +101,35 @@ def spec_from_config(config: Json) -> Mapped:
         return _mapped(config, name, REMOTE[name], notes, is_remote=True)
     except Unmapped as error:  # nor can transformers tell
         raise SpecError(error.field, error.rule, error.value, error.remedy) from None
+
+
+def text_from_config(config: Json) -> tuple[Json, Mapped] | None:
+    """Read the text part of a model that also sees or hears: its config, as one of its own type,
+    and what is read of it. None where the type has no such part, or no head that writes text.
+
+    >>> text = {"num_hidden_layers": 2, "vocab_size": 32064}
+    >>> spec = text_from_config({"model_type": "llava", "text_config": text})[1].spec
+    >>> spec.n_layers, spec.d_model
+    (2, 4096)
+    """
+    found, named = text_of(config), config.get("architectures")
+    named = named[0] if isinstance(named, list) and named else named
+    if found is None or (named and not str(named).endswith(LANGUAGE_MODEL)):
+        return None
+    text, kind = found
+    family = family_of(text["model_type"])
+    assert family is not None  # it is in the record
+    row = Family(
+        parts=family.parts,
+        classes=family.classes,
+        defaults={**family.defaults, **recorded_texts().get(kind, {})},
+        aliases=family.aliases,
+        ignored=family.ignored,
+        kind=family.kind,
+    )
+    whole = named or config["model_type"]
+    mapped = _mapped(text, text["model_type"], row, [f"the text part of {whole}, type {kind}"])
+    return text, mapped
 
 
 def _is_remote(name: str) -> bool:

@@ -29,6 +29,11 @@ MEANINGS: tuple[tuple[str, Callable[[Json], object]], ...] = (
     ("no_bias", lambda s: not (s["q_bias"] or s["o_bias"] or s["ffn_bias"])),
     ("lm_head_bias", lambda s: s["head_bias"]),
     ("use_qk_norm qk_layernorm use_qk_layernorm qk_norm", lambda s: s["qk_norm"] != "none"),
+    ("qk_norm_type", lambda s: {"head": "per_head", "full": "per_layer"}.get(s["qk_norm"])),
+    ("attn_output_gate attention_output_gate", lambda s: s["output_gate"]),
+    ("attention_head_dim", lambda s: s["head_dim"]),
+    ("use_gemma_norm", lambda s: s["norm_unit_offset"]),
+    ("use_routing_bias", lambda s: s["selection_bias"]),
     ("tie_word_embeddings tie_embeddings", lambda s: s["tie_embeddings"]),
     ("use_sliding_window", lambda s: s["window"] is not None),
     ("layer_types", lambda s: _kinds(s)),
@@ -55,7 +60,7 @@ def _sizes() -> dict[str, list[str]]:
         from metacount.spec.legend import MODEL_TERMS
 
         for term in MODEL_TERMS:
-            for key in term.elsewhere:
+            for key in (term.name, *term.elsewhere):
                 _of_size.setdefault(key, []).append(term.name)
     return _of_size
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy
 import pytest
 from helpers import one_line
-from helpers.release import one_in
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
+from metacount.huggingface import hub as the_hub
 from metacount.huggingface.checkpoint import hub as checkpoint_hub
 from metacount.huggingface.checkpoint.hub import read_repository
 from metacount.huggingface.checkpoint.witness import CheckpointReport, read_checkpoint
@@ -29,7 +29,7 @@ INDEX = "model.safetensors.index.json"
 
 @pytest.fixture(autouse=True)
 def tries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_hub, "WAIT", 0.01)
+    monkeypatch.setattr(the_hub, "WAIT", 0.01)
 
 
 def read(hub: Any, repo_id: str = "org/name", **more: Any) -> CheckpointReport:
@@ -115,20 +115,11 @@ def test_a_server_without_ranges_is_heard_no_longer_than_needed(hub: Any) -> Non
 
 @pytest.mark.parametrize(
     ("behaviour", "message"),
-    one_in(
-        2,
-        [
-            (401, "the hub answers 401 GatedRepo; log in with"),
-            (403, "the hub answers 403 GatedRepo; ask for access"),
-            (429, "the hub answers 429 GatedRepo; too many requests"),
-            (503, "cannot be fetched: the hub answers 503; check the network"),
-            ("gzip", "the server sends compressed bytes"),
-            ("small", "is cut short or no safetensors file: the header claims"),
-            ("large", "the file holds 9"),
-            ("short", "cannot be fetched|the server sent 20 bytes"),
-        ],
-        first=1,
-    ),
+    [
+        ("small", "is cut short or no safetensors file: the header claims"),
+        ("large", "the file holds 9"),
+        ("short", "the server sent 20 bytes"),
+    ],
 )
 def test_a_server_that_fails(hub: Any, behaviour: object, message: str) -> None:
     serve_one(hub.folder)
@@ -143,8 +134,6 @@ def test_what_is_not_there(hub: Any) -> None:
         read(hub)
     with pytest.raises(InputError, match="404"):
         read(hub, "org/other")
-    with pytest.raises(InputError, match="404"):
-        read(hub, revision="v2")
     for wrong in ("a/b/c", "../etc", "a b", "", "x" * 200):
         with pytest.raises(InputError):
             read(hub, wrong)
@@ -162,19 +151,6 @@ def test_a_shard_is_missing(hub: Any) -> None:
     serve_shards(hub.folder)
     (hub.folder / "model-00007-of-00011.safetensors").unlink()
     with pytest.raises(InputError, match=r"model-00007-of-00011\.safetensors"):
-        read(hub)
-
-
-def test_no_server(hub: Any) -> None:
-    with pytest.raises(InputError):
-        read_repository("org/name", endpoint="http://127.0.0.1:9", cache_dir=str(hub.cache))
-
-
-def test_a_slow_server(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    serve_one(hub.folder)
-    monkeypatch.setattr(checkpoint_hub, "DEADLINE", -1.0)
-    hub.behaviour = "no range"
-    with pytest.raises(InputError):
         read(hub)
 
 

@@ -33,7 +33,7 @@ ASKED = words(
     "granitemoehybrid granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax "
     "iquestcoder jais2 jamba kolibri1 lfm2 lfm2_moe mamba mamba2 mbart mellum ministral mt5 "
     "nanochat nemotron nemotron_h olmo3 plbart recurrent_gemma solar_open vaultgemma xlm-roberta "
-    "youtu zamba2 longcat_flash minimax_m3_vl_text gemma3n_text xlstm"
+    "glm_moe_dsa youtu zamba2 longcat_flash minimax_m3_vl_text gemma3n_text xlstm"
 )
 
 
@@ -43,7 +43,7 @@ def mapped(model_type: str, **keys: Any) -> Mapped:
 
 def test_every_type_asked_for_is_mapped() -> None:
     assert set(ASKED) == set(mapped_types())
-    assert len(ASKED) == 111
+    assert len(ASKED) == 112
 
 
 def test_mapping_imports_neither_torch_nor_transformers() -> None:

@@ -99,7 +99,8 @@ def test_a_rotary_dim_that_transformers_passes_over_is_said() -> None:
             "layer_types .* choose full_attention or minimax_m3_sparse",
         ),
         ({"mlp_layer_types": ["moe"] * 4}, "mlp_layer_types"),
-        ({"sparse_attention_config": {"stride": 7}}, "sparse_attention_config is not a key"),
+        ({"sparse_attention_config": {"stride": 7}}, "sparse_attention_config.stride"),
+        ({"sparse_attention_config": {"sparse_init_block": 1}}, "config.sparse_init_block"),
     ],
 )
 def test_what_no_spec_says_is_named(keys: dict[str, Any], said: str) -> None:

@@ -145,6 +145,7 @@ EXPANDED = {
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
+    "glm_moe_dsa",
     "minicpm3",
     "glm4_moe_lite",
     "youtu",

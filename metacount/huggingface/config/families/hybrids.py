@@ -1114,13 +1114,14 @@ ROWS = {
     "qwen3_next": row(
         *BLOCK, qwen_hybrid, qwen_experts("num_experts", qwen_shared), **QWEN_DEFAULTS
     ),
-    "qwen3_5_text": row(*BLOCK, qwen_hybrid, **QWEN_DEFAULTS),
+    "qwen3_5_text": row(*BLOCK, qwen_hybrid, ignored="output_gate_type", **QWEN_DEFAULTS),
     "qwen3_5_moe_text": row(
         sizes,
         GATED,
         RMS,
         qwen_hybrid,
         experts("num_experts", "softmax_renorm", EXPERT_WIDTH, qwen_shared),
+        ignored="output_gate_type",
         **QWEN_DEFAULTS,
     ),
     "olmo_hybrid": row(
@@ -1194,7 +1195,8 @@ ROWS = {
         },
         ignored=f"{STEPS} num_logits_to_keep expand mamba_proj_bias mamba_ssm_cache_dtype "
         "n_shared_experts moe_shared_expert_overlap num_nextn_predict_layers "
-        "mtp_layers_block_type time_step_limit attention_bias sliding_window",
+        "mtp_layers_block_type mtp_hybrid_override_pattern time_step_limit time_step_rank "
+        "attention_bias sliding_window",
         reads="time_step_min",
     ),
     # arXiv:2411.15242

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
+from metacount.errors import SpecError, shown_name
 from metacount.huggingface.config.experts import (
     CHOICE_BIAS,
+    DENSE_OR_SPARSE,
     EXPERT_WIDTH,
     ROUTED_SCALE,
     dense_first,
@@ -241,7 +242,55 @@ def indexed_layers(keys: Keys, fields: Json) -> Json:
     return {}
 
 
+def own_indexers(keys: Keys, fields: Json) -> Json:
+    """Check that every layer of GLM-5 chooses by its own indexer, none as the layer before: by
+    `indexer_types`, or a pattern of F and S, or one layer in so many.
+    """
+    keys.given("index_skip_topk_offset")
+    named, pattern = keys.given("indexer_types"), keys.given("index_topk_pattern")
+    n_layers, every = fields["n_layers"], keys.given("index_topk_freq")
+    why = "a layer that chooses as the one before has no spec"
+    if named is not None and named != ["full"] * n_layers:
+        keys.unmapped("indexer_types", named, why)
+    if named is None and pattern not in (None, "F" * n_layers, ["full"] * n_layers):
+        keys.unmapped("index_topk_pattern", pattern, why)
+    if named is None and pattern is None and every not in (None, 0, 1):
+        keys.unmapped("index_topk_freq", every, why)
+    return {}
+
+
 FULL_OR_INDEXED = ("full_attention", "minimax_m3_sparse")
+SPARSE = {  # of an object in the published config -> the key
+    "sparse_num_index_heads": "index_n_heads",
+    "sparse_index_dim": "index_head_dim",
+    "sparse_block_size": "index_block_size",
+    "sparse_topk_blocks": "index_topk_blocks",
+    "sparse_local_block": "index_local_blocks",
+}
+SPARSE_TOO = (  # which layers have it; how scores and values are taken, which no count shows
+    "sparse_attention_freq",
+    "sparse_disable_index_value",
+    "sparse_init_block",
+    "sparse_score_type",
+    "use_sparse_attention",
+)
+
+
+def minimax_m3_published(keys: Keys, _: Json) -> Json:
+    """Read what the published config has as an object and as lists of 0 and 1."""
+    inside, freq = keys.given("sparse_attention_config"), keys.given("moe_layer_freq")
+    if isinstance(freq, list) and keys.data.get("mlp_layer_types") is None:
+        keys.data["mlp_layer_types"] = [DENSE_OR_SPARSE[bool(on)] for on in freq]
+    if not isinstance(inside, dict):
+        return {}
+    for key, value in inside.items():
+        if (key not in SPARSE and key not in SPARSE_TOO) or (key == "sparse_init_block" and value):
+            keys.unmapped(f"sparse_attention_config.{shown_name(key)}", value, "remove it")
+    keys.data |= {SPARSE[key]: value for key, value in inside.items() if key in SPARSE}
+    on = inside.get("sparse_attention_freq")
+    if isinstance(on, list) and keys.data.get("layer_types") is None:
+        keys.data["layer_types"] = [FULL_OR_INDEXED[bool(item)] for item in on]
+    return {}
 
 
 def minimax_m3_index(keys: Keys, fields: Json) -> Json:
@@ -380,6 +429,18 @@ GRANITE_MOE = (
 CLAMPED_GATE: Json = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 NOT_READ = "head_dim qk_head_dim ep_size"
 V3_CHOICE = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+V32 = (  # arXiv:2512.02556
+    latent(interleaved=True),
+    V_HEAD,
+    indexed_layers,
+    only(mlp_bias=False),
+    fixed(**V3_CHOICE, moe_layer_freq=1, rope_interleave=True),
+    size("index_top_k", "index_topk"),
+    size("n_index_heads", "index_n_heads"),
+    size("index_head_dim", "index_head_dim"),
+    noaux(layout=sparse_layers("first_k_dense_replace")),
+    prediction(),
+)
 
 ROWS = {
     # arXiv:2401.04088: softmax, top-k, divided by its sum
@@ -596,23 +657,18 @@ ROWS = {
         prediction(),
         ignored=NOT_READ,
     ),
-    # arXiv:2512.02556
-    "deepseek_v32": row(
-        latent(interleaved=True),
-        V_HEAD,
-        indexed_layers,
-        only(mlp_bias=False),
-        fixed(**V3_CHOICE, moe_layer_freq=1, rope_interleave=True),
-        size("index_top_k", "index_topk"),
-        size("n_index_heads", "index_n_heads"),
-        size("index_head_dim", "index_head_dim"),
-        noaux(layout=sparse_layers("first_k_dense_replace")),
-        prediction(),
+    "deepseek_v32": row(*V32, aliases={"num_experts": "n_routed_experts"}, ignored=NOT_READ),
+    "glm_moe_dsa": row(  # GLM-5, arXiv:2602.15763
+        *V32,
+        own_indexers,
+        differs("GLM-5's indexer rotates pairs of values, here halves"),
         aliases={"num_experts": "n_routed_experts"},
-        ignored=NOT_READ,
+        ignored=f"{NOT_READ} indexer_rope_interleave moe_router_dtype "
+        "index_share_for_mtp_iteration",
     ),
     # gpt-oss' gate, DeepSeek-V3's choice, an index in some layers
     "minimax_m3_vl_text": row(
+        minimax_m3_published,
         only(**CLAMPED_GATE),
         sizes,
         size("d_ff", "dense_intermediate_size"),
@@ -628,7 +684,7 @@ ROWS = {
             ROUTED_SCALE,
             layout=sparse_layers(0),
         ),
-        ignored="hidden_act",
+        ignored="hidden_act num_mtp_modules num_nextn_predict_layers",
         partial_rotary_factor=1.0,
     ),
     # arXiv:2509.01322: zero experts, and a shortcut around the second attention

@@ -1,0 +1,117 @@
+"""The text part of models that also see or hear, against transformers' whole module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.release import daily, one_in
+from helpers.small_configs import SMALL
+
+from metacount.api import count
+from metacount.errors import InputError
+from metacount.formulas import model as formulas
+from metacount.huggingface.config.composite import COMPOSITES, INSIDE, LIKE
+from metacount.huggingface.config.to_spec import text_from_config
+from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import build_transformers
+from metacount.measure.theirs import measure_any_forward, measure_any_params
+from metacount.resolve import find_model, model_of
+from metacount.spec import Workload
+
+# What the composite class makes of a tie that is said beside the text part and in it.
+TIES = [{}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}]
+HEADS = {
+    "llama4": "Llama4ForConditionalGeneration",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+}  # by default the class of the text part alone
+
+
+def small(model_type: str, outside: dict[str, Any], inside: dict[str, Any]) -> dict[str, Any]:
+    kind = COMPOSITES[model_type][0]
+    sizes = {k: v for k, v in SMALL[LIKE.get(kind, kind)].items() if k != "tie_word_embeddings"}
+    text = {**sizes, "model_type": kind, **inside}
+    named = {"architectures": [HEADS[model_type]]} if model_type in HEADS else {}
+    return {"model_type": model_type, **named, "text_config": text, **outside}
+
+
+@daily(4)
+@pytest.mark.parametrize("model_type", one_in(6, COMPOSITES))
+def test_a_text_part_counts_like_transformers(model_type: str) -> None:
+    for outside in TIES:
+        for inside in TIES:
+            config = small(model_type, outside, inside)
+            theirs = measure_any_params(build_transformers(config)[0])
+            found = text_from_config(config)
+            assert found is not None
+            spec = found[1].spec
+            assert formulas.params(spec) == theirs.text_params, (outside, inside)
+            assert formulas.active_params(spec) == theirs.text_active_params
+
+
+@pytest.mark.parametrize("model_type", ["llava", "qwen3_vl_moe"])
+def test_a_text_part_runs_like_transformers(model_type: str) -> None:
+    config = small(model_type, {}, {})
+    run = measure_any_forward(build_transformers(config)[0], Workload(batch_size=2, seq_len=24))
+    counted = count(config, Workload(batch_size=2, seq_len=24))
+    assert run.prefill.matmul_flops == counted.matmul_flops
+    assert run.cache is not None and run.cache.kv_bytes == counted.kv_cache_bytes
+
+
+@pytest.mark.parametrize("kind", sorted(LIKE.keys() - {"qwen3_omni_moe_text"}))  # odd heads
+def test_a_text_that_says_nothing_has_the_sizes_of_its_own_type(kind: str) -> None:
+    whole = next(name for name, (text, _) in COMPOSITES.items() if text == kind)
+    found = text_from_config({"model_type": whole, "text_config": {}})
+    assert found is not None
+    spec, theirs = found[1].spec, config_class(kind)()
+    assert (spec.d_model, spec.n_layers, spec.n_heads, spec.n_kv_heads, spec.vocab_size) == (
+        theirs.hidden_size,
+        theirs.num_hidden_layers,
+        theirs.num_attention_heads,
+        theirs.num_key_value_heads,
+        theirs.vocab_size,
+    )
+
+
+def test_only_what_writes_text_has_a_text_part() -> None:
+    assert text_from_config({"model_type": "llama"}) is None
+    assert text_from_config({"model_type": "llava", "architectures": ["LlavaModel"]}) is None
+    assert text_from_config({"model_type": "llava", "text_config": 3}) is None
+    other = {"model_type": "llava", "text_config": {"model_type": "gpt2", "n_layer": 3}}
+    found = text_from_config(other)
+    assert found is not None and found[1].class_name == "GPT2LMHeadModel"
+    assert COMPOSITES["llama4"][1] == INSIDE
+
+
+def test_flat_configs_are_read() -> None:
+    """Qwen2-VL-2B as published: text beside vision_config."""
+    found = text_from_config(
+        {
+            "model_type": "qwen2_vl",
+            "architectures": ["Qwen2VLForConditionalGeneration"],
+            "vision_start_token_id": 151652,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_attention_heads": 12,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 2,
+            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+            "tie_word_embeddings": True,
+            "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 1536},
+            "vocab_size": 151936,
+        }
+    )
+    assert found is not None
+    # Qwen2-1.5B: 1,543,714,304
+    assert formulas.params(found[1].spec) == 1_543_714_304
+
+
+def test_a_question_about_the_formula_is_one_about_the_text_part() -> None:
+    model = model_of({"model_type": "llava"})
+    assert model.name == "the text part of the config"
+    assert any("what sees or hears is not in these figures" in note for note in model.notes)
+    assert find_model("type:llava", ["n_layers=2"]).spec.n_layers == 2
+    wrong = {"model_type": "llava", "text_config": {"hidden_act": "tanh"}}
+    with pytest.raises(InputError, match="and its text part none: hidden_act has a value"):
+        model_of(wrong)
