@@ -31,7 +31,8 @@ PLANTS = (
      'flag("ffn_bias", "mlp_bias")', 'flag("ffn_bias", "attention_bias")'),
     ("a column of a table", "cli/models.py", '"published", "ours"', '"ours", "published"'),
     ("an exit code", "errors.py", "EXIT_WRONG_INPUT = 2", "EXIT_WRONG_INPUT = 3"),
-    ("the position of decoding", "textbook/count.py", "kv_len=seq_len,", "kv_len=seq_len + 1,"),
+    ("the position of decoding", "textbook/count.py",
+     '"kv_len": workload.seq_len,', '"kv_len": workload.seq_len + 1,'),
     ("a condition of proofs", "proofs.json", '"n_layers >= 3"', '"n_layers >= 1"'),
     ("heads of GPT-3", "catalog/gpt3-175b.json",
      '"n_heads": 96,\n    "n_kv_heads": 96,\n    "head_dim": 128',
@@ -39,7 +40,7 @@ PLANTS = (
     ("the phase of a collective", "formulas/tape.py",
      'Move(FORWARD, "all-reduce", "tp"', 'Move(BACKWARD, "all-reduce", "tp"'),
     ("a key of JSON", "textbook/count.py",
-     '"cross_kv_cache_bytes": self', '"cross_cache_bytes": self'),
+     '"source": "formula"', '"origin": "formula"'),
 )  # fmt: skip
 
 

@@ -8,13 +8,8 @@ import sympy
 
 from metacount.check.given.vocabulary import LETTERS, NAMES
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import (
-    COUNTS,
-    closed_form,
-    named_layers,
-    readable,
-    run_sizes,
-)
+from metacount.textbook.closed_form import COUNTS, closed_form, named_layers, readable
+from metacount.textbook.count import run_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

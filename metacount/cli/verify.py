@@ -83,8 +83,7 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount import catalog
-    from metacount.textbook.closed_form import QUANTITIES
-    from metacount.textbook.count import fitted
+    from metacount.textbook.count import QUANTITIES, fitted
 
     if args.all == bool(args.model):
         raise InputError("verify needs either MODEL or --all; see `metacount verify --help`")

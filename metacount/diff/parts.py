@@ -30,7 +30,8 @@ from metacount.notation import activated
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.attention import LatentAttention, NoAttention
 from metacount.spec.stack import SHARING
-from metacount.textbook.closed_form import run_sizes
+from metacount.textbook.count import QUANTITIES as COUNTS
+from metacount.textbook.count import run_sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -62,14 +63,13 @@ class _Parts:
     def __init__(self, spec: ModelSpec, structure: ModelSpec, run: Workload) -> None:
         self.spec, self.plain = spec, structure
         sizes = run_sizes(structure, run)
-        self.batch, self.seq = sizes["batch_size"], sizes["seq_len"]
-        self.source, self.bytes = sizes["source_len"], sizes["bytes_per_value"]
-        self.sums = sums_of(
-            spec,
-            model.forward_run(
-                spec, batch_size=self.batch, seq_len=self.seq, source_len=self.source
-            ),
-        )
+        forward: dict[str, Dim] = {
+            name: sizes[name] for name in ("batch_size", "seq_len", "source_len")
+        }
+        self.sums = sums_of(spec, model.forward_run(spec, **forward))
+        self.caches = COUNTS["kv_cache_bytes"](spec, sizes)
+        tokens = sizes["batch_size"] * sizes["seq_len"]
+        self.index_cache = tokens * sizes["bytes_per_value"] * model.index_cache_values(spec)
 
     def ends_before(self) -> list[Part]:
         """List the tables that tokens and positions are looked up in."""
@@ -94,7 +94,9 @@ class _Parts:
             act = activated(like.activation, like.swish_beta, gated=like.gated)
             made = "gated" if like.gated else "plain"
             width = f"m = {like.d_ff} = {times_d(like.d_ff, plain)}" if like.d_ff else ""
-        cache = 0 if name == "encoder" and plain.has_encoder else self._cache()
+        # without keys of a block indexer, which is a part of its own
+        cache = self.caches["self-attention"] - self.index_cache
+        cache = 0 if name == "encoder" and plain.has_encoder else cache
 
         def add(part_name: str, kind: str, described: str, fields: str, cache: Dim = 0) -> None:
             found.append(self._part(part_name, kind, described, fields, stack=name, cache=cache))
@@ -102,13 +104,19 @@ class _Parts:
         if not isinstance(mixer, NoAttention) and shared is None:
             add("attention", kind, heads, "decoder.attention", cache)
         if plain.has_encoder and name == "decoder":
-            add("cross-attention", "heads", heads, "decoder.attention", self._cross_cache())
+            add(
+                "cross-attention",
+                "heads",
+                heads,
+                "decoder.attention",
+                self.caches["cross-attention"],
+            )
         index = getattr(mixer, "indexer", None)
         if index is not None and (name, "indexer") in self.sums:
             said = (
                 f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
             )
-            add("indexer", "blocks", said, "decoder.attention.indexer", self._index_cache())
+            add("indexer", "blocks", said, "decoder.attention.indexer", self.index_cache)
         if shared is not None:
             own = "" if shared.adapter_rank is None else f", adapters of rank {shared.adapter_rank}"
             fields = "decoder.attention decoder.feed_forward decoder.shared.n_blocks"
@@ -177,25 +185,6 @@ class _Parts:
     ) -> Part:
         found = self.sums.get((stack, name), Sum())
         return part(name, kind, described, fields, found, stack=stack, cache=cache)
-
-    def _cross_cache(self) -> Dim:
-        return model.cross_kv_cache_bytes(
-            self.spec, batch_size=self.batch, source_len=self.source, bytes_per_value=self.bytes
-        )
-
-    def _cache(self) -> Dim:
-        """Count what the self-attention of all layers keeps, without keys of a block indexer."""
-        both = model.kv_cache_bytes(
-            self.spec,
-            batch_size=self.batch,
-            seq_len=self.seq,
-            bytes_per_value=self.bytes,
-            source_len=self.source,
-        )
-        return both - self._cross_cache() - self._index_cache()
-
-    def _index_cache(self) -> Dim:
-        return self.batch * self.seq * self.bytes * model.index_cache_values(self.spec)
 
 
 def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:

@@ -21,8 +21,6 @@
 524288
 >>> kv_cache_bytes(llama, batch_size=1, seq_len=2048, bytes_per_value=2)
 1073741824
->>> param_bytes(llama, bytes_per_value=2)
-13476831232
 
 Sizes may be symbols (`spec.substituted`); the structure - kinds and flags - is always concrete.
 """
@@ -116,6 +114,36 @@ def kv_cache_bytes_per_token(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
     return values * bytes_per_value
 
 
+def kv_cache_bytes_by_part(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    bytes_per_value: Dim,
+    source_len: Dim | None = None,
+) -> dict[str, Dim]:
+    """Count the bytes that must be kept after seq_len tokens to go on, by kind of attention.
+
+    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
+    its source_len (None: seq_len) outputs are kept in every decoder layer too. Nothing of what a
+    selection passes over can be dropped: a later token may choose it.
+
+    Returns: bytes of self-attention and of cross-attention; 0 for an encoder.
+    """
+    if spec.kind == "encoder":
+        return {"self-attention": 0, "cross-attention": 0}
+    windowed, full = pieces.caching_layers(spec)
+    window = spec.last_stack.attention.window
+    near = cached_positions(seq_len, None if window is None else window.size)
+    each = kv_cache_values(spec)
+    values = each * (windowed * near + full * seq_len) + index_cache_values(spec) * seq_len
+    crossed = 0
+    if spec.has_encoder:
+        crossed = spec.last_stack.n_layers * each * (seq_len if source_len is None else source_len)
+    price = batch_size * bytes_per_value
+    return {"self-attention": values * price, "cross-attention": crossed * price}
+
+
 def kv_cache_bytes(
     spec: ModelSpec,
     *,
@@ -124,33 +152,15 @@ def kv_cache_bytes(
     bytes_per_value: Dim,
     source_len: Dim | None = None,
 ) -> Dim:
-    """Count the bytes that must be kept after seq_len tokens to go on; 0 for an encoder.
-
-    A windowed layer keeps window - 1 positions at most. With an encoder, the keys and values of
-    its source_len (None: seq_len) outputs are kept in every decoder layer too. Nothing of what a
-    selection passes over can be dropped: a later token may choose it.
-    """
-    if spec.kind == "encoder":
-        return 0
-    windowed, full = pieces.caching_layers(spec)
-    window = spec.last_stack.attention.window
-    near = cached_positions(seq_len, None if window is None else window.size)
-    values = kv_cache_values(spec) * (windowed * near + full * seq_len)
-    values += index_cache_values(spec) * seq_len
-    source = seq_len if source_len is None else source_len
-    return batch_size * values * bytes_per_value + cross_kv_cache_bytes(
-        spec, batch_size=batch_size, source_len=source, bytes_per_value=bytes_per_value
+    """Count the bytes that must be kept after seq_len tokens. See `kv_cache_bytes_by_part`."""
+    parts = kv_cache_bytes_by_part(
+        spec,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        bytes_per_value=bytes_per_value,
+        source_len=source_len,
     )
-
-
-def cross_kv_cache_bytes(
-    spec: ModelSpec, *, batch_size: Dim, source_len: Dim, bytes_per_value: Dim
-) -> Dim:
-    """Count the part of `kv_cache_bytes` that cross-attention keeps; 0 where there is none."""
-    if not spec.has_encoder:
-        return 0
-    values = spec.last_stack.n_layers * kv_cache_values(spec) * source_len
-    return batch_size * values * bytes_per_value
+    return sum(parts.values())
 
 
 def states(spec: ModelSpec) -> tuple[State, ...]:
@@ -415,14 +425,6 @@ def decode_matmul_flops(
         spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len
     )
     return sum(by_role.values())
-
-
-def param_bytes(spec: ModelSpec, *, bytes_per_value: Dim) -> Dim:
-    """Count the bytes of the stored parameters; buffers not included.
-
-    Source: `params`.
-    """
-    return params(spec) * bytes_per_value
 
 
 def _depths(spec: ModelSpec) -> list[Dim]:

@@ -9,7 +9,7 @@ are the model's: a module stores none, though some checkpoints hold copies.
 >>> params_by_role(spec)  # doctest: +NORMALIZE_WHITESPACE
 {'embedding': 0, 'position': 0, 'attention': 187105280, 'recurrent': 0, 'ffn': 0,
  'moe': 11320164352, 'norm': 37888, 'head': 0, 'other': 102760448}
->>> params(spec), active_params(spec), buffers(spec)
+>>> params(spec), sum(active_params_by_role(spec).values()), buffers(spec)
 (11610067968, 688100352, {'selection_bias': 256})
 >>> shared_params(spec)  # of which each module of DeepSeek-V3's checkpoint has a copy
 1853358080
@@ -30,6 +30,7 @@ from metacount.formulas.pieces import (
     Sizes,
     block_pieces,
     products_of_pieces,
+    remembered,
     run_of,
     stream,
     weights_of_pieces,
@@ -38,6 +39,10 @@ from metacount.formulas.sublayers import end_products, end_weights
 from metacount.formulas.tape import TOKENS, Product, Tape, Weight, by_role, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.model import prediction_layers
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def _pieces(spec: ModelSpec, *, decode: bool = False) -> list[Piece]:
@@ -65,7 +70,8 @@ def _pieces(spec: ModelSpec, *, decode: bool = False) -> list[Piece]:
 
 def module_weights(spec: ModelSpec) -> tuple[Weight, ...]:
     """List the tensors of all modules, without the embedding and the head that they share."""
-    return tuple(weights_of_pieces(spec, _pieces(spec)))
+    made = remembered(spec, "mtp weights", lambda: weights_of_pieces(spec, _pieces(spec)))
+    return tuple(made)
 
 
 def module_products(spec: ModelSpec, *, decode: bool = False) -> tuple[Product, ...]:
@@ -105,15 +111,6 @@ def params(spec: ModelSpec) -> Dim:
     return params_of(module_weights(spec))
 
 
-def params_with_copies(spec: ModelSpec) -> Dim:
-    """Count the parameters of the modules where each has a copy of the embedding and of the head.
-
-    Source: `params`, `shared_params`; README_WEIGHTS of DeepSeek-V3's repository.
-    """
-    modules = spec.prediction
-    return 0 if modules is None else params(spec) + modules.n_modules * shared_params(spec)
-
-
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     """Count the parameters of the modules that one token uses, without embedding and head.
 
@@ -121,11 +118,6 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     Source: `module_weights`.
     """
     return by_role(module_weights(spec), lambda one: one.active, ROLES)
-
-
-def active_params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the modules that one token uses. See `active_params_by_role`."""
-    return sum(active_params_by_role(spec).values())
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
@@ -198,42 +190,52 @@ def kv_cache_bytes_by_part(
     return {"self-attention": kept}
 
 
-def predicted(
-    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
-) -> dict[str, Dim]:
-    """Count what the modules add to a model, by name; nothing for a model without them.
-
-    mtp_params_with_copies         with a copy of embedding and head in each, as DeepSeek-V3 stores
-    mtp_active_params_with_shared  with the one embedding and head that they use
-    mtp_matmul_flops_no_head       without the products with the head
-
-    Returns: counts, exact; no figure of the model itself has any of it.
-    Source: the other functions of this file.
-    """
-    if spec.prediction is None:
-        return {}
-    run = {"batch_size": batch_size, "seq_len": seq_len}
-    flops = matmul_flops_by_role(spec, **run)
-    causal = causal_matmul_flops_by_role(spec, **run)
-    step = decode_matmul_flops_by_role(spec, batch_size=batch_size, kv_len=seq_len)
-    cache = kv_cache_bytes_by_part(spec, **run, bytes_per_value=bytes_per_value)
-    return {
-        "mtp_params": params(spec),
-        "mtp_params_with_copies": params_with_copies(spec),
-        "mtp_active_params": active_params(spec),
-        "mtp_active_params_with_shared": active_params(spec) + shared_params(spec),
-        "mtp_buffers": sum(buffers(spec).values()),
-        "mtp_matmul_flops": sum(flops.values()),
-        "mtp_matmul_flops_no_head": sum(flops.values()) - flops["head"],
-        "mtp_causal_matmul_flops": sum(causal.values()),
-        "mtp_decode_matmul_flops": sum(step.values()),
-        "mtp_kv_cache_bytes": sum(cache.values()),
-    }
-
-
 def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool = False) -> dict[str, Dim]:
     terms: tuple[Weight | Product, ...] = (
         *module_weights(spec),
         *module_products(spec, decode=decode),
     )
     return by_role(terms, lambda term: term.flops(run), ROLES)
+
+
+def _shared(spec: ModelSpec, copies: Dim) -> dict[str, Dim]:
+    """Count so many copies of the embedding and of the head."""
+    if spec.prediction is None:
+        return {}
+    head = copies * model.params_by_role(spec)["head"]
+    return {"embedding": copies * shared_params(spec) - head, "head": head}
+
+
+def with_copies(spec: ModelSpec) -> dict[str, Dim]:
+    """Count a copy of embedding and head in each module, as DeepSeek-V3's README_WEIGHTS says."""
+    n = 0 if spec.prediction is None else spec.prediction.n_modules
+    return params_by_role(spec) | _shared(spec, n)
+
+
+def _forward(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
+    sizes = {"batch_size": run["batch_size"], "seq_len": run["seq_len"]}
+    return matmul_flops_by_role(spec, **sizes)
+
+
+# What the modules add to a model, by part; nothing in it is in a figure of the model itself.
+PREDICTION: dict[str, Callable[[ModelSpec, Mapping[str, Dim]], dict[str, Dim]]] = {
+    "mtp_params": lambda spec, _: params_by_role(spec),
+    "mtp_params_with_copies": lambda spec, _: with_copies(spec),
+    "mtp_active_params": lambda spec, _: active_params_by_role(spec),
+    "mtp_active_params_with_shared": lambda spec, _: active_params_by_role(spec) | _shared(spec, 1),
+    "mtp_buffers": lambda spec, _: {"moe": sum(buffers(spec).values())},
+    "mtp_matmul_flops": _forward,
+    "mtp_matmul_flops_no_head": lambda spec, run: _forward(spec, run) | {"head": 0},
+    "mtp_causal_matmul_flops": lambda spec, run: causal_matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], seq_len=run["seq_len"]
+    ),
+    "mtp_decode_matmul_flops": lambda spec, run: decode_matmul_flops_by_role(
+        spec, batch_size=run["batch_size"], kv_len=run["kv_len"]
+    ),
+    "mtp_kv_cache_bytes": lambda spec, run: kv_cache_bytes_by_part(
+        spec,
+        batch_size=run["batch_size"],
+        seq_len=run["seq_len"],
+        bytes_per_value=run["bytes_per_value"],
+    ),
+}

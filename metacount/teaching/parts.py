@@ -209,7 +209,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "state_values": _state_values,
     "mtp_params": mtp.params,
     "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
-    "mtp_with_copies": mtp.params_with_copies,
+    "mtp_with_copies": lambda spec: sum(mtp.with_copies(spec).values()),
     "shared_blocks": lambda spec: spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0]),
 }
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.figures import COUNTED
-from metacount.formulas import model, mtp, pieces
+from metacount.formulas import model, pieces
 from metacount.formulas.dim import Dim, exact_div, is_zero
+from metacount.formulas.mtp import PREDICTION
 from metacount.formulas.sublayers import attention_by_selection
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
+from metacount.spec import ModelSpec, Workload, legend
 from metacount.spec.attention import Attention
 from metacount.spec.legend import Term
 from metacount.spec.stack import (
@@ -23,6 +24,8 @@ from metacount.spec.stack import (
     WITH_FFN,
     WITH_STATE,
 )
+from metacount.textbook.count import QUANTITIES, run_sizes
+from metacount.textbook.rows import in_symbols
 from metacount.textbook.training import TRAINING, holds_dtype
 
 if TYPE_CHECKING:
@@ -63,94 +66,6 @@ class ClosedForm:
         return sum(self.values.values())
 
 
-def _params(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
-    return model.params_by_role(spec)
-
-
-def _active_params(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
-    return model.active_params_by_role(spec)
-
-
-def _matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return model.matmul_flops_by_role(
-        spec,
-        batch_size=run["batch_size"],
-        seq_len=run["seq_len"],
-        source_len=run["source_len"],
-    )
-
-
-def _causal_matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return model.causal_matmul_flops_by_role(
-        spec,
-        batch_size=run["batch_size"],
-        seq_len=run["seq_len"],
-        source_len=run["source_len"],
-        prefix_len=run["prefix_len"],
-    )
-
-
-def _decode_matmul_flops(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return model.decode_matmul_flops_by_role(
-        spec, batch_size=run["batch_size"], kv_len=run["kv_len"], source_len=run["source_len"]
-    )
-
-
-def _kv_cache_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    both = model.kv_cache_bytes(
-        spec,
-        batch_size=run["batch_size"],
-        seq_len=run["seq_len"],
-        bytes_per_value=run["bytes_per_value"],
-        source_len=run["source_len"],
-    )
-    cross = model.cross_kv_cache_bytes(
-        spec,
-        batch_size=run["batch_size"],
-        source_len=run["source_len"],
-        bytes_per_value=run["bytes_per_value"],
-    )
-    return {"self-attention": both - cross, "cross-attention": cross}
-
-
-def _state_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return model.state_bytes_by_part(
-        spec, batch_size=run["batch_size"], bytes_per_value=run["bytes_per_value"]
-    )
-
-
-# Which `verify` compares, and proofs are recorded of.
-QUANTITIES: dict[str, Count] = {
-    "params": _params,
-    "active_params": _active_params,
-    "matmul_flops": _matmul_flops,
-    "causal_matmul_flops": _causal_matmul_flops,
-    "decode_matmul_flops": _decode_matmul_flops,
-    "kv_cache_bytes": _kv_cache_bytes,
-    "state_bytes": _state_bytes,
-}
-# What multi-token-prediction modules add to these; 0 in a model without them.
-PREDICTION: dict[str, Count] = {
-    "mtp_params": lambda spec, _: mtp.params_by_role(spec),
-    "mtp_active_params": lambda spec, _: mtp.active_params_by_role(spec),
-    "mtp_matmul_flops": lambda spec, run: mtp.matmul_flops_by_role(
-        spec, batch_size=run["batch_size"], seq_len=run["seq_len"]
-    ),
-    "mtp_causal_matmul_flops": lambda spec, run: mtp.causal_matmul_flops_by_role(
-        spec, batch_size=run["batch_size"], seq_len=run["seq_len"]
-    ),
-    "mtp_decode_matmul_flops": lambda spec, run: mtp.decode_matmul_flops_by_role(
-        spec, batch_size=run["batch_size"], kv_len=run["kv_len"]
-    ),
-    "mtp_kv_cache_bytes": lambda spec, run: mtp.kv_cache_bytes_by_part(
-        spec,
-        batch_size=run["batch_size"],
-        seq_len=run["seq_len"],
-        bytes_per_value=run["bytes_per_value"],
-    ),
-}
-
-
 def _no_embed(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
     found = model.active_params_by_role(spec)
     left_out = sum(found.values()) - model.active_params_no_embed(spec)
@@ -169,7 +84,7 @@ def _param_bytes(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
 
 
 def _macs(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return {role: exact_div(n, 2) for role, n in _matmul_flops(spec, run).items()}
+    return {role: exact_div(n, 2) for role, n in QUANTITIES["matmul_flops"](spec, run).items()}
 
 
 def _by_selection(name: str) -> Count:
@@ -178,23 +93,6 @@ def _by_selection(name: str) -> Count:
         return {"attention": attention_by_selection(spec, **sizes).get(name, 0)}
 
     return counted
-
-
-def _shared(spec: ModelSpec, copies: Dim) -> dict[str, Dim]:
-    """Count the embedding and the head that prediction modules share, or have copies of."""
-    if spec.prediction is None:
-        return {"embedding": 0, "head": 0}
-    head = copies * model.params_by_role(spec)["head"]
-    return {"embedding": copies * mtp.shared_params(spec) - head, "head": head}
-
-
-def _mtp_with_copies(spec: ModelSpec, _: dict[str, Dim]) -> dict[str, Dim]:
-    n = 0 if spec.prediction is None else spec.prediction.n_modules
-    return {**mtp.params_by_role(spec), **_shared(spec, n)}
-
-
-def _mtp_no_head(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return {**PREDICTION["mtp_matmul_flops"](spec, run), "head": 0}
 
 
 # What `count` prints beside these, most of it a sum or a part of them.
@@ -209,22 +107,17 @@ BESIDE: dict[str, Count] = {
         )
     },
     "cross_kv_cache_bytes": lambda spec, run: {
-        "cross-attention": _kv_cache_bytes(spec, run)["cross-attention"]
+        "cross-attention": QUANTITIES["kv_cache_bytes"](spec, run)["cross-attention"]
     },
     "dense_attention_flops": _by_selection("dense_attention_flops"),
     "selected_attention_flops": _by_selection("selected_attention_flops"),
     "index_flops": _by_selection("index_flops"),
-    "mtp_params_with_copies": _mtp_with_copies,
-    "mtp_active_params_with_shared": lambda spec, _: {
-        **mtp.active_params_by_role(spec),
-        **_shared(spec, 1),
-    },
-    "mtp_buffers": lambda spec, _: {"moe": sum(mtp.buffers(spec).values())},
-    "mtp_matmul_flops_no_head": _mtp_no_head,
 }
-EXPLAINED = {**QUANTITIES, **PREDICTION}  # whose mistakes `check` knows by name
+# whose mistakes `check` knows by name
+EXPLAINED = {*QUANTITIES} | {name for name in PREDICTION if name.removeprefix("mtp_") in QUANTITIES}
 # Of one forward, in the order in which `count` prints them; then those of training.
-FORWARD = dict(sorted({**EXPLAINED, **BESIDE}.items(), key=lambda item: [*COUNTED].index(item[0])))
+_KNOWN = {**QUANTITIES, **PREDICTION, **BESIDE}
+FORWARD: dict[str, Count] = {name: _KNOWN[name] for name in COUNTED if name in _KNOWN}
 COUNTS = {**FORWARD, **TRAINING}
 
 
@@ -241,21 +134,14 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     count = COUNTS[quantity]
     run = run_sizes(spec, workload)
     values = {part: value for part, value in count(spec, run).items() if value}
-    # sizes that are 0 or None are structure: the model has none of these parts
-    fields = {t.name: getattr(spec, t.name) for t in legend.MODEL_TERMS}
-    sizes = {name: size for name, size in fields.items() if size}
-    if spec.moe_every == 1:
-        sizes.pop("moe_every")
-    run_present = {name: size for name, size in run.items() if size}
+    symbolic, numbers = in_symbols(spec)
+    letters = {**legend.sympy_symbols(legend.RUN), BYTES.name: _symbol(BYTES)}
+    letters = {name: letters[name] for name, size in run.items() if size}
     if holds_dtype(quantity):
-        run_present.pop("bytes_per_value")
-    letters = {**legend.sympy_symbols(t.name for t in legend.TERMS), BYTES.name: _symbol(BYTES)}
-    in_letters = count(
-        spec.substituted(**{name: letters[name] for name in sizes}),
-        {**run, **{name: letters[name] for name in run_present}},
-    )
-    numbers = {letters[name].name: size for name, size in {**sizes, **run_present}.items()}
-    named = named_layers(spec, letters["n_layers"])
+        letters.pop(BYTES.name)
+    in_letters = count(symbolic, {**run, **letters})
+    numbers |= {letter.name: run[name] for name, letter in letters.items()}
+    named = named_layers(spec, symbolic.n_layers)
     parts = {
         part: readable(with_layers_named(sympy.sympify(in_letters[part]), named)) for part in values
     }
@@ -270,18 +156,6 @@ def closed_form(spec: ModelSpec, workload: Workload, quantity: str) -> ClosedFor
     )
     _check(form)
     return form
-
-
-def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, int]:
-    """Return the sizes of a workload under the names that the counts of `QUANTITIES` take."""
-    return {
-        "batch_size": workload.batch_size,
-        "seq_len": workload.seq_len,
-        "kv_len": workload.seq_len,
-        "source_len": workload.encoder_len if spec.has_encoder else 0,
-        "prefix_len": workload.prefix_len,
-        "bytes_per_value": DTYPE_BYTES[workload.dtype],
-    }
 
 
 def _symbol(term: Term) -> sympy.Symbol:

@@ -9,7 +9,13 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
     from metacount.files import Json
+    from metacount.formulas.dim import Dim
+
+    Quantity: TypeAlias = Callable[[ModelSpec, Mapping[str, Dim]], dict[str, Dim]]
 
 
 ALL_POSITIONS = "all its positions"
@@ -28,12 +34,13 @@ def length_shown(spec: ModelSpec, n: int) -> str:
 
 @frozen
 class Count:
-    """The figures of one model, exact. `decode_matmul_flops` is None for an encoder.
+    """The figures of one model, exact, in the order of JSON.
 
-    `least_active_params` is None where every token uses as many: without zero experts.
+    `decode_matmul_flops` is None for an encoder, `least_active_params` where every token uses as
+    many: without zero experts. `selection`: what an indexer saves and costs, `prediction`: what
+    prediction modules add, by name; empty without them.
     """
 
-    workload: Workload
     params: int
     active_params: int
     active_params_no_embed: int
@@ -41,23 +48,20 @@ class Count:
     active_by_role: dict[str, int]
     buffers: dict[str, int]
     param_bytes: int
+    workload: Workload
     matmul_flops: int
     causal_matmul_flops: int
-    decode_matmul_flops: int | None
+    macs: int  # every product counts 2 FLOPs, so the half is exact
+    decode_matmul_flops: int | None = None
     kv_cache_bytes_per_token: int
     kv_cache_bytes: int
     cross_kv_cache_bytes: int
     state_bytes: int
-    warnings: tuple[str, ...]
     least_active_params: int | None
-    selection: dict[str, int]  # what an indexer saves and costs, by name; empty without one
-    prediction: dict[str, int]  # what prediction modules add, by name; empty without them
+    selection: dict[str, int]
+    prediction: dict[str, int]
+    warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()  # how its config was read, and whether transformers refuses it
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of the forward; every product counts 2 FLOPs, so the half is exact."""
-        return self.matmul_flops // 2
 
     def checkpoint_parts(self, total: int) -> dict[str, int]:
         """Split a checkpoint of `total` values of a model
@@ -81,34 +85,12 @@ class Count:
 
     def to_dict(self) -> Json:
         """Convert the figures to plain data, under their public names."""
-        return {
-            "params": self.params,
-            "active_params": self.active_params,
-            "active_params_no_embed": self.active_params_no_embed,
-            "by_role": self.by_role,
-            "active_by_role": self.active_by_role,
-            "buffers": self.buffers,
-            "param_bytes": self.param_bytes,
-            "workload": self.workload.to_dict(),
-            "matmul_flops": self.matmul_flops,
-            "causal_matmul_flops": self.causal_matmul_flops,
-            "macs": self.macs,
-            "decode_matmul_flops": self.decode_matmul_flops,
-            "kv_cache_bytes_per_token": self.kv_cache_bytes_per_token,
-            "kv_cache_bytes": self.kv_cache_bytes,
-            "cross_kv_cache_bytes": self.cross_kv_cache_bytes,
-            "state_bytes": self.state_bytes,
-            **(
-                {}
-                if self.least_active_params is None
-                else {"least_active_params": self.least_active_params}
-            ),
-            **self.selection,
-            **self.prediction,
-            "source": "formula",
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-        }
+        found = dict(vars(self))
+        ends = {name: list(found.pop(name)) for name in ("warnings", "notes")}
+        found |= {**found.pop("selection"), **found.pop("prediction")}
+        if self.least_active_params is None:
+            del found["least_active_params"]
+        return {**found, "workload": self.workload.to_dict(), "source": "formula", **ends}
 
 
 def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
@@ -152,6 +134,40 @@ def said_of_length(spec: ModelSpec, workload: Workload | Request) -> str:
     return f"seq_len {n}: {ALL_POSITIONS}" if n == spec.longest else ""
 
 
+def run_sizes(spec: ModelSpec, workload: Workload) -> dict[str, int]:
+    """Return the sizes of a workload under the names that `QUANTITIES` take."""
+    return {
+        "batch_size": workload.batch_size,
+        "seq_len": workload.seq_len,
+        "kv_len": workload.seq_len,
+        "source_len": workload.encoder_len if spec.has_encoder else 0,
+        "prefix_len": workload.prefix_len,
+        "bytes_per_value": DTYPE_BYTES[workload.dtype],
+    }
+
+
+def _of(count: Callable[..., dict[str, Dim]], sizes: str = "") -> Quantity:
+    """Give a count, of which `sizes` of a run it takes by their names."""
+    names = sizes.split()
+    return lambda spec, run: count(spec, **{name: run[name] for name in names})
+
+
+# By part. These are what `verify` compares, and proofs are recorded of.
+QUANTITIES: dict[str, Quantity] = {
+    "params": _of(model.params_by_role),
+    "active_params": _of(model.active_params_by_role),
+    "matmul_flops": _of(model.matmul_flops_by_role, "batch_size seq_len source_len"),
+    "causal_matmul_flops": _of(
+        model.causal_matmul_flops_by_role, "batch_size seq_len source_len prefix_len"
+    ),
+    "decode_matmul_flops": _of(model.decode_matmul_flops_by_role, "batch_size kv_len source_len"),
+    "kv_cache_bytes": _of(
+        model.kv_cache_bytes_by_part, "batch_size seq_len bytes_per_value source_len"
+    ),
+    "state_bytes": _of(model.state_bytes_by_part, "batch_size bytes_per_value"),
+}
+
+
 def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ...] = ()) -> Count:
     """Count `spec` running `workload`; `notes` are on the config that it was read from.
 
@@ -161,63 +177,34 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
     (6738415616, 1073741824)
     """
     run = fitted(spec, workload)
-    batch_size, seq_len, source_len = run.batch_size, run.seq_len, run.source_len
-    bytes_per_value = DTYPE_BYTES[run.dtype]
-    by_role = model.params_by_role(spec)
-    active_by_role = model.active_params_by_role(spec)
-    decode = None
-    if spec.kind != "encoder":
-        decode = model.decode_matmul_flops(
-            spec, batch_size=batch_size, kv_len=seq_len, source_len=source_len
-        )
+    sizes = run_sizes(spec, run)
+    width = sizes["bytes_per_value"]
+    parts = {
+        name: quantity(spec, sizes)
+        for name, quantity in QUANTITIES.items()
+        if name != "decode_matmul_flops" or spec.kind != "encoder"
+    }
+    total = {name: sum(found.values()) for name, found in parts.items()}
     selection, prediction = {}, {}  # few models have either: their formulas are loaded then
     if spec.n_index_heads is not None:
         from metacount.formulas.sublayers import attention_by_selection
 
-        selection = attention_by_selection(spec, batch_size=batch_size, seq_len=seq_len)
+        selection = attention_by_selection(spec, batch_size=run.batch_size, seq_len=run.seq_len)
     if spec.prediction is not None:
-        from metacount.formulas.mtp import predicted
+        from metacount.formulas.mtp import PREDICTION
 
-        prediction = predicted(
-            spec, batch_size=batch_size, seq_len=seq_len, bytes_per_value=bytes_per_value
-        )
+        prediction = {name: sum(of(spec, sizes).values()) for name, of in PREDICTION.items()}
     return Count(
-        workload=run,
-        params=sum(by_role.values()),
-        active_params=sum(active_by_role.values()),
+        **total,
         active_params_no_embed=model.active_params_no_embed(spec),
-        by_role=by_role,
-        active_by_role=active_by_role,
+        by_role=parts["params"],
+        active_by_role=parts["active_params"],
         buffers=model.buffers(spec),
-        param_bytes=model.param_bytes(spec, bytes_per_value=bytes_per_value),
-        matmul_flops=model.matmul_flops(
-            spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
-        ),
-        causal_matmul_flops=model.causal_matmul_flops(
-            spec,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            source_len=source_len,
-            prefix_len=run.prefix_len,
-        ),
-        decode_matmul_flops=decode,
-        kv_cache_bytes_per_token=model.kv_cache_bytes_per_token(
-            spec, bytes_per_value=bytes_per_value
-        ),
-        kv_cache_bytes=model.kv_cache_bytes(
-            spec,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            bytes_per_value=bytes_per_value,
-            source_len=source_len,
-        ),
-        cross_kv_cache_bytes=model.cross_kv_cache_bytes(
-            spec,
-            batch_size=batch_size,
-            source_len=run.encoder_len,
-            bytes_per_value=bytes_per_value,
-        ),
-        state_bytes=model.state_bytes(spec, batch_size=batch_size, bytes_per_value=bytes_per_value),
+        param_bytes=width * total["params"],
+        workload=run,
+        macs=total["matmul_flops"] // 2,
+        kv_cache_bytes_per_token=model.kv_cache_bytes_per_token(spec, bytes_per_value=width),
+        cross_kv_cache_bytes=parts["kv_cache_bytes"]["cross-attention"],
         least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
         selection=selection,
         prediction=prediction,

@@ -24,8 +24,9 @@ from metacount.spec import ModelSpec, legend
 
 
 def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
-    """Put a letter for each size that the spec's structure has;
-    return the letters' numbers as well.
+    """Put a letter for each size of a model; return the letters' numbers as well.
+
+    Sizes that are 0 or None are structure: the model has none of these parts.
     """
     sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     sizes = {name: size for name, size in sizes.items() if size}

@@ -7,8 +7,8 @@ from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.attention import LatentAttention, NoAttention
-from metacount.textbook.closed_form import FORWARD, run_sizes
-from metacount.textbook.count import count
+from metacount.textbook.closed_form import FORWARD
+from metacount.textbook.count import count, run_sizes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

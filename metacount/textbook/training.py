@@ -244,6 +244,7 @@ def training_count(
     else:
         adapters, trained = tensors.adapter_params, tensors.trained_params
         state = tensors.optimizer_bytes(optimizer=optimizer, width=stored)
+    params = model.params(spec) + adapters
     return TrainingCount(
         workload=run,
         attention=attention,
@@ -253,9 +254,9 @@ def training_count(
         lora_rank=part.rank,
         lora_targets=part.targets if part.rank is not None else (),
         freeze=part.freeze,
-        params=model.params(spec) + adapters,
+        params=params,
         trainable_params=trained,
-        param_bytes=model.param_bytes(spec, bytes_per_value=width) + width * adapters,
+        param_bytes=width * params,
         matmul_flops=total["matmul_flops"],
         matmul_flops_by_role=found["matmul_flops"],
         backward_matmul_flops=total["backward_matmul_flops"],

@@ -12,15 +12,8 @@ from metacount.algebra.recorded import Recorded
 from metacount.frozen import frozen
 from metacount.spec import FIELDS, ModelSpec, Workload, legend
 from metacount.spec.field import MAX_TOKENS
-from metacount.textbook.closed_form import (
-    BYTES,
-    LAYERS,
-    QUANTITIES,
-    closed_form,
-    layers_of,
-    run_sizes,
-)
-from metacount.textbook.count import fitted
+from metacount.textbook.closed_form import BYTES, LAYERS, closed_form, layers_of
+from metacount.textbook.count import QUANTITIES, fitted, run_sizes
 from metacount.textbook.proven import by_side, own_type, read_structure, structure
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
 

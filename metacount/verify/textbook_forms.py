@@ -19,7 +19,7 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import chosen_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
-from metacount.textbook.closed_form import QUANTITIES as TEXTBOOK
+from metacount.textbook.count import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES
 from metacount.tracing.symbols import symbol

@@ -19,8 +19,8 @@ from metacount.check.any_formula import check
 from metacount.check.judgement import EQUAL, WRONG
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec
-from metacount.textbook.closed_form import QUANTITIES, ClosedForm, closed_form
-from metacount.textbook.count import fitted
+from metacount.textbook.closed_form import ClosedForm, closed_form
+from metacount.textbook.count import QUANTITIES, fitted
 
 
 @st.composite

@@ -15,7 +15,7 @@ from helpers.release import daily, one_in
 from metacount.formulas import model as formulas
 from metacount.resolve import find_model
 from metacount.spec import Workload
-from metacount.textbook.closed_form import QUANTITIES
+from metacount.textbook.count import QUANTITIES
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,6 @@ BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
     # ffn 3·13·17 = 663, norms 2·13 = 26; final norm 13; head 101·13
     (TINY, PARAMS, {}, roles(embedding=1313, attention=3120, ffn=1989, norm=91, head=1313)),
     (TINY, model.params, {}, 7826),
-    (TINY, model.param_bytes, {"bytes_per_value": Fraction(1, 2)}, 3913),
     # 2 sequences of 4 tokens: 8 tokens × 1040 + 2·16 pairs × 6 heads × (5 + 5) = 10240,
     # ffn 8 × 663 = 5304 multiply-adds, three times; head 8 × 1313 = 10504
     (TINY, FORWARD, run(2, 4), roles(attention=61440, ffn=31824, head=21008)),
@@ -128,9 +126,9 @@ BY_HAND: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], Any]] = [
     (SEQ2SEQ, CACHE, run(1, 5, bytes_per_value=1), 60 * (5 + 5)),
     (
         SEQ2SEQ,
-        model.cross_kv_cache_bytes,
-        {"batch_size": 1, "source_len": 7, "bytes_per_value": 1},
-        420,
+        model.kv_cache_bytes_by_part,
+        run(1, 5, source_len=7, bytes_per_value=1),
+        {"self-attention": 300, "cross-attention": 420},
     ),
     (SEQ2SEQ, PER_TOKEN, {"bytes_per_value": 1}, 60),
     # encoder: 14 tokens × 1040, 2·49 pairs × 60, two blocks; decoder: 6 tokens × 1040, 2·9 pairs ×

@@ -65,8 +65,10 @@ def test_params_by_hand() -> None:
     assert found == {name: 2 * n for name, n in by_role.items()}
     total = 2 * sum(by_role.values())
     assert mtp.params(spec) == total
-    assert mtp.params_with_copies(spec) == total + 2 * TABLES
-    assert mtp.active_params(spec) == total - 2 * 10 * 3 * 13 * 7  # 2 of 12 experts
+    assert sum(mtp.with_copies(spec).values()) == total + 2 * TABLES
+    assert (
+        sum(mtp.active_params_by_role(spec).values()) == total - 2 * 10 * 3 * 13 * 7
+    )  # 2 of 12 experts
     assert mtp.shared_params(spec) == TABLES
 
 
@@ -88,7 +90,7 @@ def test_flops_by_hand() -> None:
 def test_a_model_without_modules_has_none() -> None:
     spec = made(DENSE)
     assert mtp.module_weights(spec) == mtp.module_products(spec) == ()
-    assert mtp.params_with_copies(spec) == 0
+    assert not any(mtp.with_copies(spec).values())
     assert mtp.kv_cache_bytes_by_part(spec, **RUN, bytes_per_value=4) == {"self-attention": 0}
     for one in (spec, made(MOE, n_mtp_layers=1)):
         assert mtp.buffers(one) == {"selection_bias": 0}
@@ -212,7 +214,7 @@ def test_published_checkpoints_are_the_model_its_modules_and_copies(id: str) -> 
 def test_the_modules_of_deepseek_v3_as_its_readme_prints_them() -> None:
     """README_WEIGHTS: 11.5B of its own, 2.4B activated with embedding and head, less eh_proj."""
     spec, projection = entry("deepseek-v3").spec(), 2 * 7168 * 7168
-    active = mtp.active_params(spec) + mtp.shared_params(spec)
+    active = sum(mtp.active_params_by_role(spec).values()) + mtp.shared_params(spec)
     for count_, rounded, printed in ((mtp.params(spec), 116, 115), (active, 25, 24)):
         assert (round(count_ / 1e8), round((count_ - projection) / 1e8)) == (rounded, printed)
 

@@ -26,6 +26,7 @@ from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.formulas import attention as attention_forwards
 from metacount.formulas import block, ends, feed_forward, folds, pieces, tape
+from metacount.formulas.mtp import PREDICTION
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
@@ -41,14 +42,8 @@ from metacount.formulas.trained import (
 from metacount.modules.build import build
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.ffn import FeedForward, Mixture
-from metacount.textbook.closed_form import (
-    COUNTS,
-    FORWARD,
-    PREDICTION,
-    QUANTITIES,
-    closed_form,
-    run_sizes,
-)
+from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
+from metacount.textbook.count import QUANTITIES, run_sizes
 from metacount.textbook.training import TRAINING, training_count
 
 Way = tuple[str, str, str]  # attention, checkpointing, dtype

@@ -7,8 +7,7 @@ from typing import Any
 
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import QUANTITIES, run_sizes
-from metacount.textbook.count import count
+from metacount.textbook.count import QUANTITIES, count, run_sizes
 from metacount.textbook.proven import own_type, proven, sizes_text
 from metacount.textbook.worksheet import RUN, Worksheet
 

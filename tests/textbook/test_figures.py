@@ -13,8 +13,8 @@ from metacount import catalog
 from metacount.cli import main
 from metacount.figures import COUNTED, FIGURES
 from metacount.spec import Workload
-from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form, run_sizes
-from metacount.textbook.count import count
+from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
+from metacount.textbook.count import count, run_sizes
 
 RUN = Workload(batch_size=3, seq_len=17, dtype="fp32")
 NAMES = [entry.id for entry in catalog.entries() if entry.sizes is not None]

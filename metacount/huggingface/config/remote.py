@@ -9,13 +9,15 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.huggingface.config.experts import (
     EXPERT_WIDTH,
+    ROUTED_SCALE,
     dense_first,
     experts,
+    grouped,
     prediction,
     shared_experts,
 )
 from metacount.huggingface.config.families.older import named, plain_ffn, rotated
-from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.keys import QUICK_GELU_BETA, Keys
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
@@ -26,9 +28,11 @@ from metacount.huggingface.config.parts import (
     bias,
     biases,
     fixed,
+    flag,
     layer_norm,
     rms_norm,
     rope,
+    sizes,
     windows_from,
 )
 from metacount.huggingface.config.rope import rotation
@@ -112,6 +116,41 @@ def deepseek_experts(keys: Keys, fields: Json) -> Json:
         layout=dense_first,
     )
     return found(keys, fields)
+
+
+def bailing_experts(keys: Keys, fields: Json) -> Json:
+    """Read Ling's experts: by softmax, or by sigmoid with groups and a bias for the choice."""
+    scoring = str(keys.only("score_function", "softmax", "sigmoid"))
+    shared = (EXPERT_WIDTH, shared_experts("num_shared_experts"))
+    keys.fixed("moe_shared_expert_intermediate_size", keys.raw("moe_intermediate_size"))
+    more = (ROUTED_SCALE, grouped, flag("selection_bias", "moe_router_enable_expert_bias"))
+    layers = experts("num_experts", scoring, *shared, *more, renorm=True, layout=dense_first)
+    return layers(keys, fields)
+
+
+def phi3_small(keys: Keys, fields: Json) -> Json:
+    """Read Phi-3-small's sizes, multipliers of μP and gate; biases are everywhere."""
+    found = sizes(keys, fields)
+    keys.only("hidden_act", "gegelu")
+    every = keys.optional_size("dense_attention_every_n_layers")
+    if every != 1:
+        keys.notes.append(
+            "dense_attention_every_n_layers: the block-sparse layers are counted as ones that see "
+            "all: causal FLOPs are an upper bound"
+        )
+    keys.differs("gegelu adds 1 to the value beside its gate and cuts both off at gegelu_limit")
+    return {
+        **found,
+        **biases(True, True),
+        "d_ff": keys.size("ff_intermediate_size"),
+        "activation": "silu",
+        "swish_beta": QUICK_GELU_BETA,
+        "gated": True,
+        "ffn_bias": True,
+        "embedding_scale": keys.number("mup_embedding_multiplier"),
+        "attention_scale": keys.number("mup_attn_multiplier") / found["head_dim"],
+        "logit_scale": 1 / keys.number("mup_width_multiplier"),
+    }
 
 
 def qwen_block(keys: Keys, fields: Json) -> Json:
@@ -264,32 +303,56 @@ REMOTE = {
         max_window_layers=28,
         num_nextn_predict_layers=0,
     ),
-    # Ling, arXiv:2503.05139
+    # Ling, arXiv:2503.05139; Ling 2.0 and Ring with norms of heads and DeepSeek-V3's experts
     "bailing_moe": remote(
-        "BailingMoe",
-        fixed(use_sliding_window=False, norm_head=False),
+        "BailingMoe BailingMoeV2",
+        fixed(use_sliding_window=False, norm_head=False, use_rmsnorm=True),
         *BLOCK,
         bias("use_qkv_bias", o="use_bias", ffn="use_bias"),
+        flag("qk_norm", "use_qk_norm", off="none", on="head"),
         ROPE,
-        experts(
-            "num_experts",
-            "softmax",
-            EXPERT_WIDTH,
-            shared_experts("num_shared_experts"),
-            renorm=True,
-            layout=dense_first,
-        ),
-        ignored="sliding_window max_window_layers",
+        bailing_experts,
+        ignored="sliding_window max_window_layers router_dtype",
         **GROUPED,
         head_dim=None,
+        partial_rotary_factor=1.0,
         use_bias=False,
         use_qkv_bias=False,
+        use_qk_norm=False,
         num_experts=None,
         num_shared_experts=0,
         num_experts_per_tok=None,
         moe_intermediate_size=None,
         first_k_dense_replace=0,
         norm_topk_prob=True,
+        score_function="softmax",
+        moe_router_enable_expert_bias=False,
+        routed_scaling_factor=1.0,
+        n_group=1,
+        topk_group=1,
+    ),
+    # Phi-3-small, arXiv:2404.14219
+    "phi3small": remote(
+        "Phi3Small",
+        phi3_small,
+        layer_norm("layer_norm_epsilon"),
+        rope(theta="rope_embedding_base"),
+        ignored="blocksparse_block_size blocksparse_homo_head_pattern attention_bias "
+        "blocksparse_num_local_blocks blocksparse_triton_kernel_block_size gegelu_limit "
+        "blocksparse_vert_stride ff_dim_multiplier gegelu_pad_to_256 mup_use_scaling "
+        "pad_sequence_to_multiple_of_64 reorder_and_upcast_attn rope_position_scale "
+        "attention_dropout_prob embedding_dropout_prob ffn_dropout_prob",
+        **{**SIZES, "tie_word_embeddings": True},
+        num_hidden_layers=None,
+        num_key_value_heads=None,
+        ff_intermediate_size=None,
+        hidden_act="gegelu",
+        dense_attention_every_n_layers=None,
+        mup_attn_multiplier=1.0,
+        mup_embedding_multiplier=10.0,
+        mup_width_multiplier=8.0,
+        layer_norm_epsilon=1e-5,
+        rope_embedding_base=1000000,
     ),
     # arXiv:2309.16609
     "qwen": remote(

@@ -17,7 +17,7 @@ from metacount.cli import pictures as fonts
 from metacount.cli.pictures import CHINESE, MOST_BARS, activations_figure, quantities_figure
 from metacount.measure.activations import STEP, curve
 from metacount.output_file import write_whole
-from metacount.textbook.closed_form import QUANTITIES
+from metacount.textbook.count import QUANTITIES
 from metacount.textbook.series import Bar, bars, caches
 
 
