@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from metacount.measure.node import Node
     from metacount.resolve import Given, Model, TransformersOnly
     from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.modules import Sizes
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
@@ -245,14 +244,14 @@ def tree(
     active: bool = False,
     outputs: bool = False,
     inputs: Sequence[Tensor] = (),
-    input_size: Sizes | None = None,
+    device: str = "meta",
 ) -> Tree:
     """Fold a model's modules into a tree: our modules' of a spec, transformers' own of a config.
 
     `only` is the path of a module, or the end of one. `flops` and `outputs` run the workload, or a
-    module of somebody's own over `inputs` or an `input_size`, and say what each module ran and the
-    shapes of what it gave. Our modules say how many parameters a token uses; with `active` others
-    do too.
+    module of somebody's own over `inputs` on a `device` (meta, cpu), and say what each module ran
+    and the shapes of what it gave. Our modules say how many parameters a token uses; with `active`
+    others do too.
 
     >>> layer = tree("textbook-block", only="layers.0.self_attn").root
     >>> layer.params, [child.name for child in layer.children]
@@ -264,10 +263,10 @@ def tree(
     from metacount.resolve import Model, any_of
     from metacount.spec import Request
 
-    if is_module(model) and (inputs or input_size is not None or not has_config(model)):
+    if is_module(model) and (inputs or not has_config(model)):
         if active:
             raise InputError("active is not known of a module of your own; leave it out")
-        made = _of_module(model, inputs, input_size, runs=flops or outputs)
+        made = _of_module(model, inputs, device, runs=flops or outputs)
     else:
         asked, request = any_of(model), workload or Request()
         if isinstance(asked, Model) and asked.source is None:
@@ -280,19 +279,18 @@ def tree(
     return Tree(root=root, made_by=made_by, run=run, outputs=given if outputs else {})
 
 
-def _of_module(
-    module: nn.Module, inputs: Sequence[Tensor], size: Sizes | None, *, runs: bool
-) -> Made:
+def _of_module(module: nn.Module, inputs: Sequence[Tensor], device: str, *, runs: bool) -> Made:
     """Make the tree of a module of somebody's own, or of transformers' that is in hand."""
     from metacount.measure.tree import whole_tree
-    from metacount.summary.modules import copied_on_meta, made_inputs, outputs_of, run_copy
+    from metacount.summary.modules import copied, outputs_of, run_copy
 
-    copy, by_module = copied_on_meta(module), None
+    copy, by_module = copied(module, device), None
     run, given = "", {}
     if runs:
-        inputs = inputs or made_inputs(module, size, None)
+        if not inputs:
+            raise InputError("flops and outputs of a module of your own need inputs")
         with outputs_of(copy) as given:
-            by_module = run_copy(copy, inputs, {})[0].by_module()
+            by_module = run_copy(copy, inputs, {}, device)[0].by_module()
         run = f"over {', '.join(str([*each.shape]) for each in inputs)}"
     return whole_tree(copy, flops=by_module), "your own module", run, given
 

@@ -45,12 +45,13 @@ def answered(job: Json) -> Json:
 
     os.environ["COLUMNS"] = str(job["columns"])
     args = parsed_arguments(job["arguments"])
+    device = getattr(args, "device", "meta")
     try:
         for name, value in vars(args).items():
             if isinstance(value, str) and value in args.modules:
-                setattr(args, name, _loaded(value))
+                setattr(args, name, _loaded(value, device))
             elif name != "modules" and isinstance(value, list):
-                setattr(args, name, [_loaded(v) if v in args.modules else v for v in value])
+                setattr(args, name, [_loaded(v, device) if v in args.modules else v for v in value])
         with redirect_stdout(_Output(job)):
             text, code = args.run(args).written(args)
             whole = text if isinstance(text, str) else "".join(text)
@@ -60,7 +61,7 @@ def answered(job: Json) -> Json:
         return {**parts, "value": error.value if isinstance(error.value, int) else str(error.value)}
 
 
-def _loaded(text: str) -> OwnModule:
+def _loaded(text: str, device: str) -> OwnModule:
     """Make the module that FILE.py:NAME names, and find the model that it is by its config."""
     from metacount.in_hand import check_size, has_config
     from metacount.summary.modules import module_of
@@ -68,7 +69,7 @@ def _loaded(text: str) -> OwnModule:
 
     named = file_and_name(text)
     assert named is not None
-    module = module_of(*named)
+    module = module_of(*named, device)
     if not has_config(module):
         problem = f"{text}: a module without a config has no formula; {INSTEAD}"
         return OwnModule(id=text, module=module, model=None, problem=problem)

@@ -11,6 +11,7 @@ from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.layout import WIDEST_TEXT, bold, paragraph
 from metacount.cli.models import compared, published_notes
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
     INPUT,
     MODELS,
@@ -54,7 +55,7 @@ APART = (
     ("--conventions --over --columns --markdown --csv --latex MODEL", "--folder"),
     ("--columns --markdown --csv --latex", "--conventions"),
 )
-BELONGS = (("--jobs", "--folder"),)
+BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
@@ -87,6 +88,7 @@ def options() -> Sequence[Option]:
         ),
         columns.OPTION,
         INPUT,
+        DEVICE,
         flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
         *FORMATS,
     )
@@ -103,7 +105,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     if (own := _own(args)) is not None:
-        return _own_answer(own, args.input)
+        return _own_answer(own, args.input, args.device)
     models = _models(args)
     if args.conventions:
         return _conventions(models, request)
@@ -142,13 +144,13 @@ def _own(args: argparse.Namespace) -> OwnModule | None:
     return None
 
 
-def _own_answer(own: OwnModule, sizes: Sequence[str]) -> Answer:
+def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
     """Count somebody's own module: what is in it, and over inputs what its forward costs."""
     from metacount.api import tree
     from metacount.summary.modules import typed_inputs
 
     inputs = typed_inputs(own.module, sizes)
-    root = tree(own.module, inputs=inputs, flops=bool(inputs)).root
+    root = tree(own.module, inputs=inputs, flops=bool(inputs), device=device).root
     rows: list[tuple[Cell, ...]] = [
         (
             child.name + (f" ×{child.count}" if child.count > 1 else ""),

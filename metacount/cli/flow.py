@@ -8,6 +8,7 @@ from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold, columns, dim, wrapped
 from metacount.cli.options import (
+    DEVICE,
     INPUT,
     JSON,
     MODEL,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     Shown = tuple[str, str]  # one shape in letters and in numbers
 
 APART = (("--formula", "--decode --reference --depth --only --input"),)
+BELONGS = (("--device", "--input"),)
+DEVICES = {"meta": "the meta device", "cpu": "the CPU"}
 PARAMS, FLOPS = 7, 10  # characters of the two figures
 WIDEST = 120
 
@@ -47,6 +50,7 @@ def options() -> Sequence[Option]:
         *MODEL,
         *WORKLOAD,
         INPUT,
+        DEVICE,
         flag("--decode", "one more token, which finds the others in a cache"),
         option("--depth", "N", "show modules down to this depth (default: all)", type=whole_number),
         repeated(
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace) -> Answer:
     own = own_module(args)
     if args.formula:
         return _by_formula(args)
-    found = _of_model(args) if own is None else _of_module(own, args.input)
+    found = _of_model(args) if own is None else _of_module(own, args.input, args.device)
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
     return Answer(report=lambda: report_of(found), data=found.to_dict)
@@ -99,12 +103,13 @@ def _of_model(args: argparse.Namespace) -> Flow:
     return flow(model, request_of(args), decode=args.decode, reference=args.reference)
 
 
-def _of_module(own: OwnModule, sizes: Sequence[str]) -> Flow:
+def _of_module(own: OwnModule, sizes: Sequence[str], device: str) -> Flow:
     """Trace the forward of a module of somebody's own."""
     from metacount.summary.modules import typed_inputs
     from metacount.summary.summary import ModuleSummary
 
-    return ModuleSummary(own.module).flow(*typed_inputs(own.module, sizes))
+    inputs = typed_inputs(own.module, sizes)
+    return ModuleSummary(own.module).flow(*inputs, device=device)
 
 
 def report_of(flow: Flow) -> Report:
@@ -114,8 +119,9 @@ def report_of(flow: Flow) -> Report:
         f"{one.letter}\0=\0{one.value}\0{one.name}" for one in flow.letters if one.letter in used
     ]
     rotary = sum(times * step.uncounted for times, step in flow.walk())
+    where = f"a run of the {flow.source} module on {DEVICES[flow.device]}"
     read = (
-        f"in execution order, read off a run of the {flow.source} module on the meta device. "
+        f"in execution order, read off {where}. "
         "Figures of what repeats (×N) are of one. FLOPs are of matrix products alone, 2 for each "
         "multiply-add."
     )

@@ -235,6 +235,13 @@ INPUT = repeated(
     "SIZES",
     "of FILE.py:NAME: an input of these sizes (2,16,64; tokens: 2,16:int64); one for each",
 )
+DEVICE = option(
+    "--device",
+    None,
+    "with --input: the CPU for a forward that depends on data, with real values (default meta)",
+    default="meta",
+    choices=("meta", "cpu"),
+)
 EXCLUSIVE = "formats"  # a group of options of which one at most is given
 (JSON,) = grouped(EXCLUSIVE, flag("--json", "print JSON instead of text"))
 # The formats of a table, by option.

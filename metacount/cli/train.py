@@ -8,6 +8,7 @@ from metacount import units
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
     INPUT,
     MODEL,
@@ -45,6 +46,8 @@ CHOICES = {
     "loss": LOSSES,
 }
 PHASES = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+
+BELONGS = (("--device", "--input"),)
 
 
 def options() -> Sequence[Option]:
@@ -103,6 +106,7 @@ def options() -> Sequence[Option]:
             default=(),
         ),
         INPUT,
+        DEVICE,
         flag("--reference", "of a config, our reference module instead of transformers' own"),
         flag("--formula", "count by formulas alone, without torch"),
         *FORMATS,
@@ -120,7 +124,9 @@ def run(args: argparse.Namespace) -> Answer:
     own = own_module(args)
     if args.formula:
         return _by_formula(args, setup)
-    found = _of_model(args, setup) if own is None else _of_module(own, args.input, setup)
+    found = (
+        _of_model(args, setup) if own is None else _of_module(own, args.input, setup, args.device)
+    )
     return Answer(report=lambda: report_of(found), data=found.to_dict)
 
 
@@ -143,12 +149,13 @@ def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
     return train(model, request_of(args), setup, reference=args.reference)
 
 
-def _of_module(own: OwnModule, sizes: Sequence[str], setup: Setup) -> Training:
+def _of_module(own: OwnModule, sizes: Sequence[str], setup: Setup, device: str) -> Training:
     """Measure a step of a module of somebody's own."""
     from metacount.summary.modules import typed_inputs
     from metacount.summary.training_step import train
 
-    return train(own.module, inputs=typed_inputs(own.module, sizes), setup=setup)
+    inputs = typed_inputs(own.module, sizes)
+    return train(own.module, inputs=inputs, setup=setup, device=device)
 
 
 # ---- what both ways to count it say

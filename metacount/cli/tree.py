@@ -5,6 +5,7 @@ from __future__ import annotations
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import GAP, bold, coloured, dim, draws_lines
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
     INPUT,
     MODEL,
@@ -59,11 +60,14 @@ FEWEST_LETTERS = 5  # of a name, beside a note that must stay
 GUIDES = (("├─ ", "└─ ", "│  ", "   "), ("├ ", "└ ", "│ ", "  "))
 PLAIN = (("|- ", "`- ", "|  ", "   "), ("| ", "` ", "| ", "  "))
 
+BELONGS = (("--device", "--input"),)
+
 
 def options() -> Sequence[Option]:
     return (
         *MODEL,
         INPUT,
+        DEVICE,
         option("--only", "PATH", "a module by its path or the end of it: layers.0.self_attn"),
         option("--depth", "N", "levels below the first row (default all)", type=whole_number),
         option(
@@ -104,6 +108,7 @@ def run(args: argparse.Namespace) -> Answer:
         active="active" in wanted,
         outputs="output" in wanted,
         inputs=inputs,
+        device=args.device,
     )
     forms = None
     if "formula" in wanted:

@@ -7,13 +7,15 @@ import inspect
 import linecache
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from metacount.measure.counter import IDLE, QUESTIONS, Book, Charge, Cost, FlopCounter
 from metacount.measure.torch_private import operator_name
@@ -183,6 +185,17 @@ class Recording(FlopCounter):
         )
         return out
 
+    def as_one(self, name: str, run: Callable[[], object], takes: list[Tensor]) -> object:
+        """Run a function, and write what ran in it down as one operator."""
+        inside = self._calls[-1].inside
+        start, out = len(inside), run()
+        ran = [event for event in inside[start:] if isinstance(event, Operator)]
+        if ran:
+            flops = sum(one.flops for one in ran)
+            whole = replace(ran[-1], name=name, takes=takes, gives=tensors_in(out), flops=flops)
+            inside[start:] = [whole]
+        return out
+
     def write(self, charge: Charge, flops: int, args: tuple[object, ...]) -> None:
         """Put FLOPs down, and remember them for the operator that ran."""
         super().write(charge, flops, args)
@@ -217,6 +230,27 @@ class Recording(FlopCounter):
         """Record that a layer is not run because one like it was."""
         super().replay(cost, like, layer)
         self._calls[-1].like = self._names[id(like)]
+
+
+class WholeAttention(TorchFunctionMode):
+    """Makes one operator of `scaled_dot_product_attention`, which torch writes out on meta."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run a function of torch's."""
+        ran: Callable[[], object] = partial(func, *args, **(kwargs or {}))
+        if func is not F.scaled_dot_product_attention:
+            return ran()
+        return self._recording.as_one(func.__name__, ran, tensors_in((args, kwargs)))
 
 
 def tensors_in(value: object, depth: int = 4) -> list[Tensor]:

@@ -28,7 +28,8 @@ class Letter:
 class Flow:
     """The steps of one forward, in the order in which they ran.
 
-    `source` says whose module ran. `unused` are parameters that no step of this forward needs.
+    `source` says whose module ran, on `device`. `unused` are parameters that no step of this
+    forward needs.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Flow:
     unused: int = 0
     notes: tuple[str, ...] = ()
     depth: int | None = None
+    device: str = "meta"
 
     @property
     def params(self) -> int:

@@ -1,4 +1,4 @@
-"""A module that somebody has in hand: found in a file, copied to meta, run over inputs."""
+"""A module that somebody has in hand: found in a file, copied, run on meta or on the CPU."""
 
 from __future__ import annotations
 
@@ -16,37 +16,53 @@ from torch.nn.parameter import is_lazy
 from metacount.check.given.file import NAME, loaded
 from metacount.errors import InputError, shown
 from metacount.flow.equations import of_torch
-from metacount.flow.record import Recording, tensors_in
+from metacount.flow.record import Recording, WholeAttention, tensors_in
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.operators import UncountedOp
 from metacount.measure.questions import lacks_data
 from metacount.measure.torch_private import tensors_of, tree_map, unhook
-from metacount.tensors import DTYPES
+from metacount.tensors import DTYPES, tensor_bytes
+from metacount.units import gib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
 DEEP = 4  # of lists and dicts in which a module keeps tensors
+DEVICES = ("meta", "cpu")
+MOST_BYTES = 2**32  # of a module that is run with real values
+SPREAD = 0.1  # standard deviation of values that nobody gave
+REMEDY = 'run it on the CPU with real ones: device="cpu" in Python, --device cpu'
 
 
-def copied_on_meta(module: nn.Module) -> nn.Module:
-    """Copy `module`: the tensors of the copy have no values, and it has no hooks.
+def copied(module: nn.Module, device: str = "meta") -> nn.Module:
+    """Copy `module` without hooks: on meta, where its tensors have no values, or on the CPU.
 
-    Raises `InputError` for a module that has parameters without a shape, or cannot be copied.
+    There a tensor that has no values gets random ones. Raises `InputError` for a module that has
+    parameters without a shape, cannot be copied, or is too large for the CPU.
     """
+    if device not in DEVICES:
+        raise InputError(
+            f"device is unknown: got {shown(repr(device))}; choose {' or '.join(DEVICES)}"
+        )
     lazy = [name for name, p in module.named_parameters(remove_duplicate=False) if is_lazy(p)]
     if lazy:
         raise InputError(
             f"{named(module)}: parameter {shown(lazy[0])} has no shape yet (a lazy module): "
             "run the module once, then measure it"
         )
+    size = tensor_bytes([*module.parameters(), *module.buffers()])
+    if device == "cpu" and size > MOST_BYTES:
+        raise InputError(
+            f"{named(module)} has {gib(size)}, and device cpu takes {gib(MOST_BYTES)} at most: "
+            "make it with fewer or narrower layers"
+        )
     memo: dict[int, object] = {}
     for owner in module.modules():
         held = (*tensors_of(owner).values(), *_tensors(list(vars(owner).values()), DEEP))
         for tensor in held:
             if id(tensor) not in memo:
-                memo[id(tensor)] = _on_meta(tensor)
+                memo[id(tensor)] = _copy_of(tensor, device)
     try:
         made = copy.deepcopy(module, memo)
     except Exception as error:
@@ -57,14 +73,42 @@ def copied_on_meta(module: nn.Module) -> nn.Module:
     return made
 
 
-def _on_meta(tensor: Tensor) -> Tensor:
+def _copy_of(tensor: Tensor, device: str) -> Tensor:
     try:
-        bare = torch.empty_like(tensor.detach(), device="meta")
+        bare = (
+            with_values(tensor)
+            if device == "cpu"
+            else torch.empty_like(tensor.detach(), device="meta")
+        )
     except RuntimeError as error:
-        raise InputError(f"a {type(tensor).__name__} has no copy on meta: {said(error)}") from None
+        said_of = f"a {type(tensor).__name__} has no copy on {device}"
+        raise InputError(f"{said_of}: {said(error)}") from None
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(bare, requires_grad=tensor.requires_grad)
     return bare
+
+
+def with_values(tensor: Tensor, tokens: int = 2) -> Tensor:
+    """Copy a tensor to the CPU; one without values gets random ones, whole numbers below `tokens`.
+
+    The same shape gets the same values, whenever it is asked for.
+    """
+    if not tensor.is_meta:
+        return tensor.detach().to("cpu", copy=True)
+    draw = torch.Generator().manual_seed(tensor.numel())
+    if tensor.is_floating_point() or tensor.is_complex():
+        return torch.randn(tensor.shape, generator=draw).mul_(SPREAD).to(tensor.dtype)
+    return torch.randint(tokens, tensor.shape, generator=draw).to(tensor.dtype)
+
+
+def input_values(module: nn.Module, value: object, device: str) -> object:
+    """Return an input as a copy of `module` on a device takes it: what is no tensor, as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    if device == "meta":
+        return torch.empty_like(value, device="meta")
+    tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
+    return with_values(value, min(tables, default=2))
 
 
 def _tensors(value: object, depth: int) -> Iterator[Tensor]:
@@ -99,14 +143,17 @@ Sizes = Sequence[int] | Sequence[Sequence[int]]
 
 
 def recorded(
-    module: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object]
+    module: nn.Module,
+    inputs: Sequence[object],
+    keywords: Mapping[str, object],
+    device: str = "meta",
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Record the steps of one forward of a copy of `module`, and what is to be said of it.
 
     Raises `UncountedOp` for an operator that nobody priced, `InputError` where it does not run.
     """
-    model = copied_on_meta(module)
-    counter, notes = run_copy(model, inputs, keywords)
+    model = copied(module, device)
+    counter, notes = run_copy(model, inputs, keywords, device)
     return steps_of(counter.root, model, of_torch), notes
 
 
@@ -130,9 +177,9 @@ def outputs_of(model: nn.Module) -> Iterator[dict[str, list[list[int]]]]:
 
 
 def run_copy(
-    model: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object]
+    model: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object], device: str
 ) -> tuple[Recording, tuple[str, ...]]:
-    """Run a copy on meta over inputs; return what was recorded, and what is to be said of it."""
+    """Run a copy over inputs on a device; return the recording, and what is to be said of it."""
     for path, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             where = f"{path} in it" if path else "it"
@@ -142,9 +189,12 @@ def run_copy(
             )
     counter = Recording()
     before = dict(_plain(model))
-    arguments, named_ones = tree_map(_bare, (tuple(inputs), dict(keywords)))
+    arguments, named_ones = tree_map(
+        lambda value: input_values(model, value, device), (tuple(inputs), dict(keywords))
+    )
+    whole = WholeAttention(counter)
     try:
-        with torch.no_grad(), torch.device("meta"), counter.watching(model):
+        with torch.no_grad(), torch.device(device), counter.watching(model), whole:
             model(*arguments, **named_ones)
     except UncountedOp as error:
         # torch's name of the operator, without its overload, comes first
@@ -152,10 +202,11 @@ def run_copy(
         raise UncountedOp(f"{error}; price it with {HOW.format(name=name)}") from None
     except Exception as error:
         # whatever somebody else's forward raises
-        raise InputError(f"{named(model)}: {_reason(error, arguments, named_ones)}") from None
+        raise InputError(f"{named(model)}: {reason(error, arguments, named_ones)}") from None
     changed = sorted(name for name, value in _plain(model) if before.get(name, ABSENT) != value)
     notes = [f"its forward changes {', '.join(changed[:3])}: a copy was run, yours is as it was"]
-    return counter, (*sorted(counter.said), *(notes if changed else ()))
+    said = (*sorted(counter.said), *(notes if changed else ()), *said_of_device(device))
+    return counter, said
 
 
 ABSENT = object()
@@ -165,8 +216,10 @@ HOW = (
 )
 
 
-def _bare(value: object) -> object:
-    return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+def said_of_device(device: str) -> tuple[str, ...]:
+    """Say how a module was run that was not run on meta."""
+    real = "run on the CPU, with random values where none were given: others may take another way"
+    return (real,) if device == "cpu" else ()
 
 
 def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
@@ -179,13 +232,13 @@ def _plain(model: nn.Module) -> Iterator[tuple[str, object]]:
                 yield f"{path}.{name}".lstrip("."), len(value)
 
 
-def _reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, object]) -> str:
-    """Say in one line why a forward did not run."""
+def reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, object]) -> str:
+    """Say in one line why a forward, or what follows it, did not run."""
     text = str(error)
     if isinstance(error, NotImplementedError) and "forward" in text and "missing" in text:
         return "it has no forward; measure the modules in it that have one"
     if lacks_data(error):
-        return f"its forward depends on the values of data, which meta tensors lack: {said(error)}"
+        return f"its forward depends on the values of tensors, which meta has none of; {REMEDY}"
     given = [*map(_told, inputs), *(f"{name}={_told(v)}" for name, v in keywords.items())]
     return f"its forward fails on {', '.join(given) or 'no input'}: {said(error)}"
 
@@ -235,12 +288,12 @@ def _dtype(module: nn.Module, dtype: torch.dtype | str | None) -> torch.dtype:
     return known[dtype]
 
 
-def module_of(path: str, name: str) -> nn.Module:
+def module_of(path: str, name: str, device: str = "meta") -> nn.Module:
     """Find the module called `name` in a file, which is run:
     an instance, or what a call of it gives.
 
-    A class or a function is called without arguments, on the meta device. What the file prints
-    goes to stderr.
+    A class or a function is called without arguments, on the device. What the file prints goes to
+    stderr.
     """
     if not os.path.isfile(path):
         raise InputError(f"{shown(path)}: no such file")
@@ -256,15 +309,19 @@ def module_of(path: str, name: str) -> nn.Module:
             remedy = f"it has {', '.join(own[:8])}" if own else "it has none"
             raise InputError(f"{shown(path)}: has no '{shown(name)}'; {remedy}")
         if not isinstance(found, nn.Module) and callable(found):
-            found = _called(found, f"{shown(path)}:{name}")
+            make = found
+            found = _called(make, f"{shown(path)}:{name}", "meta")
+            if device == "cpu" and isinstance(found, nn.Module):
+                copied(found, "cpu")  # that it fits is known before it has values
+                found = _called(make, f"{shown(path)}:{name}", "cpu")
     if not isinstance(found, nn.Module):
         raise InputError(f"{shown(path)}:{name} is no module: got {shown(repr(found))}")
     return found
 
 
-def _called(make: Callable[..., object], place: str) -> object:
+def _called(make: Callable[..., object], place: str, device: str) -> object:
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             return make()
     except MemoryError:
         raise

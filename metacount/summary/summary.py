@@ -17,7 +17,7 @@ from metacount.measure.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, TransformersOnly, any_of
 from metacount.spec import Request
-from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, recorded
+from metacount.summary.modules import Sizes, copied, made_inputs, named, recorded
 from metacount.textbook.count import count
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ModuleSummary(Summary):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._copy = copied_on_meta(module)
+        self._copy = copied(module)
         self.name, self.source = named(module), "numel() of a copy on the meta device"
         self.params = sum(p.numel() for p in self._copy.parameters())
         self.buffers = sum(b.numel() for b in self._copy.buffers())
@@ -98,21 +98,26 @@ class ModuleSummary(Summary):
         dtype: torch.dtype | str | None = None,
         workload: Workload | Request | None = None,
         decode: bool = False,
+        device: str = "meta",
         **keywords: object,
     ) -> Flow:
         """Return the forward in execution order, run on meta over inputs, or over sizes and a type.
 
-        A model of transformers' or ours runs the tokens of a workload where neither is given.
+        A model of transformers' or ours runs the tokens of a workload where neither is given. One
+        whose forward depends on data is run on the CPU (`device`), with random values where the
+        inputs or the module have none.
         """
         if inputs and (input_size is not None or dtype is not None):
             raise InputError("inputs have sizes and types: leave input_size and dtype out")
         if self.runs_tokens and not (inputs or keywords or input_size is not None):
+            if device != "meta":
+                raise InputError("device is for a module that is given inputs: leave it out")
             return self._over_tokens(workload or Request(), decode=decode)
         if workload is not None or decode:
             raise InputError("workload and decode are for models of tokens: give inputs alone")
         if not inputs and (input_size is not None or not keywords):
             inputs = made_inputs(self._module, input_size, dtype)
-        steps, notes = recorded(self._module, inputs, keywords)
+        steps, notes = recorded(self._module, inputs, keywords, device)
         return Flow(
             model=self.name,
             name=self.name,
@@ -123,6 +128,7 @@ class ModuleSummary(Summary):
             letters=(),
             unused=self.params - summed(steps)["params"],
             notes=notes,
+            device=device,
         )
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
@@ -148,7 +154,7 @@ class OfTransformers(ModuleSummary):
             self.notes += (f"active parameters are of all towers; {text}",)
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
-        fresh = copied_on_meta(self._module)
+        fresh = copied(self._module)
         return flows.flow_of_module(fresh, self.name, workload, decode=decode)
 
 
@@ -162,7 +168,7 @@ class OfReference(ModuleSummary):
         self.by_role, self.active_params = found.by_role, found.active_params
 
     def _over_tokens(self, workload: Workload | Request, *, decode: bool) -> Flow:
-        fresh = copied_on_meta(self._module)
+        fresh = copied(self._module)
         assert isinstance(fresh, ReferenceModel)
         return flows.flow_of_reference(fresh, (self.name, self.name), workload, decode=decode)
 

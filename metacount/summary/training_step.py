@@ -15,7 +15,15 @@ from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import Request, Workload
 from metacount.spec.model import left_out
-from metacount.summary.modules import Sizes, copied_on_meta, made_inputs, named, said
+from metacount.summary.modules import (
+    Sizes,
+    copied,
+    input_values,
+    made_inputs,
+    named,
+    reason,
+    said_of_device,
+)
 from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
@@ -62,26 +70,31 @@ def train(
     inputs: Sequence[object] = (),
     input_size: Sizes | None = None,
     loss: Callable[..., Tensor] | None = None,
+    device: str = "meta",
 ) -> Training:
     """Measure one training step: FLOPs of the backward, bytes kept, gradients, state, the peak.
 
     `setup` says with which optimizer, attention, checkpointing and loss, and what is trained. A
     module of somebody's own runs over `inputs`, or over an `input_size`; `loss` is a function of
-    what it gives. The module in hand is not touched: a copy on the meta device is trained.
+    what it gives. The module in hand is not touched: a copy is trained, on the meta device, or on
+    the CPU (`device`) where its forward depends on data.
 
     >>> found = train("gpt2")
     >>> found.matmul_flops, found.backward_matmul_flops, found.gradient_bytes
     (291648307200, 583296614400, 248879616)
     """
     if not isinstance(model, nn.Module):
-        if inputs or input_size is not None or loss is not None:
-            raise InputError("inputs, sizes and a loss are for a module: a model runs tokens")
+        if inputs or input_size is not None or loss is not None or device != "meta":
+            said = (
+                "inputs, sizes, a loss and a device are for a module: a model runs tokens on meta"
+            )
+            raise InputError(said)
         return _of_model(any_of(model), workload or Request(), setup or Setup(), reference)
     if reference:
         raise InputError("reference is for a config: a module in hand is trained itself")
     if input_size is not None:
         inputs = made_inputs(model, input_size, None)
-    return _of_module(model, inputs, workload, setup or Setup(), loss)
+    return _of_module(model, inputs, workload, setup or Setup(), loss, device)
 
 
 def _of_model(
@@ -102,6 +115,7 @@ def _of_module(
     workload: Workload | Request | None,
     chosen: Setup,
     loss: Callable[..., Tensor] | None,
+    device: str,
 ) -> Training:
     """Run a training step of a copy of `module`:
     over `inputs`, or over tokens where it takes these.
@@ -109,18 +123,20 @@ def _of_module(
     `loss` is of what the module gives; without one it is the sum of that, which itself keeps
     nothing.
     """
-    copied = copied_on_meta(module)
+    model = copied(module, device)
+    if not inputs and device != "meta":
+        raise InputError("device is for a module that is given inputs: leave it out")
     names = (named(module), named(module))
     made_by = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
-    if not inputs and isinstance(copied, ReferenceModel):
-        given = workload or Request(dtype=_dtype(copied))
-        check_dtypes(chosen, _dtype(copied))
-        return train_reference(copied, names, given, chosen)
-    if not inputs and "transformers" in made_by and hasattr(copied, "config"):
-        return _of_transformers(copied, names, workload, chosen)
+    if not inputs and isinstance(model, ReferenceModel):
+        given = workload or Request(dtype=_dtype(model))
+        check_dtypes(chosen, _dtype(model))
+        return train_reference(model, names, given, chosen)
+    if not inputs and "transformers" in made_by and hasattr(model, "config"):
+        return _of_transformers(model, names, workload, chosen)
     if not inputs:
         raise InputError(f"{names[0]} runs no tokens: give inputs, or input_size and dtype")
-    return _of_any(copied, names, inputs, chosen, loss)
+    return _of_any(model, names, inputs, chosen, loss, device)
 
 
 def _of_spec(model: Model, request: Workload | Request, setup: Setup) -> Training:
@@ -340,8 +356,9 @@ def _of_any(
     inputs: Sequence[object],
     setup: Setup,
     loss: Callable[..., Tensor] | None,
+    device: str,
 ) -> Training:
-    given = tree_map(lambda v: v.detach().to("meta") if isinstance(v, Tensor) else v, tuple(inputs))
+    given = tree_map(lambda value: input_values(module, value, device), tuple(inputs))
     tensors = tuple(v for v in given if isinstance(v, Tensor))
 
     def forward(*some: Tensor) -> object:
@@ -358,11 +375,12 @@ def _of_any(
     )
     if module.training:
         notes += ("in training mode, as it was given: dropout runs",)
+    notes += said_of_device(device)
     try:
         return told(names, "given", program, {}, setup, notes)
     except (InputError, SpecError):
         raise
     except Exception as error:
         # whatever somebody else's forward raises
-        text = f"{names[0]}: its training step was not run on meta: {said(error)}"
+        text = f"{names[0]}: its training step was not run: {reason(error, given, {})}"
         raise InputError(text) from None

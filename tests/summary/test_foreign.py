@@ -121,6 +121,58 @@ class Asks(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Sparse(nn.Module):
+    """A mixture that asks which tokens chose an expert."""
+
+    def __init__(self, d: int = 8, n_experts: int = 4, k: int = 2) -> None:
+        super().__init__()
+        self.k, self.router = k, nn.Linear(d, n_experts, bias=False)
+        self.experts = nn.ModuleList(nn.Linear(d, d, bias=False) for _ in range(n_experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(self.k, -1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, place = torch.where(chosen == number)
+            if len(token) > 0:
+                out.index_add_(0, token, expert(x[token]) * weights[token, place, None])
+        return out
+
+
+class Attends(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+# the router, and 2 of the experts for each of 10 tokens
+OF_SPARSE = 2 * 10 * 8 * 4 + 2 * (2 * 10) * 8 * 8
+
+
+@pytest.mark.parametrize("x", [torch.rand(10, 8), torch.empty(10, 8, device="meta")])
+def test_a_forward_that_depends_on_data_runs_on_the_cpu(x: Tensor) -> None:
+    module = Sparse()
+    before = State(module)
+    found = metacount.summary(module).flow(x, device="cpu")
+    assert found.matmul_flops == OF_SPARSE
+    assert "on the CPU" in found.notes[-1]
+    step = metacount.train(module, inputs=(x,), device="cpu")
+    # of the input no gradient is asked: a product for each weight
+    assert (step.matmul_flops, step.backward_matmul_flops) == (OF_SPARSE, OF_SPARSE)
+    before.assert_kept(module)
+    if not x.is_meta:
+        with FlopCounterMode(display=False) as counter:
+            module(x)
+        assert counter.get_total_flops() == OF_SPARSE
+
+
+def test_attention_of_torch_is_one_operator() -> None:
+    x = torch.rand(2, 3, 5, 8)
+    for device in ("meta", "cpu"):
+        (step,) = metacount.summary(Attends()).flow(x, device=device).steps
+        assert step.operators == ("scaled_dot_product_attention",)
+        assert step.flops == 2 * (2 * 2 * 3 * 5 * 5 * 8)
+
+
 class Unfinished(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError("no such mode")
@@ -133,8 +185,16 @@ class Picks(nn.Module):
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: metacount.summary(nn.LazyLinear(3)), "weight has no shape yet"),
-    (lambda: metacount.summary(Asks()).flops(torch.rand(3)), "depends on the values of data"),
-    (lambda: metacount.summary(Picks()).flops(torch.rand(3)), "depends on the values of data"),
+    (lambda: metacount.summary(Asks()).flops(torch.rand(3)), 'depends on .* device="cpu"'),
+    (lambda: metacount.summary(Picks()).flops(torch.rand(3)), "depends on .* --device cpu"),
+    (lambda: metacount.train(Sparse(), inputs=(torch.rand(5, 8),)), "depends on .* --device cpu"),
+    (lambda: metacount.summary(Asks()).flops(torch.rand(3), device="gpu"), "choose meta or cpu"),
+    (
+        lambda: metacount.train(
+            nn.Linear(2**16, 2**15, device="meta"), input_size=(1, 2**16), device="cpu"
+        ),
+        "has 8.00 GiB, and device cpu takes",
+    ),
     (
         lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
         r"fails on \[2, 5\] float32",
