@@ -20,12 +20,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from metacount.audit.judge import holds, models, place_of, values
 from metacount.audit.names import Absent
 from metacount.audit.record import RESULTS as KEPT
 from metacount.audit.record import Formula, chosen
-from metacount.audit.report import models
-from metacount.audit.restated import holds, place_of, values
-from metacount.check.trials import random_cases
+from metacount.check.sizes import random_cases
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec, Workload
 

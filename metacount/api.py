@@ -66,7 +66,8 @@ def count(model: Given, workload: Workload | Request | None = None, **sizes: Any
     from metacount.textbook.count import count
 
     found = model_of(model)
-    counted = count(found.spec, _request("count", workload, sizes), notes=found.notes)
+    run = _request("count", workload, sizes)
+    counted = count(found.spec, run, notes=found.notes, quantised=found.quantised)
     check_size(model, counted.params)
     return counted
 

@@ -79,6 +79,12 @@ COUNTED = {
         has="parts that are not of text",
     ),
     "param_bytes": _figure(BYTES, "of all parameters", "bytes of all parameters", run="c"),
+    "stored_bytes": _figure(
+        BYTES,
+        "as its checkpoint packs them",
+        "bytes of all parameters as the quantised checkpoint stores them, with their scales",
+        has="a quantisation",
+    ),
     "matmul_flops": _figure(
         FLOPS,
         "forward, all pairs",

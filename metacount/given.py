@@ -65,7 +65,8 @@ class Model:
     """A model to be looked at. `entry` is None when it came from a file.
 
     `refused`: transformers does not take the config, so that nothing of its code speaks of it.
-    `computed`: how sizes that were not given as numbers came about.
+    `computed`: how sizes that were not given as numbers came about. `quantised`: the config, where
+    it says how weights are packed.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Model:
     notes: tuple[str, ...] = ()
     refused: bool = False
     computed: tuple[str, ...] = ()
+    quantised: Json | None = None
 
     @property
     def published(self) -> CatalogEntry | None:

@@ -120,6 +120,6 @@ def hub(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def audits() -> Any:
     """Every formula of the audit at every model of the catalog, once for all tests."""
-    from metacount.audit.report import audit
+    from metacount.audit.judge import audit
 
     return audit()

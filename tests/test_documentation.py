@@ -32,7 +32,8 @@ BLOCKS = {
 }
 PROSE = "\n".join(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S) for text in TEXTS.values())
 CODE = re.findall(r"`([^`\n]+)`", PROSE)
-PARTS = ("peers-short", "peers", "peers-training", "ffn", "ffn-gpu", "meshes", "proven")
+PARTS = ("peers-short", "peers", "peers-training", "ffn", "ffn-gpu", "proven")
+PARTS += ("meshes", "torchtitan")
 SLOW = pytest.param("audit", marks=one_day_in(6))
 
 
@@ -174,8 +175,8 @@ def test_names_files_and_links_in_the_text_exist() -> None:
 def test_numbers_in_sentences_are_of_today() -> None:
     import json
 
+    from metacount.audit.judge import models
     from metacount.audit.record import compared, formulas
-    from metacount.audit.report import models
     from metacount.huggingface.config.to_spec import mapped_types
     from metacount.teaching import claims
     from metacount.teaching.lessons import TOPICS

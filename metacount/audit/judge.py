@@ -1,31 +1,155 @@
-"""The verdict on one formula at one model: by numbers at every length, in letters for all sizes."""
+"""The verdict on formulas in use, by the machinery of `check`, and what it rests on, term by term.
+
+A formula is put beside the count that its source says it is: by numbers at every length, in letters
+for all sizes of the model's structure where the numbers agree.
+"""
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 
-from metacount.algebra.limits import TooLong, limited
-from metacount.audit.names import Place, reference
-from metacount.audit.record import NO_COUNT
-from metacount.audit.restated import Absent, both, holds, missed, there, written
+from metacount import catalog
+from metacount.algebra.numeric import at
+from metacount.algebra.text import read
+from metacount.audit.names import Absent, Place, Structure, reference
+from metacount.audit.record import FLOPS, NO_COUNT, chosen, compared
 from metacount.check.judgement import EQUAL, HERE, WRONG
+from metacount.errors import InputError
+from metacount.formulas import model as ours
 from metacount.frozen import frozen
-from metacount.spec import Workload
+from metacount.spec import DTYPE_BYTES, Workload
+from metacount.spec.rules import beyond_branches
+from metacount.spec.stack import BESIDE
+from metacount.teaching.texts import computed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
     import sympy
 
+    from metacount.algebra.text import Formula as Written
     from metacount.audit.names import Names
-    from metacount.audit.record import Formula
+    from metacount.audit.record import Formula, Term
+    from metacount.files import Json
+    from metacount.many.pool import Failed
+    from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
+Case = tuple["ModelSpec", "Workload"]
 LENGTHS = (2048, 8192, 32768)
 NOT_ASKED = "cannot be asked"
 SECONDS = 5.0  # for one difference in letters
+SMALLER = 3.0  # seconds for making a counterexample small
+NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+CALLS = ("min", "max", "floor", "ceil")
+SPOKEN_OF = "a model of one stack with attention in every layer and no indexer"
 # what no count depends on
 IRRELEVANT = ("norm_eps", "rope_theta", "rope_scaling", "rope_interleaved")
+# kind -> the count whose recorded proofs stand behind our side
+PROVEN = {
+    "params": "params",
+    "active_params": "active_params",
+    "forward": "matmul_flops",
+    "training": "matmul_flops",
+    "kv_cache": "kv_cache_bytes",
+    "activations": "activation_bytes",
+    "optimizer": "optimizer_bytes",
+}
+OURS = "3·(W + C)"  # of an MFU
+
+# ---- a formula at a model, in numbers
+
+
+@cache
+def written(text: str) -> Written:
+    """Parse a text of the data; the same text is parsed once."""
+    return read(text)
+
+
+def holds(condition: str, spec: ModelSpec) -> bool:
+    """Tell whether a condition of the data is true of a model.
+
+    >>> from metacount.catalog import entry
+    >>> holds("kind == 'decoder' and not is_moe", entry("mixtral-8x7b").spec())
+    False
+    """
+    return condition == "True" or computed(condition, Structure(spec)) is True
+
+
+def outside(spec: ModelSpec) -> str:
+    """Say why no formula of the audit speaks of such a model; empty where they do.
+
+    >>> from metacount.catalog import entry
+    >>> outside(entry("t5-small").spec())
+    'an encoder-decoder has tokens of two kinds, and an audited formula one'
+    >>> outside(entry("llama-7b").spec())
+    ''
+    """
+    if spec.has_encoder:
+        return "an encoder-decoder has tokens of two kinds, and an audited formula one"
+    if BESIDE in spec.ffn_pattern:
+        return "an audited formula knows no experts beside a feed-forward"
+    if not spec.last_stack.uniform:
+        return "an audited formula is of attention and a feed-forward in every layer"
+    if spec.index_top_k is not None or spec.index_block_len is not None:
+        return "an audited formula knows no indexer"
+    if spec.n_zero_experts:
+        return "an audited formula knows no zero experts"
+    more = beyond_branches(spec)
+    return f"an audited formula knows no {more}" if more else ""
+
+
+def check_inside(spec: ModelSpec, id: str) -> None:
+    """Raise `InputError` for a model that no formula of the audit speaks of."""
+    why = outside(spec)
+    if why:
+        raise InputError(f"{id}: {why}; choose {SPOKEN_OF}")
+
+
+def there(terms: tuple[Term, ...], spec: ModelSpec) -> tuple[Term, ...]:
+    """Return the terms that a model of this structure has."""
+    return tuple(term for term in terms if holds(term.where, spec))
+
+
+@lru_cache(maxsize=1024)
+def place_of(case: Case) -> Place:
+    """Return a model and a run as names with ints behind them; the same for every formula."""
+    spec, run = case
+    return Place(spec, run.batch_size, run.seq_len, DTYPE_BYTES[run.dtype])
+
+
+def value_of(text: str, names: Any) -> Fraction:
+    """Compute the exact value of a text of the data."""
+    return Fraction(at(written(text).tree, names))
+
+
+def values(terms: tuple[Term, ...], place: Place) -> tuple[Fraction, ...]:
+    """Compute the value of each term; `Absent` where one asks for what the model does not have."""
+    return tuple(value_of(term.text, place) for term in there(terms, place.spec))
+
+
+def both(formula: Formula, case: Case) -> tuple[Fraction, Fraction]:
+    """Compute what the formula gives, and what its convention gives by our counts."""
+    place = place_of(case)
+    return sum(values(formula.terms, place), Fraction(0)), by_convention(formula, place)
+
+
+def by_convention(formula: Formula, place: Place) -> Fraction:
+    """Compute the count that the formula says it is, by our formulas."""
+    return value_of(_convention(formula), reference(place, formula.kind))
+
+
+def _convention(formula: Formula) -> str:
+    if formula.convention is None:
+        raise ValueError(f"{formula.id} has no convention")
+    return formula.convention
+
+
+# ---- the verdict at a model
 
 
 @frozen
@@ -44,9 +168,9 @@ class Found:
     in_scope: bool
     verdict: str
     seq_len: int
-    theirs: Fraction
-    ours: Fraction
-    accounted: bool
+    theirs: Fraction = Fraction(0)
+    ours: Fraction = Fraction(0)
+    accounted: bool = False
     condition: str = ""
 
     @property
@@ -81,118 +205,64 @@ def judged(
     Without `outside`, letters are not asked about a model outside the formula's scope.
     """
     in_scope = holds(formula.scope, spec)
+    at_lengths = lengths_of(spec, lengths)
+
+    def found(verdict: str, seq_len: int, **more: Any) -> Found:
+        known: dict[str, Any] = {"formula": formula.id, "model": model, "spec": spec}
+        return Found(**known, in_scope=in_scope, verdict=verdict, seq_len=seq_len, **more)
+
     if not formula.judged:
-        return _unasked(formula, spec, model, in_scope, lengths, NO_COUNT)
-    worst: Found | None = None
-    accounted = True
-    for n in lengths_of(spec, lengths):
+        return found(NOT_ASKED, at_lengths[0], condition=NO_COUNT)
+    rows, accounted = [], True
+    for n in at_lengths:
         case = spec, Workload(batch_size=1, seq_len=n)
         try:
-            theirs, ours = both(formula, case)
-            accounted = accounted and theirs - ours == missed(formula, case)
+            theirs, count = both(formula, case)
+            missed = sum(values(formula.misses, place_of(case)), Fraction(0))
         except (Absent, ZeroDivisionError) as error:
-            return _unasked(formula, spec, model, in_scope, (n,), str(error))
-        one = Found(
-            formula=formula.id,
-            model=model,
-            spec=spec,
-            in_scope=in_scope,
-            verdict=WRONG,
-            seq_len=n,
-            theirs=theirs,
-            ours=ours,
-            accounted=accounted,
-        )
-        if worst is None or abs(one.off) >= abs(worst.off):
-            worst = one
-    if worst is None:
-        raise ValueError("no length to judge at")
-    if worst.theirs != worst.ours:
-        return replaced(worst, accounted=accounted)
-    verdict, condition = HERE, ""
-    if in_scope or outside:
-        verdict, condition = in_letters(formula, spec)
+            return found(NOT_ASKED, n, condition=str(error))
+        accounted = accounted and theirs - count == missed
+        rows.append(found(WRONG, n, theirs=theirs, ours=count))
+    worst = max(reversed(rows), key=lambda row: abs(row.off))
+    verdict, condition = WRONG, ""
+    if worst.theirs == worst.ours:
+        verdict = HERE
+        if in_scope or outside:
+            verdict, condition = in_letters(formula, spec)
     return replaced(worst, accounted=accounted, verdict=verdict, condition=condition)
-
-
-def _unasked(
-    formula: Formula,
-    spec: ModelSpec,
-    model: str,
-    in_scope: bool,
-    lengths: tuple[int, ...],
-    why: str,
-) -> Found:
-    """Build the finding for where there is nothing to compare, with the reason."""
-    return Found(
-        formula=formula.id,
-        model=model,
-        spec=spec,
-        in_scope=in_scope,
-        verdict=NOT_ASKED,
-        seq_len=lengths_of(spec, lengths)[0],
-        theirs=Fraction(0),
-        ours=Fraction(0),
-        accounted=False,
-        condition=why,
-    )
 
 
 def replaced(found: Found, **changes: object) -> Found:
     """Copy `found` with some fields changed."""
-    names = Found.__annotations__
-    return Found(**{**{name: getattr(found, name) for name in names}, **changes})
+    return Found(**{**vars(found), **changes})
 
 
-def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
-    """Return `equal` if their count is ours for all sizes, else `equal_here` and the condition."""
-    try:
-        with limited(SECONDS, computing=True):
-            difference = _difference(formula, structure_key(spec), spec)
-            return (EQUAL, "") if difference == 0 else (HERE, _condition(difference, spec))
-    except TooLong:
-        return HERE, f"not decided for all sizes within {SECONDS:g} s"
-
+# ---- in letters
 
 # theirs less ours of a formula for a structure, and a structure with letters for its sizes
 _DIFFERENCES: dict[tuple[Formula, object], sympy.Expr | int] = {}
 _PLACES: dict[object, Place] = {}
 
 
-def _difference(formula: Formula, key: object, spec: ModelSpec) -> sympy.Expr | int:
-    """Subtract our count from theirs in letters; the number 0 where it is zero for all sizes."""
+def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
+    """Return `equal` if their count is ours for all sizes, else `equal_here` and the condition."""
     from metacount.algebra.exact import is_zero
+    from metacount.algebra.limits import TooLong, limited
+    from metacount.check.comparison import condition, multiple
+    from metacount.check.names import numbers_of
 
-    if (formula, key) not in _DIFFERENCES:
-        found = difference_in_letters(formula, spec)
-        _DIFFERENCES[formula, key] = 0 if is_zero(found) else found
-    return _DIFFERENCES[formula, key]
-
-
-def _condition(difference: sympy.Expr, spec: ModelSpec) -> str:
-    from metacount.check.condition import condition
-    from metacount.check.given.vocabulary import numbers_of
-
-    numbers = numbers_of(spec, Workload(seq_len=LENGTHS[0]))
-    return _multiple(difference, numbers) or condition(difference, numbers) or ""
-
-
-def _multiple(difference: sympy.Expr, numbers: dict[sympy.Expr, int]) -> str:
-    """Say what size must be a multiple of what, where that alone makes a difference zero."""
-    import sympy
-
-    from metacount.algebra.exact import is_zero
-    from metacount.check.given.vocabulary import NAMES
-
-    for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
-        below = sympy.denom(sympy.together(call.args[0]))
-        for letter in call.free_symbols:
-            if not below.is_Integer or numbers.get(letter, 1) % int(below):
-                continue
-            times = sympy.Dummy("n", integer=True, positive=True)
-            if is_zero(difference.xreplace({letter: below * times})):
-                return f"{NAMES[letter.name]} is a multiple of {below}"
-    return ""
+    key = formula, structure_key(spec)
+    try:
+        with limited(SECONDS, computing=True):
+            if key not in _DIFFERENCES:
+                found = difference_in_letters(formula, spec)
+                _DIFFERENCES[key] = 0 if is_zero(found) else found
+            if (difference := _DIFFERENCES[key]) == 0:
+                return EQUAL, ""
+            numbers = numbers_of(spec, Workload(seq_len=LENGTHS[0]))
+            return HERE, multiple(difference, numbers) or condition(difference, numbers) or ""
+    except TooLong:
+        return HERE, f"not decided for all sizes within {SECONDS:g} s"
 
 
 def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
@@ -202,7 +272,8 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
     from metacount.algebra.bounded import in_letters as multiplied_out
     from metacount.algebra.exact import plain
 
-    place = _place(structure_key(spec), spec)
+    key = structure_key(spec)
+    place = _PLACES[key] = _PLACES.get(key) or place_in_letters(spec)
 
     def expression(text: str, names: Names) -> sympy.Expr:
         found = written(text)
@@ -210,39 +281,349 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
         return multiplied_out(found.tree, sizes)[0]
 
     theirs = sum(expression(term.text, place) for term in there(formula.terms, spec))
-    if formula.convention is None:
-        raise ValueError(f"{formula.id} has no convention")
-    return plain(theirs - expression(formula.convention, reference(place, formula.kind)))
-
-
-def _place(key: object, spec: ModelSpec) -> Place:
-    if key not in _PLACES:
-        _PLACES[key] = place_in_letters(spec)
-    return _PLACES[key]
+    return plain(theirs - expression(_convention(formula), reference(place, formula.kind)))
 
 
 def place_in_letters(spec: ModelSpec) -> Place:
     """Build the model's structure with a letter for each size that is no part of the structure."""
-    from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS
-    from metacount.check.trials import free_sizes
+    from metacount.check.names import BYTES_LETTER, LETTERS
+    from metacount.check.sizes import free_sizes
 
     sizes = {name: LETTERS[name] for name in free_sizes(spec)}
     return Place(spec.substituted(**sizes), LETTERS["batch_size"], LETTERS["seq_len"], BYTES_LETTER)
 
 
-@cache
-def _sizes() -> frozenset[str]:
-    from metacount.check.trials import NAMES
-
-    return frozenset(NAMES)
-
-
 def structure_key(spec: ModelSpec) -> tuple[tuple[str, str], ...]:
     """Key a model by structure, not sizes: of one key, differences in letters are the same."""
+    from metacount.check.sizes import free_sizes
+
+    sizes, values = free_sizes(spec), spec.to_dict()
+    return tuple(
+        (name, "a size" if name in sizes else repr(value))
+        for name, value in values.items()
+        if name not in IRRELEVANT
+    )
+
+
+# ---- term by term
+
+
+@frozen
+class Line:
+    """A term: in words, as text, with numbers in place of its names, and its value."""
+
+    of: str
+    text: str
+    numbers: str
+    value: Fraction
+
+
+@frozen
+class Detail:
+    """Theirs and ours at one model and length, what they miss, and a small counterexample.
+
+    `ours` are the amounts of the convention, `parts` what each is made of, by role.
+    `small` has the sizes of the smallest valid model of the structure, found going down from this
+    one, at which the two still differ, and what each gives there.
+    """
+
+    formula: Formula
+    found: Found
+    theirs: tuple[Line, ...]
+    ours: tuple[Line, ...]
+    parts: tuple[Line, ...]
+    misses: tuple[Line, ...]
+    unaccounted: Fraction
+    small: tuple[dict[str, int], Fraction, Fraction] | None
+
+
+def detail(formula: Formula, spec: ModelSpec, id: str, seq_len: int) -> Detail:
+    """Lay `formula` beside our count at one model and one length."""
+    found = judged(formula, spec, id, (seq_len,))
+    case = spec, Workload(batch_size=1, seq_len=found.seq_len)
+    place = place_of(case)
+    theirs = lines_of(formula.terms, place, whole=True)
+    misses = tuple(line for line in lines_of(formula.misses, place) if line.value)
+    amounts: tuple[Line, ...] = ()
+    if formula.judged and found.ours:
+        known = reference(place, formula.kind)
+        used = dict.fromkeys(NAME.findall(_convention(formula)))
+        amounts = tuple(_line(letter, letter, known) for letter in used)
+    difference = sum((line.value for line in theirs), -found.ours)
+    return Detail(
+        formula=formula,
+        found=found,
+        theirs=theirs,
+        ours=amounts,
+        parts=tuple(_parts(formula, place, [line.of for line in amounts])),
+        misses=misses,
+        unaccounted=difference - sum((line.value for line in misses), Fraction(0)),
+        small=_small(formula, case) if difference and amounts else None,
+    )
+
+
+def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> tuple[Line, ...]:
+    """Return the terms that a model has, each with its value.
+
+    What asks for something that the model does not have is left out, or, with `whole`, all is.
+    """
     found = []
-    for name, value in spec.to_dict().items():
-        if name in IRRELEVANT:
-            continue
-        size = name in _sizes() and bool(value) and (name != "moe_every" or value > 1)
-        found.append((name, "a size" if size else repr(value)))
+    for term in there(terms, place.spec):
+        try:
+            found.append(_line(term.of, term.text, place))
+        except (Absent, ZeroDivisionError):
+            if whole:
+                return ()
     return tuple(found)
+
+
+def _line(of: str, text: str, names: Names) -> Line:
+    return Line(of=of, text=text, numbers=with_numbers(text, names), value=value_of(text, names))
+
+
+def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
+    """Yield what an amount is made of, by role: products with weights, and parameters."""
+    spec, run = place.spec, {"batch_size": place.batch_size, "seq_len": place.seq_len}
+    # a convention of FLOPs takes parameters once for every token
+    tokens = place.batch_size * place.seq_len if formula.kind in FLOPS else 1
+    for letter in ("W", "P", "Q"):
+        if letter not in letters:
+            continue
+        if letter == "W":
+            roles = {**ours.matmul_flops_by_role(spec, **run)}
+            roles["attention"] -= place.amounts.pairs
+        else:
+            by_role = ours.active_params_by_role if letter == "P" else ours.params_by_role
+            roles = {role: tokens * value for role, value in by_role(spec).items()}
+        for role, value in roles.items():
+            if value:
+                yield Line(of=f"{letter}, {role}", text="", numbers="", value=Fraction(value))
+
+
+def with_numbers(text: str, names: Names) -> str:
+    """Put a number for every name into a text of the data.
+
+    >>> with_numbers("6*d_model*min(a, 2)", {"d_model": 64, "a": 3})
+    '6*64*min(3, 2)'
+    """
+    return NAME.sub(lambda m: m[0] if m[0] in CALLS else str(names[m[0]]), text)
+
+
+def _small(formula: Formula, case: Case) -> tuple[dict[str, int], Fraction, Fraction] | None:
+    """Return the smallest sizes found at which theirs and ours differ."""
+    from metacount.algebra.limits import passed
+    from metacount.check.sizes import free_sizes, shrunk
+
+    late = passed(SMALLER)
+    scope = holds(formula.scope, case[0])
+
+    def differs(other: Case) -> bool:
+        if late() or holds(formula.scope, other[0]) is not scope or other[1].dtype != case[1].dtype:
+            return False
+        try:
+            theirs, count = both(formula, other)
+        except (Absent, ValueError, ZeroDivisionError):
+            return False
+        return theirs != count
+
+    if not differs(case):
+        return None
+    spec, run = shrunk(case, differs)
+    sizes = {name: int(getattr(spec, name)) for name in free_sizes(spec)}
+    run_sizes = {"batch_size": run.batch_size, "seq_len": run.seq_len}
+    return {**sizes, **run_sizes}, *both(formula, (spec, run))
+
+
+# ---- every formula at every model
+
+
+@frozen
+class Audited:
+    """One formula, and what it gives at every model; no `found` where there is nothing to judge by.
+
+    `compared` says with which version of the real function the restatement was compared, and at how
+    many random sizes; `witness` what our side rests on at the model where it is furthest off.
+    """
+
+    formula: Formula
+    found: tuple[Found, ...]
+    compared: Json | None
+    witness: str = ""
+
+    def of(self, verdict: str, *, in_scope: bool = True) -> tuple[Found, ...]:
+        """Return the findings with a verdict, inside the scope the source claims, or outside."""
+        return tuple(f for f in self.found if f.verdict == verdict and f.in_scope is in_scope)
+
+    def asked(self, *, in_scope: bool = True) -> int:
+        """Count the models that the formula was judged at."""
+        return sum(f.in_scope is in_scope and f.verdict != NOT_ASKED for f in self.found)
+
+    def worst(self, *, in_scope: bool = True) -> Found | None:
+        """Find the model where the formula is furthest off; None where it is off nowhere."""
+        off = self.of(WRONG, in_scope=in_scope)
+        return max(off, key=lambda f: abs(f.off)) if off else None
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Under what it equals its convention, where it does not for all sizes."""
+        return tuple(dict.fromkeys(f.condition for f in self.of(HERE)))
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on all models of its scope together."""
+        if not self.found:
+            return "not judged"
+        if self.of(WRONG):
+            return "off"
+        return "equal under a condition" if self.of(HERE) else "equal"
+
+
+def audit(
+    names: str | Iterable[str] = (),
+    *,
+    model: Given | None = None,
+    lengths: Iterable[int] = LENGTHS,
+    jobs: int = 1,
+) -> tuple[Audited, ...]:
+    """Judge the formulas of these names, all where none is given, at `model` or the whole catalog.
+
+    >>> (found,) = audit("slime-forward", model="qwen3-4b")
+    >>> found.verdict, found.found[0].accounted
+    ('off', True)
+    """
+    wanted = chosen((names,) if isinstance(names, str) else tuple(names))
+    at_lengths = tuple(lengths)
+    if model is None:
+        found = dict(audited(wanted, at_lengths, jobs))
+        return tuple(found[i] for i in range(len(wanted)))
+    one = _inside(model)
+    return tuple(
+        _audited(f, (judged(f, one.spec, one.id, at_lengths),) if f.judged else (), one)
+        for f in wanted
+    )
+
+
+def _inside(model: Given) -> Model:
+    from metacount.resolve import model_of
+
+    found = model_of(model)
+    check_inside(found.spec, found.id)
+    return found
+
+
+def audited(
+    wanted: tuple[Formula, ...], lengths: tuple[int, ...], jobs: int
+) -> Iterator[tuple[int, Audited]]:
+    """Judge formulas at the whole catalog; yields each with its number, as it is finished."""
+    work = [(formula, lengths) for formula in wanted]
+    done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
+    if jobs > 1 and len(work) > 1:
+        from metacount.many.pool import answers
+
+        done = answers(at_every_model, work, processes=jobs)
+    else:
+        done = ((i, at_every_model(job)) for i, job in enumerate(work))
+    for i, answer in done:
+        if not isinstance(answer, tuple):
+            raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
+        yield i, _audited(wanted[i], answer, None)
+
+
+def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) -> Audited:
+    """Add what stands behind both sides: of ours at the model where the formula is furthest off."""
+    from metacount.resolve import find_model
+
+    off = [f for f in found if f.verdict == WRONG and (f.in_scope or model is not None)]
+    witness = ""
+    if off:
+        worst = max(off, key=lambda f: abs(f.off))
+        witness = rests_of(formula, worst, model or find_model(worst.model))
+    real = _compared().get(formula.id)
+    return Audited(formula=formula, found=found, compared=real, witness=witness)
+
+
+_compared = cache(compared)
+
+
+def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
+    """Judge one formula at every model of the catalog that the audit speaks of."""
+    formula, lengths = job
+    if not formula.judged:
+        return ()
+    return tuple(judged(formula, spec, id, lengths, outside=False) for id, spec in models())
+
+
+@cache
+def models() -> tuple[tuple[str, ModelSpec], ...]:
+    """List the models of the catalog that a formula is judged at: sizes known, inside the audit."""
+    built = ((one.id, one.spec()) for one in catalog.entries() if one.sizes is not None)
+    return tuple((id, spec) for id, spec in built if not outside(spec))
+
+
+def misses_at(formula: Formula, found: Found) -> list[Line]:
+    """Return the recorded misses that make the difference at a model, the largest first."""
+    place = place_of((found.spec, Workload(batch_size=1, seq_len=found.seq_len)))
+    lines = [line for line in lines_of(formula.misses, place) if line.value]
+    return sorted(lines, key=lambda line: -abs(line.value))
+
+
+def rests_of(formula: Formula, found: Found, model: Model) -> str:
+    """Say what our count of this kind rests on at `model`: what was proven against which code."""
+    from metacount.check.verdict import rests_on
+
+    if not formula.judged:
+        return ""
+    return rests_on(model, Workload(seq_len=found.seq_len), PROVEN[formula.kind])
+
+
+# ---- one run's MFU under the training formula of every framework
+
+
+@frozen
+class Utilization:
+    """One formula's FLOPs per token, and the MFU of a run by it, at each length.
+
+    `formula` is None for metacount's own count. None stands where the formula cannot be asked.
+    """
+
+    formula: Formula | None
+    in_scope: bool
+    per_token: tuple[Fraction | None, ...]
+    mfu: tuple[Fraction | None, ...]
+
+
+def mfu(
+    model: Given, lengths: Iterable[int], *, tokens_per_second: Fraction, peak_tflops: Fraction
+) -> tuple[Utilization, ...]:
+    """Compute the MFU of the same run under every training formula, at each length; ours first.
+
+    >>> rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
+    >>> round(float(rows[0].mfu[0]), 3)
+    0.416
+    """
+    if tokens_per_second <= 0 or peak_tflops <= 0:
+        raise InputError("tokens per second and peak must be more than 0")
+    spec = _inside(model).spec
+    share = tokens_per_second / (peak_tflops * 10**12)
+    at_lengths = tuple(lengths)
+
+    def per_token(formula: Formula | None, seq_len: int) -> Fraction | None:
+        place = place_of((spec, Workload(batch_size=1, seq_len=seq_len)))
+        if formula is None:
+            return value_of(OURS, place.amounts.letters()) / seq_len
+        try:
+            return sum(values(formula.terms, place), Fraction(0)) / seq_len
+        except (Absent, ZeroDivisionError):
+            return None
+
+    def row(formula: Formula | None) -> Utilization:
+        found = tuple(per_token(formula, n) for n in at_lengths)
+        return Utilization(
+            formula=formula,
+            in_scope=formula is None or holds(formula.scope, spec),
+            per_token=found,
+            mfu=tuple(None if n is None else n * share for n in found),
+        )
+
+    training = (f for f in chosen(()) if f.kind == "training" and f.judged)
+    return (row(None), *map(row, training))

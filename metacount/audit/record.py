@@ -15,10 +15,12 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from metacount.files import Json
 
 DATA = Path(__file__).parent / "data"
-RESULTS = Path(__file__).parent / "compared.json"
+RESULTS = Path(__file__).parent / "compared.json"  # written by benchmarks/frameworks.py
 
 # what is counted -> the words for it
 KINDS = {
@@ -67,15 +69,15 @@ class Formula:
     source: Source
     kind: str
     place: str
-    function: str
+    function: str = ""
     says: str
     convention: str | None
     scope: str
     scope_says: str
     terms: tuple[Term, ...]
-    misses: tuple[Term, ...]
-    threads: tuple[str, ...]
-    note: str
+    misses: tuple[Term, ...] = ()
+    threads: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def judged(self) -> bool:
@@ -87,38 +89,36 @@ class Formula:
         """The project, what of it was read, and the place in it."""
         return f"{self.source.project} {self.source.version}, {self.place}".replace(" ,", ",")
 
+    def to_dict(self) -> Json:
+        """Convert what is recorded to plain data."""
+        return {
+            "id": self.id,
+            "source": self.source.id,
+            **{name: value for name, value in vars(self.source).items() if name != "id"},
+            "place": self.place,
+            "function": self.function,
+            "kind": self.kind,
+            "says": self.says,
+            "convention": self.convention,
+            "scope": self.scope_says,
+            "judged": self.judged,
+            "terms": [vars(term) for term in self.terms],
+            "misses": [vars(term) for term in self.misses],
+            "threads": list(self.threads),
+            "note": self.note,
+        }
 
-def _terms(items: list[dict[str, str]]) -> tuple[Term, ...]:
-    return tuple(Term(**item) for item in items)
 
-
-def _read(path: Path) -> tuple[Formula, ...]:
+def _read(path: Path) -> Iterator[Formula]:
     data: Json = json.loads(path.read_text("utf-8"))
-    source = Source(
-        id=path.stem,
-        name=data["name"],
-        project=data["project"],
-        version=data["version"],
-        read=data.get("read", True),
-    )
-    return tuple(
-        Formula(
-            id=f"{path.stem}-{item['id']}",
-            source=source,
-            kind=item["kind"],
-            place=item["place"],
-            function=item.get("function", ""),
-            says=item["says"],
-            convention=item["convention"],
-            scope=item["scope"],
-            scope_says=item["scope_says"],
-            terms=_terms(item["terms"]),
-            misses=_terms(item.get("misses", [])),
-            threads=tuple(item.get("threads", ())),
-            note=item.get("note", ""),
-        )
-        for item in data["formulas"]
-    )
+    items = data.pop("formulas")
+    source = Source(id=path.stem, **{"read": True, **data})
+    for item in items:
+        terms = {
+            name: tuple(Term(**term) for term in item.get(name, ())) for name in ("terms", "misses")
+        }
+        own = {"id": f"{path.stem}-{item['id']}", "threads": tuple(item.get("threads", ()))}
+        yield Formula(source=source, **{**item, **terms, **own})
 
 
 def formulas() -> tuple[Formula, ...]:
@@ -133,22 +133,15 @@ def formulas() -> tuple[Formula, ...]:
 def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
     """Choose the formulas with these ids or of these sources; every one where none is named."""
     known = formulas()
-    if not names:
-        return known
     ids = {formula.id for formula in known} | {formula.source.id for formula in known}
     for name in names:
         if name not in ids:
             remedy = nearest(name, ids, "see `metacount audit`")
             raise InputError(f"formula '{shown(name)}' is not known; {remedy}")
-    return tuple(f for f in known if f.id in names or f.source.id in names)
+    return tuple(f for f in known if not names or f.id in names or f.source.id in names)
 
 
 def compared() -> dict[str, Json]:
-    """Read by id which restatements were compared with the real function: version, how many sizes.
-
-    Written by benchmarks/frameworks.py.
-    """
-    if not RESULTS.exists():
-        return {}
-    found: dict[str, Json] = json.loads(RESULTS.read_text("utf-8"))
+    """Read by id which restatements were compared with the real function: version, sizes tried."""
+    found: dict[str, Json] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from metacount.check.any_formula import check
     from metacount.check.judgement import Counterexample, Judgement, Term
+    from metacount.check.verdict import check
 
 _HOMES = {
     "Counterexample": "judgement",
     "Judgement": "judgement",
     "Term": "judgement",
-    "check": "any_formula",
+    "check": "verdict",
 }
 __all__ = ["Counterexample", "Judgement", "Term", "check"]
 

@@ -1,31 +1,224 @@
-"""A formula as a function of sizes, and its comparison with the count at many of them."""
+"""Both sides as functions of sizes, and their comparison: in letters, or at many sizes."""
 
 from __future__ import annotations
 
+import random
+import re
 from fractions import Fraction
+from itertools import combinations
 from typing import TYPE_CHECKING
 
-from metacount.algebra.exact import value_at
+import sympy
+
+from metacount.algebra.exact import is_zero, value_at
 from metacount.algebra.limits import passed
 from metacount.algebra.numeric import at, crossings, literals
-from metacount.check.given.vocabulary import BYTES_LETTER, LETTERS, NAMES, numbers_of
-from metacount.check.places import Gap, places
-from metacount.check.trials import alike, random_cases, shrunk, sizes_of
-from metacount.check.truth import count_of
+from metacount.check.names import BYTES_LETTER, LETTERS, NAMES, numbers_of
+from metacount.check.sizes import Gap, alike, places, random_cases, shrunk, sizes_of
 from metacount.errors import InputError, SpecError
 from metacount.figures import FIGURES
-from metacount.spec import Workload
+from metacount.spec import ModelSpec, Workload
 from metacount.spec.legend import WORKLOAD_TERMS
+from metacount.textbook.closed_form import COUNTS, closed_form, named_layers, readable
+from metacount.textbook.count import run_sizes
 from metacount.textbook.training import holds_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import sympy
 
     from metacount.algebra.numeric import Number
     from metacount.algebra.text import Node
-    from metacount.check.trials import Case
+    from metacount.check.sizes import Case
+
+WORD = re.compile(r"[A-Za-z][A-Za-z_0-9]*")  # without the ² of S²
+
+Relation = tuple[str, sympy.Expr, sympy.Expr]  # in words; a letter or call, and what it is equal to
+
+MOST_RELATIONS = 60
+AT_ONCE = 4  # relations that may be needed together
+RATIOS = (2, 3, 4, 6, 8)
+
+
+def condition(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str | None:
+    """Find the fewest relations between the model's sizes under
+    which `difference` is 0 for all others.
+
+    None where four of them are not enough.
+    """
+    letters = sorted(difference.free_symbols, key=str)
+    relations = [*_calls(difference, numbers), *_products(letters, numbers)]
+    relations += [*_equals(letters, numbers), *_pins(letters, numbers)]
+    relations = relations[:MOST_RELATIONS]
+    # a difference of zero stays zero at primes that keep the relations
+    draw = random.Random(0)
+    primes = dict(zip(letters, draw.sample(_PRIMES, len(letters)), strict=True))
+    for n in range(1, AT_ONCE + 1):
+        for several in combinations(relations, n):
+            if _zero_at(difference, several, primes) and _zero(difference, several):
+                return " and ".join(words for words, _, _ in several)
+    return None
+
+
+_PRIMES = [p for p in range(101, 800) if all(p % n for n in range(2, 29))]
+
+
+def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    for call in sorted(difference.atoms(sympy.Min, sympy.Max), key=str):
+        here = value_at(call, numbers)
+        for arg in call.args:
+            if value_at(arg, numbers) == here:
+                sign = "≤" if isinstance(call, sympy.Min) else "≥"
+                others = " and ".join(named(other) for other in call.args if other != arg)
+                yield f"{named(arg)} {sign} {others}", call, arg
+    for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
+        above, below = call.args[0].as_numer_denom()
+        here = value_at(call, numbers)
+        if isinstance(call, sympy.floor) and here == 0 <= value_at(call.args[0], numbers):
+            yield f"{named(above)} < {named(below)}", call, sympy.Integer(0)
+        if isinstance(call, sympy.ceiling) and here == 1:
+            yield f"{named(above)} ≤ {named(below)}", call, sympy.Integer(1)
+        if value_at(call.args[0], numbers) == value_at(call, numbers):
+            _, below = call.args[0].as_numer_denom()
+            if below.is_Integer or below.is_Symbol:
+                yield f"{named(call.args[0])} is whole", call, call.args[0]
+
+
+def _products(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    heads, width, d = LETTERS["n_heads"], LETTERS["head_dim"], LETTERS["d_model"]
+    if d in letters and width in numbers and numbers[heads] * numbers[width] == numbers[d]:
+        yield f"{named(heads * width)} = {named(d)}", d, heads * width
+
+
+def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    for a, b in combinations(letters, 2):
+        if numbers[a] == numbers[b]:
+            yield f"{named(a)} = {named(b)}", a, b
+        for large, small in ((a, b), (b, a)):
+            if numbers[small] > 8 and numbers[large] in [n * numbers[small] for n in RATIOS]:
+                n = numbers[large] // numbers[small]
+                yield f"{named(large)} = {named(n * small)}", large, n * small
+
+
+def _pins(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    for letter in sorted(letters, key=lambda a: numbers[a]):
+        yield f"{named(letter)} = {numbers[letter]}", letter, sympy.Integer(numbers[letter])
+
+
+def _zero_at(
+    difference: sympy.Expr, several: tuple[Relation, ...], primes: dict[sympy.Expr, int]
+) -> bool:
+    """Check quickly whether the difference is zero at primes. Calls are left to the slow check."""
+    if any(not what.is_Symbol for _, what, _ in several):
+        return True
+    numbers = dict(primes)
+    for _ in range(2):
+        for _, letter, same in several:
+            for other in same.free_symbols - numbers.keys():
+                numbers[other] = 97
+            numbers[letter] = int(value_at(same, numbers))
+    try:
+        return value_at(difference, numbers) == 0
+    except ZeroDivisionError:
+        return False
+
+
+def _zero(difference: sympy.Expr, several: tuple[Relation, ...]) -> bool:
+    expr = difference
+    for _ in range(2):
+        for _, what, same in several:
+            expr = expr.xreplace({what: same})
+    if expr.has(sympy.zoo, sympy.nan):
+        return False
+    return bool(is_zero(expr))
+
+
+def multiple(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str:
+    """Say what size must be a multiple of what, where that alone makes a difference zero."""
+    for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
+        below = sympy.denom(sympy.together(call.args[0]))
+        for letter in call.free_symbols:
+            if not below.is_Integer or numbers.get(letter, 1) % int(below):
+                continue
+            times = sympy.Dummy("n", integer=True, positive=True)
+            if is_zero(difference.xreplace({letter: below * times})):
+                return f"{NAMES[letter.name]} is a multiple of {below}"
+    return ""
+
+
+def named(expr: sympy.Expr) -> str:
+    """Write an expression with our names in place of the letters.
+
+    >>> named(2 * LETTERS["d_model"] ** 2 + 1)
+    '2·d_model² + 1'
+    """
+    from metacount.algebra.writing import in_letters
+
+    return WORD.sub(lambda letter: NAMES.get(letter[0], letter[0]), in_letters(expr))
+
+
+def count_of(spec: ModelSpec, workload: Workload, quantity: str) -> int:
+    """Count the quantity with ints."""
+    return int(sum(COUNTS[quantity](spec, run_sizes(spec, workload)).values()))
+
+
+class Truth:
+    """One quantity of one model in letters, its kinds of layers written out in N."""
+
+    def __init__(self, spec: ModelSpec, workload: Workload, quantity: str) -> None:
+        self.spec, self.workload, self.quantity = spec, workload, quantity
+        form = closed_form(spec, workload, quantity)
+        self.value = form.total
+        self.folded = {
+            floors: letter
+            for floors, letter in named_layers(spec, LETTERS["n_layers"]).items()
+            if letter.name in form.numbers
+        }
+        unfolded = {letter: floors for floors, letter in self.folded.items()}
+        self.parts = {part: expr.xreplace(unfolded) for part, expr in form.parts.items()}
+        self.expr = sympy.Add(*self.parts.values())
+
+    def shown(self, expr: sympy.Expr) -> sympy.Expr:
+        """Shorten `expr` as far as it goes, with a letter for the number of layers of a kind."""
+        for floors, letter in self.folded.items():
+            first, *others = sympy.Add.make_args(floors)
+            folded = sympy.expand(expr.xreplace({first: letter - sympy.Add(*others)}))
+            if not folded.has(*floors.atoms(sympy.floor)):
+                expr = folded
+        return readable(expr)
+
+    def names(self, letters: set[sympy.Expr]) -> tuple[str, ...]:
+        """Name some letters and those of the count, in the legend's order."""
+        used = {letter.name for letter in letters | self.expr.free_symbols}
+        return tuple(name for letter, name in NAMES.items() if letter in used)
+
+    def rules(self) -> Mapping[sympy.Expr, sympy.Expr]:
+        """Return what the spec's rules say of sizes,
+        as a product in a letter's place: h = h_kv·g.
+        """
+        found = {}
+        groups = [("n_heads", "n_kv_heads"), ("n_experts", "n_groups")]
+        for whole, part in groups:
+            if getattr(self.spec, whole) and getattr(self.spec, part):
+                found[LETTERS[whole]] = LETTERS[part] * _positive(f"{whole} / {part}")
+        for name, n in self._multiples():
+            found[LETTERS[name]] = n * _positive(f"{name} / {n}")
+        return found
+
+    def _multiples(self) -> list[tuple[str, int]]:
+        spec = self.spec
+        if spec.attention == "mla":
+            return [("qk_rope_head_dim", 2)]
+        found = []
+        if spec.position == "rope":
+            found.append(("head_dim" if spec.rotary_dim is None else "rotary_dim", 2))
+        return found
+
+
+def _positive(name: str) -> sympy.Expr:
+    return sympy.Dummy(name, integer=True, positive=True)
+
 
 TO_SHRINK = 1  # seconds for making a counterexample small
 

@@ -81,7 +81,7 @@ class Judgement:
     @property
     def letters(self) -> dict[str, str]:
         """The letters of both sides, each with the size that it stands for."""
-        from metacount.check.given.vocabulary import NAMES
+        from metacount.check.names import NAMES
 
         used = {
             a.name

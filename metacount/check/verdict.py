@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -11,12 +14,19 @@ from metacount.algebra.bounded import in_letters
 from metacount.algebra.exact import is_zero, plain
 from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import read
-from metacount.check.comparison import Theirs, Tried, small_cases, tried_at
-from metacount.check.condition import condition, named
-from metacount.check.explain.difference import explain, explain_numbers
-from metacount.check.given.call import Answer
-from metacount.check.given.vocabulary import NAMES, Vocabulary, numbers_of
-from metacount.check.ground import rests_on
+from metacount.check.call import Answer, ask
+from metacount.check.comparison import (
+    Theirs,
+    Tried,
+    Truth,
+    condition,
+    count_of,
+    named,
+    small_cases,
+    tried_at,
+)
+from metacount.check.explain import explain, explain_numbers
+from metacount.check.given.process import answer_of
 from metacount.check.judgement import (
     EQUAL,
     HERE,
@@ -27,12 +37,194 @@ from metacount.check.judgement import (
     Judgement,
     Term,
 )
-from metacount.check.structure import structure
-from metacount.check.truth import Truth, count_of
-from metacount.resolve import Model
+from metacount.check.names import NAMES, Vocabulary, numbers_of
+from metacount.errors import InputError, nearest, printable, shown
+from metacount.in_hand import check_size
+from metacount.resolve import Model, model_of
+from metacount.spec import ModelSpec, Request, Workload
+from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_EXPERTS, WITH_FFN
+from metacount.textbook.closed_form import COUNTS
+from metacount.textbook.count import count, fitted
+from metacount.textbook.proven import CODE, SHOWN, proven_of, sizes_text
 
 if TYPE_CHECKING:
-    from metacount.check.trials import Case
+    from collections.abc import Callable
+
+    from metacount.check.judgement import Judgement
+    from metacount.check.sizes import Case
+    from metacount.files import Json
+    from metacount.resolve import Given, Model
+    from metacount.spec import ModelSpec, Workload
+    from metacount.textbook.proven import Against, Said
+
+
+def rests_on(model: Model, workload: Workload, quantity: str) -> str:
+    """Say which formula stands on the model's side, and what was shown of it beside which code.
+
+    >>> from metacount.resolve import find_model
+    >>> from metacount.spec import Workload
+    >>> rests_on(find_model("llama-7b"), Workload(), "no such quantity")
+    'our textbook formula alone: nothing is recorded of it beside code'
+    """
+    found = proven_of(model, count(model.spec, workload))
+    sides = () if found is None else (found.code, found.ours)
+    said = [_of(side, quantity, found.small) for side in sides if found is not None]
+    known = [text for text in said if text]
+    return "our textbook formula" + (
+        ", " + "; ".join(known) if known else " alone: nothing is recorded of it beside code"
+    )
+
+
+def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
+    if against is None:
+        return ""
+    code = "our reference modules"
+    if against.side == CODE:
+        code = f"transformers' code of {against.name}"
+    one = next((one for one in against.said if one.quantity == quantity), None)
+    return "" if one is None else _in_words(one, code, small)
+
+
+def _in_words(one: Said, code: str, small: tuple[str, ...]) -> str:
+    domain = f"for {sizes_text(one.where, small, SHOWN)}"
+    if one.verdict == "equal":
+        return f"proven equal to {code} {domain}"
+    if one.verdict == "chosen":
+        return (
+            f"equal to {code} for the experts that a token chose, {domain}; that code runs "
+            f"{one.text} more FLOPs"
+        )
+    if one.verdict == "differs":
+        return f"not what {code} computes: the formula less the code is {one.text}"
+    return f"not proven against {code} at these sizes: {one.text}"
+
+
+NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+QK_NORMS = {
+    "head": "QK-norm",
+    "full": "QK-norm over all heads",
+    "layernorm": "QK-LayerNorm",
+}
+POSITIONS = {
+    "learned": "a learned position table",
+    "t5": "T5's relative positions",
+    "transformer_xl": "Transformer-XL's relative positions",
+}
+MIXERS = {
+    "gated_delta": "gated DeltaNet",
+    "kimi_delta": "Kimi delta attention",
+    "lightning": "lightning attention",
+    "mamba": "Mamba",
+    "mamba2": "Mamba-2",
+    "mlstm": "mLSTM",
+    "short_conv": "short convolutions",
+    "rg_lru": "RG-LRU blocks",
+}
+LONGEST_PATTERN = 16
+
+
+def structure(spec: ModelSpec) -> str:
+    """Describe what of `spec` matters to a count and is no size.
+
+    >>> from metacount.catalog import entry
+    >>> structure(entry("qwen3-32b").spec())
+    'decoder with multi-head or grouped attention, QK-norm, gated FFN, RMSNorm, untied head'
+    """
+    parts = [_recurrent(spec)]
+    if set(WITH_ATTENTION) & set(spec.mixer_pattern):
+        parts += [_attention(spec), _biases(spec), QK_NORMS.get(spec.qk_norm, "")]
+        parts.append("sinks" if spec.attention_sinks else "")
+    parts += [_ffn(spec), NORMS[spec.norm], POSITIONS.get(spec.position, ""), _head(spec)]
+    parts += _around(spec)
+    if spec.window is not None:
+        parts.append(f"{spec.window_kind} window (layers {spec.window_pattern})")
+    return f"{spec.kind} with {', '.join(part for part in parts if part)}"
+
+
+def _around(spec: ModelSpec) -> list[str]:
+    """Name what the spec has of what Gemma 3n has in and around its blocks."""
+    found = {
+        "AltUp": spec.n_altup_inputs,
+        "LAuReL": spec.laurel_rank,
+        "an embedding of each layer": spec.d_per_layer,
+        "last layers that borrow keys and values": spec.n_kv_shared_layers,
+        f"two widths of the FFN{_of_layers('W', spec.d_ff_pattern)}": spec.d_ff_second,
+    }
+    return [words for words, given in found.items() if given]
+
+
+def _recurrent(spec: ModelSpec) -> str:
+    if spec.recurrent == "none":
+        return ""
+    name, letters = MIXERS[spec.recurrent], spec.mixer_pattern
+    if set(letters) == {"P"}:
+        return f"{name} beside attention in every layer"
+    if SHARING in letters:
+        return f"{name}, behind shared blocks{_of_layers(SHARING, letters)}"
+    return name + _of_layers("R", letters)
+
+
+def _of_layers(letter: str, letters: str) -> str:
+    """Say which layers of a pattern have `letter`, where it is not all of them."""
+    if set(letters) == {letter}:
+        return ""
+    shown = letters if len(letters) <= LONGEST_PATTERN else letters[:LONGEST_PATTERN] + "..."
+    return f" in the layers {letter} of {shown}"
+
+
+def _attention(spec: ModelSpec) -> str:
+    if spec.attention == "gqa":
+        return f"multi-head or grouped attention{_in_blocks(spec)}"  # h_kv is a size
+    indexed = "" if spec.index_top_k is None else " that attends to the pairs an indexer selects"
+    return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
+
+
+def _in_blocks(spec: ModelSpec) -> str:
+    if spec.index_block_len is None:
+        return ""
+    return " that attends to the blocks an indexer selects" + _of_layers("I", spec.index_pattern)
+
+
+def _biases(spec: ModelSpec) -> str:
+    flags = {"q": spec.q_bias, "k": spec.k_bias, "v": spec.v_bias, "o": spec.o_bias}
+    named = "".join(name for name, bias in flags.items() if bias)
+    return f"biases on {', '.join(named)}" if named else ""
+
+
+def _ffn(spec: ModelSpec) -> str:
+    if not set(WITH_FFN) & set(spec.ffn_pattern) and spec.n_shared_blocks is None:
+        return "no FFN"
+    kind = "gated" if spec.gated else "plain"
+    bias = " with biases" if spec.ffn_bias or spec.expert_bias else ""
+    if not spec.is_moe:
+        where = _of_layers("F", spec.ffn_pattern) if spec.n_shared_blocks is None else ""
+        return f"{kind} FFN{bias}{where}{_adapters(spec)}"
+    shared = " and shared experts" if spec.n_shared_experts else ""
+    dense = " after dense layers" if spec.n_dense_layers else ""
+    every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
+    if set(WITH_EXPERTS) & set(spec.ffn_pattern):
+        letter = BESIDE if BESIDE in spec.ffn_pattern else "E"
+        every = _of_layers(letter, spec.ffn_pattern)
+    shared += " and zero experts" if spec.n_zero_experts else ""
+    shared += " (with rows that nobody reads)" if spec.zero_expert_rows else ""
+    beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
+    return f"{beside}{kind} experts{shared}{bias}{dense}{every}"
+
+
+def _adapters(spec: ModelSpec) -> str:
+    if spec.adapter_rank is None:
+        return ""
+    on = "q, k, v and the FFN" if spec.attention_adapters else "the FFN"
+    return f", adapters of each use on {on}"
+
+
+def _head(spec: ModelSpec) -> str:
+    if spec.vocab_size is None:
+        return "no embedding and no head"
+    if not spec.has_head:
+        return "no head"
+    return "tied head" if spec.tie_embeddings else "untied head"
+
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
 FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.6, 0.2, 0.2  # shares of it; words are within letters
@@ -250,3 +442,133 @@ def _counterexample(
         theirs=theirs,
         ours=count_of(*case, quantity),
     )
+
+
+FOR_JUDGING = 0.5  # share of the time that judging in letters may take
+
+
+def judged_function(
+    function: Callable[..., object],
+    model: Model,
+    case: Case,
+    quantity: str,
+    timeout: float = TIMEOUT,
+) -> Judgement:
+    """Judge a function, called here: it is the caller's own code."""
+    name = shown(getattr(function, "__name__", "the function"))
+    words = vocabulary(model, case, quantity)
+    try:
+        with limited(timeout):
+            answer = ask(function, case, words, name, seconds=timeout)
+    except TooLong:
+        raise InputError(
+            f"{name}: stopped after {timeout:g} s; is there a loop without end?"
+        ) from None
+    return _judged(answer, model, case, quantity, timeout)
+
+
+def judged_file(
+    path: str, function: str, model: Model, case: Case, quantity: str, *, timeout: float = TIMEOUT
+) -> Judgement:
+    """Judge a function of a file, run in a process that is stopped when it hangs."""
+    name = f"{shown(path)}:{shown(function)}"
+    if not os.path.isfile(path):
+        raise InputError(f"{shown(path)}: no such file; give FILE.py:FUNCTION")
+    job = {
+        "file": path,
+        "function": function,
+        "name": name,
+        "spec": case[0].to_dict(),
+        "workload": case[1].to_dict(),
+        "quantity": quantity,
+        "model": model.id,
+        "config": model.source.config if model.source is not None else {},
+        "seconds": timeout,
+    }
+    data = answer_of(json.dumps(job), name, timeout)
+    try:
+        if "error" in data:
+            raise InputError(printable(data["error"]))
+        answer = _read(data, case[0])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name}: its process wrote over the answer") from None
+    return _judged(answer, model, case, quantity, timeout)
+
+
+def _read(data: Json, like: ModelSpec) -> Answer:
+    answer = Answer(Fraction(data["value"]), [printable(note) for note in data["notes"]])
+    answer.text, answer.unsure = data["text"], data["unsure"]
+    answer.cases = [_case(found, like) for found in data["cases"]]
+    if (found := data["tried"]) is not None:
+        tried = answer.tried = Tried(found["planned"])
+        tried.compared, tried.raised = found["compared"], found["raised"]
+        tried.inexact, tried.late = found["inexact"], found["late"]
+        tried.fixed = found["fixed"]
+        tried.small = None if found["small"] is None else _case(found["small"], like)
+    return answer
+
+
+def _case(data: Json, like: ModelSpec) -> tuple[Case, Fraction]:
+    # unchecked, as it was sent: it may have sizes that no rule of ours allows
+    spec = like.substituted(**data["spec"])
+    return (spec, Workload(**data["workload"])), Fraction(data["value"])
+
+
+def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: float) -> Judgement:
+    """Judge in letters where the function took them; else, or where that takes long, by numbers."""
+    if answer.text is not None:
+        formula = read(answer.text)
+        words = vocabulary(model, case, quantity)
+        theirs = Theirs(formula.tree, words.meanings(formula.names), answer.text)
+        try:
+            with limited(timeout * FOR_JUDGING, computing=True):
+                return judged(theirs, model, case, quantity, answer.notes, timeout, answer)
+        except TooLong:
+            answer.unsure = f"multiplying it out takes more than {timeout * FOR_JUDGING:g} s"
+        except InputError as error:  # too large to be multiplied out
+            answer.unsure = str(error)
+    return judged_numbers(answer, model, case, quantity, timeout)
+
+
+def check(
+    formula: object,
+    model: Given,
+    *,
+    quantity: str = "params",
+    workload: Workload | Request | None = None,
+    timeout: float = TIMEOUT,
+) -> Judgement:
+    """Judge `formula`, a text, a SymPy expression or a function, as a count of `model`.
+
+    Raises `InputError` where it is no formula, names what the model does not have, or takes more
+    than `timeout` seconds.
+
+    >>> check("12*n_layers*d_model**2", "gpt2").verdict
+    'wrong'
+    >>> check("V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d + V*d", "llama-7b").verdict
+    'equal'
+    """
+    found = model_of(model)
+    if quantity not in COUNTS:
+        known = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
+        raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
+    check_size(model, count(found.spec, Request()).params)
+    case = (found.spec, fitted(found.spec, workload or Request()))
+    if isinstance(formula, sympy.Basic | int | Fraction):
+        formula = _written(formula)  # read as text: the same names, the same bounds
+    if isinstance(formula, str):
+        return judged_text(formula, found, case, quantity, timeout)
+    if callable(formula):
+        return judged_function(formula, found, case, quantity, timeout)
+    raise InputError(
+        f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
+    )
+
+
+def _written(formula: object) -> str:
+    try:
+        return str(formula)
+    except ValueError:
+        raise InputError("the number is too long; at most 40 digits") from None

@@ -15,13 +15,9 @@ from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from metacount.audit.detail import Detail, Line
-    from metacount.audit.judge import Found
-    from metacount.audit.mfu import Utilization
-    from metacount.audit.record import Formula, Term
-    from metacount.audit.report import Audited
+    from metacount.audit.judge import Audited, Detail, Found, Line, Utilization
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
     from metacount.files import Json
@@ -33,7 +29,7 @@ BELONGS = (("--tokens-per-second --peak", "--mfu"), ("--set --like", "--model --
 MAX_JOBS = 64
 LONGEST = 2**31
 HEADS = ("formula", "models", "equal", "if", "off", "at most")
-ALIGN = "<>>>>>"
+SOURCES = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
 WIDEST = 120
 MOST = 2  # parts of a difference that a row of the table names
 PROSE = 100  # columns of the lines below the table
@@ -113,92 +109,12 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     return _table(args)
 
 
-def _table(args: argparse.Namespace) -> Answer | Pieces:
-    from metacount.audit.judge import LENGTHS
-    from metacount.audit.record import chosen
-    from metacount.audit.report import audited
-
-    wanted = chosen(tuple(args.names))
-    found, code, said = {}, 0, ""
-    try:
-        for i, one in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
-            found[i] = one
-            _progress(len(found), len(wanted))
-    except KeyboardInterrupt:
-        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
-    audits = [found[i] for i in sorted(found)]
-    if args.markdown:
-        return Pieces(text=markdown(audits), code=code)
-
-    def report() -> Report:
-        found = _audits_report(audits, outside=bool(args.names)) if audits else []
-        return [*found, [Text(said if audits else "")]]
-
-    return Answer(report=report, data=lambda: _audits_data(audits), code=code)
+def _exact(value: Fraction) -> int | str:
+    return int(value) if value.denominator == 1 else str(value)
 
 
-def _progress(done: int, total: int) -> None:
-    """Show on a terminal's stderr how far the audit is."""
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if done == total else ""
-        said = f"\rmetacount: judged {done} of {total} formulas{end}"
-        print(said, end="", file=sys.stderr, flush=True)
-
-
-def _details(args: argparse.Namespace) -> Answer:
-    from metacount.audit.detail import detail
-    from metacount.audit.record import chosen, compared
-    from metacount.audit.report import rests_of
-    from metacount.audit.restated import check_inside
-    from metacount.resolve import find_model
-
-    model = find_model(args.model, args.settings)
-    check_inside(model.spec, model.id)
-    real = compared()
-    found = []
-    for formula in chosen(tuple(args.names)):
-        for n in args.seq or [2048]:
-            one = detail(formula, model.spec, model.id, n)
-            found.append((one, model, rests_of(formula, one.found, model), real.get(formula.id)))
-    return Answer(
-        report=lambda: [section for each in found for section in _detail_report(*each)],
-        data=lambda: [_detail_data(*each) for each in found],
-    )
-
-
-def _mfu(args: argparse.Namespace) -> Answer:
-    from metacount.audit.judge import LENGTHS, lengths_of
-    from metacount.audit.mfu import mfu
-    from metacount.resolve import find_model
-
-    words = f"{_plain(args.tokens_per_second)} tokens/s, peak {_plain(args.peak)} TFLOP/s"
-    found = []
-    for id in args.mfu:
-        model = find_model(id, args.settings)
-        lengths = args.seq or list(lengths_of(model.spec, LENGTHS))
-        longest = model.spec.longest
-        if longest is not None and max(lengths) > longest:
-            raise InputError(
-                f"--seq {max(lengths)}: {model.id} has {longest} positions; give as many or fewer"
-            )
-        rows = mfu(model, lengths, tokens_per_second=args.tokens_per_second, peak_tflops=args.peak)
-        found.append((model, lengths, rows))
-
-    def data() -> object:
-        each = [_mfu_data(*one) for one in found]
-        return each if len(each) > 1 else each[0]
-
-    return Answer(
-        report=lambda: [section for one in found for section in _mfu_report(*one, words)],
-        data=data,
-    )
-
-
-def _plain(number: Fraction) -> str:
-    return f"{int(number):,}" if number.denominator == 1 else f"{float(number):,g}"
-
-
-# ---- as text
+def _number(value: Fraction) -> str:
+    return exact(int(value)) if value.denominator == 1 else str(value)
 
 
 def percent(share: Fraction) -> str:
@@ -215,7 +131,41 @@ def percent(share: Fraction) -> str:
     return f"{sign}{exact(whole)}.{rest:02d} %"
 
 
-def _audits_report(audits: Sequence[Audited], *, outside: bool = False) -> Report:
+# ---- every formula at every model
+
+
+def _table(args: argparse.Namespace) -> Answer | Pieces:
+    from metacount.audit.judge import LENGTHS, audited
+    from metacount.audit.record import chosen
+
+    wanted = chosen(tuple(args.names))
+    found, code, said = {}, 0, ""
+    try:
+        for i, one in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
+            found[i] = one
+            _progress(len(found), len(wanted))
+    except KeyboardInterrupt:
+        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
+    audits = [found[i] for i in sorted(found)]
+    if args.markdown:
+        return Pieces(text=markdown(audits), code=code)
+
+    def report() -> Report:
+        sections = _audits_report(audits, outside=bool(args.names)) if audits else []
+        return [*sections, [Text(said if audits else "")]]
+
+    return Answer(report=report, data=lambda: [*map(_audit_data, audits)], code=code)
+
+
+def _progress(done: int, total: int) -> None:
+    """Show on a terminal's stderr how far the audit is."""
+    if sys.stderr.isatty():
+        end = "\r\x1b[K" if done == total else ""
+        said = f"\rmetacount: judged {done} of {total} formulas{end}"
+        print(said, end="", file=sys.stderr, flush=True)
+
+
+def _audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
     """Report a table for each kind of count, and where a formula is off, by how much and why.
 
     With `outside`, also what it gives outside the scope that its source claims.
@@ -226,23 +176,23 @@ def _audits_report(audits: Sequence[Audited], *, outside: bool = False) -> Repor
     for kind, words in KINDS.items():
         group = [a for a in audits if a.formula.kind == kind]
         if group:
-            sections += [[Text(words, bold, whole=True)], [_kind(group, outside)]]
+            sections += [[Text(words, bold, whole=True)], [Lines(_kind(group, outside))]]
     return [*sections, _summary(audits)]
 
 
-def _kind(group: Sequence[Audited], outside: bool) -> Lines:
+def _kind(group: Sequence[Audited], outside: bool) -> Callable[[int], list[str]]:
     """Draw a row for each formula, and below it what is to be said of it."""
 
     def drawn(width: int) -> list[str]:
         room = min(width, WIDEST) - 4
-        head, *rows = table(HEADS, [_row(a) for a in group], ALIGN)
+        head, *rows = table(HEADS, [_row(a) for a in group], "<>>>>>")
         lines = [dim(head)]
         for line, one in zip(rows, group, strict=True):
-            said = told(one) + (told_outside(one) if outside and one.found else [])
-            lines += [line, *(dim(f"    {t}") for each in said for t in wrapped(each, room))]
+            said = (dim(f"    {t}") for text in _said(one, outside) for t in wrapped(text, room))
+            lines += [line, *said]
         return lines
 
-    return Lines(drawn)
+    return drawn
 
 
 def _row(one: Audited) -> tuple[str, ...]:
@@ -253,56 +203,42 @@ def _row(one: Audited) -> tuple[str, ...]:
     return (one.formula.id, *map(str, counts), percent(worst.off) if worst else "")
 
 
-def told(one: Audited) -> list[str]:
-    """Write the lines under a formula: where it is furthest off and why, and its condition."""
+def _said(one: Audited, outside: bool) -> Iterator[str]:
+    """Yield the lines under a formula: its condition, where it is furthest off and why."""
+    from metacount.audit.judge import misses_at
     from metacount.audit.record import NO_COUNT
 
     if not one.found:
-        return [NO_COUNT]
-    said = [f"if {condition}" for condition in one.conditions if condition]
-    worst = one.worst()
-    if worst is not None:
-        said.append(f"{worst.model}, {exact(worst.seq_len)} tokens: {why(one, worst)}")
-    return said
-
-
-def told_outside(one: Audited) -> list[str]:
-    """Say what a formula gives outside its source's claim: how many are off, and the worst."""
-    n = one.asked(in_scope=False)
-    worst = one.worst(in_scope=False)
+        yield NO_COUNT
+        return
+    yield from (f"if {condition}" for condition in one.conditions if condition)
+    if (worst := one.worst()) is not None:
+        parts = [line.of for line in misses_at(one.formula, worst)]
+        why = "; ".join(parts if worst.accounted else [*parts, "and more, not accounted for"])
+        yield f"{worst.model}, {exact(worst.seq_len)} tokens: {why}"
+    if not outside:
+        return
+    n, worst = one.asked(in_scope=False), one.worst(in_scope=False)
     if not n:
-        return ["outside its scope no model has all that it asks for"]
-    if worst is None:
-        return [f"outside its scope: equal at {n} models"]
-    return [
-        f"outside its scope: off at {len(one.of('wrong', in_scope=False))} of {n} models, "
-        f"at most {percent(worst.off)}, {worst.model}, {exact(worst.seq_len)} tokens"
-    ]
-
-
-def why(one: Audited, worst: Found) -> str:
-    """Say what makes the difference at a model: the recorded misses, the largest first."""
-    parts = [line.of for line in misses_of(one, worst)]
-    return "; ".join(parts if worst.accounted else [*parts, "and more, not accounted for"])
-
-
-def misses_of(one: Audited, worst: Found) -> list[Line]:
-    """List the misses that a model has, the largest first."""
-    from metacount.audit.report import misses_at
-
-    return misses_at(one.formula, worst)
+        yield "outside its scope no model has all that it asks for"
+    elif worst is None:
+        yield f"outside its scope: equal at {n} models"
+    else:
+        yield (
+            f"outside its scope: off at {len(one.of('wrong', in_scope=False))} of {n} models, "
+            f"at most {percent(worst.off)}, {worst.model}, {exact(worst.seq_len)} tokens"
+        )
 
 
 def _summary(audits: Sequence[Audited]) -> list[Block]:
-    from metacount.audit.report import models
+    from metacount.audit.judge import models
 
-    judged = [a for a in audits if a.found]
-    verdicts = [a.verdict for a in judged]
+    verdicts = [a.verdict for a in audits if a.found]
     kinds = ("equal", "equal under a condition", "off")
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in kinds if v in verdicts)
     real = sum(a.compared is not None for a in audits)
     n_sources = len({a.formula.source.id for a in audits})
-    head = f"{len(audits)} formulas of {n_sources} sources, {len(judged)} judged: {counts}"
+    head = f"{len(audits)} formulas of {n_sources} sources, {len(verdicts)} judged: {counts}"
     words = (
         f"models: of the catalog's {len(models())} of one stack with attention in every layer and "
         "no indexer, inside the scope that the source claims; equal: proven for all "
@@ -314,22 +250,114 @@ def _summary(audits: Sequence[Audited]) -> list[Block]:
     return [Text(head, bold, whole=True), Text(words, most=WIDEST)]
 
 
+def markdown(audits: Sequence[Audited]) -> str:
+    """Write a row for each source that is off by a percent or more in its scope; then the rest."""
+    from metacount.audit.judge import misses_at
+
+    lines = ["| " + " | ".join(SOURCES) + " |", "|---|--:|--:|--:|---|---|"]
+    by_source: dict[str, list[Audited]] = {}
+    for one in audits:
+        by_source.setdefault(one.formula.source.name, []).extend([one] if one.found else [])
+    rest: dict[str, list[str]] = {
+        "Off by less than 1 %": [],
+        "No model of the catalog inside the scope differs": [],
+    }
+    smaller, equal = rest.values()
+    for name, group in by_source.items():
+        off = [(a, w) for a in group if (w := a.worst()) is not None]
+        if not off:
+            equal += [name] if group else []
+            continue
+        one, worst = max(off, key=lambda pair: abs(pair[1].off))
+        if abs(worst.off) < WORTH:
+            smaller.append(name)
+        else:
+            missed = "; ".join(line.of for line in misses_at(one.formula, worst)[:MOST])
+            where = f"`{one.formula.id}`, {worst.model}"
+            counts = f"{len(group)} | {len(group) - len(off)} | {percent(worst.off)}"
+            lines.append(f"| {name} | {counts} | {where} | {missed or 'not accounted for'} |")
+    for words, names in rest.items():
+        if names:
+            lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]
+    return "\n".join(lines) + "\n"
+
+
+def _audit_data(one: Audited) -> Json:
+    """Collect a formula with its verdicts, exact numbers as ints or fractions in text."""
+    from metacount.audit.judge import misses_at
+
+    def counts(*, in_scope: bool) -> dict[str, int]:
+        verdicts = ("equal", "equal_here", "wrong", "cannot be asked")
+        return {v.replace(" ", "_"): len(one.of(v, in_scope=in_scope)) for v in verdicts}
+
+    def worst(*, in_scope: bool) -> Json | None:
+        found = one.worst(in_scope=in_scope)
+        misses = [] if found is None else [line.of for line in misses_at(one.formula, found)]
+        return None if found is None else {**_found(found), "misses": misses}
+
+    return {
+        **one.formula.to_dict(),
+        "verdict": one.verdict,
+        "compared": one.compared,
+        "in_scope": counts(in_scope=True),
+        "outside": counts(in_scope=False),
+        "conditions": list(one.conditions),
+        "worst": worst(in_scope=True),
+        "worst_outside": worst(in_scope=False),
+        "witness": one.witness,
+        "models": [_found(f) for f in one.found],
+    }
+
+
+def _found(found: Found) -> Json:
+    names = ("model", "in_scope", "verdict", "seq_len", "theirs", "ours", "off", "condition")
+    values = {name: getattr(found, name) for name in (*names, "accounted")}
+    return {n: _exact(v) if isinstance(v, Fraction) else v for n, v in values.items()}
+
+
+# ---- formulas at one model, term by term
+
+
+def _details(args: argparse.Namespace) -> Answer:
+    from metacount.audit.judge import check_inside, detail, rests_of
+    from metacount.audit.record import chosen, compared
+    from metacount.resolve import find_model
+
+    model = find_model(args.model, args.settings)
+    check_inside(model.spec, model.id)
+    real = compared()
+    found = []
+    for formula in chosen(tuple(args.names)):
+        for n in args.seq or [2048]:
+            one = detail(formula, model.spec, model.id, n)
+            found.append((one, model, rests_of(formula, one.found, model), real.get(formula.id)))
+    return Answer(
+        report=lambda: [section for each in found for section in _detail_report(*each)],
+        data=lambda: [_detail_data(*each) for each in found],
+    )
+
+
 def _detail_report(one: Detail, model: Model, witness: str, real: Json | None) -> Report:
     """Report a formula at one model: both sides term by term, what is missed, what it rests on."""
+    from metacount.textbook.conventions import FORMULAS
+
     f, found = one.formula, one.found
-    name = f"{f.source.name}: {f.function or f.place}"
     read = "" if f.source.read else ", restated as it is known, not read for this audit"
+    listed = ", also a row of `count --conventions`" if f.convention in FORMULAS else ""
     told = {
         "where": f.where + read,
         "counts": f.says,
-        "convention": _convention(f.convention),
+        "convention": f"{f.convention or ''}{listed}",
         "scope": f"{f.scope_says}; this model is {'in' if found.in_scope else 'outside'} it",
         "note": f.note,
         "threads": ", ".join(f.threads),
-        "compared": _compared(real),
+        "compared": ""
+        if real is None
+        else f"with the real function ({real['version']}) at {real['sizes']} random sizes: equal",
         "verdict": _verdict(one),
         "rests on": witness if one.ours else "",
     }
+    name = f"{f.source.name}: {f.function or f.place}"
     sections: list[list[Block]] = [
         [
             Text(f"{bold(f.id)}  ({name})", whole=True),
@@ -341,8 +369,8 @@ def _detail_report(one: Detail, model: Model, witness: str, real: Json | None) -
         total = sum((line.value for line in one.theirs), Fraction(0))
         sections.append([_side("theirs", one.theirs, total)])
     if one.ours:
-        rest = f"not accounted for by the recorded misses: {_number(one.unaccounted)}"
         misses = _side("theirs less ours", one.misses, found.theirs - found.ours)
+        rest = f"not accounted for by the recorded misses: {_number(one.unaccounted)}"
         last = [Text(rest, whole=True, indent=2)] if one.unaccounted else []
         sections += [_amounts(one), [misses, *last]]
     if one.small is not None:
@@ -351,15 +379,6 @@ def _detail_report(one: Detail, model: Model, witness: str, real: Json | None) -
         text = f"{said}: theirs {_number(theirs)}, ours {_number(ours)}"
         sections.append([Notes([("smallest", text)])])
     return sections
-
-
-def _convention(formula: str | None) -> str:
-    """Write a convention, and whether it is one of those that `count --conventions` lists."""
-    from metacount.textbook.conventions import FORMULAS
-
-    if formula is None:
-        return ""
-    return formula + (", also a row of `count --conventions`" if formula in FORMULAS else "")
 
 
 def _verdict(one: Detail) -> str:
@@ -371,12 +390,6 @@ def _verdict(one: Detail) -> str:
     if found.verdict == "equal":
         return "equal for all sizes of this structure"
     return f"equal here, if {found.condition}" if found.condition else "equal at these sizes"
-
-
-def _compared(real: Json | None) -> str:
-    if real is None:
-        return ""
-    return f"with the real function ({real['version']}) at {real['sizes']} random sizes: equal"
 
 
 def _side(title: str, lines: Sequence[Line], total: Fraction) -> Lines:
@@ -409,8 +422,64 @@ def _amounts(one: Detail) -> list[Block]:
     return [Text("ours", dim), grid, Text(said, most=WIDEST, indent=2)]
 
 
-def _number(value: Fraction) -> str:
-    return exact(int(value)) if value.denominator == 1 else str(value)
+def _detail_data(one: Detail, model: Model, witness: str, real: Json | None) -> Json:
+    """Collect every term of both sides of one formula at one model."""
+
+    def lines(side: tuple[Line, ...]) -> list[Json]:
+        return [{**vars(line), "value": _exact(line.value)} for line in side]
+
+    small = None
+    if one.small is not None:
+        sizes, theirs, ours = one.small
+        small = {"sizes": sizes, "theirs": _exact(theirs), "ours": _exact(ours)}
+    return {
+        **one.formula.to_dict(),
+        "model": model.id,
+        "changes": model.changes,
+        "found": _found(one.found),
+        "theirs": lines(one.theirs),
+        "ours": lines(one.ours),
+        "parts": [{"of": line.of, "value": _exact(line.value)} for line in one.parts],
+        "difference": lines(one.misses),
+        "unaccounted": _exact(one.unaccounted),
+        "smallest": small,
+        "witness": witness,
+        "compared": real,
+    }
+
+
+# ---- one run under every training formula
+
+
+def _mfu(args: argparse.Namespace) -> Answer:
+    from metacount.audit.judge import LENGTHS, lengths_of, mfu
+    from metacount.resolve import find_model
+
+    words = f"{_plain(args.tokens_per_second)} tokens/s, peak {_plain(args.peak)} TFLOP/s"
+    found = []
+    for id in args.mfu:
+        model = find_model(id, args.settings)
+        lengths = args.seq or list(lengths_of(model.spec, LENGTHS))
+        longest = model.spec.longest
+        if longest is not None and max(lengths) > longest:
+            raise InputError(
+                f"--seq {max(lengths)}: {model.id} has {longest} positions; give as many or fewer"
+            )
+        rows = mfu(model, lengths, tokens_per_second=args.tokens_per_second, peak_tflops=args.peak)
+        found.append((model, lengths, rows))
+
+    def data() -> object:
+        each = [_mfu_data(*one) for one in found]
+        return each if len(each) > 1 else each[0]
+
+    return Answer(
+        report=lambda: [section for one in found for section in _mfu_report(*one, words)],
+        data=data,
+    )
+
+
+def _plain(number: Fraction) -> str:
+    return f"{int(number):,}" if number.denominator == 1 else f"{float(number):,g}"
 
 
 def _mfu_report(
@@ -421,177 +490,24 @@ def _mfu_report(
     ours, *others = rows
     asked = [row for row in others if None not in row.mfu]
     asked.sort(key=lambda row: (not row.in_scope, row.mfu[0]))
-    body = [(_named(row), *map(_share, row.mfu)) for row in (ours, *asked)]
-    grid = Grid(heads=heads, rows=body, align="<" + ">" * len(lengths))
+
+    def cells(row: Utilization) -> tuple[str, ...]:
+        name = "metacount, 3·(W + C)"
+        if row.formula is not None:
+            name = row.formula.id + ("" if row.in_scope else " *")
+        shares = ("-" if n is None else percent(n).lstrip("+") for n in row.mfu)
+        return name, *shares
+
+    body = [cells(row) for row in (ours, *asked)]
     words = (
         "* the model is outside the scope that the source claims. "
         f"{len(others) - len(asked)} of {len(others)} formulas ask for what the model does not "
         "have. They differ by convention and by mistake: `metacount audit NAME --model MODEL` "
         "says which."
     )
+    grid = Grid(heads=heads, rows=body, align="<" + ">" * len(lengths))
     head = Text(f"{bold(model.name)}  ({run})", whole=True)
     return [[head], [grid], [Text(words, most=WIDEST)]]
-
-
-def _named(row: Utilization) -> str:
-    if row.formula is None:
-        return "metacount, 3·(W + C)"
-    return row.formula.id + ("" if row.in_scope else " *")
-
-
-def _share(mfu: Fraction | None) -> str:
-    return "-" if mfu is None else percent(mfu).lstrip("+")
-
-
-# ---- as JSON, and as the table of findings that stands in docs/other-tools.md
-
-
-def markdown(audits: Sequence[Audited]) -> str:
-    """Write a row for each source that is off by a percent or more in its scope; then the rest."""
-    heads = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
-    lines = ["| " + " | ".join(heads) + " |", "|---|--:|--:|--:|---|---|"]
-    smaller, equal = [], []
-    for group in _by_source(audits):
-        judged = [a for a in group if a.found]
-        name = group[0].formula.source.name
-        off = [(a, w) for a in judged if (w := a.worst()) is not None]
-        if not judged:
-            continue
-        if not off:
-            equal.append(name)
-            continue
-        one, worst = max(off, key=lambda pair: abs(pair[1].off))
-        if abs(worst.off) < WORTH:
-            smaller.append(name)
-            continue
-        n_equal = sum(a.worst() is None for a in judged)
-        missed = misses_of(one, worst)
-        what = "; ".join(line.of for line in missed[:MOST]) or "not accounted for"
-        row = (
-            name,
-            str(len(judged)),
-            str(n_equal),
-            percent(worst.off),
-            f"`{one.formula.id}`, {worst.model}",
-            what,
-        )
-        lines.append("| " + " | ".join(row) + " |")
-    said = [
-        ("Off by less than 1 %", smaller),
-        ("No model of the catalog inside the scope differs", equal),
-    ]
-    for words, names in said:
-        if names:
-            lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]
-    return "\n".join(lines) + "\n"
-
-
-def _by_source(audits: Sequence[Audited]) -> list[list[Audited]]:
-    found: dict[str, list[Audited]] = {}
-    for one in audits:
-        found.setdefault(one.formula.source.id, []).append(one)
-    return list(found.values())
-
-
-def _audits_data(audits: Sequence[Audited]) -> list[Json]:
-    """Collect every formula with its verdicts, exact numbers as ints or fractions in text."""
-    return [
-        {
-            **formula_data(one.formula),
-            "verdict": one.verdict,
-            "compared": one.compared,
-            "in_scope": _counts(one, in_scope=True),
-            "outside": _counts(one, in_scope=False),
-            "conditions": list(one.conditions),
-            "worst": _worst(one, one.worst()),
-            "worst_outside": _worst(one, one.worst(in_scope=False)),
-            "witness": one.witness,
-            "models": [_found(f) for f in one.found],
-        }
-        for one in audits
-    ]
-
-
-def formula_data(formula: Formula) -> Json:
-    """Collect what is recorded of a formula."""
-    source = formula.source
-    return {
-        "id": formula.id,
-        "source": source.id,
-        "name": source.name,
-        "project": source.project,
-        "version": source.version,
-        "read": source.read,
-        "place": formula.place,
-        "function": formula.function,
-        "kind": formula.kind,
-        "says": formula.says,
-        "convention": formula.convention,
-        "scope": formula.scope_says,
-        "judged": formula.judged,
-        "terms": _terms(formula.terms),
-        "misses": _terms(formula.misses),
-        "threads": list(formula.threads),
-        "note": formula.note,
-    }
-
-
-def _terms(terms: tuple[Term, ...]) -> list[dict[str, str]]:
-    return [{"of": t.of, "text": t.text, "where": t.where} for t in terms]
-
-
-def _counts(one: Audited, *, in_scope: bool) -> dict[str, int]:
-    verdicts = ("equal", "equal_here", "wrong", "cannot be asked")
-    return {v.replace(" ", "_"): len(one.of(v, in_scope=in_scope)) for v in verdicts}
-
-
-def _worst(one: Audited, found: Found | None) -> Json | None:
-    if found is None:
-        return None
-    return {**_found(found), "misses": [line.of for line in misses_of(one, found)]}
-
-
-def _found(found: Found) -> Json:
-    return {
-        "model": found.model,
-        "in_scope": found.in_scope,
-        "verdict": found.verdict,
-        "seq_len": found.seq_len,
-        "theirs": _exact(found.theirs),
-        "ours": _exact(found.ours),
-        "off": _exact(found.off),
-        "condition": found.condition,
-        "accounted": found.accounted,
-    }
-
-
-def _detail_data(one: Detail, model: Model, witness: str, real: Json | None) -> Json:
-    """Collect every term of both sides of one formula at one model."""
-    small = None
-    if one.small is not None:
-        sizes, theirs, ours = one.small
-        small = {"sizes": sizes, "theirs": _exact(theirs), "ours": _exact(ours)}
-    return {
-        **formula_data(one.formula),
-        "model": model.id,
-        "changes": model.changes,
-        "found": _found(one.found),
-        "theirs": _lines(one.theirs),
-        "ours": _lines(one.ours),
-        "parts": [{"of": line.of, "value": _exact(line.value)} for line in one.parts],
-        "difference": _lines(one.misses),
-        "unaccounted": _exact(one.unaccounted),
-        "smallest": small,
-        "witness": witness,
-        "compared": real,
-    }
-
-
-def _lines(lines: tuple[Line, ...]) -> list[Json]:
-    return [
-        {"of": line.of, "text": line.text, "numbers": line.numbers, "value": _exact(line.value)}
-        for line in lines
-    ]
 
 
 def _mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
@@ -610,7 +526,3 @@ def _mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization])
             for row in rows
         ],
     }
-
-
-def _exact(value: Fraction) -> int | str:
-    return int(value) if value.denominator == 1 else str(value)

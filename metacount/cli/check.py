@@ -85,7 +85,7 @@ def _judgement(
 
     file = file_and_name(formula)
     if file is not None:
-        from metacount.check.function import judged_file
+        from metacount.check.verdict import judged_file
 
         case = (model.spec, fitted(model.spec, request))
         return judged_file(*file, model, case, quantity, timeout=timeout)
@@ -96,7 +96,7 @@ def _judgement(
 
 def report_of(found: Judgement, model: str) -> Report:
     """Report verdict, what was compared, both sides, terms, counterexample, notes."""
-    from metacount.check.condition import named
+    from metacount.check.comparison import named
     from metacount.cli.expressions import meaning
 
     difference = "" if found.difference is None else named(found.difference)
@@ -207,7 +207,7 @@ def _term(term: Term) -> Block:
 def _size(expr: sympy.Expr) -> str:
     """Write an expression in our names; in letters where that is too long to read."""
     from metacount.algebra.writing import in_letters
-    from metacount.check.condition import named
+    from metacount.check.comparison import named
 
     text = named(expr)
     return text if len(text) <= LONGEST else in_letters(expr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from metacount.check.trials import free_sizes
+from metacount.check.sizes import free_sizes
 from metacount.flow.letters import prime_factors
 from metacount.spec import ModelSpec, Workload, legend
 from metacount.tracing.transformers import size_values, with_fields

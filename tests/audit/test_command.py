@@ -11,11 +11,8 @@ from fractions import Fraction
 import pytest
 from helpers.release import daily
 
-from metacount.audit.judge import NOT_ASKED, Found, judged
-from metacount.audit.mfu import mfu
+from metacount.audit.judge import NOT_ASKED, Found, audit, judged, mfu, models, outside
 from metacount.audit.record import NO_COUNT, Formula, chosen
-from metacount.audit.report import audit, models
-from metacount.audit.restated import outside
 from metacount.catalog import entries, entry
 from metacount.cli import main
 from metacount.errors import InputError
@@ -216,7 +213,7 @@ def test_what_is_refused(
 def test_an_interrupt_keeps_what_was_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from metacount.audit import report
+    from metacount.audit import judge as report
 
     real = report.at_every_model
 

@@ -9,10 +9,9 @@ import pytest
 from helpers import ROOT
 
 from metacount.algebra.text import read
+from metacount.audit.judge import holds, models, place_of, there, value_of
 from metacount.audit.names import MEANINGS
 from metacount.audit.record import KINDS, RESULTS, Formula, chosen, compared, formulas
-from metacount.audit.report import models
-from metacount.audit.restated import holds, place_of, there, value_of
 from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.errors import InputError
 from metacount.spec import Workload

@@ -8,10 +8,8 @@ import pytest
 from helpers.release import daily
 
 import metacount
-from metacount.audit.detail import detail
+from metacount.audit.judge import both, detail, models
 from metacount.audit.record import chosen
-from metacount.audit.report import models
-from metacount.audit.restated import both
 from metacount.spec import Workload
 
 SPECS = dict(models())

@@ -12,10 +12,20 @@ from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import entry
-from metacount.audit.judge import LENGTHS, judged, replaced
+from metacount.audit.judge import (
+    LENGTHS,
+    Audited,
+    audit,
+    both,
+    holds,
+    judged,
+    models,
+    place_of,
+    replaced,
+    there,
+    value_of,
+)
 from metacount.audit.record import Formula, Term, chosen, formulas
-from metacount.audit.report import Audited, audit, models
-from metacount.audit.restated import both, holds, place_of, there, value_of
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.formulas import model as ours
 from metacount.spec import Workload

@@ -20,7 +20,7 @@ from helpers import causes
 from helpers.release import daily, one_day_in, one_in
 
 import metacount
-from metacount.check.explain import difference as explained
+from metacount.check import explain as explained
 from metacount.check.judgement import Term
 
 FEWEST_RIGHT = Fraction(9, 10)

@@ -14,7 +14,7 @@ from helpers.release import daily, one_day_in, one_in
 import metacount
 from metacount import InputError, Workload, find_model
 from metacount.check import Judgement
-from metacount.check.function import judged_file
+from metacount.check.verdict import judged_file
 
 GOOD = """
 def whole(d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size):

@@ -15,10 +15,9 @@ from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, find_model
-from metacount.check.function import judged_file
-from metacount.check.given import call
-from metacount.check.given.code import Code
-from metacount.check.given.letters import Asked, Session
+from metacount.check import call
+from metacount.check.letters import Asked, Code, Session
+from metacount.check.verdict import judged_file
 
 FILE = Path(functions.__file__)
 # What the verdict must be, by the name's first word: nothing else may be said of any of them.

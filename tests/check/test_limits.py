@@ -18,7 +18,7 @@ from helpers.release import daily, one_day_in, one_in
 import metacount
 from metacount import InputError, Workload, find_model
 from metacount.algebra.limits import TooLong, limited
-from metacount.check.function import judged_file
+from metacount.check.verdict import judged_file
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
 # 36 characters that took SymPy 285 seconds

@@ -10,8 +10,7 @@ from helpers.release import daily, one_in
 
 import metacount
 from metacount import Workload, entries, find_model
-from metacount.check.places import MIXED, Gap, _mixed, places
-from metacount.check.trials import free_sizes, random_cases, sizes_of
+from metacount.check.sizes import MIXED, Gap, _mixed, free_sizes, places, random_cases, sizes_of
 from metacount.spec import ModelSpec
 from metacount.textbook.count import fitted
 

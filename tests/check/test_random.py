@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from metacount import Workload
 from metacount.check import verdict
-from metacount.check.any_formula import check
 from metacount.check.judgement import EQUAL, WRONG
+from metacount.check.verdict import check
 from metacount.errors import SpecError
 from metacount.spec import ModelSpec
 from metacount.textbook.closed_form import ClosedForm, closed_form

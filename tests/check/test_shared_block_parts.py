@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metacount import catalog
-from metacount.check.parts.params import Letters, Part, parameter_parts
-from metacount.check.parts.products import flop_parts
+from metacount.check.parts import Letters, Part, flop_parts, parameter_parts
 from metacount.diff.parts import QUANTITIES, parts
 from metacount.formulas import model
 from metacount.modules.build import build

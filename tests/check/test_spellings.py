@@ -11,8 +11,7 @@ from helpers.release import daily, one_day_in, one_in
 
 import metacount
 from metacount import Workload, entry, find_model
-from metacount.check.given.spellings import STRUCTURE, ConfigKeys, structure_of
-from metacount.check.given.vocabulary import Vocabulary
+from metacount.check.names import STRUCTURE, ConfigKeys, Vocabulary, structure_of
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.resolve import Model, find_any
 from metacount.textbook.count import fitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metacount import find_model
-from metacount.check.structure import MIXERS, structure
+from metacount.check.verdict import MIXERS, structure
 from metacount.spec import ModelSpec
 from metacount.spec.model import CHOICES
 

@@ -13,13 +13,12 @@ from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import InputError, Workload, entry, find_model
-from metacount.check import ground
-from metacount.check.condition import condition
-from metacount.check.explain.mistakes import parts_of
-from metacount.check.given.vocabulary import LETTERS
-from metacount.check.parts.params import Letters
-from metacount.check.trials import free_sizes, random_cases, shrunk
-from metacount.check.truth import Truth, count_of
+from metacount.check.comparison import Truth, condition, count_of
+from metacount.check.mistakes import parts_of
+from metacount.check.names import LETTERS
+from metacount.check.parts import Letters
+from metacount.check.sizes import free_sizes, random_cases, shrunk
+from metacount.check.verdict import _of as recorded
 from metacount.spec import ModelSpec
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.proven import Against, Said
@@ -374,12 +373,12 @@ def test_what_is_recorded_is_said_as_it_is() -> None:
     for verdict, sentence in sentences.items():
         one = Said(quantity="params", verdict=verdict, where=("head_dim is even",), text="7·d")
         against = Against(side="transformers", name="llama", said=(one,))
-        assert ground._of(against, "params", ("S = 2",)) == sentence
+        assert recorded(against, "params", ("S = 2",)) == sentence
         ours = Against(side="reference", name="llama", said=(one,))
-        assert ground._of(ours, "params", ("S = 2",)) == sentence.replace(
+        assert recorded(ours, "params", ("S = 2",)) == sentence.replace(
             "transformers' code of llama", "our reference modules"
         )
-        assert ground._of(against, "matmul_flops", ()) == ground._of(None, "params", ()) == ""
+        assert recorded(against, "matmul_flops", ()) == recorded(None, "params", ()) == ""
 
 
 def test_letters_and_ints_agree_at_other_sizes() -> None:
@@ -390,5 +389,5 @@ def test_letters_and_ints_agree_at_other_sizes() -> None:
 
 def test_importing_metacount_imports_no_judge() -> None:
     # `check` is found when it is asked for
-    assert metacount.check.__module__ == "metacount.check.any_formula"
-    assert "metacount.check.any_formula" in sys.modules
+    assert metacount.check.__module__ == "metacount.check.verdict"
+    assert "metacount.check.verdict" in sys.modules

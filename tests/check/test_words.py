@@ -10,8 +10,8 @@ from helpers.release import daily
 
 import metacount
 from metacount import Workload, find_model
-from metacount.check.explain.literals import Literals
-from metacount.check.given.vocabulary import LETTERS, numbers_of
+from metacount.check.names import LETTERS, numbers_of
+from metacount.check.readings import Literals
 
 GQA = "2*d*h_d*(h + h_kv)"
 LLAMA = f"2*V*d + d + N*({GQA} + 3*d*m + 2*d)"

@@ -8,7 +8,7 @@ import pytest
 from helpers.release import daily, one_in
 
 from metacount.catalog import entries
-from metacount.check.trials import free_sizes
+from metacount.check.sizes import free_sizes
 from metacount.flow.sizes import RUNS, STRUCTURE, other_sizes, sized
 from metacount.spec import ModelSpec, Workload
 

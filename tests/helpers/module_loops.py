@@ -61,18 +61,6 @@ def linear(layer: nn.Linear, row: Row) -> Row:
     return matrix(layer.weight.tolist(), row, bias)
 
 
-def convolved(layer: nn.Conv1d, rows: Rows, position: int) -> Row:
-    """A causal convolution with one filter a channel, at one position."""
-    filters = [one[0] for one in layer.weight.tolist()]
-    width = len(filters[0])
-    seen = [(w, position - width + 1 + w) for w in range(width)]
-    y = [
-        math.fsum(one[w] * rows[t][channel] for w, t in seen if t >= 0)
-        for channel, one in enumerate(filters)
-    ]
-    return y if layer.bias is None else add(y, layer.bias.tolist())
-
-
 def parts(row: Row, width: int) -> Rows:
     """`row` cut into pieces of `width`."""
     assert len(row) % width == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacount.modules import Attention, Experts, LatentAttention, MixtureOfExperts, Router
+from metacount.modules import Attention, LatentAttention, MixtureOfExperts, Router
 from metacount.spec import attention, ffn
 from metacount.spec.field import altered, declared
 from metacount.spec.position import Rope
@@ -63,11 +63,6 @@ def make_router(d_model: int, **options: Any) -> Router:
 def like(**options: Any) -> ffn.FeedForward:
     """A feed-forward that is made so, whether or not a model would have it."""
     return altered(ffn.FeedForward(gated=True, activation="silu"), **options)
-
-
-def make_experts(d_model: int, *, made: dict[str, Any], **options: Any) -> Experts:
-    """Experts that are made as `made` says."""
-    return Experts(mixture(**options), d_model, like(**made))
 
 
 def make_mixture(d_model: int, *, made: dict[str, Any], **options: Any) -> MixtureOfExperts:

@@ -1,8 +1,7 @@
-"""What Gemma 3n puts around and beside its blocks, against loops over positions and copies."""
+"""What Gemma 3n puts around and beside its blocks: borrowed keys, one token after the other."""
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 from typing import Any
 
@@ -11,12 +10,9 @@ import torch
 from torch import Tensor
 
 from metacount.modules import Model
-from metacount.modules.altup import AltUp, Copies, LayerInputs
 from metacount.modules.build import build
 from metacount.modules.ffn import top_values
 from metacount.spec import ModelSpec
-from metacount.spec import stack as parts
-from metacount.spec.stack import Norms
 
 SPEC: dict[str, Any] = {
     "kind": "decoder",
@@ -47,7 +43,6 @@ EACH: dict[str, dict[str, Any]] = {
     "widths": {"d_ff_second": 19, "d_ff_pattern": "MW"},
 }
 EACH["all"] = {key: value for one in EACH.values() for key, value in one.items()}
-NORMS = Norms(kind="rmsnorm", eps=1e-6)
 
 
 def model(**changes: Any) -> Model:
@@ -94,67 +89,6 @@ def test_a_layer_borrows_of_the_last_one_that_sees_as_far() -> None:
         assert plain is not None and turned is not None
         moved[index] = bool((plain - turned).abs().max() > 1e-6)
     assert moved == {0: False, 1: False, 2: True, 3: True}
-
-
-@torch.no_grad()
-def test_altup_copy_by_copy() -> None:
-    torch.manual_seed(1)
-    part = parts.AltUp(n_inputs=3, active=1)
-    altup = AltUp(part, 5, norms=NORMS, scaled=False).double()
-    x = torch.randn(3, 2, 4, 5, dtype=torch.float64)
-    y = torch.randn(2, 4, 5, dtype=torch.float64)
-    predicted, (batch, length) = altup.predict(x), (2, 4)
-    corrected = altup.correct(predicted, y)
-    router, predict = altup.modality_router.weight, altup.prediction_coefs.weight
-    for b in range(batch):
-        for s in range(length):
-
-            def routed(one: Tensor) -> Tensor:
-                root = math.sqrt(float(one.square().mean()) + 1e-6)
-                return torch.tanh(router @ (one / root / 5))
-
-            table = (predict @ routed(x[1, b, s])).reshape(3, 3)  # row i: what copy i is made of
-            gains = altup.correction_coefs.weight @ routed(y[b, s])
-            for i in range(3):
-                expected = x[i, b, s] + sum(table[i, j] * x[j, b, s] for j in range(3))
-                torch.testing.assert_close(predicted[i, b, s], expected)
-                error = y[b, s] - predicted[1, b, s]
-                expected = predicted[i, b, s] + (1 + gains[i]) * error
-                torch.testing.assert_close(corrected[i, b, s], expected)
-
-
-@torch.no_grad()
-def test_copies_have_the_mean_square_of_the_first() -> None:
-    torch.manual_seed(1)
-    copies = Copies(parts.AltUp(n_inputs=4), 5).double()
-    x = torch.randn(2, 3, 5, dtype=torch.float64)
-    spread, weights = copies.spread(x), dict(copies.named_parameters())
-    for i in range(1, 4):
-        raw = x @ weights[f"projections.{i - 1}.weight"].T
-        scale = (x.square().mean(-1) / raw.square().mean(-1)).sqrt()
-        torch.testing.assert_close(spread[i], raw * scale.unsqueeze(-1))
-    gathered = copies.gathered(spread)
-    torch.testing.assert_close(gathered[0], x)
-    squares = gathered.square().mean(-1)
-    torch.testing.assert_close(squares, squares[:1].expand_as(squares))
-
-
-@torch.no_grad()
-def test_each_layers_embedding_is_of_the_token_and_of_what_is_read() -> None:
-    torch.manual_seed(1)
-    spec = ModelSpec.from_dict({**SPEC, **EACH["embeddings"]})
-    part = spec.last_stack.layer_inputs
-    assert part is not None
-    inputs = LayerInputs(spec, part, 6).double()
-    ids, x = torch.tensor([[3, 49, 50, -1]]), torch.randn(1, 4, 13, dtype=torch.float64)
-    found, table = inputs(ids, x), inputs.embed_tokens.weight
-    for s, row in enumerate((3, 49, 0, 0)):  # of 50 rows: a token beyond them reads row 0
-        for layer in range(6):
-            cut = slice(layer * 11, (layer + 1) * 11)
-            made = inputs.model_projection.weight[cut] @ x[0, s] / math.sqrt(13)
-            made = made / math.sqrt(float(made.square().mean()) + spec.norm_eps)
-            expected = (table[row, cut] * math.sqrt(11) + made) / math.sqrt(2)
-            torch.testing.assert_close(found[0, s, layer], expected)
 
 
 def test_top_values_are_those_above_a_normal_quantile() -> None:

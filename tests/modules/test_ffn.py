@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers.module_loops import SCALAR, assert_near, ffn, gated, randomised
+from helpers.module_loops import assert_near, gated
 from helpers.module_parts import like
 
 from metacount.modules import FeedForward, GatedFeedForward, gated_d_ff
@@ -14,29 +14,6 @@ from metacount.modules.ffn import activate, gate
 from metacount.spec import CHOICES
 
 ACTIVATIONS = CHOICES["activation"]
-
-
-def test_every_activation_of_the_spec_has_a_loop() -> None:
-    assert {*SCALAR, "clamped_swiglu"} == set(ACTIVATIONS)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("name", sorted(SCALAR))
-def test_plain_is_a_loops(name: str, bias: bool) -> None:
-    module = randomised(FeedForward(like(activation=name, gated=False, d_ff=7, bias=bias), 5))
-    assert (module.up_proj.bias is not None) == bias == (module.down_proj.bias is not None)
-    x = 2 * torch.randn(2, 3, 5, dtype=torch.float64)
-    assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_gated_is_a_loops(name: str, bias: bool) -> None:
-    module = randomised(GatedFeedForward(like(activation=name, d_ff=7, bias=bias), 5))
-    biases = [p.bias for p in (module.gate_proj, module.up_proj, module.down_proj)]
-    assert [b is not None for b in biases] == [bias] * 3
-    x = 4 * torch.randn(2, 3, 5, dtype=torch.float64)
-    assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -69,17 +46,6 @@ def test_the_activation_is_on_the_gate(name: str) -> None:
 def test_activations_by_hand(name: str, x: float, y: float) -> None:
     value = activate(torch.tensor(x, dtype=torch.float64), name, 1.0).item()
     assert abs(value - y) < 1e-14
-
-
-@pytest.mark.parametrize("beta", [1.0, 1.702, 0.25])
-def test_swish_beta(beta: float) -> None:
-    x = torch.randn(2, 3, 5, dtype=torch.float64)
-    for kind in (FeedForward, GatedFeedForward):
-        module = randomised(kind(like(d_ff=7, swish_beta=beta), 5))
-        assert_near(module(x), [[ffn(module, row) for row in rows] for rows in x.tolist()])
-        if beta != 1.0:
-            module.swish_beta, before = 1.0, module(x)
-            assert (module(x) - before).abs().max() > 1e-3
 
 
 def test_clamped_swiglu_by_hand() -> None:

@@ -14,7 +14,6 @@ from helpers.module_loops import (
     linear,
     parts,
     randomised,
-    rope,
     sinusoid,
     t5_bucket,
     weighted,
@@ -51,24 +50,6 @@ def test_sinusoid_by_hand() -> None:
 
 
 STYLES = pytest.mark.parametrize("style", ["half", "interleaved"])
-
-
-@STYLES
-@pytest.mark.parametrize("rotary_dim", [2, 6, 10])
-@pytest.mark.parametrize("theta", [10000.0, 7.0])
-def test_rope_is_a_complex_product(style: str, rotary_dim: int, theta: float) -> None:
-    x = torch.randn(2, 3, 5, 10, dtype=torch.float64)
-    positions = torch.tensor([0, 1, 2, 17, 4099])
-    y = apply_rope(x, positions, rotary_dim=rotary_dim, theta=theta, style=style)
-
-    def turned(head: Rows) -> Rows:
-        pairs = zip(head, positions.tolist(), strict=True)
-        return [rope(row, p, rotary_dim, theta, style) for row, p in pairs]
-
-    expected = [[turned(head) for head in heads] for heads in x.tolist()]
-    assert_near(y, expected, 1e-11)  # angles up to 4099: their cosine is as exact as they are
-    assert torch.equal(y[..., rotary_dim:], x[..., rotary_dim:])
-    assert torch.equal(y[..., 0, :], x[..., 0, :])  # position 0 does not turn
 
 
 def test_rope_pairs_by_hand() -> None:
@@ -138,16 +119,6 @@ def t5(n_buckets: int, max_distance: int, bidirectional: bool, n_heads: int = 3)
             bidirectional=bidirectional,
         )
     )
-
-
-@pytest.mark.parametrize("both_sides", [False, True])
-@pytest.mark.parametrize("sizes", [(32, 128), (8, 20), (4, 7), (12, 100), (64, 1000)])
-def test_t5_buckets_are_those_of_integers(sizes: tuple[int, int], both_sides: bool) -> None:
-    offsets = list(range(-1300, 1301))
-    buckets = t5(*sizes, both_sides).bucket(torch.tensor(offsets)).tolist()
-    expected = [t5_bucket(offset, *sizes, both_sides) for offset in offsets]
-    assert buckets == expected
-    assert set(buckets) == set(range(sizes[0])) - ({sizes[0] // 2} if both_sides else set())
 
 
 @pytest.mark.parametrize(

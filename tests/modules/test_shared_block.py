@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
-from helpers import module_loops as loops
 from helpers.module_loops import assert_near, randomised
 from helpers.release import daily
-from torch import Tensor
 
 from metacount.formulas import model as formulas
 from metacount.measure.ours import measure_forward
@@ -19,7 +16,7 @@ from metacount.modules.attention import Visibility
 from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model
-from metacount.modules.shared_block import SharedBlock, SharedUse
+from metacount.modules.shared_block import SharedBlock
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import tensor_bytes
 
@@ -70,44 +67,6 @@ SPECS = {
         },
     }.items()
 }
-
-
-def merged(block: SharedBlock, use: SharedUse) -> SharedBlock:
-    """The block with a use's adapters multiplied out and added to its weights."""
-    own = copy.deepcopy(block)
-    places = {
-        **{name: getattr(own.self_attn, f"{name}_proj") for name in "qkv"},
-        "up": own.mlp.up_proj,
-    }
-    with torch.no_grad():
-        for name, adapter in use.adapters.items():
-            down, up = (adapter.get_parameter(f"{half}_proj.weight") for half in ("down", "up"))
-            added = up @ down
-            if name == "gate_up":
-                gate, added = added.chunk(2)
-                own.mlp.gate_proj.weight += gate
-            places["up" if name == "gate_up" else name].weight += added
-    return own
-
-
-def in_loops(block: SharedBlock, use: SharedUse, x: Tensor, first: Tensor) -> list[list[float]]:
-    """linear(mlp(norm(attention(norm([x, x₀]))))) of one sequence."""
-    own = merged(block, use)
-    both = [a + b for a, b in zip(x.tolist(), first.tolist(), strict=True)]
-    normed = [loops.norm(own.input_layernorm, row) for row in both]
-    attended = loops.attention(own.self_attn, normed, lambda s, t: t <= s)
-    fed = [loops.ffn(own.mlp, loops.norm(own.pre_ff_layernorm, row)) for row in attended]
-    return [loops.linear(use.linear, row) for row in fed]
-
-
-@pytest.mark.parametrize("name", SPECS)
-@torch.no_grad()
-def test_a_shared_block_in_loops(name: str) -> None:
-    spec = SPECS[name]
-    block, use = randomised(SharedBlock(spec)), randomised(SharedUse(spec), seed=8)
-    x, first = torch.randn(2, 1, 5, 7, dtype=torch.float64)
-    actual = use(x, first, Visibility(n_queries=5, n_keys=5), block=block)
-    assert_near(actual[0], in_loops(block, use, x[0], first[0]))
 
 
 @torch.no_grad()

@@ -71,7 +71,13 @@ PARTS = {
     ),
     "metacount/modules": Part(
         ("metacount/modules", "metacount/spec/position.py"),
-        ("tests/modules", "tests/spec", "tests/verify/test_witnesses.py"),
+        (
+            "tests/modules",
+            "tests/spec",
+            "tests/verify/test_witnesses.py",
+            "tests/huggingface/module/test_mixer_layers.py",
+            "tests/huggingface/module/test_computes_the_same.py",
+        ),
         BOTH,
     ),
     "metacount/measure": Part(

@@ -10,9 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from metacount.check.given.call import ask
+from metacount.check.call import ask
 from metacount.check.given.file import NAME, loaded
-from metacount.check.given.vocabulary import Vocabulary
+from metacount.check.names import Vocabulary
 from metacount.errors import InputError, shown
 from metacount.spec import ModelSpec, Workload
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
-    from metacount.check.trials import Case
+    from metacount.check.sizes import Case
     from metacount.files import Json
 
 MAX_MEMORY = 4 * 2**30  # bytes of data

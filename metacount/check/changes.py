@@ -1,7 +1,7 @@
 """What somebody may have done to a size, read off two tables: what is missing, what is too much.
 
 A number in a size's place, another size, a ratio, one more or one less, a size left out of a
-product: each connects a monomial that the model has with one that only the formula has.
+product, a factor: each connects a monomial that the model has with one that only the formula has.
 """
 
 from __future__ import annotations
@@ -11,34 +11,111 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from metacount.algebra.monomials import Monomial, Table
-from metacount.check.condition import named
-from metacount.check.explain.change import LIKELY, ODD, POSSIBLE, STRANGE, UNWRITTEN, Change
-from metacount.check.explain.sizes import (
-    EXPERTS,
-    FAR,
-    KINDS,
-    NARROW,
-    NEAR,
-    NO_SEQ_LEN,
-    NUMBERS,
-    PAIRS,
-    RARE,
-    RATIOS,
-    REPEATED,
-    WIDTHS,
-)
-from metacount.check.given.vocabulary import LETTERS, NAMES
+from metacount.algebra.monomials import Monomial, Table, substituted, times
+from metacount.check.comparison import named
+from metacount.check.names import BYTES_LETTER, LETTERS, NAMES
+from metacount.check.parts import listed
+from metacount.frozen import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import sympy
 
-    from metacount.algebra.monomials import Space
+    from metacount.algebra.monomials import Space, Table
+
+# How much less likely than a known mistake.
+GROUPS = 0.15  # all heads in place of the groups' own; a number that is another one here
+AS_WRITTEN = 0.3  # less, where the sum stands in the formula
+UNWRITTEN = 9.0  # a number that nobody wrote, such as the mean of two that are there
+LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is dropped
+
+
+def replaced(change: Change, *, cost: float) -> Change:
+    """Copy a change with another cost."""
+    return Change(**{**vars(change), "cost": cost})
+
+
+@frozen
+class Change:
+    """One thing done to all of a table: in words, how unlikely, and to which letter or product."""
+
+    words: str
+    cost: float
+    place: int | None  # the letter that something stands for
+    by: Table | None  # what stands for it
+    factor: tuple[Fraction, Monomial] | None = None  # or what everything is multiplied by
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of a table is multiplied, whatever is in it."""
+        return self.factor is not None and not any(n < 0 for n in self.factor[1])
+
+    def of(self, table: Table) -> Table | None:
+        """Return the table with the change made."""
+        if self.place is not None and self.by is not None:
+            return substituted(table, self.place, self.by)
+        assert self.factor is not None
+        number, powers = self.factor
+        # a product that stands for another one is changed where it is all there
+        below = [(i, -n) for i, n in enumerate(powers) if n < 0]
+        changed: Table = {}
+        for key, value in table.items():
+            fits = all(key[i] >= n for i, n in below)
+            for new, scaled in (
+                times({key: value}, number, powers) if fits else {key: value}
+            ).items():
+                changed[new] = changed.get(new, Fraction(0)) + scaled
+        return {key: value for key, value in changed.items() if value}
+
+
+WIDTHS = (
+    "d_model",
+    "head_dim",
+    "d_ff",
+    "d_ff_expert",
+    "d_ff_shared",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "d_embedding",
+)
+NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+EXPERTS = ("n_experts", "top_k", "n_shared_experts")
+REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len", "kv_len", "bytes_per_value")
+KINDS: tuple[tuple[str, ...], ...] = (
+    WIDTHS,
+    ("n_heads", "n_kv_heads"),
+    EXPERTS,
+    ("n_layers", "n_dense_layers", "n_encoder_layers"),
+    ("seq_len", "kv_len", "source_len", "window"),
+    ("vocab_size", "n_positions"),
+)
+# Products that are read as one size where a formula has another way to get it.
+PAIRS = {
+    ("d_model", "/n_heads"): ("head_dim", "v_head_dim", "qk_nope_head_dim"),
+    ("head_dim", "n_heads"): ("d_model",),
+    ("head_dim", "n_kv_heads"): ("d_model",),
+}
+# Products that people write one number for, beside a size squared.
+NUMBERS = {
+    ("n_heads", "head_dim"),
+    ("n_kv_heads", "head_dim"),
+    ("batch_size", "bytes_per_value"),
+    ("batch_size", "seq_len"),
+}
+NEAR = 4  # times as large or as small: still a number for the same size
+FAR = 64
+# Of a width: 4·d and 8/3·d are usual, 19/6·d is an accident.
+RATIOS = {Fraction(ratio) for ratio in ("1", "2", "3", "4", "8/3")}
+RARE = {Fraction(ratio) for ratio in ("5", "8", "2/3", "4/3", "16/3", "3/2", "5/2", "7/2")}
+NO_SEQ_LEN = "not multiplied by seq_len (counted for one token)"
 
 # What is done, to the letter at which place (of all: -1), with which number and monomial.
 Hint = tuple[str, int, Fraction, Monomial]
+MULTI_HEAD = "multi-head, not grouped-query attention"
 # A layer more or less than there are, of all and of the dense ones.
 ONE_LAYER = {
     name: tuple(f"one {word} too {much}" for much in ("many", "few"))
@@ -91,7 +168,9 @@ class Changes:
                     self.found[key] = None if change and change.cost >= STRANGE else change
                 change = self.found[key]
                 if change is not None:
-                    yield change
+                    kind, i, number, added = key
+                    seen_so = kind == "plus" and not any(added) and _is_written(summands, i, number)
+                    yield replaced(change, cost=change.cost - AS_WRITTEN) if seen_so else change
 
     def _hints(
         self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]
@@ -168,6 +247,8 @@ class Changes:
                     cost = POSSIBLE if name != "d_model" else STRANGE
             elif other in kind:
                 cost = LIKELY if number == 1 else POSSIBLE if name in WIDTHS else STRANGE
+                if name == "n_positions":  # rather the one table twice, and not the other
+                    cost = max(cost, POSSIBLE)
                 if number not in RATIOS:
                     cost = ODD if number in RARE and cost < STRANGE else STRANGE
         elif number == 1:
@@ -177,7 +258,7 @@ class Changes:
         text = self.text(by)
         if (other := letters[0][0]) and (name, text) == ("n_kv_heads", "n_heads"):
             text = "n_heads"
-            words = f"{text} in place of {name} (multi-head, not grouped-query attention)"
+            words = f"{text} in place of {name} ({MULTI_HEAD})"
         else:
             words = f"{text} in place of {name}"
         # asked last: what was sorted out above may divide by a number of layers that is 0
@@ -293,7 +374,7 @@ class Changes:
                 near = number.denominator == 1 and value / NEAR <= number <= value * NEAR
                 names = {name for name, _ in below}
                 if near and (len(below) == 1 or any(names == {*pair} for pair in NUMBERS)):
-                    cost = ODD
+                    cost = ODD + GROUPS * (number != value)
                 words = f"{_plain(number)} stands where {text} = {_plain(value)} belongs"
                 root, wrote = isqrt(int(number)), int(number)
                 if len(below) == 1 and below[0][1] == 2 and root * root == number:
@@ -303,11 +384,24 @@ class Changes:
                     cost += UNWRITTEN
             else:
                 words = f"{self.text(new)} in place of {text}"
+                if pair and {name for name, _ in below} == {"n_kv_heads", "head_dim"}:
+                    words = f"d_model, for n_heads·head_dim, in place of {text} ({MULTI_HEAD})"
+                    cost = GROUPS
         return Change(words=words, cost=cost, place=None, by=None, factor=(number, r))
 
     def text(self, table: Table) -> str:
         """Write a table in our names."""
         return named(self.space.expr(table))
+
+
+def _is_written(summands: tuple[Table, ...], i: int, number: Fraction) -> bool:
+    """Tell whether a size plus a number stands in a formula: (N + 1)·d."""
+    return any(
+        table.get((*key[:i], key[i] - 1, *key[i + 1 :])) == number * value
+        for table in summands
+        for key, value in table.items()
+        if key[i] == 1
+    )
 
 
 def _raised(powers: Monomial, i: int) -> Monomial:
@@ -321,3 +415,85 @@ def _letter(one: Monomial, i: int) -> Monomial:
 def _plain(number: Fraction) -> str:
     """Write a number as people do in a formula: no commas."""
     return str(number)
+
+
+# Of a whole count: multiply-adds, a backward too, units of 2^10, 2^20 and 2^30 bytes.
+FACTORS = {Fraction(n) for n in (2, 3, 4, 6, "1/2", "3/2", "1/3", "1/4", "1/6")}
+BINARY = {Fraction(1, 2**power) for power in (10, 20, 30)}
+FACTORS |= BINARY
+TOO = (" too much", " too little")
+UNITS = ("batch_size", "seq_len", "kv_len", "n_layers")
+
+
+def factors(space: Space, theirs: Table, ours: Table, quantity: str) -> Iterator[Change]:
+    """Yield changes by a factor, a number and units,
+    by which a monomial of theirs differs from ours.
+    """
+    units = {space.place[LETTERS[name]] for name in UNITS if LETTERS[name] in space.place}
+    units |= {space.place[BYTES_LETTER]} if BYTES_LETTER in space.place else set()
+    seen = set()
+    for mine, value in ours.items():
+        for other, theirs_value in theirs.items():
+            powers = tuple(map(int.__sub__, other, mine))
+            found = (theirs_value / value, powers)
+            if found in seen or found == (Fraction(1), space.one):
+                continue
+            seen.add(found)
+            number, _ = found
+            if all(not n or i in units for i, n in enumerate(powers)) and number > 0:
+                letters = [(a, n) for a, n in zip(space.letters, powers, strict=True) if n]
+                words = factor_words(number, letters, quantity)
+                cache = quantity == "kv_cache_bytes"
+                in_units = cache and number in BINARY
+                vague = cache and words.startswith("a factor") and words.endswith(TOO)
+                if number == 1 or in_units or (number in FACTORS and not letters):
+                    yield Change(
+                        words=words,
+                        cost=0.15 + 0.2 * len(letters) + vague,
+                        place=None,
+                        by=None,
+                        factor=found,
+                    )
+
+
+def factor_words(factor: Fraction, powers: list[tuple[sympy.Expr, int]], quantity: str) -> str:
+    """Say what it usually means when a whole count is off by a factor."""
+    said = [_number_words(factor, quantity)] if factor != 1 else []
+    missing = [named(letter) for letter, n in powers if n < 0 and letter != BYTES_LETTER]
+    extra = [named(letter) for letter, n in powers if n > 0 and letter != BYTES_LETTER]
+    for letter, n in powers:
+        if letter == BYTES_LETTER:
+            said.append("values, not bytes" if n < 0 else "multiplied by the bytes of a value")
+    if missing:
+        said.append(
+            NO_SEQ_LEN if missing == ["seq_len"] else f"not multiplied by {listed(missing)}"
+        )
+    if extra:
+        said.append(f"multiplied by {listed(extra)} once too often")
+    return ", ".join(said)
+
+
+def _number_words(factor: Fraction, quantity: str) -> str:
+    large = factor if factor > 1 else 1 / factor
+    text = f"a factor of {large}"
+    flops = quantity.endswith("_flops")
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if quantity == "kv_cache_bytes" and factor == Fraction(1, 2**power):
+            return f"{unit}, not bytes"
+    words = {
+        Fraction(1, 2): "multiply-adds, not FLOPs",
+        Fraction(3): "a forward and a backward, not the forward alone",
+        Fraction(4): "forward, recomputation and backward, not the forward alone",
+        Fraction(3, 2): "multiply-adds of a forward and a backward",
+        Fraction(2): "FLOPs counted twice",
+    }
+    if flops and factor in words:
+        return f"{text}: {words[factor]}"
+    if quantity == "kv_cache_bytes":
+        said = {
+            Fraction(1, 2): "keys or values only, or values of one byte, or not bytes",
+            Fraction(2): "keys and values counted twice, or the bytes of a value",
+        }
+        if factor in said:
+            return f"{text}: {said[factor]}"
+    return text + TOO[factor < 1]

@@ -1,4 +1,4 @@
-"""Where a formula is tried that letters do not decide: real sizes, and where the formula turns.
+"""Other sizes for a model's structure: at random, as small as they go, where a formula turns.
 
 Small sizes at random find a wrong term; only sizes beside a number that stands in a formula, and
 those of models that people trained, find a branch that is taken at large sizes.
@@ -10,16 +10,247 @@ import random
 from fractions import Fraction
 from functools import cache
 from itertools import combinations
-from math import ceil, floor
+from math import ceil, floor, gcd
 from typing import TYPE_CHECKING
 
 from metacount import catalog
-from metacount.check.repaired import LAYERED, with_sizes
-from metacount.check.trials import COUNTED, Case, free_sizes, random_cases, sizes_of
-from metacount.spec import DTYPE_BYTES, LIMITS, MAX_TOKENS, ModelSpec, Workload
+from metacount.errors import SpecError
+from metacount.spec import DTYPE_BYTES, LIMITS, MAX_TOKENS, ModelSpec, Workload, legend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+Case = tuple[ModelSpec, Workload]
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 24, 29, 31, 64, 96)
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13)
+NAMES = tuple(term.name for term in legend.MODEL_TERMS)
+COUNTED = (
+    "n_layers",
+    "n_encoder_layers",
+    "n_dense_layers",
+    "n_kv_heads",
+    "top_k",
+    "n_shared_experts",
+    "moe_every",
+    "moe_offset",
+    "n_groups",
+    "top_groups",
+    "n_token_types",
+    "nope_every",
+    "n_mtp_layers",
+)
+ATTEMPTS = 40  # for each case that is wanted; most keep the rules at once
+
+
+def free_sizes(spec: ModelSpec) -> tuple[str, ...]:
+    """Name the fields of `spec` that are sizes; what is 0 or None is structure and stays."""
+    names = [name for name in NAMES if getattr(spec, name)]
+    return tuple(n for n in names if n != "moe_every" or spec.moe_every > 1)
+
+
+def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) -> list[Case]:
+    """Draw up to `n` valid models of the structure of `spec`, each with a workload."""
+    draw = random.Random(seed)
+    cases: list[Case] = []
+    for _ in range(n * ATTEMPTS):
+        if len(cases) == n:
+            break
+        try:
+            other = spec.replace(**_sizes(spec, draw))
+        except SpecError:
+            continue
+        cases.append((other, _run(other, workload, draw)))
+    return cases
+
+
+def alike(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
+    """Return `other` with those of its sizes equal that are equal in `spec`.
+
+    Raises `SpecError` where the rules of sizes allow no such model.
+    """
+    equal = {}
+    if spec.n_kv_heads and spec.n_kv_heads == spec.n_heads:
+        equal["n_kv_heads"] = other.n_heads
+    d_model = other.d_model
+    if spec.head_dim and spec.n_heads * spec.head_dim == spec.d_model:
+        equal["d_model"] = d_model = other.n_heads * other.head_dim
+    if spec.d_ff and spec.d_ff % spec.d_model == 0:
+        equal["d_ff"] = spec.d_ff // spec.d_model * d_model
+    return other.replace(**equal)
+
+
+def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
+    sizes = {n: draw.choice(COUNTS if n in COUNTED else WIDTHS) for n in free_sizes(spec)}
+    if "vocab_size" in sizes:
+        sizes["vocab_size"] = draw.randint(20, 200)
+    if "n_kv_heads" in sizes:
+        sizes["n_heads"] = sizes["n_kv_heads"] * draw.choice((1, 1, 2, 3, 5))
+    if "n_groups" in sizes:
+        sizes["n_experts"] = sizes["n_groups"] * draw.choice((2, 3, 5))
+        sizes["top_groups"] = draw.randint(1, sizes["n_groups"])
+    if "n_experts" in sizes:
+        sizes["top_k"] = min(sizes["top_k"], sizes["n_experts"])
+    if "n_dense_layers" in sizes:
+        sizes["n_layers"] = sizes["n_dense_layers"] + draw.choice(COUNTS)
+    if "head_dim" in sizes and spec.position == "rope":
+        sizes["head_dim"] *= 2
+    if "head_dim" in sizes and draw.random() < 0.3:
+        # many formulas take this for granted
+        sizes["d_model"] = sizes["n_heads"] * sizes["head_dim"]
+    if "rotary_dim" in sizes:
+        sizes["rotary_dim"] = 2 * draw.randint(1, sizes["head_dim"] // 2 or 1)
+    if "qk_rope_head_dim" in sizes:
+        sizes["qk_rope_head_dim"] *= 2
+    sizes |= _index_sizes(sizes, draw)
+    if "n_buckets" in sizes:
+        sizes["n_buckets"] *= 4
+        sizes["max_distance"] = sizes["n_buckets"] + draw.choice(WIDTHS)
+    if "window" in sizes:
+        sizes["window"] += 1
+    if "position_offset" in sizes:
+        sizes["n_positions"] = sizes["position_offset"] + draw.choice(WIDTHS)
+    return sizes
+
+
+def _index_sizes(sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
+    """Draw the sizes of a block indexer that go with the others; nothing without one."""
+    if "index_block_len" not in sizes:
+        return {}
+    return {
+        "index_local_blocks": draw.randint(1, sizes["index_top_blocks"]),
+        "n_index_heads": sizes["n_kv_heads"],
+        "index_head_dim": sizes["index_head_dim"] + sizes.get("rotary_dim", sizes["head_dim"]),
+    }
+
+
+def _run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:
+    seq_len = draw.randint(1, 40)
+    return Workload(
+        batch_size=draw.randint(1, 5),
+        seq_len=seq_len,
+        dtype=draw.choice([*DTYPE_BYTES]),
+        source_len=draw.randint(1, 40) if spec.has_encoder else None,
+        prefix_len=draw.randint(1, seq_len) if workload.prefix_len else 0,
+    )
+
+
+def shrunk(case: Case, differs: Callable[[Case], bool]) -> Case:
+    """Lower the sizes of a case, one after the other, as long as the two still differ."""
+    changed = True
+    while changed:
+        changed = False
+        for other in _smaller(case):
+            if differs(other):
+                case, changed = other, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """Yield the case with one size lowered: to the smallest that the rules allow first."""
+    spec, run = case
+    for name in free_sizes(spec):
+        size = getattr(spec, name)
+        parts = (size // 2, *(size - size // n for n in (4, 16, 64, 256, 1024)), size - 1)
+        for lower in sorted({*range(1, 7), *parts}):
+            if 0 < lower < size:
+                try:
+                    yield spec.replace(**{name: lower}), run
+                except SpecError:
+                    continue
+    plain = run.to_dict()
+    for name in ("batch_size", "seq_len", "source_len", "prefix_len"):
+        size = plain[name] or 0
+        for lower in sorted({*range(1, 7), size // 2, size - size // 16, size - 1}):
+            if 0 < lower < size and (name != "seq_len" or lower >= run.prefix_len):
+                yield spec, Workload(**{**plain, name: lower})
+    if run.dtype != "int8":
+        yield spec, Workload(**{**plain, "dtype": "int8"})
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """Return every size of the model and of the run."""
+    spec, run = case
+    found = {name: getattr(spec, name) for name in free_sizes(spec)}
+    found |= {"batch_size": run.batch_size, "seq_len": run.seq_len}
+    if spec.has_encoder:
+        found["source_len"] = run.encoder_len
+    if run.prefix_len:
+        found["prefix_len"] = run.prefix_len
+    return found
+
+
+MOE_LAYERS = 2_000
+LAYERED = ("n_layers", "n_encoder_layers", "n_dense_layers")
+
+
+def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
+    """Yield the case with some sizes changed,
+    and others as the rules then want them; or nothing.
+    """
+    spec, run = case
+    sizes = {name: size for name, size in changes.items() if name in LIMITS}
+    runs = {name: size for name, size in changes.items() if name not in LIMITS}
+    if min(changes.values()) < 1 or any(size > LIMITS[name] for name, size in sizes.items()):
+        return
+    if spec.is_moe and any(sizes.get(name, 0) > MOE_LAYERS for name in LAYERED):
+        return  # which of them have experts is looked at one by one: that takes long
+    try:
+        other = spec.replace(**_repaired(spec, sizes)) if sizes else spec
+        if "prefix_len" not in runs and run.prefix_len:
+            runs["prefix_len"] = min(run.prefix_len, runs.get("seq_len", run.seq_len))
+        if max(runs.values(), default=1) <= MAX_TOKENS:
+            yield other, Workload(**{**run.to_dict(), **runs}) if runs else run
+    except SpecError:
+        return
+
+
+def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
+    """Return the sizes of `spec` with `changes` made,
+    and with what else must change so that the rules hold.
+    """
+    sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
+
+    def fit(name: str, other: str, value: int) -> None:
+        """Set `name` to `value`; where `name` was asked for
+        and `other` was not, set `other` instead.
+        """
+        sizes[other if name in changes and other not in changes else name] = value
+
+    heads, kv = sizes.get("n_heads"), sizes.get("n_kv_heads")
+    if heads and kv and heads % kv:
+        if "n_kv_heads" in changes and "n_heads" not in changes:
+            sizes["n_heads"] = kv * max(1, heads // kv)
+        else:
+            sizes["n_kv_heads"] = gcd(heads, kv)
+    experts, groups = sizes.get("n_experts"), sizes.get("n_groups")
+    if experts and sizes["top_k"] > experts:
+        fit("top_k", "n_experts", sizes["top_k"] if "top_k" in changes else experts)
+        experts = sizes["n_experts"]
+    if experts and groups and experts % groups:
+        sizes["n_experts"] = groups * max(2, experts // groups)
+    if groups and sizes["top_groups"] > groups:
+        sizes["top_groups"] = groups
+    if sizes.get("n_dense_layers", 0) >= sizes["n_layers"]:
+        if "n_dense_layers" in changes and "n_layers" not in changes:
+            sizes["n_layers"] = sizes["n_dense_layers"] + 1
+        else:
+            sizes["n_dense_layers"] = sizes["n_layers"] - 1
+    for name in ("head_dim", "rotary_dim", "qk_rope_head_dim"):
+        if name in sizes and spec.position == "rope":
+            sizes[name] += sizes[name] % 2
+    if "rotary_dim" in sizes and "head_dim" in sizes:
+        sizes["rotary_dim"] = min(sizes["rotary_dim"], sizes["head_dim"])
+    if "n_buckets" in sizes:
+        sizes["n_buckets"] = -(-sizes["n_buckets"] // 4) * 4
+        sizes["max_distance"] = max(sizes["max_distance"], sizes["n_buckets"] + 1)
+    if "position_offset" in sizes:
+        sizes["n_positions"] = max(sizes["n_positions"], sizes["position_offset"] + 1)
+    if sizes.get("window") == 1:
+        sizes["window"] = 2
+    return sizes
+
 
 SMALL, MIDDLE, MIXED = 200, 150, 250  # cases of each kind
 MOST = 1_600  # cases in all
@@ -46,7 +277,7 @@ RANGES = {
     "rotary_dim": (2, 256),
 }
 LENGTHS = (1, 2, 128, 512, 4_096, 8_192, 32_768, 131_072, 1_048_576)
-LAYERS, WIDTHS = (1, 200), (8, 65_536)
+LAYER_RANGE, WIDTH_RANGE = (1, 200), (8, 65_536)
 RUNS = {"batch_size": (1, 512), "seq_len": (1, 2**20), "source_len": (1, 2**20)}
 
 
@@ -262,9 +493,11 @@ def _middle(case: Case, draw: random.Random) -> Case | None:
 
 
 def _drawn(name: str, draw: random.Random) -> int:
-    low, high = RUNS.get(name) or RANGES.get(name) or (LAYERS if name in COUNTED else WIDTHS)
+    low, high = (
+        RUNS.get(name) or RANGES.get(name) or (LAYER_RANGE if name in COUNTED else WIDTH_RANGE)
+    )
     if name == "n_layers":
-        low, high = LAYERS
+        low, high = LAYER_RANGE
     value = int(low * (high / low) ** draw.random())
     # as people choose widths, or any number
     return max(64, value // 64 * 64) if high > 10_000 and draw.random() < 0.7 else value

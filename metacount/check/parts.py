@@ -1,0 +1,556 @@
+"""The parts that a count is the sum of, each in letters and with a name for people.
+
+They are the formulas' own terms; what is added here are names, and the other ways in which people
+count a part.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import sympy
+
+from metacount.check.names import BYTES_LETTER, LETTERS
+from metacount.formulas import masks, model, pieces
+from metacount.formulas.ends import OF_MODEL
+from metacount.formulas.pieces import counted_weights, nominal_pieces
+from metacount.formulas.tape import (
+    CROSS_PAIRS,
+    OF_PAIRS,
+    PAIRS,
+    SOURCE,
+    SOURCE_PAIRS,
+    WINDOWED_PAIRS,
+)
+from metacount.frozen import frozen
+from metacount.spec.field import altered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from metacount.formulas.tape import Weight
+    from metacount.spec import ModelSpec, Workload
+
+    Variants = tuple[tuple[str, sympy.Expr], ...]
+    import sympy
+
+    from metacount.formulas.tape import Product
+
+ATTENTION, FEED_FORWARD, BIASES, NORMS, BETWEEN_POSITIONS, RECURRENT, CROSS, ENDS = (
+    "the attention projections",
+    "the feed-forward",
+    "all biases",
+    "all norms",
+    "the products between positions",
+    "the recurrent mixers",
+    "the cross-attention projections",
+    "ends",
+)
+AROUND_BRANCHES = "AltUp, LAuReL and the layer's embedding"
+TRANSFORM, POOLER = "the transform before the head", "the pooler with its bias"
+AROUND = (ENDS, TRANSFORM, POOLER)  # before and after the blocks
+NORMS_OF_BLOCKS = ("norms of the blocks", "norms' biases in the blocks")
+# Parts of one name that are as many of one size; others of one name are added up.
+COUNTED = ("matrices of the routed experts", "matrices of the shared experts")
+# The order in which parts are told.
+ORDER = (
+    ENDS,
+    TRANSFORM,
+    POOLER,
+    ATTENTION,
+    CROSS,
+    RECURRENT,
+    FEED_FORWARD,
+    AROUND_BRANCHES,
+    BIASES,
+    NORMS,
+    "",
+)
+
+# A tensor's path as a pattern; what it is called, with \1 for what stands in brackets; its group.
+NAMES: tuple[tuple[str, str, str], ...] = (
+    (r"embed_tokens.weight", "embedding", ENDS),
+    (r"embed_types.weight", "token-type table", ENDS),
+    (r"embed_proj.weight", "projection of the embedding", ENDS),
+    (r"embed_proj.bias", "bias of the embedding's projection", ENDS),
+    (r"embed_queries.weight", "query table", ENDS),
+    (r"embed_positions.weight", "position table", ""),
+    (r"relative_bias\..*", "relative position biases", ""),
+    (r"self_attn.relative\..*", "relative positions", ""),
+    (r"lm_head.weight", "output head", ENDS),
+    (r"lm_head.bias", "bias of the head", ENDS),
+    (r"head_transform.dense.weight", "transform before the head", TRANSFORM),
+    (r"head_transform.dense.bias", "bias of the transform before the head", TRANSFORM),
+    (r"head_transform.norm\..*", "norm before the head", TRANSFORM),
+    (r"pooler.dense.weight", "pooler", POOLER),
+    (r"pooler.dense.bias", "bias of the pooler", POOLER),
+    (r"norm.weight", "final norm", NORMS),
+    (r"norm.bias", "final norm's bias", NORMS),
+    (r"embed_norm.weight", "norm after the embedding", NORMS),
+    (r"embed_norm.bias", "norm's bias after the embedding", NORMS),
+    (r"layernorm.weight", NORMS_OF_BLOCKS[0], NORMS),
+    (r"layernorm.bias", NORMS_OF_BLOCKS[1], NORMS),
+    (r"self_attn.[qk]_norm\..*", "QK-norm", NORMS),
+    (r"self_attn.q_a_layernorm.weight", "norm of the query latent", NORMS),
+    (r"self_attn.kv_a_layernorm.weight", "norm of the key-value latent", NORMS),
+    (r"self_attn.core.sinks", "attention sinks", BIASES),
+    (r"self_attn.kv_a_proj_with_mqa.weight", "kv_a_proj", ATTENTION),
+    (r"self_attn.(\w+_proj).weight", r"\1", ATTENTION),
+    (r"self_attn.indexer.([qk]_proj).weight", r"index \1", ""),
+    (r"self_attn.indexer.([qk]_norm).weight", "norms of the index", NORMS),
+    (r"self_attn.(\w+?)_proj(_with_mqa)?.bias", r"\1 bias", BIASES),
+    (r"shared_use.linear.weight", "linear layers behind shared blocks", ""),
+    (r"shared_use.adapters.(\w+).(\w+)_proj.weight", r"adapters on \1, \2", ""),
+    (r"per_layer_inputs.embed_tokens.weight", "table of each layer's own embeddings", ENDS),
+    (r"per_layer_inputs.model_projection.weight", "projection to each layer's embedding", ENDS),
+    (r"per_layer_inputs.projection_norm.weight", "norm of each layer's embedding", NORMS),
+    (r"copies.projections.weight", "projections to copies of the stream", ENDS),
+    (r"copies.unembed_projections.weight", "projections of copies before the head", ENDS),
+    (
+        r"(?:altup.router|laurel.post_laurel|per_layer_input.?)_?norm.weight",
+        "norms of AltUp, LAuReL and the layer's embedding",
+        NORMS,
+    ),
+    (r"per_layer_input.(gate|projection).weight", r"\1 of the layer's embedding", AROUND_BRANCHES),
+    (r"altup.(\w+).weight", r"AltUp \1", AROUND_BRANCHES),
+    (r"altup.correct_output_scale", "AltUp's scale", AROUND_BRANCHES),
+    (r"laurel.(linear_left|linear_right).weight", r"LAuReL \1", AROUND_BRANCHES),
+    (r"cross_attn.(\w+_proj).weight", r"cross-attention \1", CROSS),
+    (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
+    (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),
+    (r"mlp.\w+_proj.bias", "FFN biases", BIASES),
+    (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
+    (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
+    (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),
+    (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
+    (r"(?:mlp|moe).shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
+    (r"(?:mlp|moe).shared_experts.\w+_proj.bias", "shared experts' biases", BIASES),
+    (r"(?:mlp|moe).shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
+)
+# Of a mixer with a state, by what a tensor is: no name is better known than its own.
+OF_A_MIXER = r"^(mamba|linear_attn|conv)\.(forget_gate\.)?"
+OF_MIXERS = ((r".*norm\w*\.(weight|bias)", NORMS), (r".*bias", BIASES), (r".*", RECURRENT))
+
+
+class Called(NamedTuple):
+    """The stack's word, what a tensor is called, its group, and whether it is two in one."""
+
+    word: str
+    text: str
+    group: str
+    fused: bool
+
+
+def called(weight: Weight, word: str) -> Called:
+    """Name a tensor of a stack (`word`) as people call it, with the group that it belongs to.
+
+    >>> from metacount.formulas.tape import Weight
+    >>> called(Weight(role="ffn", name="mlp.up_proj.weight", shape=(3, 2)), "decoder: ")[:3]
+    ('decoder: ', 'FFN up_proj', 'the feed-forward')
+    """
+    for pattern, text, group in NAMES:
+        found = re.fullmatch(pattern, weight.name)
+        if found:
+            cross = weight.name.startswith("cross_attn")
+            return Called(
+                "" if cross else word, found.expand(text), group, "gate_up_proj" in weight.name
+            )
+    group = next(group for pattern, group in OF_MIXERS if re.fullmatch(pattern, weight.name))
+    own = re.sub(OF_A_MIXER, "", weight.name)
+    return Called(word, own.removesuffix(".weight"), group, False)
+
+
+@frozen
+class Part:
+    """One part: its name, its share of the count, and other ways in which it is often counted.
+
+    There are `count` of it, each `expr`. Parts of one `group` are often left out together.
+    """
+
+    name: str
+    expr: sympy.Expr
+    count: int = 1
+    group: str = ""
+    variants: tuple[tuple[str, sympy.Expr], ...] = ()
+
+    @property
+    def total(self) -> sympy.Expr:
+        """All of it."""
+        return self.count * self.expr
+
+
+EVERY = "MoE is counted in every layer, the dense ones too"
+DENSE_EVERYWHERE = "the dense FFN is counted in every layer"
+ROUTER_OF_ACTIVE = "the router is counted for the active experts only"
+
+
+class Letters:
+    """A spec with letters for its sizes, and the layer counts that several parts need."""
+
+    def __init__(self, spec: ModelSpec, workload: Workload) -> None:
+        self.spec = spec
+        sizes = {
+            name: letter
+            for name, letter in LETTERS.items()
+            if getattr(spec, name, None) and (name != "moe_every" or spec.moe_every > 1)
+        }
+        self.of = spec.substituted(**sizes)
+        self.batch, self.seq = LETTERS["batch_size"], LETTERS["seq_len"]
+        self.kv_len, self.source = LETTERS["kv_len"], LETTERS["source_len"]
+        self.prefix = LETTERS["prefix_len"] if workload.prefix_len else 0
+        self.pieces = nominal_pieces(self.of)
+
+    @property
+    def windowed_and_full(self) -> tuple[sympy.Expr, sympy.Expr]:
+        """Layers that see a window only, layers that see everything."""
+        windowed, full = pieces.attention_layers(self.of)
+        return sympy.sympify(windowed), sympy.sympify(full)
+
+    def weights(
+        self, *, multiplied: bool = False
+    ) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
+        """Yield every tensor with what people call it, how many blocks have it, and of how many.
+
+        `multiplied`: how many blocks multiply with it, where stored blocks are shared.
+        """
+        known: set[str] = set()
+        for each in self.of.stacks:
+            of_encoder = self.of.has_encoder and each is not self.of.decoder
+            word = ("encoder: " if of_encoder else "decoder: ") if self.of.has_encoder else ""
+            pieces = [piece for piece in self.pieces if piece.of_encoder == of_encoder]
+            for n, weight in counted_weights(self.of, pieces):
+                of_model = weight.name.startswith(OF_MODEL)
+                if of_model and weight.name in known:  # the encoder has it too
+                    continue
+                known.add(weight.name)
+                if weight.uses is not None:
+                    n = weight.uses if multiplied else weight.times
+                    weight = altered(weight, times=1)
+                yield called(weight, "" if of_model else word), weight, n, each.n_layers
+
+
+def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:
+    """Yield every matrix that tokens are multiplied with:
+    the part, what multiplies it, its stack.
+    """
+    for name, weight, n, n_layers in letters.weights(multiplied=True):
+        if not weight.rows or name.group in AROUND:
+            continue
+        for part in _shares(letters, name, weight, n, n_layers, active=active):
+            yield part, weight.rows, name.word
+
+
+def parameter_parts(letters: Letters, *, active: bool) -> list[Part]:
+    """List every part of `params`, or of `active_params`."""
+    found: list[Part] = []
+    for name, weight, n, n_layers in letters.weights():
+        found += _shares(letters, name, weight, n, n_layers, active=active)
+    return merged(sorted(found, key=lambda part: ORDER.index(kind_of(part))))
+
+
+def kind_of(part: Part) -> str:
+    """Return the group of a part where `ORDER` has it, an empty string otherwise."""
+    return part.group if part.group in ORDER else ""
+
+
+def merged(parts: list[Part]) -> list[Part]:
+    """Merge the parts of one name into one: so many of it, or added up."""
+    found: dict[str, Part] = {}
+    for part in parts:
+        if part.expr == 0:
+            continue
+        other = found.get(part.name)
+        if other is None:
+            found[part.name] = part
+            continue
+        # of unread rows for zero experts, the first matrices are more than the second
+        alike = any(part.name.endswith(name) for name in COUNTED) and other.expr == part.expr
+        found[part.name] = Part(
+            name=part.name,
+            expr=other.expr if alike else other.total + part.total,
+            count=other.count + part.count if alike else 1,
+            group=part.group,
+            variants=other.variants,
+        )
+    return list(found.values())
+
+
+def _shares(
+    letters: Letters,
+    name: Called,
+    weight: Weight,
+    n: sympy.Expr,
+    n_layers: sympy.Expr,
+    *,
+    active: bool,
+) -> Iterator[Part]:
+    """Yield a tensor as parts: whole, or split by what its values are for."""
+    each = weight.active if active else weight.params
+    count = 1
+    if name.text.endswith("routed experts") and name.fused:
+        each, count = sympy.sympify(each) / 2, 2  # gate and up in one tensor
+    if name.text.endswith(NORMS_OF_BLOCKS):
+        per_block = sympy.simplify(sympy.sympify(n) / n_layers)
+        if per_block.is_Integer:
+            n, count = n_layers, int(per_block)
+    group = "" if name.group == ENDS else name.group
+    if not weight.split:
+        yield Part(
+            name=name.word + name.text,
+            expr=sympy.sympify(n * each),
+            count=count,
+            group=group,
+            variants=_variants(letters, name, weight, n, n_layers, active),
+        )
+    for what, size in weight.split:
+        yield Part(
+            name=f"{name.word}{name.text} ({what})", expr=sympy.sympify(n * size), group=group
+        )
+
+
+def _variants(
+    letters: Letters,
+    name: Called,
+    weight: Weight,
+    n: sympy.Expr,
+    n_layers: sympy.Expr,
+    active: bool,
+) -> Variants:
+    """List other ways in which a part is often counted."""
+    o, text = letters.of, name.text
+    if text == "QK-norm":
+        return {
+            "head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
+            "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),),
+        }.get(o.qk_norm, ())
+    if name.group != FEED_FORWARD or not o.is_moe:
+        return ()
+    if text.startswith("FFN "):
+        return ((DENSE_EVERYWHERE, n_layers * weight.size),)
+    some_dense = sympy.expand(n_layers - n) != 0
+
+    def every(size: sympy.Expr) -> Variants:
+        return ((EVERY, n_layers * size),) if some_dense else ()
+
+    if text == "router":
+        return ((ROUTER_OF_ACTIVE, n * o.d_model * o.top_k), *every(weight.size))
+    if text == "matrices of the shared experts":
+        return every(weight.size)
+    if text != "matrices of the routed experts":
+        return ()
+    one = weight.size / (2 if name.fused else 1)
+    words, other, used = (
+        ("all experts are counted, not the active ones only", weight.times, weight.used)
+        if active
+        else ("the experts are counted for the active ones only", weight.used, weight.times)
+    )
+    return ((words, n * one * other), *every(one * used))
+
+
+def of_one_size(parts: list[Part]) -> Iterator[tuple[list[str], sympy.Expr, int]]:
+    """Yield the parts of one size together: nobody can tell which of them is meant."""
+    sizes: dict[sympy.Expr, tuple[list[str], int]] = {}
+    for part in parts:
+        names, count = sizes.get(part.expr, ([], 0))
+        sizes[part.expr] = ([*names, part.name], count + part.count)
+    for expr, (names, count) in sizes.items():
+        yield names, expr, count
+
+
+def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Yield parts that are often left out together."""
+    for group in dict.fromkeys(part.group for part in parts if part.group):
+        yield group, [part for part in parts if part.group == group]
+
+
+def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
+    """Yield the matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
+    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
+    for name in dict.fromkeys(names):
+        members = [part for part in parts if part.name.partition(" (")[0] == name]
+        if len(members) > 1:
+            yield name, members
+
+
+def some_of(n: int, count: int, names: list[str]) -> str:
+    """Name `n` of `count` parts of one size;
+    the stack or kind of layer they share is said first.
+    """
+    where, colon, _ = names[0].rpartition(": ")
+    if not all(name.startswith(where + colon) for name in names):
+        where = colon = ""
+    bare = [name.removeprefix(where + colon) for name in names]
+    if n == count:
+        return where + colon + listed(bare)
+    word = ("one", "two", "three", "four")[n - 1]
+    what = f"{word} of {listed(bare)}" if len(bare) > 1 else f"{word} of the {count} {bare[0]}"
+    return where + colon + what
+
+
+def listed(names: list[str]) -> str:
+    """Write names as a list, a first word that all share said once.
+
+    >>> listed(["FFN gate_proj", "FFN up_proj", "FFN down_proj"])
+    'FFN gate_proj, up_proj and down_proj'
+    """
+    first = names[0].partition(" ")[0] + " "
+    shared = first if len(names) > 1 and all(name.startswith(first) for name in names) else ""
+    rest = [name.removeprefix(shared) for name in names]
+    text = rest[0] if len(rest) == 1 else f"{', '.join(rest[:-1])} and {rest[-1]}"
+    return shared + text
+
+
+CAUSAL = "attention is counted over the causal pairs only"
+WORDS = {
+    PAIRS: "",
+    WINDOWED_PAIRS: "windowed ",
+    CROSS_PAIRS: "cross-attention ",
+    SOURCE_PAIRS: "encoder: ",
+}
+
+
+def flop_parts(letters: Letters, quantity: str) -> list[Part]:
+    """List every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
+    o, decode = letters.of, quantity == "decode_matmul_flops"
+    run = _run(letters, quantity)
+    found = []
+    for part, rows, word in matrices(letters, active=True):
+        tokens = 2 * run[SOURCE if word == "encoder: " else rows]
+        variants = tuple((words, tokens * expr) for words, expr in part.variants)
+        found.append(
+            Part(
+                name=part.name,
+                expr=tokens * part.expr,
+                count=part.count,
+                group=part.group,
+                variants=variants,
+            )
+        )
+    for product in model.products(o, decode=decode):
+        if product.per in OF_PAIRS:
+            found.append(_between(letters, quantity, product, run))
+        elif product.role != "head":
+            found.append(Part(name=product.name, expr=product.flops(run)))
+    terms: tuple[Weight | Product, ...] = (*model.weights(o), *model.products(o, decode=decode))
+    for term in terms:
+        name = _ENDS.get(term.name)
+        if name is not None:
+            found.append(Part(name=name, expr=term.flops(run)))
+    return merged(found)
+
+
+_ENDS = {
+    "lm_head.weight": "output head",
+    "tied head": "output head",
+    "embed_proj.weight": "projection of the embedding",
+    "head_transform.dense.weight": "transform before the head",
+    "pooler.dense.weight": "pooler",
+}
+
+
+def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
+    """Express the numbers of a run in letters."""
+    o = letters.of
+    if quantity == "decode_matmul_flops":
+        return model.decode_run(
+            o, batch_size=letters.batch, kv_len=letters.kv_len, source_len=letters.source
+        )
+    pairs = None
+    if quantity == "causal_matmul_flops":
+        pairs = model.kept_pairs(o, letters.seq, letters.prefix)
+    return model.forward_run(
+        o, batch_size=letters.batch, seq_len=letters.seq, source_len=letters.source, pairs=pairs
+    )
+
+
+def _between(letters: Letters, quantity: str, product: Product, run: dict[str, sympy.Expr]) -> Part:
+    """Make the part of a product between positions,
+    with the same over other pairs as its variants.
+    """
+    each = 2 * product.times * product.width  # 2 FLOPs per multiply-add
+    other = {
+        words: letters.batch * each * pairs
+        for words, pairs in _other_pairs(letters, quantity, product.per, run)
+    }
+    named = product.name if product.name.startswith("projection") else f"attention {product.name}"
+    return Part(
+        name=WORDS[product.per] + named,
+        expr=each * run[product.per],
+        group=BETWEEN_POSITIONS,
+        variants=tuple(other.items()),
+    )
+
+
+def _other_pairs(
+    letters: Letters, quantity: str, per: str, run: dict[str, sympy.Expr]
+) -> Iterator[tuple[str, sympy.Expr]]:
+    """Yield other ways to count the pairs of one sequence."""
+    o, s = letters.of, letters.seq
+    if per in (CROSS_PAIRS, SOURCE_PAIRS):
+        return
+    half = masks.causal_pairs(s)
+    if quantity == "decode_matmul_flops":
+        if per == WINDOWED_PAIRS:
+            yield "the window is ignored", letters.kv_len
+    elif quantity == "matmul_flops":
+        yield CAUSAL, half
+        yield "attention is halved for the mask", s * s / 2
+    else:
+        yield "attention is counted over all pairs, masked ones too", s * s
+        if run[per] != letters.batch * half:
+            yield "attention is counted over all causal pairs, without its window or prefix", half
+        if o.kind != "encoder":
+            yield (
+                "attention is halved for the mask; the diagonal makes it a little more",
+                s * s / 2,
+            )
+            yield "attention is counted without the diagonal of the mask", s * (s - 1) / 2
+
+
+def cache_parts(letters: Letters) -> list[Part]:
+    """List every part of `kv_cache_bytes`."""
+    o = letters.of
+    if o.kind == "encoder":
+        return []
+    windowed, full = letters.windowed_and_full
+    window = o.last_stack.attention.window
+    size = None if window is None else window.size
+    near = masks.cached_positions(letters.seq, size)
+    cached = model.cached_tensors(o)
+    found = []
+    for word, n_layers, kept in (("windowed layers: ", windowed, near), ("", full, letters.seq)):
+        if n_layers == 0:
+            continue
+        scale = letters.batch * BYTES_LETTER * n_layers
+        label = word or ("global layers: " if windowed != 0 else "")
+        for tensor in cached:
+            one = scale * tensor.size
+            variants = []
+            if word:
+                seen = masks.attended_positions(letters.seq, size)
+                variants = [
+                    ("the window is ignored", one * letters.seq),
+                    ("a window of w positions is kept, not w - 1", one * seen),
+                ]
+            found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
+    n_indexed = pieces.indexed_layers(o, o.n_layers)
+    if n_indexed != 0:
+        scale = letters.batch * BYTES_LETTER * n_indexed * letters.seq
+        of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
+        found += [Part(name=tensor.name, expr=scale * tensor.size) for tensor in of_index]
+    if o.has_encoder:
+        scale = letters.batch * BYTES_LETTER * o.n_layers * letters.source
+        found += [
+            Part(name=f"cross-attention {tensor.name}", expr=scale * tensor.size)
+            for tensor in cached
+        ]
+    return found
+
+
+def state_parts(letters: Letters) -> list[Part]:
+    """List every part of `state_bytes`."""
+    by_part = model.state_bytes_by_part(
+        letters.of, batch_size=letters.batch, bytes_per_value=BYTES_LETTER
+    )
+    return [Part(name=f"{name} state", expr=expr) for name, expr in by_part.items()]

@@ -1,3 +1,0 @@
-"""Names the parts that each count is the sum of."""
-
-from __future__ import annotations
