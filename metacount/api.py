@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.measure.isolated import isolated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def like(name: str, **sizes: object) -> Model:
     )
 
 
+@isolated
 def verify(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Verification:
     """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
 
@@ -107,6 +109,7 @@ def verify(model: Given, workload: Workload | Request | None = None, **sizes: An
     return found
 
 
+@isolated
 def flow(
     model: Given,
     workload: Workload | Request | None = None,
@@ -139,6 +142,7 @@ def flow(
     return found.flow(*inputs, **given, workload=workload, decode=decode)
 
 
+@isolated
 def summary(given: Given) -> Summary:
     """Summarise what somebody has in hand, without touching it: a model in any form, or a module.
 
@@ -156,6 +160,7 @@ def summary(given: Given) -> Summary:
     return summary(given)
 
 
+@isolated
 def diff(a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Any) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
@@ -236,6 +241,7 @@ def with_outputs(tree: Json, outputs: Outputs) -> Json:
     return {**tree, "outputs": outputs.get(tree["path"], []), "children": children}
 
 
+@isolated
 def tree(
     model: Given,
     workload: Workload | Request | None = None,
