@@ -186,6 +186,40 @@ def _takes(name: str, mesh: str, way: str) -> bool:
     return True
 
 
+# What torchtitan's team published: model, mesh, batch of all ranks, tokens of a sequence, GiB.
+TORCHTITAN = (
+    ("llama3-8b", "dp=8", 8, 32_768, 83.9),
+    ("llama3-8b", "dp=4,cp=2", 4, 65_536, 84.2),
+    ("llama3-8b", "dp=2,cp=4", 2, 131_072, 84.0),
+    ("llama3-8b", "dp=1,cp=8", 1, 262_144, 84.5),
+    ("llama3-70b", "dp=32,tp=8", 512, 8_192, 71.9),
+    ("llama3.1-405b", "dp=8,tp=8,pp=8", 256, 8_192, 82.5),
+)
+
+
+def torchtitan() -> str:
+    """What a rank holds by formula, beside what was measured."""
+    rows = []
+    for name, mesh, batch, length, measured in TORCHTITAN:
+        found = metacount.shard(
+            name,
+            mesh,
+            train=True,
+            formula=True,
+            attention="flash",
+            checkpointing="full",
+            master_weights=True,
+            batch_size=batch,
+            seq_len=length,
+            sequence_parallel=True,
+            loss_parallel=True,
+        ).largest
+        gib = [f"{n / 2**30:.1f}" for n in (found.total_bytes, found.most_bytes)]
+        rows.append((f"`{name}`", f"`{mesh}`", str(batch), f"{length:,}", *gib, str(measured)))
+    heads = ("model", "mesh", "batch", "seq", "counted", "at most", "measured")
+    return markdown(heads, rows, words=2)
+
+
 VERDICTS = {
     "quantities": "equal",
     "equal_for_chosen_experts": "equal, for the experts chosen",
@@ -231,6 +265,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "ffn": ("docs/benchmarks.md", ffn),
     "ffn-gpu": ("docs/benchmarks.md", ffn_gpu),
     "meshes": ("docs/meshes.md", meshes),
+    "torchtitan": ("docs/meshes.md", torchtitan),
     "proven": ("docs/proofs.md", proven),
 }
 

@@ -32,7 +32,8 @@ BLOCKS = {
 }
 PROSE = "\n".join(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S) for text in TEXTS.values())
 CODE = re.findall(r"`([^`\n]+)`", PROSE)
-PARTS = ("peers-short", "peers", "peers-training", "ffn", "ffn-gpu", "meshes", "proven")
+PARTS = ("peers-short", "peers", "peers-training", "ffn", "ffn-gpu", "proven")
+PARTS += ("meshes", "torchtitan")
 SLOW = pytest.param("audit", marks=one_day_in(6))
 
 

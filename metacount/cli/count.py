@@ -131,7 +131,9 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
 def data_of(model: Any, request: Request) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
-        return count_data(model, count(model.spec, request, notes=model.notes))
+        return count_data(
+            model, count(model.spec, request, notes=model.notes, quantised=model.quantised)
+        )
     found, workload, notes = _measured(model, request)
     if model.text is not None:
         notes += _of_text(model.text, found, request)
@@ -161,7 +163,8 @@ def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
     """Fill in the figures of text that were not measured, by the formula of the text part; say
     which.
     """
-    counted = count(text.spec, request).to_dict()
+    result = count(text.spec, request, quantised=text.quantised)
+    counted = result.to_dict()
     measured = found.figures.get("text_params", found.figures["params"])
     if measured != counted["params"]:
         return [f"the formula of the text part is left out: it has {counted['params']} parameters"]
@@ -171,7 +174,13 @@ def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
         if value is None and COUNTED[name].run and counted.get(name) is not None
     ]
     found.figures.update({name: counted[name] for name in names})
-    return [f"by the formula of the text part: {', '.join(names)}"] if names else []
+    stored, params = result.stored_bytes, found.figures["params"]
+    if stored is not None and params is not None:
+        # what sees or hears is not packed
+        width = DTYPE_BYTES["bf16"]
+        found.figures["stored_bytes"] = stored + width * (params - counted["params"])
+    said = [f"by the formula of the text part: {', '.join(names)}"] if names else []
+    return [*said, *result.notes]
 
 
 def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json, list[str]]:
@@ -187,7 +196,7 @@ def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json,
 def report_of(model: Any, request: Request, *, verbose: bool = False) -> Report:
     """Report one model: parameters by role, every figure with its meaning, where they are from."""
     if isinstance(model, Model):
-        result = count(model.spec, request, notes=model.notes)
+        result = count(model.spec, request, notes=model.notes, quantised=model.quantised)
         return count_report(model, result, verbose=verbose)
     return _measured_report(model, data_of(model, request))
 

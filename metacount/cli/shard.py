@@ -68,6 +68,11 @@ JOB = (
     ),
     _named("optimizer", STATES),
     flag("--master-weights", "keep parameters, gradients and the optimizer's state in float32"),
+    flag(
+        "--sequence-parallel",
+        "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
+    ),
+    flag("--loss-parallel", "in training: each rank of tp keeps its part of the logits"),
     _named("attention", ATTENTIONS, "in training: "),
     _named("checkpointing", CHECKPOINTINGS, "in training: "),
     _named("schedule", SCHEDULES, "in training: "),
@@ -222,6 +227,8 @@ def work_said(job: Job, *, batch: bool = True) -> str:
         return f"serving{many}, seq {job.seq_len}, {job.dtype}"
     said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
     said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
+    for name in ("sequence", "loss"):
+        said += f", {name} parallel" if getattr(job, f"{name}_parallel") else ""
     return f"{said}, float32 kept, {job.dtype}" if job.master else f"{said}, {job.dtype}"
 
 

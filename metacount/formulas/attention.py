@@ -250,9 +250,10 @@ def grouped_attention(
     name = "self_attn" if source is None else "cross_attn"
     h, g, w = part.n_heads, part.n_kv_heads, part.head_dim
     own = source is None
-    made_of = x if source is None else source
     gate = None
     asking = t.sum_gradients(x) if asks is None else asks
+    made_of = x if asks is not None else asking
+    made_of = made_of if source is None else source
     width = (2 if part.output_gate and own else 1) * h * w
     q = t.linear(asking, f"{name}.q_proj", width, bias=part.q_bias, cut=COLUMNS)
     q = adapted(t, q, asking, "q", adapter_rank)

@@ -5,7 +5,7 @@ And what Gemma 3n puts around and beside its blocks: AltUp, LAuReL, embeddings o
 
 from __future__ import annotations
 
-from metacount.formulas.dim import Dim, is_zero
+from metacount.formulas.dim import Dim, chunk, is_zero
 from metacount.formulas.tape import (
     COLUMNS,
     INDEX,
@@ -158,16 +158,18 @@ def unembed(t: Tape, spec: ModelSpec, x: Tensor) -> Tensor | None:
 
 def _head(t: Tape, x: Tensor, vocab_size: Dim, *, tied: bool) -> Tensor:
     tp = t.run.rank.tp
-    padded = x.rows * tp * -(-vocab_size // tp)
     x = t.sum_gradients(x)
+    padded = x.rows * tp * -(-vocab_size // tp)
+    if t.run.rank.cut_logits:
+        vocab_size = chunk(vocab_size, tp, t.run.rank.tp_index)
     if not tied:
         y = t.linear(x, HEAD, vocab_size, cut=COLUMNS)
-        return t.gather_parts(y, padded, backward=False)
+        return y if t.run.rank.cut_logits else t.gather_parts(y, padded, backward=False)
     trained = t.is_trained("embed_tokens.weight")
     width = vocab_size * x.columns
     t.products.append(Product(role="head", name="tied head", width=width, per=x.word))
     y = t.by_weight(x, "tied head", vocab_size, trained)
-    return t.gather_parts(y, padded, backward=False)
+    return y if t.run.rank.cut_logits else t.gather_parts(y, padded, backward=False)
 
 
 def loss(t: Tape, logits: Tensor) -> None:
@@ -181,6 +183,8 @@ def loss(t: Tape, logits: Tensor) -> None:
     t.role = "other"
     wide = t.widen(logits)
     wide = t.from_result(t.like(wide, grad=True), "log_softmax")
+    if t.run.rank.cut_logits:
+        t.sum_loss(wide)
     targets, n = t.constant(wide.rows, width=INDEX), t.constant(1)
     t.record("nll_loss", t.make(1, 1, grad=True), [(wide, True), (targets, True), (n, True)])
 

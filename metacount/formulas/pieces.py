@@ -483,7 +483,8 @@ def pieces_of(
 
 def stream(t: Tape, spec: ModelSpec, word: str, *, grad: bool = True) -> Tensor:
     """Make what a piece reads: hidden states of the residual stream."""
-    return t.tensor(spec.d_model, word, grad=grad)
+    rows = t.run.counts[word] // t.run.rank.between
+    return t.tensor(spec.d_model, word, grad=grad, rows=rows)
 
 
 def block_pieces(

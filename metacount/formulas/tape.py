@@ -248,7 +248,9 @@ class Rank:
     `tp` ranks hold parts of each matrix, `ep` whole experts each; with `ep` 1, experts are cut by
     `tp` like everything else. `cp` ranks hold parts of the same sequences and exchange keys and
     values. `shard` ranks hold the same part of a dense tensor, `copies` the same experts: ZeRO
-    spreads each over these.
+    spreads each over these. With `sequence`, what lies between the matrices is not whole on every
+    one of the `tp` ranks: each has a part of the tokens of a sequence. With `cut_logits` each keeps
+    the logits of its own part of the vocabulary, of which the loss is computed.
     """
 
     tp: Dim = 1
@@ -259,6 +261,13 @@ class Rank:
     tp_index: Dim = 0
     shard_index: Dim = 0
     copy_index: Dim = 0
+    sequence: bool = False
+    cut_logits: bool = False
+
+    @property
+    def between(self) -> Dim:
+        """Ranks over which the tokens between the matrices are spread."""
+        return self.tp if self.sequence else 1
 
 
 ALONE = Rank()
@@ -362,7 +371,7 @@ class Move:
 
     `kept`: they are not of the type that is computed with: "counts" are whole numbers; a "choice"'s
     weights are in float32 or wider, "router" too where what is gathered is cast to another type;
-    "sums" are in float32.
+    "sums" are in float32, what a "loss" adds up in float32 or wider.
     """
 
     __slots__ = ("group", "kept", "kind", "phase", "values")
@@ -380,7 +389,7 @@ class Move:
             return INDEX
         if self.kept == "sums":
             return FLOAT32
-        if self.kept == "router" or (self.kept == "choice" and not cast):
+        if self.kept in ("router", "loss") or (self.kept == "choice" and not cast):
             return max(computed, FLOAT32)
         return computed
 
@@ -768,6 +777,9 @@ class Tape:
         scale = self.constant(x.rows if rows is None else rows)
         y = self.record("normalise", self.like(wide), [(wide, x.grad), (scale, x.grad)])
         if affine:
+            if self.run.rank.sequence and rows is None:  # of each rank's own tokens
+                for _ in range(1 + norms.bias):
+                    self.sum_gradients(wide, width)
             trained = self.weight(f"{name}.weight", width)
             biased = norms.bias and self.weight(f"{name}.bias", width)
             saves: list[tuple[Tensor | Store, bool]] = [(y, trained)]
@@ -810,13 +822,36 @@ class Tape:
     # --- what ranks of a mesh send each other ------------------------------------------------
 
     def sum_over_ranks(self, y: Tensor) -> Tensor:
-        """Add up what each rank has a part of the sum of."""
+        """Add up what each rank has a part of the sum of; with sequence parallelism, its tokens."""
+        if self.run.rank.sequence:
+            own = self.tensor(y.columns, y.word, grad=y.grad, rows=y.rows // self.run.rank.tp)
+            return self._gathered(own, y.values, self.GIVEN)
         return self._sent(y, Move(FORWARD, "all-reduce", "tp", y.values))
 
     def sum_gradients(self, x: Tensor, values: Dim | None = None, kept: str = "") -> Tensor:
-        """Read x, which is whole on every rank; in the backward the ranks' gradients are added."""
+        """Read x, which is whole on every rank; in the backward the ranks' gradients are added.
+
+        With sequence parallelism x, what a branch reads, is gathered first.
+        Source: Korthikanti et al. 2022, arXiv:2205.05198, sec. 4.2.2, their g and ḡ.
+        """
+        if self.run.rank.sequence and values is None:
+            whole = self.tensor(x.columns, x.word, grad=x.grad, rows=x.rows * self.run.rank.tp)
+            return self._gathered(whole, whole.values, self.READ)
         moved = x.values if values is None else values
         return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
+
+    def sum_loss(self, x: Tensor) -> None:
+        """Find the softmax of logits that are cut: of each row the maximum, the sum, its target's.
+
+        Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; torch's `loss_parallel`.
+        """
+        self._sent(x, *[Move(FORWARD, "all-reduce", "tp", x.rows, "loss")] * 3)
+
+    READ = ((FORWARD, "all-gather"), (BACKWARD, "reduce-scatter"))
+    GIVEN = ((FORWARD, "reduce-scatter"), (BACKWARD, "all-gather"))
+
+    def _gathered(self, x: Tensor, values: Dim, way: tuple[tuple[str, str], ...]) -> Tensor:
+        return self._sent(x, *(Move(phase, kind, "tp", values) for phase, kind in way))
 
     def gather_parts(self, x: Tensor, values: Dim, *, backward: bool) -> Tensor:
         """Put together what each rank of a `tp` group has a part of; `backward`: gradients too."""

@@ -222,6 +222,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     """
     found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
+    spread = job.mesh.tp if job.sequence_parallel else 1
     runs = job.passes | ({"backward": job.length} if job.train else {})
     for phase, length in runs.items():
         ahead, behind = (first, last) if phase == "backward" else (last, first)
@@ -233,7 +234,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
                         kind=kind,
                         group="pp",
                         ranks=2,
-                        n_bytes=one * length,
+                        n_bytes=one * length // spread,
                         times=job.micro_batches,
                         **machines_of(job, "pp"),
                     )

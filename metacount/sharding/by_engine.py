@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from metacount.frozen import frozen
 from metacount.measure.ours import owned, role_of
@@ -45,6 +47,7 @@ from metacount.sharding.engine import (
     ring,
     shard_fully,
     state_bytes,
+    sum_norm_gradients,
     tensor_breaks,
 )
 from metacount.sharding.mesh import ranges
@@ -252,13 +255,13 @@ def tie_again(model: Model) -> None:
         last.weight = table.weight
 
 
-def input_of(model: Model, batch: int, length: int, dtype: str) -> Tensor:
+def input_of(model: Model, batch: int, length: int, dtype: str, between: int = 1) -> Tensor:
     """Make what a stage reads: tokens,
-    or hidden states whose gradient goes back to the stage before.
+    or hidden states whose gradient goes back to the stage before, of one part in `between`.
     """
     if model.embed_tokens is not None:
         return torch.zeros(batch, length, dtype=torch.long)
-    shape = (batch, length, model.spec.d_model)
+    shape = (batch, length // between, model.spec.d_model)
     return torch.empty(shape, dtype=DTYPES[dtype], requires_grad=True)
 
 
@@ -291,6 +294,8 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     """Place a part, on meta or in memory, and say what this rank holds of it."""
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
+    if job.sequence_parallel:
+        sum_norm_gradients(model, world.tp)
     tie_again(model)
     cut = [
         (
@@ -339,7 +344,8 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     traffic, keeping = Traffic(world.groups), Keeping(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     context = world.context if job.ring else None
-    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context):
+    cut = loss_parallel() if job.loss_parallel else nullcontext()
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
             out = _trained(model, job, keeping)
             forward, kept = traffic.taken(), keeping.bytes()
@@ -362,12 +368,13 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
 
 def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
     """Compute what a part gives of its input: hidden states, or the loss of the logits."""
-    given = input_of(model, job.rows, job.length, job.dtype)
+    between = job.rows * job.length // job.tokens_between
+    given = input_of(model, job.rows, job.length, job.dtype, between)
     with keeping.watching(), fused(job):
         out = result(model(given))
         if model.lm_head is None:
             return out
-        targets = torch.zeros(given.shape[:2], dtype=torch.long)
+        targets = torch.zeros((job.rows, job.length), dtype=torch.long)
         return loss_of(out, targets, Setup(attention=job.attention))
 
 
@@ -451,7 +458,7 @@ class Measuring:
 
     def __init__(self, spec: ModelSpec, job: Job, plan: Plan) -> None:
         self.job, self.spec, self.mesh = job, spec, job.mesh
-        self.styles = for_mesh(plan, job.mesh)
+        self.styles = for_mesh(plan, job)
         self.layers = layers_of_stages(spec, job.mesh, plan)
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
@@ -527,7 +534,7 @@ class Measuring:
             activation_bytes=once.activation_bytes,
             recomputed_bytes=once.recomputed_bytes,
             loss_bytes=(
-                self.job.loss_bytes(self.spec.vocab_size or 0)
+                self.job.loss_bytes(self.spec.vocab_size or 0, self.mesh.place(rank).tensor)
                 if self.parts[part].last and self.spec.head
                 else 0
             ),

@@ -204,6 +204,8 @@ def rank_at(job: Job, number: int) -> Rank:
         shard_index=at.shard if spread else 0,
         copies=mesh.expert_shard if spread else 1,
         copy_index=at.copy if spread else 0,
+        sequence=job.sequence_parallel,
+        cut_logits=job.loss_parallel,
     )
 
 
@@ -266,7 +268,9 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
         optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
-        loss_bytes=job.loss_bytes(spec.vocab_size or 0) if unit.last and spec.head else 0,
+        loss_bytes=job.loss_bytes(spec.vocab_size or 0, int(rank.tp_index))
+        if unit.last and spec.head
+        else 0,
     )
 
 
@@ -320,7 +324,7 @@ def _kept(
     whole = int(sum(n_bytes for _, n_bytes in folds.saved_bytes(of_step)))
     if unit.layer is None or job.checkpointing == NONE:
         return whole, 0
-    return job.rows * job.length * spec.d_model * DTYPE_BYTES[job.dtype], whole
+    return job.tokens_between * spec.d_model * DTYPE_BYTES[job.dtype], whole
 
 
 def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:

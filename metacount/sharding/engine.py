@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +52,7 @@ from metacount.measure.torch_private import (
     storage_key,
     waited,
 )
+from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
 from metacount.sharding.result import Held, Job
 from metacount.tensors import tensor_bytes
@@ -243,7 +244,15 @@ def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
     """Cut a module by rows, its input as the outputs before it;
     torch takes all ranks' parts to be equal.
     """
+    _cut_by_rows(module, mesh, RowwiseParallel())
 
+
+def _rowwise_spread(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+    """The same, of whose output each rank gets its own tokens."""
+    _cut_by_rows(module, mesh, RowwiseParallel(output_layouts=Shard(1)))
+
+
+def _cut_by_rows(module: Any, mesh: DeviceMesh, style: RowwiseParallel) -> None:
     def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         x = args[0]
         shape = torch.Size((*x.shape[:-1], module.in_features))
@@ -253,7 +262,7 @@ def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
         )
 
     module.register_forward_pre_hook(tell)
-    parallelize_module(module, mesh, RowwiseParallel(), src_data_rank=None)
+    parallelize_module(module, mesh, style, src_data_rank=None)
 
 
 def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
@@ -270,6 +279,26 @@ def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> Non
         return DTensor.from_local(args[0], mesh, [Replicate()], run_check=False), *args[1:]
 
     module.register_forward_pre_hook(share)
+
+
+def _gathered_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
+    """Gather the tokens that a branch reads; what it sees is told in whole sequences."""
+
+    def gather(_: nn.Module, args: tuple[Any, ...]) -> tuple[object, ...]:
+        own = DTensor.from_local(args[0], mesh, [Shard(1)], run_check=False)
+        n = own.shape[1]
+        sees = (replace(each, n_queries=n, n_keys=n) for each in args[1:])
+        return own.redistribute(placements=[Replicate()]), *sees
+
+    module.register_forward_pre_hook(gather)
+
+
+def sum_norm_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Sum the gradients of norms of the stream, of which each rank has its own tokens."""
+    inside = re.compile(r"(^|\.)(self_attn|mlp)\.")
+    for name, module in model.named_modules():
+        if isinstance(module, LayerNorm | RMSNorm) and not inside.search(name):
+            _shared_weights(module, mesh, module)
 
 
 def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
@@ -338,6 +367,18 @@ STYLES: dict[str, Style] = {
     "rowwise": _rowwise,
     "embedding_rowwise": _of_torch(RowwiseParallel(input_layouts=Replicate())),
     "shared_input": _shared_input,
+    "embedding_rowwise_spread": _of_torch(
+        RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+    ),
+    "rowwise_spread": _rowwise_spread,
+    "gathered_input": _gathered_input,
+    "colwise_logits": _of_torch(ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)),
+    "colwise_logits_of_spread": _of_torch(
+        ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)
+    ),
+    "colwise_of_spread": _of_torch(
+        ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    ),
     "replicated_with_grad_allreduce": _shared_weights,
     "local_heads": _local_heads,
     "local_params": _local_weights,

@@ -351,6 +351,8 @@ def command(model: str, job: Job) -> str:
         said += f" --train --zero {job.zero}"
         said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
         said += " --master-weights" if job.master else ""
+        for name in ("sequence_parallel", "loss_parallel"):
+            said += f" --{name.replace('_', '-')}" if getattr(job, name) else ""
         for name in ("attention", "checkpointing", "schedule"):
             value = getattr(job, name)
             said += f" --{name} {value}" if value != getattr(Asked(), name) else ""
@@ -373,7 +375,7 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     device = Device(id="", name="", bytes=room, source="")
     how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
     if job.train:
-        same = ("attention", "checkpointing", "schedule")
+        same = ("attention", "checkpointing", "schedule", "sequence_parallel", "loss_parallel")
         how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
     search = _search(model, device, job.train, how)
     return Verdict(**{**vars(judged), "remedy": search.command})

@@ -17,6 +17,7 @@ from metacount.spec.stack import BESIDE, WITH_STATE
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from metacount.sharding.result import Job
     from metacount.spec.attention import NoAttention
 
 
@@ -77,10 +78,25 @@ def _feed_forward(name: str) -> dict[str, str]:
     }
 
 
-def for_mesh(plan: Plan, mesh: Mesh) -> dict[str, str]:
-    """Return the styles as a mesh needs them: with `ep`, experts are whole and spread, else cut."""
-    how = "ep_dispatch_experts" if mesh.ep > 1 else "moe_tp_experts"
-    return {name: how if style == "experts" else style for name, style in plan.styles.items()}
+# where tokens between the matrices are spread, too
+SPREAD = {
+    "embedding_rowwise": "embedding_rowwise_spread",
+    "shared_input": "gathered_input",
+    "rowwise": "rowwise_spread",
+    "colwise_gather_output": "colwise_of_spread",
+}
+
+
+def for_mesh(plan: Plan, job: Job) -> dict[str, str]:
+    """Return the styles as a job needs them: with `ep`, experts are whole and spread, else cut;
+    with sequence or loss parallelism the inputs and outputs are of other ranks' parts.
+    """
+    how = {"experts": "ep_dispatch_experts" if job.mesh.ep > 1 else "moe_tp_experts"}
+    how |= SPREAD if job.sequence_parallel else {}
+    if job.loss_parallel:
+        head = "colwise_gather_output"
+        how[head] = "colwise_logits" + "_of_spread" * job.sequence_parallel
+    return {name: how.get(style, style) for name, style in plan.styles.items()}
 
 
 def read_plan(path: str) -> Plan:

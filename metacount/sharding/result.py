@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metacount.formulas.dim import chunk
 from metacount.frozen import fields, frozen
 from metacount.sharding.mesh import PER_MACHINE, Mesh
 from metacount.spec import DTYPE_BYTES
@@ -260,6 +261,8 @@ class Job:
     checkpointing: str = "none"
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
+    sequence_parallel: bool = False  # of tp: tokens between the matrices are spread, too
+    loss_parallel: bool = False  # of tp: each rank keeps the logits of its part of the vocabulary
     decodes: bool = True  # served, it goes on token by token; an encoder has read all at once
 
     @property
@@ -277,13 +280,16 @@ class Job:
         """Sequences that one rank runs at a time."""
         return self.batch_size // (self.mesh.dp * self.micro_batches)
 
-    def loss_bytes(self, vocab_size: int) -> int:
+    def loss_bytes(self, vocab_size: int, tensor: int) -> int:
         """Count the bytes of two gradients, of the log-softmax and of the logits: 2·w·n·V.
 
+        With loss parallelism V is what the rank at `tensor` in its tp group has of the vocabulary.
         In float32 at least, and of the loss's own: w. They are there together when the backward of
         a cross-entropy begins; the log-softmax itself is kept.
         """
         wide = max(4, DTYPE_BYTES[self.dtype])
+        if self.loss_parallel:
+            vocab_size = int(chunk(vocab_size, self.mesh.tp, tensor))
         return wide * (2 * self.rows * self.length * vocab_size + 1) if self.train else 0
 
     def kept_at(self, stage: int) -> int:
@@ -300,6 +306,11 @@ class Job:
     def length(self) -> int:
         """Tokens of each sequence that one rank runs."""
         return self.seq_len // self.mesh.cp
+
+    @property
+    def tokens_between(self) -> int:
+        """Tokens of a micro-batch that one rank has between the matrices."""
+        return self.rows * self.length // (self.mesh.tp if self.sequence_parallel else 1)
 
     @property
     def passes(self) -> dict[str, int]:

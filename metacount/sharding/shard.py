@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.frozen import frozen
+from metacount.measure.isolated import isolated
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_formula import STATES, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec
+from metacount.spec.attention import Attention
 from metacount.spec.model import left_out
-from metacount.spec.position import Alibi
+from metacount.spec.position import Alibi, Learned, Sinusoidal
 from metacount.spec.stack import WITH_STATE
 from metacount.textbook.count import said_of_states
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
@@ -46,11 +48,17 @@ class Asked:
     checkpointing: str = "none"
     schedule: str = "1f1b"
     per_machine: int = PER_MACHINE
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
 
 
 def _check(asked: Asked, train: bool) -> None:
     """Raise `InputError` for what no mesh can do."""
     zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    parallel = {"sequence": asked.sequence_parallel, "loss": asked.loss_parallel}
+    for name, is_asked in parallel.items():
+        if is_asked and not train:
+            raise InputError(f"--{name}-parallel belongs to --train; add it, or leave it out")
     if not train and (zero is not None or asked.master_weights):
         raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
     for name, known in (
@@ -144,12 +152,35 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         seq_len=length,
         micro_batches=n,
         master=asked.master_weights,
+        sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
+        loss_parallel=asked.loss_parallel and mesh.tp > 1,
         decodes=spec.kind != "encoder",
         **{name: getattr(asked, name) for name in same},
     )
     if train and mesh.tp > 1:
         _check_pieces(spec, job)
+    if job.sequence_parallel and (why := why_no_sequence(spec, job)):
+        raise InputError(f"--sequence-parallel {why}")
     return job
+
+
+def why_no_sequence(spec: ModelSpec, job: Job) -> str:
+    """Say why tokens cannot be spread between the matrices; empty where they can."""
+    stack, tp = spec.last_stack, job.mesh.tp
+    if job.length % tp:
+        return (
+            f"cuts the {job.length} tokens that a rank has of a sequence into tp={tp} equal parts; "
+            f"choose --seq {job.mesh.cp * tp * -(-job.length // tp)}"
+        )
+    if stack.mixture is not None:
+        return "has no plan for experts; leave it out"
+    if not isinstance(stack.attention, Attention):
+        return f"has no plan for attention={spec.attention}; leave it out"
+    if set(stack.mixer_pattern) & set(WITH_STATE):
+        return f"has no plan for recurrent={spec.recurrent}, which keeps a state; leave it out"
+    if isinstance(spec.positions, Learned | Sinusoidal) or spec.n_token_types:
+        return "has no plan for what is added to embedded tokens; leave it out"
+    return ""
 
 
 def _check_pieces(spec: ModelSpec, job: Job) -> None:
@@ -176,6 +207,7 @@ def _check_pieces(spec: ModelSpec, job: Job) -> None:
         )
 
 
+@isolated
 def shard(
     model: Given,
     mesh: str | Mesh,
@@ -214,6 +246,9 @@ def shard(
 
 
 def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
+    if plan.source != "ours" and (job.sequence_parallel or job.loss_parallel):
+        option = "--sequence-parallel" if job.sequence_parallel else "--loss-parallel"
+        raise InputError(f"{option} goes with our own plan; leave out --plan or {option}")
     if not formula:
         from metacount.sharding.by_engine import measured_kinds
         from metacount.tensors import DTYPES
@@ -323,6 +358,17 @@ def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
         "not counted: what else comes and goes within a forward or a backward, for which what fits "
         f"leaves room{step}"
     )
+    if job.mesh.tp > 1:
+        whole = {}
+        if not (job.sequence_parallel or why_no_sequence(spec, job)):
+            whole["--sequence-parallel"] = "what lies between the matrices"
+        if not job.loss_parallel:
+            whole["--loss-parallel"] = "all logits"
+        if whole:
+            found.append(
+                f"every rank of tp has {' and '.join(whole.values())}; {' '.join(whole)} would "
+                "spread it, as Megatron and torchtitan do"
+            )
     if job.mesh.pp > 1:
         found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
     return found

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError, SpecError
+from metacount.measure.isolated import isolated
 from metacount.measure.torch_private import tree_map
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, Source, TransformersOnly, any_of
@@ -61,6 +62,7 @@ IN_WORK = "in work"
 STEP = "a step that is not the first: the optimizer's state is there when it begins"
 
 
+@isolated
 def train(
     model: Given,
     workload: Workload | Request | None = None,

@@ -60,6 +60,7 @@ class Count:
     least_active_params: int | None
     selection: dict[str, int]
     prediction: dict[str, int]
+    stored_bytes: int | None = None  # of a quantised config
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()  # how its config was read, and whether transformers refuses it
 
@@ -88,8 +89,9 @@ class Count:
         found = dict(vars(self))
         ends = {name: list(found.pop(name)) for name in ("warnings", "notes")}
         found |= {**found.pop("selection"), **found.pop("prediction")}
-        if self.least_active_params is None:
-            del found["least_active_params"]
+        for name in ("least_active_params", "stored_bytes"):
+            if found[name] is None:
+                del found[name]
         return {**found, "workload": self.workload.to_dict(), "source": "formula", **ends}
 
 
@@ -168,8 +170,15 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ...] = ()) -> Count:
-    """Count `spec` running `workload`; `notes` are on the config that it was read from.
+def count(
+    spec: ModelSpec,
+    workload: Workload | Request,
+    *,
+    notes: tuple[str, ...] = (),
+    quantised: Json | None = None,
+) -> Count:
+    """Count `spec` running `workload`; `notes` are on the config that it was read from, which is
+    `quantised` where it says how weights are packed.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())
@@ -194,6 +203,14 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         from metacount.formulas.mtp import PREDICTION
 
         prediction = {name: sum(of(spec, sizes).values()) for name, of in PREDICTION.items()}
+    stored = None
+    if quantised is not None:
+        from metacount.textbook.stored import stored_from_config
+
+        found = stored_from_config(spec, quantised)
+        stored = None if found is None or isinstance(found, str) else found.n_bytes
+        said = found if isinstance(found, str) else f"{'' if found is None else found.how}"
+        notes += (f"stored_bytes{' is not known' if stored is None else ''}: {said}",)
     return Count(
         **total,
         active_params_no_embed=model.active_params_no_embed(spec),
@@ -208,6 +225,7 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
         selection=selection,
         prediction=prediction,
+        stored_bytes=stored,
         warnings=_warnings(spec, run),
         notes=notes,
     )

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
 from torch.multiprocessing import start_processes  # noqa: E402
 
 from helpers.real_context import in_parts  # noqa: E402
@@ -84,6 +86,8 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         micro_batches=case["micro"],
         dtype=case["dtype"],
         attention=case["attention"],
+        sequence_parallel=case["sequence"],
+        loss_parallel=case["cut_logits"],
     )
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
@@ -91,7 +95,8 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     whole = build(spec, device="cpu", dtype=job.dtype, seed=SEED).train()
     targets = tokens.roll(-1, 1)
     logits = whole(tokens).logits_BSV
-    expected = loss_of_each(logits, targets) if job.ring else loss_of(logits, tokens)
+    each = job.ring or job.loss_parallel
+    expected = loss_of_each(logits, targets) if each else loss_of(logits, tokens)
     expected.backward()
     grads = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
 
@@ -100,7 +105,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
     own = range(sum(layers[: at.stage]), sum(layers[: at.stage + 1]))
     first, last = at.stage == 0, at.stage == mesh.pp - 1
     stage = Whole(spec, job.dtype, device="cpu", seed=SEED).piece(own, first=first, last=last)
-    held = place(stage, for_mesh(default_plan(spec), mesh), world, job)
+    held = place(stage, for_mesh(default_plan(spec), job), world, job)
     rows = job.batch_size // mesh.dp
     own_rows = slice(at.shard // mesh.cp * rows, (at.shard // mesh.cp + 1) * rows)
     mine = tokens[own_rows]
@@ -171,13 +176,20 @@ def stepped(
             with keeping.watching():
                 logits = result(stage(part.clone()))
             kept.append(keeping.bytes())
-            loss = loss_of(logits, part)
-            (loss / job.micro_batches).backward()
-            found.append(loss.detach())
+            with loss_parallel() if job.loss_parallel else nullcontext():
+                if job.loss_parallel:
+                    loss = loss_of_each(logits, part.roll(-1, 1))
+                else:
+                    loss = loss_of(logits, part)
+                (loss / job.micro_batches).backward()
+            found.append(local_part(loss.detach()))
         return torch.stack(found).mean()
+    shapes = (
+        (job.rows, job.tokens_between // job.rows, stage.spec.d_model),
+        (job.rows, job.length, stage.spec.vocab_size),
+    )
     hidden, logits = (
-        torch.empty(job.rows, job.length, width, dtype=torch.float64, requires_grad=True)
-        for width in (stage.spec.d_model, stage.spec.vocab_size)
+        torch.empty(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
     )
     module = PipelineStage(
         OnlyHidden(stage),

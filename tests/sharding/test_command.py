@@ -83,12 +83,40 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2 -o mesh.gif", "-o must end in .svg"),
         ("llama-7b --mesh dp=2 --dtype fp8", "fp8 is not one that a module runs in"),
         ("llama-7b --mesh dp=2 --train --master-weights --dtype fp32", "leave it out"),
+        ("llama-7b --mesh tp=2 --loss-parallel", "--loss-parallel belongs to --train"),
+        ("llama-7b --mesh tp=8 --train --sequence-parallel --seq 100", "choose --seq 104"),
+        ("gpt2 --mesh tp=2 --train --sequence-parallel", "added to embedded tokens"),
+        ("mixtral-8x7b --mesh tp=2 --train --sequence-parallel", "has no plan for experts"),
     ],
 )
 def test_what_cannot_be_is_one_line(
     capsys: pytest.CaptureFixture[str], arguments: str, line: str
 ) -> None:
     assert line in refused(capsys, "shard", *arguments.split())
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gpt2", "deepseek-v3"])
+def test_what_is_whole_on_every_rank_of_tp_is_said_with_options_that_spread_it(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    asked = ("shard", model, "--mesh", "tp=2", "--train", "--formula", "--seq", "256")
+    whole = run_json(capsys, *asked)
+    (said,) = (each for each in whole["missing"] if each.startswith("every rank of tp has"))
+    options = re.findall(r"--[a-z-]+", said)
+    assert options == ["--sequence-parallel"] * (model == "llama3-8b") + ["--loss-parallel"]
+    spread = run_json(capsys, *asked, *options)
+    assert said not in spread["missing"]
+    kept = [found["kinds"][0]["activation_bytes"] for found in (spread, whole)]
+    assert kept[0] < kept[1]
+
+
+def test_a_plan_of_ones_own_has_no_sequence_parallelism(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"tp": {"decoder.layers.*.mlp.up_proj": "colwise"}}', "utf-8")
+    asked = ("--mesh", "tp=2", "--train", "--plan", str(file), "--loss-parallel")
+    assert "leave out --plan" in refused(capsys, "shard", "llama-7b", *asked)
 
 
 def test_without_torchao_its_optimizer_is_counted_by_formula_alone(

@@ -45,6 +45,8 @@ torch.set_num_threads(1)
 RING = {"dtype": "bf16", "attention": "flash", "seq_len": 48}
 FULL, BF16, FLASH = {"checkpointing": "full"}, {"dtype": "bf16"}, {"attention": "flash"}
 MASTER = {**BF16, "master": True}
+LOSS = {"loss_parallel": True}
+SEQUENCE = {"sequence_parallel": True, "seq_len": 12}
 # a model, its mesh, the stage of ZeRO (-1: it serves), what else is asked
 Case = tuple[str, str, int, dict[str, Any]]
 CASES: list[Case] = [
@@ -78,6 +80,20 @@ CASES: list[Case] = [
     ("bert", "dp=2,tp=2,pp=2", -1, {}),
     ("modernbert", "dp=2,pp=2", 1, {"micro_batches": 2}),
     ("bert", "dp=5,pp=3", 3, FULL),
+    # tokens between the matrices are spread over the ranks of tp
+    ("llama", "dp=2,tp=2", 3, SEQUENCE | FULL),
+    ("qwen3", "dp=3,tp=2,pp=2", 2, SEQUENCE | BF16 | FLASH | {"micro_batches": 2}),
+    ("sandwich", "dp=2,tp=2", 0, SEQUENCE | MASTER),
+    ("llama", "dp=2,cp=2,tp=2", 3, SEQUENCE | RING),
+    ("biased", "tp=2,pp=3", 1, SEQUENCE),
+    ("parallel", "dp=2,tp=2", 3, SEQUENCE | FULL),
+    ("sinks", "tp=2", 2, SEQUENCE),
+    # and each rank keeps its part of the logits: 53 of a vocabulary are cut unevenly
+    ("llama", "dp=2,tp=2", 3, LOSS | BF16 | FLASH),
+    ("qwen3", "tp=2", 3, SEQUENCE | LOSS),
+    ("gpt2", "tp=4,pp=2", 1, LOSS | {"micro_batches": 2}),
+    ("mixtral", "dp=2,tp=2,ep=4", 3, LOSS | MASTER),
+    ("capped", "tp=2", 2, LOSS | SEQUENCE | BF16),
     ("electra", "tp=4", 0, BF16 | FLASH),
     ("modernbert", "dp=2,tp=2", -1, {}),
     ("electra", "dp=2,pp=2", 1, {"micro_batches": 2, "optimizer": "sgd-momentum"}),
@@ -141,6 +157,11 @@ CASES += [
     ("llama without its first norm", "dp=2,pp=2", 3, {}),
 ]
 MODELS = ALL | {
+    "capped": SPECS["llama"].replace(logit_softcap=30.0, logit_scale=0.5),
+    "biased": SPECS["llama"].replace(
+        norm="layernorm", norm_bias=True, q_bias=True, o_bias=True, ffn_bias=True
+    ),
+    "parallel": SPECS["llama"].replace(norm_placement="parallel", norm_unit_offset=True),
     "six experts": SPECS["mixtral"].replace(n_experts=6),
     "ten experts": SPECS["mixtral"].replace(n_experts=10),
     "gpt2 without its first norm": SPECS["gpt2"].replace(first_norm=False),

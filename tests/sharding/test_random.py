@@ -54,6 +54,8 @@ def jobs(draw: st.DrawFn, degrees: dict[str, int]) -> dict[str, Any]:
         how["optimizer"] = draw(st.sampled_from(["adamw", "adagrad", "sgd-momentum", "adam8bit"]))
         how["checkpointing"] = draw(st.sampled_from(["none", "full"]))
         how["schedule"] = draw(st.sampled_from(["1f1b", "gpipe"]))
+        how["loss_parallel"] = draw(st.booleans())
+        how["sequence_parallel"] = draw(st.booleans())
         if how["dtype"] == "bf16":
             how["attention"] = draw(st.sampled_from(["eager", "flash"]))
             how["master_weights"] = draw(st.booleans())

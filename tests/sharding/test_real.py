@@ -48,6 +48,8 @@ def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) ->
         "seq": SEQ,
         "micro": micro,
         "batch": made.dp * micro,
+        "sequence": False,
+        "cut_logits": False,
         **changes,
     }
 
@@ -63,6 +65,7 @@ CASES = [
     case("mixtral", "tp=2,pp=2,ep=2", 3, 1),
     case("falcon-h1", "dp=3", 2, 2),
     case("longcat", "dp=2,pp=2,ep=2"),
+    case("qwen3", "dp=2,tp=2", 2, 2, sequence=True, cut_logits=True, seq=10),
     ring("llama", "cp=2", 3, "fp64"),
     ring("llama", "cp=2", 3, "bf16"),
 ]
@@ -70,6 +73,10 @@ RING = len(CASES) - 1
 FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
     case("sinks", "tp=2", 2),
+    case("sandwich", "tp=2", 3, 2, sequence=True, seq=12),
+    case("llama", "tp=2,pp=2", 3, 2, sequence=True, seq=10),
+    case("modernbert", "dp=2,tp=2", 0, sequence=True, seq=10),
+    case("mixtral", "tp=2,ep=2", 3, 2, cut_logits=True),
     case("gpt2", "dp=2", 1, 2),
     case("llama", "tp=2,pp=2", 3, 2),
     case("deepseek", "dp=4,tp=2,ep=4"),
@@ -140,6 +147,8 @@ def job_of(it: dict[str, Any]) -> Job:
         micro_batches=it["micro"],
         dtype=it["dtype"],
         attention=it["attention"],
+        sequence_parallel=it["sequence"],
+        loss_parallel=it["cut_logits"],
     )
 
 
@@ -162,8 +171,9 @@ def test_a_real_rank_holds_keeps_and_sends_what_the_formula_says(real: Found, nu
     it, job = CASES[number], job_of(CASES[number])
     spec, mesh = ALL[it["spec"]], job.mesh
     kinds = counted_kinds(spec, job, default_plan(spec))
-    tokens = job.rows * job.length
-    loss = 8 * tokens * spec.vocab_size + 8 * tokens + 8
+    tokens, piece = job.rows * job.length, spec.vocab_size
+    if job.loss_parallel:
+        piece = -(-spec.vocab_size // mesh.tp)
     for rank, found in enumerate(real(number)[: mesh.world]):
         kind = next(kind for kind in kinds if kind.holds(rank))
         assert sum(shard for *_, shard in found["held"]) == kind.params == found["gradients"]
@@ -172,6 +182,8 @@ def test_a_real_rank_holds_keeps_and_sends_what_the_formula_says(real: Found, nu
         # a rank runs a whole step by itself: no stage in parts, no rows of other ranks
         if mesh.pp == mesh.ep == mesh.cp == 1 and it["dtype"] == "fp64":
             assert kind.activation_bytes is not None
+            own = min(piece, spec.vocab_size - piece * (rank % mesh.tp * job.loss_parallel))
+            loss = 8 * tokens * own + 8 * tokens + 8
             assert set(found["kept"]) == {kind.activation_bytes - loss}
 
 
@@ -180,7 +192,7 @@ def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
     only how often is compared; and stages first ask each other whether they are there, in tensors
     of other sizes.
     """
-    mesh, hidden = job.mesh, job.rows * job.length * d_model * 8
+    mesh, hidden = job.mesh, job.tokens_between * d_model * 8
     sizes = {"tp": mesh.tp, "dp": mesh.shard, "ep": mesh.ep, "cp": mesh.cp}
     sizes["copies"] = mesh.expert_shard
     found: Counter[Any] = Counter()
