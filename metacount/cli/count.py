@@ -11,24 +11,29 @@ from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.layout import WIDEST_TEXT, bold, paragraph
 from metacount.cli.models import compared, published_notes
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
+    INPUT,
     MODELS,
     OVER,
     SETTINGS,
     WORKLOAD,
     flag,
     option,
+    own_module,
     request_of,
     whole_number,
 )
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
-from metacount.errors import InputError
+from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
 from metacount.settings import parse_settings
+from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, count, length_shown
+from metacount.textbook.count import OTHERS, count, fitted, length_shown
+from metacount.textbook.engine import ENGINES, reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -40,18 +45,22 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
+    from metacount.given import OwnModule
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
+    from metacount.textbook.engine import Reserved
     from metacount.textbook.proven import Against, Proven, Said
     from metacount.verify.compare import Witness
 
     Any: TypeAlias = Model | TransformersOnly
+    Kept: TypeAlias = dict[str, str] | None  # kv_dtype, state_dtype
 
 APART = (
-    ("--conventions --over --columns --markdown --csv --latex MODEL", "--folder"),
-    ("--columns --markdown --csv --latex", "--conventions"),
+    ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
+    ("--kv-dtype --state-dtype", "--folder"),
+    ("--columns --markdown --csv --latex --engine --kv-dtype --state-dtype", "--conventions"),
 )
-BELONGS = (("--jobs", "--folder"),)
+BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
@@ -78,11 +87,21 @@ def options() -> Sequence[Option]:
         *SETTINGS,
         OVER,
         *WORKLOAD,
+        option("--kv-dtype", "DTYPE", "of the KV cache (default --dtype)", type=dtype),
+        option("--state-dtype", "DTYPE", "of recurrent states (default --dtype)", type=dtype),
+        option(
+            "--engine",
+            None,
+            "also the KV cache as this engine reserves it, and by which rule",
+            choices=ENGINES,
+        ),
         flag(
             "--conventions",
             "the FLOPs of the workload under the conventions in use, and who uses each",
         ),
         columns.OPTION,
+        INPUT,
+        DEVICE,
         flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
         *FORMATS,
     )
@@ -98,14 +117,27 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         return counted_folder(args.folder, request, args.settings, args.jobs, as_json=args.json)
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
+    if (own := _own(args)) is not None:
+        return _own_answer(own, args.input, args.device)
     models = _models(args)
     if args.conventions:
         return _conventions(models, request)
+    dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
+    kept = {name: given for name, given in dtypes.items() if given} or None
+    served = [_served(model, request, args.engine, kept) for model in models]
     if any(isinstance(model, TransformersOnly) for model in models):
         prepare_for_torch()
     if len(models) == 1 and not (args.json or args.table or names):
-        return Answer(report=lambda: report_of(models[0], request, verbose=args.verbose))
-    data = [data_of(model, request) for model in models]
+        return Answer(
+            report=lambda: [
+                *report_of(models[0], request, verbose=args.verbose, kept=kept),
+                *([] if served[0] is None else _served_report(served[0])),
+            ]
+        )
+    data = [
+        data_of(model, request, kept) | ({} if found is None else {"engine": found.to_dict()})
+        for model, found in zip(models, served, strict=True)
+    ]
     if names:
         rows = [
             columns.Row(heading(model), model.name, getattr(model, "spec", None), each)
@@ -119,6 +151,83 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     )
 
 
+def _own(args: argparse.Namespace) -> OwnModule | None:
+    """Find the module that is counted as it is; one without a config stands alone."""
+    from argparse import Namespace
+
+    for model in args.model if args.input or args.modules else ():
+        found = own_module(Namespace(model=model, input=args.input), runs=False)
+        if found is not None:
+            for name in ("settings", "over", "columns", "conventions"):
+                if getattr(args, name):
+                    said = "set" if name == "settings" else name
+                    raise InputError(f"--{said} is not for a module of your own; leave it out")
+            if len(args.model) > 1:
+                raise InputError(f"{shown(found.id)}: a module without a config is counted alone")
+            return found
+    return None
+
+
+def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
+    """Count somebody's own module: what is in it, and over inputs what its forward costs."""
+    from metacount.api import tree
+    from metacount.summary.modules import typed_inputs
+
+    inputs = typed_inputs(own.module, sizes)
+    root = tree(own.module, inputs=inputs, flops=bool(inputs), device=device).root
+    rows: list[tuple[Cell, ...]] = [
+        (
+            child.name + (f" ×{child.count}" if child.count > 1 else ""),
+            child.params * child.count,
+            Share(part=child.params * child.count, whole=root.params),
+        )
+        for child in root.children
+    ]
+    trained = sum(p.numel() for p in own.module.parameters() if p.requires_grad)
+    buffers = sum(b.numel() for b in own.module.buffers())
+    figures: dict[str, int | None] = {
+        "params": root.params,
+        "param_bytes": root.bytes,
+        "matmul_flops": root.flops,
+        "macs": None if root.flops is None else root.flops // 2,
+    }
+    notes = [
+        f"measured: numel() of your own module on the meta device ({type(own.module).__name__})"
+    ]
+    if not inputs:
+        notes.append("FLOPs: give --input SIZES, as in --input 2,16,64")
+    missing = "roles, active parameters and KV cache: not known of a module without a config"
+    lines = [_figure(name, n, COUNTED[name].brief) for name, n in figures.items() if n is not None]
+    lines[1:1] = [("trainable_params", trained, "of which have a gradient")]
+    lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
+    shapes = ", ".join(str([*each.shape]) for each in inputs)
+    heads = ("module", "params", "share")
+    return Answer(
+        report=lambda: [
+            [title(own.name, own.id)],
+            [Grid(heads=heads, rows=rows, align="<>>", bars=[int(str(n)) for _, n, _ in rows])],
+            [
+                *([Text(f"over {shapes}", bold)] if shapes else []),
+                Grid(heads=(), rows=lines, align="<>", prose=True),
+            ],
+            [Notes([("not counted", missing), *(("note", note) for note in notes)], pad=11)],
+        ],
+        data=lambda: {
+            "model": own.id,
+            "name": own.name,
+            "changes": {},
+            "workload": {"inputs": [[*each.shape] for each in inputs]},
+            **figures,
+            "trainable_params": trained,
+            "buffers": buffers,
+            "by_module": {str(name): n for name, n, _ in rows},
+            "source": "given",
+            "not_counted": [missing],
+            "notes": notes,
+        },
+    )
+
+
 def _models(args: argparse.Namespace) -> Sequence[Any]:
     """Find the models that are named, or the one that is named at every value of --over."""
     if args.over is None:
@@ -128,13 +237,33 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     return find_over(args.model[0], args.settings, args.over)
 
 
-def data_of(model: Any, request: Request) -> Json:
+def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Reserved | None:
+    """Count what an engine reserves for a model, or for its text part."""
+    if engine is None:
+        return None
+    it = model.text if isinstance(model, TransformersOnly) else model
+    if it is None:
+        assert isinstance(model, TransformersOnly)
+        raise InputError(f"--engine: {model.name} has no formula: {model.problem}")
+    run = fitted(it.spec, request)
+    return reserved_cache(it.spec, run, engine, (kept or {}).get("kv_dtype", run.dtype))
+
+
+def _served_report(found: Reserved) -> Report:
+    """Report what an engine reserves, apart from the figures."""
+    each = f"{units.gib(found.kv_cache_bytes)}, of full sequences in {found.kv_dtype}"
+    rows = [("reserved KV cache bytes", found.kv_cache_bytes, each)]
+    return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", found.rule)])]]
+
+
+def data_of(model: Any, request: Request, kept: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
-        return count_data(
-            model, count(model.spec, request, notes=model.notes, quantised=model.quantised)
-        )
+        return count_data(model, _counted(model, request, kept))
     found, workload, notes = _measured(model, request)
+    if kept:
+        why = "is measured as its code keeps it: --kv-dtype and --state-dtype go with a formula"
+        raise InputError(f"{model.name} {why}")
     if model.text is not None:
         notes += _of_text(model.text, found, request)
     params, flops = found.figures["params"], found.figures["matmul_flops"]
@@ -193,12 +322,16 @@ def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json,
     return found, workload.to_dict(), [why] if why else []
 
 
-def report_of(model: Any, request: Request, *, verbose: bool = False) -> Report:
+def _counted(model: Model, request: Request, kept: Kept = None) -> Count:
+    quantised = model.quantised
+    return count(model.spec, request, notes=model.notes, quantised=quantised, kept=kept)
+
+
+def report_of(model: Any, request: Request, *, verbose: bool = False, kept: Kept = None) -> Report:
     """Report one model: parameters by role, every figure with its meaning, where they are from."""
     if isinstance(model, Model):
-        result = count(model.spec, request, notes=model.notes, quantised=model.quantised)
-        return count_report(model, result, verbose=verbose)
-    return _measured_report(model, data_of(model, request))
+        return count_report(model, _counted(model, request, kept), verbose=verbose)
+    return _measured_report(model, data_of(model, request, kept))
 
 
 def figures_report(result: Count) -> Report:
@@ -282,7 +415,10 @@ def _workload(spec: ModelSpec, result: Count) -> str:
         parts.append(f"source {run.source_len}")
     if run.prefix_len:
         parts.append(f"prefix {run.prefix_len}")
-    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
+    parts.append(f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)")
+    names = {"kv_dtype": "KV cache", "state_dtype": "states"}
+    parts += [f"{names[name]} {given}" for name, given in (result.kept or {}).items()]
+    return ", ".join(parts)
 
 
 def _figures(spec: ModelSpec, result: Count, verbose: bool) -> list[tuple[Cell, ...]]:
@@ -409,7 +545,6 @@ def _measured_report(model: TransformersOnly, data: Json) -> Report:
 def _conventions(models: Sequence[Any], request: Request) -> Answer:
     """Report each model's FLOPs under every convention."""
     from metacount.cli.conventions import conventions_data, conventions_report
-    from metacount.textbook.count import fitted
 
     found = []
     for model in models:
