@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.formats.totals import Totals
     from metacount.given import OwnModule
+    from metacount.huggingface.checkpoint.totals import Totals
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
@@ -246,7 +246,7 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
 
 def _of_headers(arguments: Sequence[str]) -> Totals | None:
     """Read the one argument as weights of which nothing but headers can be read."""
-    from metacount.formats.totals import totals_of
+    from metacount.huggingface.checkpoint.totals import totals_of
 
     return totals_of(arguments[0]) if len(arguments) == 1 else None
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from metacount.errors import InputError
 from metacount.formats.gguf_header import read_header
-from metacount.formats.totals import group_of, totals_of
+from metacount.huggingface.checkpoint.totals import group_of, totals_of
 
 Capsys = pytest.CaptureFixture[str]
 HEADER = {
