@@ -217,6 +217,12 @@ OF_A_STEP = {
         "FLOPs of the backward of a training step, all parameters trained",
         run="BS",
     ),
+    "train_matmul_flops": _figure(
+        FLOPS,
+        "forward and backward",
+        "FLOPs of the forward and the backward of a training step, nothing computed twice",
+        run="BS",
+    ),
     "recompute_matmul_flops": _figure(
         FLOPS,
         "computed a second time",
