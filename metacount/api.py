@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.measure.isolated import isolated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def count(model: Given, workload: Workload | Request | None = None, **sizes: Any
     from metacount.textbook.count import count
 
     found = model_of(model)
-    counted = count(found.spec, _request("count", workload, sizes), notes=found.notes)
+    run = _request("count", workload, sizes)
+    counted = count(found.spec, run, notes=found.notes, quantised=found.quantised)
     check_size(model, counted.params)
     return counted
 
@@ -85,6 +87,7 @@ def like(name: str, **sizes: object) -> Model:
     )
 
 
+@isolated
 def verify(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Verification:
     """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
 
@@ -104,6 +107,7 @@ def verify(model: Given, workload: Workload | Request | None = None, **sizes: An
     return found
 
 
+@isolated
 def flow(
     model: Given,
     workload: Workload | Request | None = None,
@@ -136,6 +140,7 @@ def flow(
     return found.flow(*inputs, **given, workload=workload, decode=decode)
 
 
+@isolated
 def summary(given: Given) -> Summary:
     """Summarise what somebody has in hand, without touching it: a model in any form, or a module.
 
@@ -153,6 +158,7 @@ def summary(given: Given) -> Summary:
     return summary(given)
 
 
+@isolated
 def diff(a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Any) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
@@ -221,6 +227,7 @@ class Tree:
         return self.root.to_dict(self.root.params)
 
 
+@isolated
 def tree(
     model: Given,
     workload: Workload | Request | None = None,

@@ -36,6 +36,15 @@ def read_of_package(file: str) -> bytes:
     return data.replace(b"\r\n", b"\n") if b"\r" in data else data
 
 
+def table_of_package(file: str) -> dict[str, list[str]]:
+    """Read a table of this package: the first column of each row, and what stands in the others.
+
+    What is empty at the end of a row is left out.
+    """
+    rows = (line.split("\t") for line in read_of_package(file).decode().splitlines()[1:])
+    return {name: rest for name, *rest in rows}
+
+
 class NotStrict(ValueError):
     """What Python's JSON takes and no model has: the fact, and the remedy for who wrote it."""
 

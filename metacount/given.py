@@ -45,7 +45,8 @@ class Model:
     """A model to be looked at. `entry` is None when it came from a file.
 
     `refused`: transformers does not take the config, so that nothing of its code speaks of it.
-    `computed`: how sizes that were not given as numbers came about.
+    `computed`: how sizes that were not given as numbers came about. `quantised`: the config, where
+    it says how weights are packed.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Model:
     notes: tuple[str, ...] = ()
     refused: bool = False
     computed: tuple[str, ...] = ()
+    quantised: Json | None = None
 
     @property
     def published(self) -> CatalogEntry | None:

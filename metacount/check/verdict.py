@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ from metacount.textbook.count import count, fitted
 from metacount.textbook.proven import CODE, SHOWN, proven_of, sizes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from metacount.check.judgement import Judgement
     from metacount.check.sizes import Case
@@ -228,6 +230,7 @@ def _head(spec: ModelSpec) -> str:
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
 FOR_LETTERS, FOR_TRIALS, FOR_WORDS = 0.6, 0.2, 0.2  # shares of it; words are within letters
+FOR_JUDGING = 0.5  # share of it that letters may take of a function
 NO_TIME = "not accounted for: no time was left to look for the mistake"
 WRONG_AT = 40  # small sizes at which a wrong formula is evaluated, to find the mistake
 
@@ -238,108 +241,166 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
-def judged_text(
-    text: str, model: Model, case: Case, quantity: str, timeout: float = TIMEOUT
-) -> Judgement:
-    """Judge a text: in letters, or by numbers alone where letters take too long."""
-    formula = read(text)
-    words = vocabulary(model, case, quantity)
-    theirs = Theirs(formula.tree, words.meanings(formula.names), text)
-    notes = [*formula.notes, *words.notes]
-    answer = Answer(theirs.value(case), notes)
-    try:
-        with limited(timeout * FOR_LETTERS, computing=True):
-            return judged(theirs, model, case, quantity, notes, timeout)
-    except TooLong:
-        pass
-    seconds = timeout * FOR_LETTERS
-    answer.unsure = f"multiplying it out takes more than {seconds:g} s"
-    notes.append(f"compared in numbers only: {answer.unsure}")
-    if answer.value == count_of(*case, quantity):
-        answer.tried = _tried(theirs, case, quantity, timeout)
-    else:
-        late = passed(timeout * FOR_TRIALS, computing=True)
-        used = {a for expr in theirs.names.values() for a in expr.free_symbols}
-        answer.cases = small_cases(case, theirs.value, WRONG_AT, late, used)
-    return judged_numbers(answer, model, case, quantity, timeout)
+class Judge:
+    """One count of one model, beside which formulas are put: in letters, else by numbers."""
 
+    def __init__(self, model: Model, case: Case, quantity: str, timeout: float = TIMEOUT) -> None:
+        self.model, self.case, self.quantity, self.timeout = model, case, quantity, timeout
+        self.words = vocabulary(model, case, quantity)
 
-def judged(
-    theirs: Theirs,
-    model: Model,
-    case: Case,
-    quantity: str,
-    notes: list[str],
-    timeout: float,
-    answer: Answer | None = None,
-) -> Judgement:
-    """Judge a formula in our letters.
+    @cached_property
+    def truth(self) -> Truth:
+        """What the model has."""
+        return Truth(*self.case, self.quantity)
 
-    `answer` is what the function gave that it was read from: equal in letters is equal for all
-    sizes only where numbers agreed everywhere.
-    """
-    truth = Truth(*case, quantity)
-    numbers = numbers_of(*case)
-    expr, below = in_letters(theirs.tree, theirs.names)
-    value = theirs.value(case)
-    difference = plain(expr - truth.expr)
-    settled, notes = is_zero(difference), [*notes]
-    below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
-    verdict, where = EQUAL, None
-    if not settled and (rules := _rules(difference, truth)):
-        settled, where = True, rules
-    tried = answer.tried if answer is not None else None
-    terms: tuple[Term, ...] = ()
-    if not settled and value != truth.value:
-        verdict = WRONG
-        meanings = vocabulary(model, case, quantity).meanings
+    def text(self, text: str) -> Judgement:
+        """Judge a text."""
+        theirs, notes = self._read(text)
+        answer = Answer(theirs.value(self.case), [*notes, *self.words.notes])
+        found = self._in_time(theirs, answer, FOR_LETTERS)
+        if found is not None:
+            return found
+        answer.notes.append(f"compared in numbers only: {answer.unsure}")
+        if answer.value == count_of(*self.case, self.quantity):
+            answer.tried = self._tried(theirs)
+        else:
+            late = passed(self.timeout * FOR_TRIALS, computing=True)
+            used = {a for expr in theirs.names.values() for a in expr.free_symbols}
+            answer.cases = small_cases(self.case, theirs.value, WRONG_AT, late, used)
+        return self._by_numbers(answer)
+
+    def answer(self, answer: Answer) -> Judgement:
+        """Judge what a function gave: in letters where it took them and that does not take long."""
+        found = None
+        if answer.text is not None:
+            try:
+                found = self._in_time(self._read(answer.text)[0], answer, FOR_JUDGING)
+            except InputError as error:  # too large to be multiplied out
+                answer.unsure = str(error)
+        return found or self._by_numbers(answer)
+
+    def _read(self, text: str) -> tuple[Theirs, Iterable[str]]:
+        formula = read(text)
+        return Theirs(formula.tree, self.words.meanings(formula.names), text), formula.notes
+
+    def _in_time(self, theirs: Theirs, answer: Answer, share: float) -> Judgement | None:
+        """Judge in letters; None, and why in the answer, where that takes too long."""
         try:
-            with limited(timeout * FOR_WORDS, computing=True):
-                terms = explain(expr, difference, truth, numbers, theirs.text, meanings)
+            with limited(self.timeout * share, computing=True):
+                return self._in_letters(theirs, answer)
         except TooLong:
-            shown = truth.shown(difference)
-            terms = (Term(expr=shown, value=value - truth.value, words=NO_TIME, known=False),)
-    elif not settled:
-        if tried is None or tried.small is None:
-            tried = _tried(theirs, case, quantity, timeout)
-        verdict = _verdict(tried)
-        where = None if tried.small is None else condition(difference, numbers)
-    elif below:
-        tried = _tried(theirs, case, quantity, timeout)
-        verdict = _verdict(tried)
-        divisor = named(below[0])
-        notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
-    elif answer is not None and not sure(answer):
-        verdict = TRIED if tried is not None and tried.compared else UNTRIED
-        notes += _undecided(answer)
-    if tried is not None and verdict != EQUAL:
-        notes += tried.notes()
-        where = where or _fixed(tried)
-    return Judgement(
-        verdict=verdict,
-        quantity=quantity,
-        model=model.id,
-        structure=structure(case[0]),
-        rests_on=rests_on(model, case[1], quantity),
-        free=truth.names(expr.free_symbols),
-        theirs=expr.subs(truth.folded),
-        ours=truth.expr.subs(truth.folded),
-        difference=sympy.Integer(0) if settled else truth.shown(difference),
-        theirs_value=value,
-        ours_value=truth.value,
-        terms=terms,
-        condition=where,
-        counterexample=_counterexample(tried, quantity, expr.free_symbols),
-        tried=0 if tried is None or verdict == EQUAL else tried.compared,
-        planned=0 if tried is None or verdict == EQUAL else tried.planned,
-        notes=tuple(notes),
-    )
+            answer.unsure = f"multiplying it out takes more than {self.timeout * share:g} s"
+            return None
 
+    def _in_letters(self, theirs: Theirs, answer: Answer) -> Judgement:
+        """Judge a formula in our letters.
 
-def _tried(theirs: Theirs, case: Case, quantity: str, timeout: float) -> Tried:
-    others = theirs.places(case, quantity)
-    late = passed(timeout * FOR_TRIALS, computing=True)
-    return tried_at(others, theirs.value, case, quantity, late)
+        Of a function, equal in letters is equal for all sizes only where numbers agreed everywhere.
+        """
+        truth, numbers = self.truth, numbers_of(*self.case)
+        expr, below = in_letters(theirs.tree, theirs.names)
+        difference = plain(expr - truth.expr)
+        below = [b for b in below if not b.xreplace(dict(truth.rules())).is_nonzero]
+        where = None if is_zero(difference) else _rules(difference, truth) or None
+        settled = where is not None or bool(is_zero(difference))
+        verdict, tried, notes = EQUAL, answer.tried, [*answer.notes]
+        terms: tuple[Term, ...] = ()
+        if not settled and answer.value != truth.value:
+            verdict = WRONG
+            meanings = vocabulary(self.model, self.case, self.quantity).meanings
+            terms = self._terms(
+                lambda: explain(expr, difference, truth, numbers, theirs.text, meanings),
+                answer,
+                truth.shown(difference),
+            )
+        elif not settled:
+            if tried is None or tried.small is None:
+                tried = self._tried(theirs)
+            verdict = _verdict(tried)
+            where = None if tried.small is None else condition(difference, numbers)
+        elif below:
+            tried = self._tried(theirs)
+            verdict, divisor = _verdict(tried), named(below[0])
+            notes.append(f"not decided for all sizes: it divides by {divisor}, which may be 0")
+        elif answer.text is not None and not sure(answer):
+            verdict = TRIED if tried is not None and tried.compared else UNTRIED
+            notes += _undecided(answer)
+        if verdict == EQUAL:
+            tried = None
+        elif tried is not None:
+            notes += tried.notes()
+            where = where or _fixed(tried)
+        return self._judgement(
+            verdict,
+            answer.value,
+            expr.free_symbols,
+            theirs=expr.subs(truth.folded),
+            difference=sympy.Integer(0) if settled else truth.shown(difference),
+            terms=terms,
+            condition=where,
+            counterexample=_counterexample(tried, self.quantity, expr.free_symbols),
+            tried=0 if tried is None else tried.compared,
+            planned=0 if tried is None else tried.planned,
+            notes=tuple(notes),
+        )
+
+    def _by_numbers(self, answer: Answer) -> Judgement:
+        """Judge a formula of which only numbers are known."""
+        tried, notes = answer.tried, [*answer.notes]
+        terms: tuple[Term, ...] = ()
+        verdict, where = WRONG, None
+        if answer.value == self.truth.value and tried is not None:
+            verdict, where = _verdict(tried), _fixed(tried)
+            notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
+        else:
+            terms = self._terms(lambda: explain_numbers(self.case, answer, self.truth), answer)
+        return self._judgement(
+            verdict,
+            answer.value,
+            set(),
+            theirs=None,
+            difference=None,
+            terms=terms,
+            condition=where,
+            counterexample=_counterexample(tried, self.quantity, set()),
+            tried=len(answer.cases) if tried is None else tried.compared,
+            planned=len(answer.cases) if tried is None else tried.planned,
+            notes=tuple(notes),
+        )
+
+    def _terms(
+        self,
+        explained: Callable[[], tuple[Term, ...]],
+        answer: Answer,
+        whole: sympy.Expr | None = None,
+    ) -> tuple[Term, ...]:
+        try:
+            with limited(self.timeout * FOR_WORDS, computing=True):
+                return explained()
+        except TooLong:
+            off = answer.value - self.truth.value
+            return (Term(expr=whole, value=off, words=NO_TIME, known=False),)
+
+    def _judgement(
+        self, verdict: str, value: Fraction, letters: set[sympy.Expr], **more: Any
+    ) -> Judgement:
+        return Judgement(
+            verdict=verdict,
+            quantity=self.quantity,
+            model=self.model.id,
+            structure=structure(self.case[0]),
+            rests_on=rests_on(self.model, self.case[1], self.quantity),
+            free=self.truth.names(letters),
+            ours=self.truth.expr.subs(self.truth.folded),
+            theirs_value=value,
+            ours_value=self.truth.value,
+            **more,
+        )
+
+    def _tried(self, theirs: Theirs) -> Tried:
+        others = theirs.places(self.case, self.quantity)
+        late = passed(self.timeout * FOR_TRIALS, computing=True)
+        return tried_at(others, theirs.value, self.case, self.quantity, late)
 
 
 def sure(answer: Answer) -> bool:
@@ -347,45 +408,6 @@ def sure(answer: Answer) -> bool:
     and nothing makes letters unsure.
     """
     return answer.tried is not None and answer.tried.complete and answer.unsure is None
-
-
-def judged_numbers(
-    answer: Answer, model: Model, case: Case, quantity: str, timeout: float
-) -> Judgement:
-    """Judge a formula of which only numbers are known."""
-    truth = Truth(*case, quantity)
-    tried, notes = answer.tried, [*answer.notes]
-    terms: tuple[Term, ...] = ()
-    verdict, where = WRONG, None
-    if answer.value == truth.value and tried is not None:
-        verdict, where = _verdict(tried), _fixed(tried)
-        notes += tried.notes() + (_undecided(answer) if verdict != HERE else [])
-    else:
-        try:
-            with limited(timeout * FOR_WORDS, computing=True):
-                terms = explain_numbers(case, answer, truth)
-        except TooLong:
-            off = answer.value - truth.value
-            terms = (Term(expr=None, value=off, words=NO_TIME, known=False),)
-    return Judgement(
-        verdict=verdict,
-        quantity=quantity,
-        model=model.id,
-        structure=structure(case[0]),
-        rests_on=rests_on(model, case[1], quantity),
-        free=truth.names(set()),
-        theirs=None,
-        ours=truth.expr.subs(truth.folded),
-        difference=None,
-        theirs_value=answer.value,
-        ours_value=truth.value,
-        terms=terms,
-        condition=where,
-        counterexample=_counterexample(tried, quantity, set()),
-        tried=len(answer.cases) if tried is None else tried.compared,
-        planned=len(answer.cases) if tried is None else tried.planned,
-        notes=tuple(notes),
-    )
 
 
 def _verdict(tried: Tried) -> str:
@@ -444,29 +466,6 @@ def _counterexample(
     )
 
 
-FOR_JUDGING = 0.5  # share of the time that judging in letters may take
-
-
-def judged_function(
-    function: Callable[..., object],
-    model: Model,
-    case: Case,
-    quantity: str,
-    timeout: float = TIMEOUT,
-) -> Judgement:
-    """Judge a function, called here: it is the caller's own code."""
-    name = shown(getattr(function, "__name__", "the function"))
-    words = vocabulary(model, case, quantity)
-    try:
-        with limited(timeout):
-            answer = ask(function, case, words, name, seconds=timeout)
-    except TooLong:
-        raise InputError(
-            f"{name}: stopped after {timeout:g} s; is there a loop without end?"
-        ) from None
-    return _judged(answer, model, case, quantity, timeout)
-
-
 def judged_file(
     path: str, function: str, model: Model, case: Case, quantity: str, *, timeout: float = TIMEOUT
 ) -> Judgement:
@@ -494,7 +493,7 @@ def judged_file(
         if isinstance(error, InputError):
             raise
         raise InputError(f"{name}: its process wrote over the answer") from None
-    return _judged(answer, model, case, quantity, timeout)
+    return Judge(model, case, quantity, timeout).answer(answer)
 
 
 def _read(data: Json, like: ModelSpec) -> Answer:
@@ -514,22 +513,6 @@ def _case(data: Json, like: ModelSpec) -> tuple[Case, Fraction]:
     # unchecked, as it was sent: it may have sizes that no rule of ours allows
     spec = like.substituted(**data["spec"])
     return (spec, Workload(**data["workload"])), Fraction(data["value"])
-
-
-def _judged(answer: Answer, model: Model, case: Case, quantity: str, timeout: float) -> Judgement:
-    """Judge in letters where the function took them; else, or where that takes long, by numbers."""
-    if answer.text is not None:
-        formula = read(answer.text)
-        words = vocabulary(model, case, quantity)
-        theirs = Theirs(formula.tree, words.meanings(formula.names), answer.text)
-        try:
-            with limited(timeout * FOR_JUDGING, computing=True):
-                return judged(theirs, model, case, quantity, answer.notes, timeout, answer)
-        except TooLong:
-            answer.unsure = f"multiplying it out takes more than {timeout * FOR_JUDGING:g} s"
-        except InputError as error:  # too large to be multiplied out
-            answer.unsure = str(error)
-    return judged_numbers(answer, model, case, quantity, timeout)
 
 
 def check(
@@ -559,9 +542,18 @@ def check(
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds
     if isinstance(formula, str):
-        return judged_text(formula, found, case, quantity, timeout)
-    if callable(formula):
-        return judged_function(formula, found, case, quantity, timeout)
+        return Judge(found, case, quantity, timeout).text(formula)
+    if callable(formula):  # called here: it is the caller's own code
+        name = shown(getattr(formula, "__name__", "the function"))
+        judge = Judge(found, case, quantity, timeout)
+        try:
+            with limited(timeout):
+                answer = ask(formula, case, judge.words, name, seconds=timeout)
+        except TooLong:
+            raise InputError(
+                f"{name}: stopped after {timeout:g} s; is there a loop without end?"
+            ) from None
+        return judge.answer(answer)
     raise InputError(
         f"a formula is a text, a SymPy expression or a function: got {shown(repr(formula))}"
     )

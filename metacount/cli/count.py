@@ -27,8 +27,10 @@ from metacount.figures import COUNTED, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
 from metacount.settings import parse_settings
+from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, count, length_shown
+from metacount.textbook.count import OTHERS, count, fitted, length_shown
+from metacount.textbook.engine import ENGINES, reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -42,14 +44,17 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
+    from metacount.textbook.engine import Reserved
     from metacount.textbook.proven import Against, Proven, Said
     from metacount.verify.compare import Witness
 
     Any: TypeAlias = Model | TransformersOnly
+    Kept: TypeAlias = dict[str, str] | None  # kv_dtype, state_dtype
 
 APART = (
-    ("--conventions --over --columns --markdown --csv --latex MODEL", "--folder"),
-    ("--columns --markdown --csv --latex", "--conventions"),
+    ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
+    ("--kv-dtype --state-dtype", "--folder"),
+    ("--columns --markdown --csv --latex --engine --kv-dtype --state-dtype", "--conventions"),
 )
 BELONGS = (("--jobs", "--folder"),)
 RUN = columns.RUN
@@ -78,6 +83,14 @@ def options() -> Sequence[Option]:
         *SETTINGS,
         OVER,
         *WORKLOAD,
+        option("--kv-dtype", "DTYPE", "of the KV cache (default --dtype)", type=dtype),
+        option("--state-dtype", "DTYPE", "of recurrent states (default --dtype)", type=dtype),
+        option(
+            "--engine",
+            None,
+            "also the KV cache as this engine reserves it, and by which rule",
+            choices=ENGINES,
+        ),
         flag(
             "--conventions",
             "the FLOPs of the workload under the conventions in use, and who uses each",
@@ -101,11 +114,22 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     models = _models(args)
     if args.conventions:
         return _conventions(models, request)
+    dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
+    kept = {name: given for name, given in dtypes.items() if given} or None
+    served = [_served(model, request, args.engine, kept) for model in models]
     if any(isinstance(model, TransformersOnly) for model in models):
         prepare_for_torch()
     if len(models) == 1 and not (args.json or args.table or names):
-        return Answer(report=lambda: report_of(models[0], request, verbose=args.verbose))
-    data = [data_of(model, request) for model in models]
+        return Answer(
+            report=lambda: [
+                *report_of(models[0], request, verbose=args.verbose, kept=kept),
+                *([] if served[0] is None else _served_report(served[0])),
+            ]
+        )
+    data = [
+        data_of(model, request, kept) | ({} if found is None else {"engine": found.to_dict()})
+        for model, found in zip(models, served, strict=True)
+    ]
     if names:
         rows = [
             columns.Row(heading(model), model.name, getattr(model, "spec", None), each)
@@ -128,11 +152,33 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     return find_over(args.model[0], args.settings, args.over)
 
 
-def data_of(model: Any, request: Request) -> Json:
+def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Reserved | None:
+    """Count what an engine reserves for a model, or for its text part."""
+    if engine is None:
+        return None
+    it = model.text if isinstance(model, TransformersOnly) else model
+    if it is None:
+        assert isinstance(model, TransformersOnly)
+        raise InputError(f"--engine: {model.name} has no formula: {model.problem}")
+    run = fitted(it.spec, request)
+    return reserved_cache(it.spec, run, engine, (kept or {}).get("kv_dtype", run.dtype))
+
+
+def _served_report(found: Reserved) -> Report:
+    """Report what an engine reserves, apart from the figures."""
+    each = f"{units.gib(found.kv_cache_bytes)}, of full sequences in {found.kv_dtype}"
+    rows = [("reserved KV cache bytes", found.kv_cache_bytes, each)]
+    return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", found.rule)])]]
+
+
+def data_of(model: Any, request: Request, kept: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
-        return count_data(model, count(model.spec, request, notes=model.notes))
+        return count_data(model, _counted(model, request, kept))
     found, workload, notes = _measured(model, request)
+    if kept:
+        why = "is measured as its code keeps it: --kv-dtype and --state-dtype go with a formula"
+        raise InputError(f"{model.name} {why}")
     if model.text is not None:
         notes += _of_text(model.text, found, request)
     params, flops = found.figures["params"], found.figures["matmul_flops"]
@@ -161,7 +207,8 @@ def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
     """Fill in the figures of text that were not measured, by the formula of the text part; say
     which.
     """
-    counted = count(text.spec, request).to_dict()
+    result = count(text.spec, request, quantised=text.quantised)
+    counted = result.to_dict()
     measured = found.figures.get("text_params", found.figures["params"])
     if measured != counted["params"]:
         return [f"the formula of the text part is left out: it has {counted['params']} parameters"]
@@ -171,7 +218,13 @@ def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
         if value is None and COUNTED[name].run and counted.get(name) is not None
     ]
     found.figures.update({name: counted[name] for name in names})
-    return [f"by the formula of the text part: {', '.join(names)}"] if names else []
+    stored, params = result.stored_bytes, found.figures["params"]
+    if stored is not None and params is not None:
+        # what sees or hears is not packed
+        width = DTYPE_BYTES["bf16"]
+        found.figures["stored_bytes"] = stored + width * (params - counted["params"])
+    said = [f"by the formula of the text part: {', '.join(names)}"] if names else []
+    return [*said, *result.notes]
 
 
 def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json, list[str]]:
@@ -184,12 +237,16 @@ def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json,
     return found, workload.to_dict(), [why] if why else []
 
 
-def report_of(model: Any, request: Request, *, verbose: bool = False) -> Report:
+def _counted(model: Model, request: Request, kept: Kept = None) -> Count:
+    quantised = model.quantised
+    return count(model.spec, request, notes=model.notes, quantised=quantised, kept=kept)
+
+
+def report_of(model: Any, request: Request, *, verbose: bool = False, kept: Kept = None) -> Report:
     """Report one model: parameters by role, every figure with its meaning, where they are from."""
     if isinstance(model, Model):
-        result = count(model.spec, request, notes=model.notes)
-        return count_report(model, result, verbose=verbose)
-    return _measured_report(model, data_of(model, request))
+        return count_report(model, _counted(model, request, kept), verbose=verbose)
+    return _measured_report(model, data_of(model, request, kept))
 
 
 def figures_report(result: Count) -> Report:
@@ -273,7 +330,10 @@ def _workload(spec: ModelSpec, result: Count) -> str:
         parts.append(f"source {run.source_len}")
     if run.prefix_len:
         parts.append(f"prefix {run.prefix_len}")
-    return ", ".join([*parts, f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"])
+    parts.append(f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)")
+    names = {"kv_dtype": "KV cache", "state_dtype": "states"}
+    parts += [f"{names[name]} {given}" for name, given in (result.kept or {}).items()]
+    return ", ".join(parts)
 
 
 def _figures(spec: ModelSpec, result: Count, verbose: bool) -> list[tuple[Cell, ...]]:
@@ -400,7 +460,6 @@ def _measured_report(model: TransformersOnly, data: Json) -> Report:
 def _conventions(models: Sequence[Any], request: Request) -> Answer:
     """Report each model's FLOPs under every convention."""
     from metacount.cli.conventions import conventions_data, conventions_report
-    from metacount.textbook.count import fitted
 
     found = []
     for model in models:

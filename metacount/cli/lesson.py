@@ -13,6 +13,7 @@ from metacount.cli.report import Grid, Lines, Text
 from metacount.errors import InputError
 from metacount.frozen import frozen
 from metacount.languages import checked_language, terminal_language
+from metacount.measure.isolated import isolated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Lesson:
         return self.to_markdown()
 
 
+@isolated
 def lesson(
     topic: str, model: Given | None = None, *, lang: str | None = None, answers: bool = False
 ) -> Lesson:

@@ -12,8 +12,7 @@
 
 from __future__ import annotations
 
-from metacount.diff.part import Part
-from metacount.diff.parts import QUANTITIES, parts
+from metacount.diff.parts import QUANTITIES, Part, parts
 from metacount.figures import COUNTED
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload

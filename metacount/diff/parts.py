@@ -14,21 +14,18 @@ head [32000, 4096] 131072000
 
 from __future__ import annotations
 
-from metacount.diff.described import (
-    attention_described,
-    mixture_described,
-    table_described,
-    times_d,
-)
-from metacount.diff.part import Part, Sum, part
-from metacount.formulas import ends, model
+from fractions import Fraction
+
+from metacount.formulas import ends, model, pieces
 from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim
 from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
 from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
-from metacount.notation import activated
+from metacount.frozen import frozen
+from metacount.notation import activated, heads, latent_heads
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.attention import LatentAttention, NoAttention
+from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.ffn import Mixture
 from metacount.spec.stack import SHARING
 from metacount.textbook.count import QUANTITIES as COUNTS
 from metacount.textbook.count import run_sizes
@@ -42,6 +39,36 @@ ENDS = ("embedding", "positions", "head", "pooler")  # of the model, not of a st
 BESIDE, AROUND = "beside the branches", "around the blocks"
 OF_EACH_BLOCK = ("altup.", "laurel.", "per_layer_input.")
 OF_NO_BLOCK = ("copies.", "per_layer_inputs.")
+
+
+@frozen
+class Sum:
+    """What one part of a model sums to: how many blocks have it, and the values of one of them."""
+
+    copies: Dim = 0
+    one: Dim = 0
+    params: Dim = 0
+    active: Dim = 0
+    flops: Dim = 0
+
+
+@frozen
+class Part:
+    """One part of one stack (of none: `stack` is empty), or of all its blocks.
+
+    `copies` blocks have it; `one` is the parameters of one of them. `kind` is a word for how it is
+    made: another word is another part in its place. `fields` are paths in the spec whose values
+    belong to it.
+    """
+
+    name: str
+    stack: str
+    kind: str
+    described: str
+    copies: Dim
+    one: Dim
+    values: dict[str, Dim]
+    fields: tuple[str, ...]
 
 
 def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
@@ -87,7 +114,7 @@ class _Parts:
         plain, found = self.plain, []
         last, norms = plain.last_stack, plain.last_stack.norms
         mixer, like, shared = last.attention, last.feed_forward, last.shared
-        heads = attention_described(plain)
+        attends = attention_described(plain)
         kind = "mla" if isinstance(mixer, LatentAttention) else "heads"
         act = made = width = ""
         if like is not None:
@@ -102,12 +129,12 @@ class _Parts:
             found.append(self._part(part_name, kind, described, fields, stack=name, cache=cache))
 
         if not isinstance(mixer, NoAttention) and shared is None:
-            add("attention", kind, heads, "decoder.attention", cache)
+            add("attention", kind, attends, "decoder.attention", cache)
         if plain.has_encoder and name == "decoder":
             add(
                 "cross-attention",
                 "heads",
-                heads,
+                attends,
                 "decoder.attention",
                 self.caches["cross-attention"],
             )
@@ -120,7 +147,7 @@ class _Parts:
         if shared is not None:
             own = "" if shared.adapter_rank is None else f", adapters of rank {shared.adapter_rank}"
             fields = "decoder.attention decoder.feed_forward decoder.shared.n_blocks"
-            add("shared blocks", "shared", f"{heads}, {act}, {width}", fields, cache)
+            add("shared blocks", "shared", f"{attends}, {act}, {width}", fields, cache)
             fields = "decoder.shared decoder.mixer_pattern"
             add("uses of shared blocks", "shared", f"a linear layer{own}", fields)
         if last.recurrent.word != "none":
@@ -133,7 +160,7 @@ class _Parts:
             fields = "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated"
             add("mixture", f"{made} mixture", mixture_described(last.mixture, act), fields)
         if (name, "borrowing attention") in self.sums:
-            said = f"{heads}, keys and values of earlier layers"
+            said = f"{attends}, keys and values of earlier layers"
             add("borrowing attention", "heads", said, "decoder.attention.n_kv_shared_layers")
         if like is not None and like.second is not None:
             said = f"{act}, m_2 = {like.second} = {times_d(like.second, plain)}"
@@ -184,7 +211,22 @@ class _Parts:
         cache: Dim = 0,
     ) -> Part:
         found = self.sums.get((stack, name), Sum())
-        return part(name, kind, described, fields, found, stack=stack, cache=cache)
+        is_one = not stack or name == "norms"  # an end, and all norms of a stack, are one part each
+        return Part(
+            name=name,
+            stack=stack,
+            kind=kind,
+            described=described,
+            copies=1 if is_one else found.copies,
+            one=found.params if is_one else found.one,
+            values={
+                "params": found.params,
+                "active_params": found.active,
+                "matmul_flops": found.flops,
+                "kv_cache_bytes": cache,
+            },
+            fields=tuple(fields.split()),
+        )
 
 
 def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
@@ -251,3 +293,45 @@ def part_of(piece: Piece, term: Weight | Product) -> str:
         return "second feed-forward" if piece.layer.second else "feed-forward"
     named = {"position": "positions", "recurrent": "recurrent mixer", "moe": "mixture"}
     return "pooler" if name.startswith("pooler.") else named.get(role, role)
+
+
+def attention_described(spec: ModelSpec) -> str:
+    """Describe how an attention is made, with the window that some of its layers see."""
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    elif isinstance(mixer, Attention):
+        said = heads(mixer.n_heads, mixer.n_kv_heads)
+    else:
+        return "none"
+    if mixer.window is None:
+        return said
+    near = pieces.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
+    return f"{said}, window {mixer.window.size} in {near} layers"
+
+
+def mixture_described(mixture: Mixture, activation: str) -> str:
+    """Describe how many experts of which width a token gets."""
+    said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
+    if mixture.shared is not None:
+        said += f", {mixture.shared.n_experts} shared"
+    if mixture.zero is not None:
+        said += f", {mixture.zero.n_experts} zero experts"
+        said += " with rows that nobody reads" if mixture.zero.rows else ""
+    return said
+
+
+def table_described(spec: ModelSpec) -> str:
+    """Describe the shape of the token table."""
+    return f"[{spec.vocab_size}, {ends.table_width(spec)}]"
+
+
+def times_d(width: int, spec: ModelSpec) -> str:
+    """Write a width as a multiple of d, exact or to four digits.
+
+    >>> from metacount.catalog import entry
+    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
+    ('2.688·d', '4·d')
+    """
+    ratio = Fraction(width, spec.d_model)
+    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"

@@ -202,7 +202,15 @@ def from_hugging_face(
         source=None if mapped.is_remote else source,
         notes=tuple(notes),
         refused=bool(mapped.refused),
+        quantised=_quantised(data),
     )
+
+
+def _quantised(data: Json) -> Json | None:
+    """Return a config that says how its weights are packed."""
+    parts = (data, data.get("text_config"))
+    named = any(isinstance(part, dict) and part.get("quantization_config") for part in parts)
+    return data if named else None
 
 
 def _text_part(data: Json, path: str, name: str) -> Model | str | None:
@@ -223,6 +231,7 @@ def _text_part(data: Json, path: str, name: str) -> Model | str | None:
         entry=None,
         changes={},
         source=Source(config=text),
+        quantised=_quantised(data),
         notes=(*mapped.notes, "what sees or hears is not in these figures: `count` measures it"),
         refused=bool(mapped.refused),
     )

@@ -203,4 +203,6 @@ class _Job:
             model = model.text
         if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
-        return count_data(model, count(model.spec, self.workload, notes=model.notes))
+        return count_data(
+            model, count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)
+        )

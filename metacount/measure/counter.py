@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from metacount.errors import InputError
 from metacount.measure.operators import GROUPED, flops_of, grouped_refusal, grouped_result
 from metacount.measure.torch_private import DispatchMode, is_fake, operator_name, without_compiler
 
@@ -35,6 +37,10 @@ BUFFERS = {"e_score_correction_bias": "selection_bias", "expert_bias": "selectio
 
 class UnclaimedTensor(LookupError):
     """A parameter under no module that has a role: the count by role would miss it."""
+
+
+class OtherThread(InputError):
+    """A part of a model ran in a thread in which no operator is seen: its cost is not known."""
 
 
 T = TypeVar("T")
@@ -302,6 +308,8 @@ class FlopCounter(DispatchMode):
         self.said: set[str] = set()  # on what the figures rest
         self._path: list[nn.Module] = []
         self._names: dict[int, str] = {}
+        self._thread = 0
+        self._strayed: OtherThread | None = None
 
     def __torch_dispatch__(
         self,
@@ -389,23 +397,44 @@ class FlopCounter(DispatchMode):
     def noting(self, model: nn.Module) -> Iterator[Self]:
         """Count what runs inside, knowing at each operator which module runs it."""
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._thread, self._strayed = get_ident(), None
+        # torch has them for all threads; what another one runs that is not of the model is its own
         handles = [
-            register_module_forward_pre_hook(self.entered),
-            register_module_forward_hook(self.left, always_call=True),
+            register_module_forward_pre_hook(self._entered_anywhere),
+            register_module_forward_hook(self._left_anywhere, always_call=True),
         ]
         try:
             with without_compiler(), self:
                 yield self
+        except Exception:
+            if self._strayed is None:
+                raise
         finally:
             self._path.clear()
             for handle in handles:
                 handle.remove()
+        if self._strayed is not None:  # whoever ran it may have kept the error
+            raise self._strayed
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[Self]:
         """Count a forward that runs inside, set up as the book says."""
         with self.book.running(self, model), self.noting(model):
             yield self
+
+    def _entered_anywhere(self, module: nn.Module, args: tuple[object, ...]) -> None:
+        if get_ident() == self._thread:
+            self.entered(module, args)
+        elif id(module) in self._names:
+            self._strayed = OtherThread(
+                f"{self._names[id(module)] or type(module).__name__} runs in another thread, in "
+                "which nothing is counted; let the forward run all its parts in one thread"
+            )
+            raise self._strayed
+
+    def _left_anywhere(self, module: nn.Module, args: tuple[object, ...], out: object) -> None:
+        if get_ident() == self._thread:
+            self.left(module, args, out)
 
     def entered(self, module: nn.Module, args: tuple[object, ...]) -> None:
         """Note that a module's forward begins."""

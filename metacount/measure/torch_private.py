@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch._compile import _disable_dynamo
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_unflatten as tree_unflatten
+
+from metacount.process import ONE_AT_A_TIME, process_made_in, replaced_here
 
 if TYPE_CHECKING:
     import sympy
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import Placement
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+# Devices for which a block of the caller may have automatic types on.
+AUTOCAST = ("cpu", "cuda")
 
 # Where torch keeps "this function with the compiler switched off" once it has asked the compiler.
 SLOT = "__dynamo_disable"
@@ -77,19 +84,20 @@ def without_compiler() -> Iterator[None]:
     if "torch._dynamo" in sys.modules:
         yield
         return
-    functions = {
-        function
-        for module in (torch._refs, torch._refs.nn.functional)
-        for function in _guarded(module)
-        if not hasattr(function, SLOT)
-    }
-    for function in functions:
-        setattr(function, SLOT, function)
-    try:
-        yield
-    finally:
+    with ONE_AT_A_TIME:
+        functions = {
+            function
+            for module in (torch._refs, torch._refs.nn.functional)
+            for function in _guarded(module)
+            if not hasattr(function, SLOT)
+        }
         for function in functions:
-            delattr(function, SLOT)
+            setattr(function, SLOT, function)
+        try:
+            yield
+        finally:
+            for function in functions:
+                delattr(function, SLOT)
 
 
 def tensors_of(owner: nn.Module) -> dict[str, Tensor]:
@@ -128,6 +136,38 @@ def is_hooked(module: nn.Module) -> bool:
 def unwatched() -> AbstractContextManager[object]:
     """Hide the operators that run in the block from every mode: they are not measured."""
     return _disable_current_modes()
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Run a block as if nobody had set anything in torch, then leave all as it was.
+
+    What torch keeps for each thread is set for this one: gradients, inference mode, autocast,
+    modes of dispatch and of functions (a default device is one), hooks of saved tensors. What it
+    keeps once (anomaly detection, deterministic algorithms, a default type other than float32) is
+    switched for all threads, and only where somebody has set it.
+    """
+    with ONE_AT_A_TIME, ExitStack() as undone:
+        modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
+        undone.callback(lambda: [_push_mode(mode) for mode in reversed(modes)])
+        if _len_torch_dispatch_stack():
+            undone.enter_context(_disable_current_modes())
+        undone.enter_context(torch.inference_mode(mode=False))
+        undone.enter_context(torch.enable_grad())
+        for device in AUTOCAST:
+            if torch.is_autocast_enabled(device):
+                undone.enter_context(torch.autocast(device, enabled=False))
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            undone.enter_context(saved_tensors_hooks(lambda kept: kept, lambda kept: kept))
+        if torch.is_anomaly_enabled():
+            undone.enter_context(torch.autograd.set_detect_anomaly(False))
+        if torch.are_deterministic_algorithms_enabled():
+            only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+            undone.callback(torch.use_deterministic_algorithms, True, warn_only=only_warns)
+            torch.use_deterministic_algorithms(False)
+        if torch.get_default_dtype() is not torch.float32:
+            undone.enter_context(process_made_in(torch.float32))
+        yield
 
 
 def operator_name(op: OpOverload) -> str:
@@ -231,15 +271,9 @@ def symbolic_size(environment: ShapeEnv, name: str, hint: int) -> tuple[sympy.Ex
     return raw, made
 
 
-@contextmanager
-def any_fan() -> Iterator[None]:
+def any_fan() -> AbstractContextManager[None]:
     """Let the bounds of random weights ask no size for its root until the block ends."""
-    fans = torch.nn.init._calculate_fan_in_and_fan_out
-    torch.nn.init._calculate_fan_in_and_fan_out = lambda tensor: (1, 1)
-    try:
-        yield
-    finally:
-        torch.nn.init._calculate_fan_in_and_fan_out = fans
+    return replaced_here(nn.init, {"_calculate_fan_in_and_fan_out": lambda tensor: (1, 1)})
 
 
 def grouped_product() -> Callable[..., Tensor]:

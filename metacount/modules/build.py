@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
 from metacount.errors import SpecError
 from metacount.modules.model import Model
 from metacount.modules.mtp import MultiTokenPrediction
+from metacount.process import made_in
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES as DTYPES
 
@@ -42,24 +40,12 @@ def build(
         )
     if seed is not None:
         torch.manual_seed(seed)
-    with _made_in(torch.device(device), DTYPES[dtype]):
+    with torch.device(device), made_in(DTYPES[dtype]):
         return Model(spec).eval()
 
 
 def build_prediction(main: Model) -> MultiTokenPrediction:
     """Make the prediction modules of a model that was built, on its device, in its dtype."""
     like = next(main.parameters())
-    with _made_in(like.device, like.dtype):
+    with like.device, made_in(like.dtype):
         return MultiTokenPrediction(main).eval()
-
-
-@contextmanager
-def _made_in(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Make every parameter inside on a device, in a dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            yield
-    finally:
-        torch.set_default_dtype(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.frozen import frozen
+from metacount.measure.isolated import isolated
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_formula import STATES, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
@@ -206,6 +207,7 @@ def _check_pieces(spec: ModelSpec, job: Job) -> None:
         )
 
 
+@isolated
 def shard(
     model: Given,
     mesh: str | Mesh,

@@ -9,7 +9,7 @@ What checks values, `--set`, the list of fields and the legend read both.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.files import read_of_package
+from metacount.files import table_of_package
 from metacount.frozen import REQUIRED, frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -32,11 +32,7 @@ MAX_VOCAB = 2**30
 MAX_TOKENS = 2**40
 
 # By name: letter, unit, meaning, and how others call it; what stands last may be missing.
-ROWS: dict[str, list[str]] = {
-    row[0]: row[1:]
-    for line in read_of_package("spec/fields.tsv").decode().splitlines()[1:]
-    for row in [line.split("\t")]
-}
+ROWS = table_of_package("spec/fields.tsv")
 
 
 class Field:

@@ -20,7 +20,7 @@ from metacount.flow.record import Recording, WholeAttention
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.operators import UncountedOp
 from metacount.measure.questions import lacks_data
-from metacount.measure.torch_private import tensors_of, tree_map, unhook
+from metacount.measure.torch_private import is_fake, tensors_of, tree_map, unhook
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.units import gib
 
@@ -75,11 +75,7 @@ def copied(module: nn.Module, device: str = "meta") -> nn.Module:
 
 def _copy_of(tensor: Tensor, device: str) -> Tensor:
     try:
-        bare = (
-            with_values(tensor)
-            if device == "cpu"
-            else torch.empty_like(tensor.detach(), device="meta")
-        )
+        bare = with_values(tensor) if device == "cpu" else bare_of(tensor.detach())
     except RuntimeError as error:
         said_of = f"a {type(tensor).__name__} has no copy on {device}"
         raise InputError(f"{said_of}: {said(error)}") from None
@@ -106,7 +102,7 @@ def input_values(module: nn.Module, value: object, device: str) -> object:
     if not isinstance(value, Tensor):
         return value
     if device == "meta":
-        return torch.empty_like(value, device="meta")
+        return bare_of(value)
     tables = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding)]
     return with_values(value, min(tables, default=2))
 
@@ -187,6 +183,14 @@ HOW = (
     "metacount.price(torch.ops.{name}, lambda *args: FLOPS), or with 0 in the place of a function "
     "where it multiplies no matrices"
 )
+
+
+def bare_of(tensor: Tensor) -> Tensor:
+    if is_fake(tensor):  # its like would be of the caller's mode, which is off
+        return torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
+    return torch.empty_like(tensor, device="meta")
 
 
 def said_of_device(device: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from metacount.errors import InputError
 from metacount.flow import run as flows
 from metacount.flow.result import Flow
 from metacount.flow.steps import summed
+from metacount.measure.isolated import isolated
 from metacount.measure.ours import measure_params
 from metacount.measure.tree import Node, module_tree
 from metacount.modules.model import Model as ReferenceModel
@@ -91,6 +92,7 @@ class ModuleSummary(Summary):
         """The module tree, alike neighbours folded."""
         return module_tree(self._copy)
 
+    @isolated
     def flow(
         self,
         *inputs: object,
@@ -194,6 +196,7 @@ class ModelSummary(Summary):
         self.notes = model.notes
 
     @cached_property
+    @isolated
     def tree(self) -> Node:
         """The module tree of our reference module, or of transformers' own for a config."""
         if self._model.source is not None:
@@ -204,6 +207,7 @@ class ModelSummary(Summary):
 
         return module_tree(build(self._model.spec))
 
+    @isolated
     def flow(
         self,
         workload: Workload | Request | None = None,

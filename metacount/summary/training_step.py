@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from metacount.errors import InputError, SpecError
+from metacount.measure.isolated import isolated
 from metacount.measure.torch_private import tree_map
 from metacount.modules.model import Model as ReferenceModel
 from metacount.resolve import Model, Source, TransformersOnly, any_of
-from metacount.spec import Request, Workload
+from metacount.spec import DTYPE_BYTES, Request, Workload
 from metacount.spec.model import left_out
 from metacount.summary.modules import (
     Sizes,
@@ -43,6 +45,7 @@ from metacount.training.step import (
 if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.resolve import Given
+    from metacount.spec import ModelSpec
 
 
 # Of what a peak consists: what a storage is first of all; what is nothing of these is in work.
@@ -61,6 +64,7 @@ IN_WORK = "in work"
 STEP = "a step that is not the first: the optimizer's state is there when it begins"
 
 
+@isolated
 def train(
     model: Given,
     workload: Workload | Request | None = None,
@@ -159,9 +163,34 @@ def train_reference(
     if module.spec.is_moe:
         none = " that compute, none over zero experts" if module.spec.n_zero_experts else ""
         notes += (f"tokens are spread evenly over experts{none}",)
-    found = told(names, "reference", program, run.to_dict(), setup, notes)
     formula, uncovered = beside(module.spec, run, setup)
+    plain = setup.checkpointing == "none" and setup.lora_rank is None and not setup.freeze
+    compared = plain and formula["activation_bytes"] is not None
+    found = told(
+        names,
+        "reference",
+        program,
+        run.to_dict(),
+        setup,
+        notes,
+        partial(_differing, module.spec, run, setup) if compared else None,
+    )
     return Training(**{**vars(found), "formula": formula, "uncovered": uncovered})
+
+
+def _differing(spec: ModelSpec, run: Workload, setup: Setup, found: Measured) -> tuple[str, ...]:
+    """Hold a step of ours against the formulas' operation by operation: what is first to differ."""
+    from metacount.formulas.tape import Pass
+    from metacount.verify.operations import differing_step
+
+    one = Pass(
+        batch_size=run.batch_size,
+        seq_len=run.seq_len,
+        source_len=run.encoder_len,
+        bytes_per_value=DTYPE_BYTES[run.dtype],
+        attention=setup.attention,
+    )
+    return tuple(differing_step(spec, one, found))
 
 
 def _of_config(
@@ -220,11 +249,16 @@ def told(
     workload: Json,
     setup: Setup,
     notes: tuple[str, ...] = (),
+    compare: Callable[[Measured], tuple[str, ...]] | None = None,
 ) -> Training:
-    """Measure a step of a program; return its figures and what is to be said of them."""
+    """Measure a step of a program; return its figures and what is to be said of them.
+
+    `compare` says what else there is to say of what was measured.
+    """
     if setup.checkpointing != "none" and not program.layers:
         raise InputError(f"checkpointing is of layers, and {names[1]} has none: leave it out")
     found = measure_step(program, setup)
+    notes += () if compare is None else compare(found)
     counter, ledger, numbers = found.counter, found.ledger, found.numbers
     at, alive = ledger.peak()
     by_module = counter.kept_bytes("module")

@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacount.languages import LANGUAGES
+from metacount.measure.isolated import isolated
 from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict
 from metacount.teaching.texts import DATA, lines, text_of, translated, written
 
@@ -84,6 +85,7 @@ def needs_torch(claim: Claim) -> bool:
     return JUDGES[claim.judge] == "executed"
 
 
+@isolated
 def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
     """Compute the verdict on one claim, or on the one with that id; `lang` is en or zh.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from metacount.modules.model import Model
     from metacount.spec import ModelSpec
+    from metacount.spec.position import RopeScaling
 
 ROUNDING = 1e-12
 # of the small mixture of experts
@@ -154,10 +155,25 @@ def sinusoid_by_hand(positions: Sequence[int], d: int, base: int = 10000) -> lis
     ]
 
 
-def rotated_score(q: Tensor, k: Tensor, i: int, j: int, theta: float = 10000.0) -> float:
+def rotated_score(
+    q: Tensor,
+    k: Tensor,
+    i: int,
+    j: int,
+    theta: float = 10000.0,
+    scaling: RopeScaling | None = None,
+) -> float:
     """Compute the score of a query at position i with a key at position j, both rotated."""
+    rotary_dim = q.shape[-1]
     turned = [
-        apply_rope(x, torch.tensor([at]), rotary_dim=x.shape[-1], theta=theta, style="half")
+        apply_rope(
+            x,
+            torch.tensor([at]),
+            rotary_dim=rotary_dim,
+            theta=theta,
+            style="half",
+            scaling=scaling,
+        )
         for x, at in ((q, i), (k, j))
     ]
     return float((turned[0] * turned[1]).sum())

@@ -60,6 +60,8 @@ class Count:
     least_active_params: int | None
     selection: dict[str, int]
     prediction: dict[str, int]
+    stored_bytes: int | None = None  # of a quantised config
+    kept: dict[str, str] | None = None  # kv_dtype, state_dtype: where they are said
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()  # how its config was read, and whether transformers refuses it
 
@@ -88,9 +90,11 @@ class Count:
         found = dict(vars(self))
         ends = {name: list(found.pop(name)) for name in ("warnings", "notes")}
         found |= {**found.pop("selection"), **found.pop("prediction")}
-        if self.least_active_params is None:
-            del found["least_active_params"]
-        return {**found, "workload": self.workload.to_dict(), "source": "formula", **ends}
+        run = {**self.workload.to_dict(), **(found.pop("kept") or {})}
+        for name in ("least_active_params", "stored_bytes"):
+            if found[name] is None:
+                del found[name]
+        return {**found, "workload": run, "source": "formula", **ends}
 
 
 def fitted(spec: ModelSpec, workload: Workload | Request) -> Workload:
@@ -168,8 +172,17 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ...] = ()) -> Count:
-    """Count `spec` running `workload`; `notes` are on the config that it was read from.
+def count(
+    spec: ModelSpec,
+    workload: Workload | Request,
+    *,
+    notes: tuple[str, ...] = (),
+    quantised: Json | None = None,
+    kept: dict[str, str] | None = None,
+) -> Count:
+    """Count `spec` running `workload`; `notes` are on the config that it was read from, which is
+    `quantised` where it says how weights are packed. `kept`: the dtypes of the KV cache and of
+    recurrent states (`kv_dtype`, `state_dtype`), where they are other than the workload's.
 
     >>> from metacount.catalog import entry
     >>> llama = count(entry("llama-7b").spec(), Workload())
@@ -179,8 +192,13 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
     run = fitted(spec, workload)
     sizes = run_sizes(spec, run)
     width = sizes["bytes_per_value"]
+    of_cache, of_state = (
+        sizes | {"bytes_per_value": DTYPE_BYTES[(kept or {}).get(name, run.dtype)]}
+        for name in ("kv_dtype", "state_dtype")
+    )
+    sizes_of = {"kv_cache_bytes": of_cache, "mtp_kv_cache_bytes": of_cache, "state_bytes": of_state}
     parts = {
-        name: quantity(spec, sizes)
+        name: quantity(spec, sizes_of.get(name, sizes))
         for name, quantity in QUANTITIES.items()
         if name != "decode_matmul_flops" or spec.kind != "encoder"
     }
@@ -193,7 +211,18 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
     if spec.prediction is not None:
         from metacount.formulas.mtp import PREDICTION
 
-        prediction = {name: sum(of(spec, sizes).values()) for name, of in PREDICTION.items()}
+        prediction = {
+            name: sum(of(spec, sizes_of.get(name, sizes)).values())
+            for name, of in PREDICTION.items()
+        }
+    stored = None
+    if quantised is not None:
+        from metacount.textbook.stored import stored_from_config
+
+        found = stored_from_config(spec, quantised)
+        stored = None if found is None or isinstance(found, str) else found.n_bytes
+        said = found if isinstance(found, str) else f"{'' if found is None else found.how}"
+        notes += (f"stored_bytes{' is not known' if stored is None else ''}: {said}",)
     return Count(
         **total,
         active_params_no_embed=model.active_params_no_embed(spec),
@@ -203,11 +232,15 @@ def count(spec: ModelSpec, workload: Workload | Request, *, notes: tuple[str, ..
         param_bytes=width * total["params"],
         workload=run,
         macs=total["matmul_flops"] // 2,
-        kv_cache_bytes_per_token=model.kv_cache_bytes_per_token(spec, bytes_per_value=width),
+        kv_cache_bytes_per_token=model.kv_cache_bytes_per_token(
+            spec, bytes_per_value=of_cache["bytes_per_value"]
+        ),
         cross_kv_cache_bytes=parts["kv_cache_bytes"]["cross-attention"],
         least_active_params=model.least_active_params(spec) if spec.n_zero_experts else None,
         selection=selection,
         prediction=prediction,
+        stored_bytes=stored,
+        kept=kept,
         warnings=_warnings(spec, run),
         notes=notes,
     )

@@ -27,6 +27,7 @@ from metacount.measure.ours import (
 from metacount.modules.attention import Visibility
 from metacount.modules.build import build
 from metacount.modules.model import Model
+from metacount.process import made_in
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.tracing.count import OF_PARAMS, As, Built, Way, WithSymbols, apart, with_kv_len
@@ -270,13 +271,9 @@ class ReferenceSource:
         sizes = Sizes()
         hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}
         made = {name: sizes.new(name, value) for name, value in hints.items()}
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(DTYPES[self._dtype])
-        try:
-            with sizes.tracing(), with_symbols(Model), torch.device("meta"):
-                model = Model(self._spec.substituted(**made)).eval()
-        finally:
-            torch.set_default_dtype(before)
+        in_dtype = made_in(DTYPES[self._dtype])
+        with sizes.tracing(), with_symbols(Model), torch.device("meta"), in_dtype:
+            model = Model(self._spec.substituted(**made)).eval()
         return ReferenceTrace(sizes, model, self._prefix_len, self._run_as)
 
     def built(self, change: dict[str, int]) -> Built | None:

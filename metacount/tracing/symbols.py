@@ -19,7 +19,6 @@ import numbers
 import os
 import random
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -41,6 +40,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.measure.transformers_private import bias_unstretched, type_check
 from metacount.modules.attention import Visibility
+from metacount.process import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -437,7 +437,6 @@ def _solved(
 
 K = TypeVar("K")
 
-_LOCK = threading.RLock()
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 ROPE = "transformers.modeling_rope_utils"
 OURS = "metacount.modules."
@@ -510,7 +509,7 @@ def symbols_as_numbers() -> Iterator[None]:
     """Let a symbol pass for a whole number, in the block,
     where torch and Python's library look at it.
     """
-    with _LOCK, any_fan(), ExitStack() as undone:
+    with ONE_AT_A_TIME, any_fan(), ExitStack() as undone:
         # torch.nn asks whether a size is an Integral
         numbers.Integral.register(torch.SymInt)
         # what torch logs of a failed attempt comes back as an exception
@@ -535,7 +534,7 @@ def with_symbols(chosen: type) -> Iterator[None]:
     files = {c.__module__ for c in chosen.__mro__ if ".models." in c.__module__}
     own = {name for name in sys.modules if name.startswith(OURS)}
     files |= own if chosen.__module__ in own else {ROPE}
-    with _LOCK, ExitStack() as undone:
+    with ONE_AT_A_TIME, ExitStack() as undone:
         for name in sorted(files):
             space = vars(sys.modules[name])
             undone.enter_context(_put(space, "int", _TracedInt))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacount.diff.compared import Diff, Row, Side
-from metacount.diff.part import Part
-from metacount.diff.parts import QUANTITIES
+from metacount.diff.parts import QUANTITIES, Part
 from metacount.figures import COUNTED
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import count, fitted

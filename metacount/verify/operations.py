@@ -2,11 +2,13 @@
 
 A total hides two mistakes that cancel, and does not say where one is. So each product of a layer is
 held against the one that ran in its place: its role, its name where it is a linear layer's, and its
-FLOPs, in the forward and in a step of decoding.
+FLOPs, in the forward and in a step of decoding. Of a training step each storage that is saved is
+held against those of its role and size, and each linear layer's backward against its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
@@ -14,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from metacount.formulas import ends
 from metacount.formulas.block import Given, layer_of, run_block
-from metacount.formulas.pieces import Sizes, run_of, stream
-from metacount.formulas.tape import SOURCE, TOKENS, Store, Tape, Tensor
+from metacount.formulas.pieces import Piece, Sizes, pieces_of, run_of, stream
+from metacount.formulas.step import role_of_memory, sizes_of
+from metacount.formulas.tape import SOURCE, TOKENS, Op, Pass, Store, Tape, Tensor
 from metacount.formulas.trained import stack_name
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
@@ -24,6 +27,7 @@ from metacount.units import exact
 
 if TYPE_CHECKING:
     from metacount.measure.counter import FlopCounter
+    from metacount.training.step import Measured
 
 OUTSIDE = "outside of the layers"
 
@@ -223,3 +227,110 @@ def differing_operations(
         found = first_difference(*sides, decode=decode)
         if found:
             yield f"{name}, first product that differs: {found}"
+
+
+# ---- a training step: what it saves, and what its backward multiplies
+
+Saved = dict[tuple[str, int], Counter[str]]  # by role and bytes: who saves how many storages so
+SEEDS = (16, 8)  # bytes of a fused kernel's seed and offset, which are one storage of the formulas
+
+
+def _sizes_apart(op: Op, size: int) -> tuple[int, ...]:
+    """List the storages of which one of the formulas' consists: cosines and sines are two."""
+    if op.name == "rotate":
+        return size // 2, size // 2
+    return SEEDS if op.name == "attention kernel" and size == sum(SEEDS) else (size,)
+
+
+def formula_saved(pieces: list[Piece], run: Pass, added_up: set[str]) -> Saved:
+    """List the storages that the formulas' forward saves, by role and size."""
+    found: Saved = defaultdict(Counter)
+    memories: dict[Store, None] = {}
+    for piece in pieces:
+        seen = set() if piece.memory is None else {piece.memory}
+        memories |= dict.fromkeys(seen)
+        for op in piece.tape.ops:
+            for store in op.saves:
+                for size in _sizes_apart(op, int(store.bytes)) if store not in seen else ():
+                    _add_saved(found, op.role, size, op.name, int(piece.times), added_up)
+                seen.add(store)
+    for memory in memories:
+        role = role_of_memory(run)
+        _add_saved(found, role, int(memory.bytes), "what the encoder gave", 1, added_up)
+    return found
+
+
+def recorded_saved(step: Measured, added_up: set[str]) -> Saved:
+    """List the storages that a measured step saves, by role and size."""
+    found: Saved = defaultdict(Counter)
+    for number, kept in step.counter.kept.items():
+        who = f"{_in_layer(kept.module)} ({kept.operator})"
+        _add_saved(found, kept.role, step.ledger.bytes[number], who, 1, added_up)
+    return found
+
+
+def _add_saved(
+    found: Saved, role: str, size: int, who: str, times: int, added_up: set[str]
+) -> None:
+    """Add storages; those of a role that is added up byte by byte."""
+    if role in added_up:
+        found[role, 1][who] += size * times
+    elif size:
+        found[role, size][who] += times
+
+
+def _in_layer(module: str) -> str:
+    """Name a module as it is called within its layer."""
+    _, inside, after = module.partition("layers.")
+    return after.partition(".")[2] if inside else module
+
+
+def differing_step(spec: ModelSpec, run: Pass, step: Measured) -> Iterator[str]:
+    """Say of a measured step without checkpoints which saved storages are the first to differ in
+    number, and whose backward is the first to differ in FLOPs.
+    """
+    pieces = pieces_of(spec, sizes_of(run), loss=True)
+    # a scan saves chunk by chunk, SparseMixer choice by choice: parts of the formulas' storages
+    added_up = {"recurrent"} | ({"moe"} if spec.mixer_jitter is not None else set())
+    ours, ran = formula_saved(pieces, run, added_up), recorded_saved(step, added_up)
+    for role, size in dict.fromkeys([*ours, *ran]):
+        both = ours.get((role, size), Counter()), ran.get((role, size), Counter())
+        if both[0].total() != both[1].total():
+            sides = [f"{names.total()} of {', '.join(names) or 'nothing'}" for names in both]
+            of = f"of {role}, {exact(size)} bytes each"
+            yield f"saved, first that differs: {of}: formula {sides[0]}; reference {sides[1]}"
+            break
+    yield from _differing_backward(pieces, step)
+
+
+def _differing_backward(pieces: list[Piece], step: Measured) -> Iterator[str]:
+    from metacount.training.step import BACKWARD
+
+    ran = [(c.role or "other", _in_layer(c.module), n) for c, n in step.counter.charged(BACKWARD)]
+    modules = {name for _, name, _ in ran}
+    ours = [
+        (op.role, _owner(op, piece.tape, modules), int(piece.times * op.backward_flops))
+        for piece in pieces
+        for op in piece.tape.ops
+        if op.backward_flops
+    ]
+    known = {name for _, name, _ in ours}
+    sums: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
+    for side, amounts in zip(sums, (ours, ran), strict=True):
+        for role, name, flops in amounts:
+            side[role, name if name in known else ""] += flops
+    for key in dict.fromkeys([*sums[0], *sums[1]]):
+        if sums[0][key] != sums[1][key]:
+            formula, reference = (exact(side[key]) for side in sums)
+            of = " ".join(key).rstrip()
+            said = f"{of}: formula {formula} FLOPs; reference {reference}"
+            yield f"backward, first product that differs: {said}"
+            return
+
+
+def _owner(op: Op, tape: Tape, modules: set[str]) -> str:
+    """Name the module that has the weight of a product; "" where none ran under that name."""
+    name = op.name if any(weight.name == f"{op.name}.weight" for weight in tape.weights) else ""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name

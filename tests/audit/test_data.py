@@ -15,8 +15,7 @@ from metacount.audit.record import KINDS, RESULTS, Formula, chosen, compared, fo
 from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.errors import InputError
 from metacount.spec import Workload
-from metacount.textbook import conventions
-from metacount.textbook.conventions import FORMULAS
+from metacount.textbook.conventions import FORMULAS, ROWS
 
 ALL = formulas()
 SPECS = dict(models())
@@ -82,7 +81,7 @@ def test_names_choose_formulas_and_sources() -> None:
 
 
 def test_the_same_project_is_read_at_one_commit() -> None:
-    cited = [s.where for s in vars(conventions).values() if hasattr(s, "where")]
+    cited = [row.source.where for row in ROWS.values()]
     both = 0
     for formula in ALL:
         project = formula.source.project

@@ -158,3 +158,25 @@ def test_compute(model: str) -> None:
         return
     rows = table(found, "role")
     assert sum(number(row[1]) for row in rows) == metacount.count(model).active_params
+
+
+@pytest.mark.parametrize(
+    ("model", "slowest", "factor"),
+    [
+        # base^(-62/64), which YaRN divides by its factor: 10000^(-0.96875)/40, 150000^(-0.96875)/32
+        ("deepseek-v3", 10_000 ** (-62 / 64) / 40, None),
+        ("gpt-oss-20b", 150_000 ** (-62 / 64) / 32, "1.347"),
+        # Llama 3.1 divides by 8 what turns less than once in 8,192 positions
+        ("llama3.1-405b", 500_000 ** (-126 / 128) / 8, None),
+        ("llama-7b", 10_000 ** (-126 / 128), None),
+    ],
+)
+def test_angles_are_those_of_the_models_own_rope(
+    model: str, slowest: float, factor: str | None
+) -> None:
+    found = page("position", model)
+    assert found is not None
+    *_, (_, angle, _) = table(found, "angle per position")
+    assert float(angle) == pytest.approx(slowest, rel=1e-3)
+    text = " ".join(block.text for block in found.blocks if block.text)
+    assert ("also grow by" in text) is (factor is not None) and (factor or "") in text

@@ -11,13 +11,19 @@ from helpers.release import daily
 from helpers.structures import first_of_each
 
 from metacount.catalog import entry
-from metacount.formulas.tape import Tape, Tensor
+from metacount.errors import SpecError
+from metacount.formulas.step import check_saved
+from metacount.formulas.tape import Op, Pass, Store, Tape, Tensor
 from metacount.measure.ours import measure_forward
 from metacount.modules.build import build
-from metacount.spec import Workload
+from metacount.spec import ModelSpec, Workload
+from metacount.summary.training_step import train
+from metacount.training.programs import reference_program
+from metacount.training.setup import Setup
+from metacount.training.step import measure_step
 from metacount.verify import operations
 from metacount.verify.compare import verify
-from metacount.verify.operations import differing_operations
+from metacount.verify.operations import differing_operations, differing_step
 
 LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, operations.layer_of
 
@@ -116,3 +122,100 @@ def test_names_are_compared_where_sizes_are_equal(monkeypatch: pytest.MonkeyPatc
     assert totals == []
     assert "formula ffn mlp.up_proj" in single[0]
     assert "reference ffn mlp.gate_proj" in single[0]
+
+
+# ---- a training step
+
+
+def of_step(spec: ModelSpec, attention: str) -> list[str]:
+    """What differs in a step, operation by operation; nothing where it has no formula."""
+    setup = Setup(attention=attention, optimizer="sgd")
+    run = Pass(batch_size=2, seq_len=11, attention=attention)
+    workload = Workload(batch_size=2, seq_len=11, dtype="bf16")
+    program = reference_program(build(spec, dtype="bf16"), workload, setup)
+    return list(differing_step(spec, run, measure_step(program, setup)))
+
+
+def has_formula(spec: ModelSpec, attention: str) -> bool:
+    try:
+        check_saved(spec, Pass(batch_size=2, seq_len=11, attention=attention))
+    except SpecError:
+        return False
+    return True
+
+
+@daily(4)
+@pytest.mark.parametrize("name", first_of_each())
+@pytest.mark.parametrize("attention", ["eager", "flash"])
+def test_each_structure_saves_the_storages_of_its_formulas(name: str, attention: str) -> None:
+    spec = miniature(entry(name).spec())
+    if has_formula(spec, attention):
+        assert of_step(spec, attention) == []
+
+
+def saving(more: dict[str, int]) -> Callable[..., Tensor]:
+    """Operations of which some save a storage of more columns, others one of fewer."""
+
+    def record(tape: Tape, name: str, out: Tensor, saves: Any = (), **how: Any) -> Tensor:
+        def other(x: Tensor | Store) -> Store:
+            store = x.store if isinstance(x, Tensor) else x
+            return Store(store.rows, store.columns + more[name], store.width)
+
+        if name in more:
+            saves = [(other(x), needed) for x, needed in saves]
+        return RECORD(tape, name, out, saves, **how)
+
+    return record
+
+
+def one_factor(more: dict[str, int]) -> Callable[..., None]:
+    """Products of which some have a gradient of one factor too many, others of one too few."""
+    made = Op.__init__
+
+    def init(op: Op, role: str, name: str, out: Store, saves: list[Store], **how: Any) -> None:
+        how["factors"] = how.get("factors", 0) + more.get(name, 0)
+        made(op, role, name, out, saves, **how)
+
+    return init
+
+
+# (what is replaced where, the model, the first that differs)
+PLANTED_IN_A_STEP: dict[str, tuple[tuple[Any, str, Any], str, str]] = {
+    "a column of the softmax counted with the mask": (
+        (Tape, "record", saving({"softmax": 2, "mask": -4})),
+        "llama-7b",
+        "saved, first that differs: of attention",
+    ),
+    "a gradient of gate counted with up": (
+        (Op, "__init__", one_factor({"mlp.gate_proj": 1, "mlp.up_proj": -1})),
+        "llama-7b",
+        "backward, first product that differs: ffn mlp.gate_proj",
+    ),
+    "a gradient of the keys counted with the values": (
+        (Op, "__init__", one_factor({"self_attn.k_proj": -1, "self_attn.v_proj": 1})),
+        "llama2-70b",
+        "backward, first product that differs: attention self_attn.k_proj",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", PLANTED_IN_A_STEP)
+def test_mistakes_that_cancel_in_a_step_are_found(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, name, said = PLANTED_IN_A_STEP[mistake]
+    spec = miniature(entry(name).spec())
+    assert of_step(spec, "eager") == []
+    monkeypatch.setattr(*place)
+    assert any(line.startswith(said) for line in of_step(spec, "eager"))
+
+
+def test_train_says_what_is_first_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, said = PLANTED_IN_A_STEP["a gradient of gate counted with up"]
+    spec = miniature(entry(name).spec())
+    run = Workload(batch_size=2, seq_len=11)
+    assert not any("differs" in note for note in train(spec, run).notes)
+    monkeypatch.setattr(*place)
+    found = train(spec, run)
+    assert found.formula["backward_matmul_flops"] == found.backward_matmul_flops
+    assert any(note.startswith(said) for note in found.notes)

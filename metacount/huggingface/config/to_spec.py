@@ -205,7 +205,7 @@ def _mapped(
     keys = Keys(config, dict(family.defaults), dict(family.aliases), end)
     keys.notes += [*notes, f"{class_name} ({reason})"]
     if config.get("quantization_config") is not None:
-        keys.notes.append("quantization_config is ignored: values are counted unquantised")
+        keys.notes.append("quantization_config: parameters are counted unpacked")
     fields = _without_head(family.fields(keys), end)
     passed = keys.finish(family.ignored, kind=fields["kind"], may_pass=may_say_nothing)
     try:

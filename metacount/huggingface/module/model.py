@@ -7,8 +7,9 @@ import gc
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from metacount.measure.their_roles import text_config
 from metacount.measure.theirs import quiet
 from metacount.measure.torch_private import put_tensor, tensors_of
 from metacount.measure.transformers_private import use_eager_attention
+from metacount.process import made_in, process_made_in, replaced_here
 from metacount.spec.model import FIELDS
 
 if TYPE_CHECKING:
@@ -317,13 +319,13 @@ def made_really(
 def _on_meta(
     chosen: Callable[[PreTrainedConfig], nn.Module], config: PreTrainedConfig, dtype: torch.dtype
 ) -> nn.Module:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device("meta"), _no_initialisation(), _bounded():
+    with torch.device("meta"), _no_initialisation():
+        with _bounded(), made_in(dtype):
             module: nn.Module = chosen(config)
-    finally:
-        torch.set_default_dtype(before)
+        if any(not each.is_meta for part in module.modules() for each in tensors_of(part).values()):
+            # `torch.Tensor(n)`, which some classes call, asks for the type of the process alone
+            with _bounded(), process_made_in(dtype):
+                module = chosen(config)
     for owner in module.modules():
         for name, tensor in tensors_of(owner).items():
             if not tensor.is_meta:
@@ -343,29 +345,21 @@ def _unchanged(tensor: object = None, *_args: object, **_kwargs: object) -> obje
     return tensor
 
 
-@contextmanager
-def _no_initialisation() -> Iterator[None]:
+def _no_initialisation() -> AbstractContextManager[None]:
     """Make torch's initialisers return what they get until the block ends:
     values of meta tensors do not exist.
     """
     names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
-    before = {name: getattr(nn.init, name) for name in names}
-    for name in names:
-        setattr(nn.init, name, _unchanged)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(nn.init, name, function)
+    return replaced_here(nn.init, dict.fromkeys(names, _unchanged))
 
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    count = 0
+    count, thread = 0, get_ident()
 
     def register(_owner: nn.Module, name: str, _child: object) -> None:
         nonlocal count
-        count += 1
+        count += get_ident() == thread
         if count > MAX_MODULES:
             raise SpecError(
                 "config",

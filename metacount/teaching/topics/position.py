@@ -10,6 +10,7 @@ import torch
 from metacount.formulas import sublayers
 from metacount.modules import Attention, apply_rope, sinusoid
 from metacount.modules.position import alibi_slopes
+from metacount.modules.rope_scaling import speeds
 from metacount.spec import FIELDS, SEQ_LEN
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.position import Rope
@@ -160,30 +161,42 @@ def rope_equation(spec: ModelSpec) -> str:
     return f"θ_i = {int(theta)}^(−2i/{width}),  i = 0 … {width // 2 - 1}"
 
 
-def speeds(spec: ModelSpec) -> list[float]:
-    """Compute the angle per position of each pair: base^(-2·i/width)."""
+def angles(spec: ModelSpec) -> list[float]:
+    """Compute each pair's angle per position as the module has it: base^(-2·i/width), scaled."""
     width, theta = rope_of(spec)
-    return [theta ** (-2 * i / width) for i in range(width // 2)]
+    cpu, double = torch.device("cpu"), torch.float64
+    run: list[float] = speeds(width, theta, spec.rope_scaling, 0, device=cpu, dtype=double).tolist()
+    if spec.rope_scaling is None:
+        for i, angle in enumerate(run):
+            same(theta ** (-2 * i / width), angle, "angle")
+    return run
 
 
 def wavelengths(here: Here) -> Rows:
     """List some pairs of columns: how far one position turns them, after how many they are back."""
-    angles = speeds(here.spec)
-    last = len(angles) - 1
+    found = angles(here.spec)
+    last = len(found) - 1
     chosen = sorted({0, 1, last // 2, last})
-    return [(str(i), shown(angles[i]), f"{2 * math.pi / angles[i]:,.1f}") for i in chosen]
+    return [(str(i), shown(found[i]), f"{2 * math.pi / found[i]:,.1f}") for i in chosen]
 
 
 def rotation(here: Here) -> str:
     """Write the matrix that turns the second pair at a position, as the module turns it."""
     width, theta = rope_of(here.spec)
-    angle = PLACE * speeds(here.spec)[1]
-    cos, sin = math.cos(angle), math.sin(angle)
+    scaling = here.spec.rope_scaling
+    factor = 1.0 if scaling is None else scaling.attention_factor
+    angle = PLACE * angles(here.spec)[1]
+    cos, sin = factor * math.cos(angle), factor * math.sin(angle)
     for start, hand in (((1.0, 0.0), (cos, sin)), ((0.0, 1.0), (-sin, cos))):
         x = torch.zeros(1, 1, 1, width, dtype=torch.float64)
         x[..., 2:4] = torch.tensor(start)
         turned = apply_rope(
-            x, torch.tensor([PLACE]), rotary_dim=width, theta=theta, style="interleaved"
+            x,
+            torch.tensor([PLACE]),
+            rotary_dim=width,
+            theta=theta,
+            style="interleaved",
+            scaling=scaling,
         )
         for by_hand, run in zip(hand, turned[0, 0, 0, 2:4].tolist(), strict=True):
             same(by_hand, run, "rotation")
@@ -197,7 +210,7 @@ def scores(here: Here) -> Rows:
     q, k = normal(1, 1, 1, width), normal(1, 1, 1, width, seed=1)
     found = []
     for i, j in PAIRS:
-        score = rotated_score(q, k, i, j, theta)
+        score = rotated_score(q, k, i, j, theta, here.spec.rope_scaling)
         found.append((i, j, i - j, f"{score:.6f}"))
     return rows(found)
 
@@ -260,6 +273,10 @@ VALUES: Values = {
     "rope": lambda here: isinstance(here.spec.positions, Rope),
     "scaled": lambda here: here.spec.rope_scaling is not None,
     "scaling": lambda here: here.spec.rope_scaling.kind,
+    "grown": lambda here: (
+        here.spec.rope_scaling is not None and here.spec.rope_scaling.attention_factor != 1
+    ),
+    "attention_factor": lambda here: here.spec.rope_scaling.attention_factor,
     "windowed_theta": lambda here: int(here.spec.rope_theta_windowed or 0),
     "without": lambda here: here.spec.nope_every is not None,
     "partial": lambda here: (

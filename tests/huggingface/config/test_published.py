@@ -104,7 +104,7 @@ def test_scaled_rope_is_that_of_the_catalog(name: str) -> None:
 def test_what_was_not_obeyed_is_said() -> None:
     notes = "\n".join(spec_from_config(CONFIGS["deepseek-v3"]).notes)
     assert "DeepseekV3ForCausalLM (named by architectures)" in notes
-    assert "quantization_config is ignored" in notes
+    assert "quantization_config: parameters are counted unpacked" in notes
     assert "1 prediction layers are in the checkpoint" in notes
     assert "mscale" not in notes
 

@@ -1,0 +1,376 @@
+"""Bytes of a quantised model as its checkpoint stores it, from the config alone.
+
+A quantiser packs the matrices of linear layers and leaves embeddings, norms, biases, convolutions
+and routers as they are; the config lists modules that stay whole. Scales, zero points and what else
+stands beside a packed matrix are counted with it. Patterns are a stranger's: no regular expression
+is run, those of plain words, `.*` and `(a|b)` are read.
+"""
+
+from __future__ import annotations
+
+from metacount.errors import SpecError, shown_name
+from metacount.formulas.model import params, weights
+from metacount.frozen import frozen
+from metacount.spec.stack import WITH_ATTENTION, WITH_EXPERTS
+from metacount.units import exact
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from metacount.files import Json
+    from metacount.formulas.tape import Weight
+    from metacount.spec import ModelSpec
+
+    # Rows and columns of a matrix -> bytes that are stored for it, and scales among its values.
+    Packed = Callable[[int, int], tuple[int, int]]
+
+WORD = 32  # bits of the integers that values of 1 to 8 bits are packed into
+MOST_PATTERNS = 200_000
+MOST_ALTERNATIVES = 64
+KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules")
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+# Our names of modules -> those in use, where they differ; {} is the number of an expert.
+OTHER_NAMES = {
+    "mlp.experts.gate_up_proj": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.w1", "mlp.experts"),
+    "mlp.experts.up_proj": ("mlp.experts.{}.up_proj", "mlp.experts.{}.w3", "mlp.experts"),
+    "mlp.experts.down_proj": ("mlp.experts.{}.down_proj", "mlp.experts.{}.w2", "mlp.experts"),
+    "linear_attn.q_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"),
+    "linear_attn.k_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"),
+    "linear_attn.v_proj": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"),
+    "linear_attn.g_proj": ("linear_attn.in_proj_z", "linear_attn.in_proj_qkvz"),
+    "linear_attn.a_proj": ("linear_attn.in_proj_a", "linear_attn.in_proj_ba"),
+    "linear_attn.b_proj": ("linear_attn.in_proj_b", "linear_attn.in_proj_ba"),
+    "linear_attn.o_proj": ("linear_attn.out_proj",),
+}
+BLOCKS = ("mlp", "block_sparse_moe", "feed_forward", "mixer")
+PREFIXES = ("", "model.", "model.language_model.", "language_model.model.", "backbone.")
+
+
+@frozen
+class Stored:
+    """`n_bytes` of the parameters as stored, `n_values` with scales among them; `how` in words."""
+
+    n_bytes: int
+    n_values: int
+    how: str
+
+
+def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
+    """Count the bytes of a quantised config's parameters, without prediction modules.
+
+    None where nothing is quantised; a reason where the config does not say enough.
+    """
+    outer, inner = config, config.get("text_config")
+    inner = inner if isinstance(inner, dict) else {}
+    said = outer.get("quantization_config") or inner.get("quantization_config")
+    if not isinstance(said, dict):
+        return None
+    if spec.has_encoder:
+        return "not known of encoders and decoders"
+    name = next((d for c in (inner, outer) for k in ("dtype", "torch_dtype") if (d := c.get(k))), 0)
+    width = BYTES.get(name if isinstance(name, str) else "bfloat16", 2)
+    try:
+        how, packed, takes = _format(said, width)
+        kept = _Modules(said)
+    except SpecError as error:
+        return f"{error.field} {error.rule}"
+    n_bytes, n_values, n_packed = 0, 0, 0
+    for weight in weights(spec):
+        size, times = int(weight.size), int(weight.times)
+        n_here = _packed_copies(spec, weight, kept) if takes(weight) else 0
+        if n_here:
+            rows, columns = weight.shape if len(weight.shape) == 2 else (1, size)
+            parts = weight.halves if ".experts." in weight.name else 1
+            here, scales = packed(int(rows) // parts, int(columns))
+            n_bytes += n_here * parts * here
+            n_values += n_here * parts * scales
+            n_packed += n_here * size
+        n_bytes += (times - n_here) * size * width
+    total = int(params(spec))
+    return Stored(
+        n_bytes=n_bytes,
+        n_values=total + n_values,
+        how=f"{how}: {exact(n_packed)} of {exact(total)} values, the others in {width} bytes each",
+    )
+
+
+# ---- formats: bytes of a matrix [rows, columns] with what stands beside it ----
+
+
+def _up(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+def _format(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    """Find the format: its name, the bytes of a matrix, and which weights it takes."""
+    method = said.get("quant_method")
+    algorithm = said.get("quant_algo")
+    if method == "mxfp4":
+        return (
+            "MXFP4, a scale of a byte for 32 values",
+            lambda o, i: (o * _up(i, 2) + o * _up(i, 32), o * _up(i, 32)),
+            lambda w: ".experts." in w.name and _is_matrix(w),
+        )
+    if method in ("gptq", "awq"):
+        return _words(said, method, width)
+    if method == "bitsandbytes":
+        return _bitsandbytes(said)
+    if method == "fp8" and isinstance(block := said.get("weight_block_size"), list):
+        if len(block) != 2 or not all(type(n) is int and 0 < n < 2**20 for n in block):
+            raise SpecError("weight_block_size", "must be two sizes", block, "remove it")
+        a, b = block
+
+        def by_blocks(rows: int, columns: int) -> tuple[int, int]:
+            scales = _up(rows, a) * _up(columns, b)
+            return rows * columns + 4 * scales, scales
+
+        return f"FP8, a scale in float32 for {a} x {b} values", by_blocks, _is_linear
+    if algorithm in ("NVFP4", "FP8") or (method in ("fp8", "fbgemm_fp8") and algorithm is None):
+        if algorithm == "NVFP4":
+            return "NVFP4 of ModelOpt, a scale of a byte for 16 values", _nvfp4, _is_linear
+        n = 2 if algorithm == "FP8" or said.get("activation_scheme") == "static" else 1
+        return "FP8, a scale a matrix", lambda o, i: (o * i + 4 * n, n), _is_linear
+    if method == "compressed-tensors":
+        return _compressed(said, width)
+    if method is None and "bits" in said:
+        return _mlx(said, width)
+    name = shown_name(str(algorithm or method))
+    raise SpecError("quantization_config", f"is of a format that is not read: {name}", None, "")
+
+
+def _nvfp4(rows: int, columns: int) -> tuple[int, int]:
+    groups = rows * _up(columns, 16)  # weight_scale_2 and input_scale are a float32 each
+    return rows * _up(columns, 2) + groups + 8, groups + 2
+
+
+def _bits(said: Json, name: str = "bits") -> int:
+    bits = said.get(name)
+    if type(bits) is not int or not 1 <= bits <= 8:
+        raise SpecError(name, "must be 1 to 8 bits", bits, "write it down")
+    return bits
+
+
+def _group(said: Json, columns: int) -> int:
+    """Return how many values share a scale: all of a row where it is -1, null or left out."""
+    group = said.get("group_size")
+    if group in (None, -1):
+        return columns
+    if type(group) is not int or not 0 < group < 2**20:
+        raise SpecError("group_size", "must be a size or -1", group, "write it down")
+    return group
+
+
+def _words(said: Json, method: str, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    """GPTQ packs along the input and says each column's group; AWQ packs along the output."""
+    bits = _bits(said)
+    _group(said, 1)
+
+    def gptq(rows: int, columns: int) -> tuple[int, int]:
+        groups = _up(columns, _group(said, columns))
+        words = _up(columns * bits, WORD) * rows + groups * _up(rows * bits, WORD)
+        return 4 * words + width * groups * rows + 4 * columns, groups * rows
+
+    def awq(rows: int, columns: int) -> tuple[int, int]:
+        groups = _up(columns, _group(said, columns))
+        words = (columns + groups) * _up(rows * bits, WORD)
+        return 4 * words + width * groups * rows, groups * rows
+
+    found = gptq if method == "gptq" else awq
+    size = said.get("group_size")
+    return f"{method.upper()}, {bits} bits, groups of {size}", found, _is_linear
+
+
+def _bitsandbytes(said: Json) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    if said.get("load_in_8bit") or said.get("_load_in_8bit"):
+        return "bitsandbytes int8", lambda o, i: (o * i + 4 * o + 1, o), _is_linear
+    twice = bool(said.get("bnb_4bit_use_double_quant"))
+
+    def nf4(rows: int, columns: int) -> tuple[int, int]:
+        n = rows * columns
+        blocks = _up(n, 64)
+        # with double quantisation: a byte a block, a float32 for 256 of them and its table
+        beside = blocks + 4 * _up(blocks, 256) + 4 * 256 if twice else 4 * blocks
+        return _up(n, 2) + beside + 4 * 16, blocks
+
+    return "bitsandbytes 4-bit, blocks of 64 (without its JSON of each tensor)", nf4, _is_linear
+
+
+def _compressed(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    groups = said.get("config_groups")
+    groups = list(groups.values()) if isinstance(groups, dict) else []
+    if len(groups) != 1 or not isinstance(groups[0], dict):
+        raise SpecError("config_groups", "has more than one group", None, "")
+    it = groups[0].get("weights")
+    if not isinstance(it, dict) or groups[0].get("targets") not in (["Linear"], None):
+        raise SpecError("config_groups", "is not of all Linear", None, "")
+    bits, kind = _bits(it, "num_bits"), it.get("type", "int")
+    _group(it, 1)
+    if kind == "float" and bits == 4 and it.get("group_size") in (16, 32):
+        if it["group_size"] == 32:
+            return (
+                "MXFP4 of compressed-tensors",
+                lambda o, i: (o * _up(i, 2) + o * _up(i, 32), o * _up(i, 32)),
+                _is_linear,
+            )
+        return "NVFP4 of compressed-tensors", _nvfp4, _is_linear
+
+    def scales(rows: int, columns: int) -> int:
+        strategy = it.get("strategy", "group" if it.get("group_size") else "tensor")
+        one = {"tensor": 1, "channel": rows}.get(str(strategy))
+        return rows * _up(columns, _group(it, columns)) if one is None else one
+
+    def packed(rows: int, columns: int) -> tuple[int, int]:
+        n = scales(rows, columns)
+        if bits == 8:
+            return rows * columns + width * n, n
+        words = 4 * rows * _up(columns * bits, WORD)
+        zeros = 0 if it.get("symmetric", True) else 4 * _up(n * bits, WORD)
+        return words + width * n + zeros + 16, n  # weight_shape: two int64
+
+    what = f"compressed-tensors, {bits} bits ({shown_name(str(kind))})"
+    return what, packed, _is_linear
+
+
+def _mlx(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+    """MLX packs tables too, with a scale and a bias of each group."""
+    bits = _bits(said)
+    if any(isinstance(value, dict) for value in said.values()):
+        raise SpecError("quantization", "must be the same for all modules", None, "")
+    _group(said, 1)
+
+    def packed(rows: int, columns: int) -> tuple[int, int]:
+        groups = rows * _up(columns, _group(said, columns))
+        return 4 * rows * _up(columns * bits, WORD) + 2 * width * groups, 2 * groups
+
+    how = f"MLX, {bits} bits, groups of {said.get('group_size')}"
+    return how, packed, lambda w: _is_linear(w) or w.role == "embedding" or _is_router(w)
+
+
+# ---- which modules ----
+
+
+def _is_matrix(weight: Weight) -> bool:
+    return len(weight.shape) == 2 and bool(weight.rows) and not weight.name.endswith("_bias")
+
+
+def _is_router(weight: Weight) -> bool:
+    return weight.role == "moe" and ".gate." in weight.name and _is_matrix(weight)
+
+
+def _is_linear(weight: Weight) -> bool:
+    return _is_matrix(weight) and not _is_router(weight) and "conv" not in weight.name
+
+
+class _Modules:
+    """The modules that stay as they are, by the patterns of a config."""
+
+    def __init__(self, said: Json) -> None:
+        lists = [said.get(key) for key in KEPT]
+        names = [name for names in lists if isinstance(names, list) for name in names]
+        if len(names) > MOST_PATTERNS or not all(isinstance(name, str) for name in names):
+            raise SpecError("modules_to_not_convert", "must be a list of names", None, "")
+        method = said.get("quant_method")
+        # what leaves the head as it is without saying so
+        self.skips_head = method in ("fp8", "gptq", "awq", "bitsandbytes", "mxfp4")
+        self.starts: set[str] = set()
+        self.words: list[list[str]] = []
+        self.globs: list[list[str]] = []
+        for name in dict.fromkeys(names):
+            for pattern in _read_pattern(name):
+                plain = pattern.removesuffix("*").removesuffix(".")
+                if "*" in plain:
+                    self.globs.append(pattern.split("*"))
+                elif "layers." in plain:
+                    self.starts.add("layers." + plain.partition("layers.")[2])
+                elif not pattern.endswith("*"):
+                    self.words.append(plain.split("."))
+                else:
+                    self.globs.append(pattern.split("*"))
+
+    def keep(self, name: str) -> bool:
+        """Tell whether the module of this name, from `layers.` on, stays as it is."""
+        parts = name.split(".")
+        if any(".".join(parts[:n]) in self.starts for n in range(1, len(parts) + 1)):
+            return True
+        if any(
+            parts[at : at + len(words)] == words
+            for words in self.words
+            for at in range(len(parts) - len(words) + 1)
+        ):
+            return True
+        return any(_fits(prefix + name, glob) for glob in self.globs for prefix in PREFIXES)
+
+
+def _read_pattern(name: str) -> list[str]:
+    """Write a name, a glob or a plain regular expression as globs."""
+    if not name.startswith("re:"):
+        return [name]
+    text = name[3:].removeprefix("^").removesuffix("$").replace("\\.", "\0").replace(".*", "*")
+    found = [""]
+    while text:
+        before, bar, rest = text.partition("(")
+        inside, closed, text = rest.partition(")") if bar else ("", "", "")
+        words = inside.split("|") if bar else [""]
+        found = [f"{start}{before}{word}" for start in found for word in words]
+        if (bar and not closed) or len(found) > MOST_ALTERNATIVES:
+            raise SpecError("ignore", "has a pattern that is not read", None, "")
+    if any(set(pattern) & set("[]{}()+?|\\^$") for pattern in found):
+        raise SpecError("ignore", "has a pattern that is not read", None, "")
+    return [pattern.replace("\0", ".") for pattern in found]
+
+
+def _fits(name: str, pieces: list[str]) -> bool:
+    """Tell whether a name is these pieces with anything between them."""
+    if not name.startswith(pieces[0]) or not name.endswith(pieces[-1]):
+        return False
+    at = len(pieces[0])
+    for piece in pieces[1:-1]:
+        at = name.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return at + len(pieces[-1]) <= len(name)
+
+
+def _layers_of(spec: ModelSpec, weight: Weight) -> list[int]:
+    """List the layers that have a weight; all where nothing tells."""
+    stack, layers = spec.last_stack, range(spec.last_stack.n_layers)
+    start = weight.name.partition(".")[0]
+    if start == "self_attn":
+        return [i for i in layers if stack.mixer_of(i) in WITH_ATTENTION]
+    if weight.role == "recurrent":
+        return [i for i in layers if stack.mixer_of(i) in "RPS"]
+    if weight.role in ("moe", "ffn"):
+        kinds = WITH_EXPERTS if weight.role == "moe" else "FB"
+        return [i for i in layers if stack.ffn_of(i) in kinds]
+    return list(layers)
+
+
+def _packed_copies(spec: ModelSpec, weight: Weight, kept: _Modules) -> int:
+    """Count the copies of a weight that are packed."""
+    times, name = int(weight.times), weight.name.removesuffix(".weight")
+    if weight.role in ("head", "embedding"):
+        head = weight.role == "head"
+        ends = ["lm_head", "head", "output"] if head else ["embed_tokens", "embeddings", name]
+        return 0 if (head and kept.skips_head) or any(map(kept.keep, ends)) else times
+    layers = _layers_of(spec, weight)
+    if not layers or times % len(layers):
+        return times
+    names = tuple(_in_use(name))
+    whole = sum(any(kept.keep(f"layers.{i}.{n}") for n in names) for i in layers)
+    return times // len(layers) * (len(layers) - whole)
+
+
+def _in_use(name: str) -> Iterable[str]:
+    """Yield the names of a module in use."""
+    for one in (name, *OTHER_NAMES.get(name, ())):
+        one = one.format(0)
+        yield one
+        start, _, rest = one.partition(".")
+        if start == "mlp":
+            yield from (f"{block}.{rest}" for block in BLOCKS[1:])
+            if rest.startswith("shared_experts."):
+                yield f"mlp.{rest.replace('shared_experts.', 'shared_expert.')}"
+        elif start in ("self_attn", "mamba"):
+            yield f"mixer.{rest}"

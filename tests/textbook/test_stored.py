@@ -1,0 +1,197 @@
+"""Bytes of quantised models: against files on the hub, by hand, and of hostile configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from helpers.published import CONFIGS, TABLE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metacount.api import count
+from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.textbook.stored import Stored, stored_from_config
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+GATES = {**FP8, "modules_to_not_convert": [f"model.layers.{i}.mlp.gate" for i in range(94)]}
+MINIMAX = {**FP8, "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}
+
+
+def stored(config: dict[str, Any]) -> Stored | str | None:
+    return stored_from_config(spec_from_config(config).spec, config)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_bytes", "n_values"),
+    [
+        # bytes: total_size of openai/gpt-oss-20b's index, and the tensors of -120b; values: by the
+        # hub's API, of files that pack two in a byte
+        ("gpt-oss-20b", 13_761_264_768, 21_511_953_984),
+        ("gpt-oss-120b", 65_248_815_744, 120_412_337_472),
+    ],
+)
+def test_mxfp4_is_as_large_as_the_files(name: str, n_bytes: int, n_values: int) -> None:
+    found = stored(CONFIGS[name])
+    assert isinstance(found, Stored)
+    assert found.n_bytes == n_bytes
+    assert count(CONFIGS[name]).stored_bytes == n_bytes
+    # each byte of a block is a value there, each scale another
+    scales = found.n_values - TABLE[name]["params"]
+    assert scales * 32 == int(found.how.split(": ")[1].split(" of ")[0].replace(",", ""))
+    assert found.n_values == n_values
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization", "n_values"),
+    [
+        # values of the safetensors files with their scales, by the hub's API
+        ("Qwen3-30B-A3B", GATES, 30_533_947_392),
+        ("Qwen3-235B-A22B", GATES, 235_107_904_512),
+        ("Qwen3-Coder-480B-A35B-Instruct", GATES, 480_184_064_000),
+        ("MiniMax-M2.7", MINIMAX, 228_703_644_928 - 62 * 256),  # of M2.5; less the routers' biases
+    ],
+)
+def test_blocks_of_fp8_have_as_many_scales_as_the_files(
+    name: str, quantization: dict[str, Any], n_values: int
+) -> None:
+    found = stored({**CONFIGS[name], "quantization_config": quantization})
+    assert isinstance(found, Stored)
+    assert found.n_values == n_values
+
+
+# One layer: q, o [12, 12], k, v [6, 12], gate, up [20, 12], down [12, 20]; head [33, 12].
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 20,
+    "vocab_size": 33,
+}
+TALL = [(12, 12), (12, 12), (6, 12), (6, 12), (20, 12), (20, 12), (12, 20)]
+REST = 2 * (2 * 33 * 12 + 3 * 12)  # two tables and three norms in bf16
+
+
+def compressed(**weights: Any) -> dict[str, Any]:
+    groups = {"a": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "n_bytes"),
+    [
+        # a float32 for each block of 8 x 8
+        (
+            {"quant_method": "fp8", "weight_block_size": [8, 8]},
+            REST + sum(o * i + 4 * -(-o // 8) * -(-i // 8) for o, i in TALL),
+        ),
+        ({"quant_method": "fp8"}, REST + sum(o * i + 4 for o, i in TALL)),
+        # words of 8 values: of 12 two, of 20 three; scales in 2 bytes; the shape in 16
+        (
+            compressed(num_bits=4, type="int", strategy="group", group_size=4),
+            REST + sum(o * 4 * -(-i // 8) + 2 * o * -(-i // 4) + 16 for o, i in TALL),
+        ),
+        (
+            compressed(num_bits=8, type="float", strategy="channel"),
+            REST + sum(o * i + 2 * o for o, i in TALL),
+        ),
+        (
+            compressed(num_bits=4, type="float", strategy="group", group_size=32),
+            REST + sum(o * i // 2 + o for o, i in TALL),
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+            REST + sum(o * i // 2 + o * -(-i // 16) + 8 for o, i in TALL),
+        ),
+        # qweight [in/8, out], qzeros [groups, out/8], scales [groups, out], g_idx [in]
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 4},
+            REST
+            + sum(
+                4 * -(-i // 8) * o + 4 * (i // 4) * -(-o // 8) + 2 * (i // 4) * o + 4 * i
+                for o, i in TALL
+            ),
+        ),
+        # a byte of two values; an absmax in float32 for 64; the table of 16 float32
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            REST + sum(o * i // 2 + 4 * -(-o * i // 64) + 64 for o, i in TALL),
+        ),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, REST
+         + sum(o * i + 4 * o + 1 for o, i in TALL)),
+        # tables too; a scale and a bias of each group
+        (
+            {"bits": 4, "group_size": 4},
+            2 * 3 * 12
+            + sum(o * 4 * -(-i // 8) + 4 * o * (i // 4) for o, i in [*TALL, (33, 12), (33, 12)]),
+        ),
+    ],
+)  # fmt: skip
+def test_formats_by_hand(quantization: dict[str, Any], n_bytes: int) -> None:
+    found = stored({**SMALL, "quantization_config": quantization})
+    assert isinstance(found, Stored), found
+    assert found.n_bytes == n_bytes
+
+
+@pytest.mark.parametrize(
+    ("kept", "whole"),
+    [
+        (["model.layers.0.self_attn"], TALL[:4]),
+        (["model.layers.0.mlp*"], TALL[4:]),
+        (["re:.*self_attn.*"], TALL[:4]),
+        (["re:.*mlp\\.(gate|up)_proj$"], TALL[4:6]),
+        (["*.down_proj"], TALL[6:]),
+        (["gate_proj"], TALL[4:5]),
+        (["model.layers.1.mlp", "gate"], []),
+    ],
+)
+def test_modules_that_are_kept(kept: list[str], whole: list[tuple[int, int]]) -> None:
+    quantization = {**FP8, "weight_block_size": [64, 64], "modules_to_not_convert": kept}
+    found = stored({**SMALL, "quantization_config": quantization})
+    assert isinstance(found, Stored)
+    packed = sum(o * i + 4 for o, i in TALL)
+    assert found.n_bytes == REST + packed + sum(o * i - 4 for o, i in whole)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "hqq"}, "is of a format that is not read: hqq"),
+        ({"quant_algo": "MIXED_PRECISION"}, "not read: MIXED_PRECISION"),
+        (compressed(num_bits=99), "must be 1 to 8 bits"),
+        ({**FP8, "modules_to_not_convert": [3]}, "must be a list of names"),
+        ({**FP8, "ignore": ["re:(a+)+$"]}, "has a pattern that is not read"),
+        ({**FP8, "ignore": ["re:" + "(a|b)" * 40]}, "has a pattern that is not read"),
+    ],
+)
+def test_what_is_not_known_is_said(quantization: dict[str, Any], message: str) -> None:
+    config = {**SMALL, "quantization_config": quantization}
+    found = stored(config)
+    assert isinstance(found, str)
+    assert message in found
+    counted = count(config)
+    assert counted.stored_bytes is None
+    assert "stored_bytes" not in counted.to_dict()
+    assert any(note.startswith("stored_bytes is not known: ") for note in counted.notes)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 99) | st.text(max_size=9) | st.just("fp8"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+KEYS = words(
+    "quant_method quant_algo bits group_size weight_block_size config_groups ignore "
+    "modules_to_not_convert load_in_8bit activation_scheme exclude_modules"
+)
+METHODS = st.sampled_from(["fp8", "gptq", "awq", "mxfp4", "bitsandbytes", "compressed-tensors"])
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(st.sampled_from(sorted(KEYS)), JSON), METHODS | JSON)
+def test_no_config_breaks_it(quantization: dict[str, Any], method: Any) -> None:
+    config = {**SMALL, "quantization_config": {**quantization, "quant_method": method}}
+    assert isinstance(stored(config), Stored | str | None)
