@@ -154,8 +154,13 @@ def _run(arguments: Sequence[str]) -> int:
             return _write(_help())
         if arguments[0] == "--version":
             return _write(f"metacount {__version__}\n")
-        args = _parsed(arguments)
-        text, code = args.run(args).written(args)
+        args = parsed_arguments(arguments)
+        if args.modules:
+            from metacount.cli.answer import run_apart
+
+            text, code = run_apart(args, arguments)
+        else:
+            text, code = args.run(args).written(args)
         return _write(text) or (code if isinstance(code, int) else code())
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
@@ -220,7 +225,7 @@ def _reader_gone() -> int:
     return EXIT_BROKEN_PIPE
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parsed_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of the command that comes first."""
     name, *others = arguments
     if name not in COMMANDS:

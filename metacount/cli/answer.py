@@ -6,17 +6,19 @@ import signal
 import sys
 
 from metacount import __version__
+from metacount.errors import InputError, SpecError
 from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import FrameType
     from typing import Any
 
     from metacount.cli.report import Grid, Report
 
+APART = "metacount.own_module"  # what runs in the process
 SCHEMA = 1  # of --json; higher when a key changes its meaning
 
 
@@ -73,6 +75,31 @@ def json_text(data: object, *, is_answer: bool = True) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")
     return json.dumps(enveloped(data) if is_answer else data, indent=2, ensure_ascii=plain) + "\n"
+
+
+def run_apart(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[str, int]:
+    """Run a command on a module of somebody's own in a process of its own, with the limits of
+    `check`; return what it writes, and its exit code.
+    """
+    import json
+
+    from metacount.check.given.process import answer_of
+    from metacount.cli.layout import columns, is_terminal
+
+    job = {
+        "arguments": list(arguments),
+        "name": ", ".join(args.modules),
+        "seconds": args.timeout,
+        "columns": columns(),
+        "terminal": is_terminal(),
+        "encoding": getattr(sys.stdout, "encoding", None) or "utf-8",
+    }
+    answer = answer_of(json.dumps(job), str(job["name"]), args.timeout, APART)
+    if "field" in answer:
+        raise SpecError(*(answer[name] for name in ("field", "rule", "value", "remedy")))
+    if "error" in answer:
+        raise InputError(answer["error"])
+    return str(answer["text"]), int(answer["code"])
 
 
 def prepare_for_torch() -> None:

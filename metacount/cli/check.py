@@ -10,6 +10,7 @@ from metacount.cli.layout import WIDEST_TEXT, bold, dim
 from metacount.cli.options import (
     JSON,
     MODEL,
+    TIMEOUT,
     WAYS,
     WORKLOAD,
     check_quantity,
@@ -49,7 +50,7 @@ def options() -> Sequence[Option]:
             'FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
             "our words, our letters or a config's",
         ),
-        *MODEL,
+        *(one for one in MODEL if one is not TIMEOUT),
         quantity(COUNTS, WAYS),
         option(
             "--timeout",
