@@ -44,7 +44,7 @@ CHOICES = {
     "checkpointing": CHECKPOINTINGS,
     "loss": LOSSES,
 }
-PHASES = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+PHASES = ("matmul_flops", "backward_matmul_flops", "train_matmul_flops", "recompute_matmul_flops")
 
 BELONGS = (("--device", "--input"),)
 
