@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     draw, ends = random.Random(args.seed), Counter[str]()
     while ends.total() - ends[TOO_LATE] < args.times:
-        command, seconds = draw.choice(COMMANDS), draw.uniform(0.3, args.within)
+        command, seconds = draw.choice(COMMANDS), draw.uniform(1.0, args.within)
         end = interrupted(command, seconds)
         ends[end] += 1
         if end not in (RIGHT, TOO_LATE):
