@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
     from metacount.given import OwnModule
+    from metacount.huggingface.checkpoint.totals import Totals
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
@@ -119,7 +120,13 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
     if (own := _own(args)) is not None:
         return _own_answer(own, args.input, args.device)
-    models = _models(args)
+    try:
+        models = _models(args)
+    except InputError:
+        totals = _of_headers(args.model)
+        if totals is None:
+            raise
+        return Answer(report=lambda: _totals_report(totals), data=totals.to_dict)
     if args.conventions:
         return _conventions(models, request)
     dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
@@ -235,6 +242,35 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     if len(args.model) > 1:
         raise InputError(f"--over takes one MODEL: got {len(args.model)}")
     return find_over(args.model[0], args.settings, args.over)
+
+
+def _of_headers(arguments: Sequence[str]) -> Totals | None:
+    """Read the one argument as weights of which nothing but headers can be read."""
+    from metacount.huggingface.checkpoint.totals import totals_of
+
+    return totals_of(arguments[0]) if len(arguments) == 1 else None
+
+
+def _totals_report(found: Totals) -> Report:
+    """Report weights by their headers alone: groups, types and totals."""
+    heads = ("group", "tensors", "values", "bytes", "types")
+    rows: list[tuple[Cell, ...]] = [
+        (name, g["tensors"], g.get("values"), g.get("bytes"), ", ".join(g.get("dtypes", ())))
+        for name, g in found.by_group.items()
+    ]
+    total = [
+        (name, n, short(n) if n else "")
+        for name, n, short in (
+            ("params", found.params, units.short),
+            ("stored_bytes", found.stored_bytes, units.gib),
+        )
+    ]
+    return [
+        [Text(found.source, bold, whole=True)],
+        [Grid(heads=heads, rows=rows, align="<>>><")],
+        [Grid(heads=(), rows=total, align="<>", prose=True)],
+        [Notes([("note", note) for note in found.notes])],
+    ]
 
 
 def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Reserved | None:

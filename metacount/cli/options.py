@@ -261,14 +261,14 @@ FORMATS = (
 LANG = option("--lang", "LANG", "en or zh (default: that of the terminal, else en)")
 
 
-def quantity(known: Iterable[str], more: str = "") -> Option:
-    """Declare --quantity."""
+def quantity(known: Iterable[str], more: str = "", otherwise: str = "") -> Option:
+    """Declare --quantity; `otherwise` says what is chosen where it is not given."""
     plain = ", ".join(name for name in known if ":" not in name)
     return option(
         "--quantity",
         "NAME",
-        f"{plain} (default params){more}",
-        default="params",
+        f"{plain} (default {otherwise or 'params'}){more}",
+        default=None if otherwise else "params",
         words=lambda: known,
     )
 

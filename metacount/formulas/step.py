@@ -110,6 +110,17 @@ def _check_backward(spec: ModelSpec, run: Pass) -> None:
         raise SpecError("vocab_size", rule, None, "measure it instead")
 
 
+def train_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of a forward and its backward by role: what 6·N·D approximates.
+
+    Returns: every role in order, exact.
+    Source: Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1; as model FLOPs, without what
+    checkpointing computes again, Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
+    """
+    forward, backward = forward_flops_by_role(spec, run), backward_matmul_flops_by_role(spec, run)
+    return {role: forward[role] + backward[role] for role in ROLES}
+
+
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """Count the FLOPs of what a backward computes a second time, by role.
 

@@ -100,6 +100,12 @@ TRAINING: dict[str, Count] = {
         )
         for attention in ATTENTIONS
     },
+    **{
+        _named("train_matmul_flops", attention): _of_pass(
+            step.train_matmul_flops_by_role, attention, NONE
+        )
+        for attention in ATTENTIONS
+    },
     "recompute_matmul_flops": _of_pass(step.recompute_matmul_flops_by_role, EAGER, FULL),
     **{
         _named("activation_bytes", attention, checkpointing): _of_pass(
@@ -147,6 +153,7 @@ class TrainingCount:
     matmul_flops_by_role: dict[str, int] | None
     backward_matmul_flops: int | None
     backward_matmul_flops_by_role: dict[str, int] | None
+    train_matmul_flops: int | None
     recompute_matmul_flops: int | None
     recompute_matmul_flops_by_role: dict[str, int] | None
     activation_bytes: int | None
@@ -238,6 +245,7 @@ def training_count(
     of_block = found.pop("activation_bytes_of_block")
     figures: Json = {f"{name}_by_role": parts for name, parts in found.items()}
     figures |= {n: None if parts is None else sum(parts.values()) for n, parts in found.items()}
+    both = [figures[name] for name in ("matmul_flops", "backward_matmul_flops")]
     stored = MASTER if master_weights else width
     if tensors is None:
         adapters, trained = 0, params_of(trained_tensors(spec).all)
@@ -261,6 +269,7 @@ def training_count(
         param_bytes=width * params,
         activation_bytes_of_block=of_block,
         **figures,
+        train_matmul_flops=None if None in both else sum(both),
         n_blocks=block_numbers(spec),
         gradient_bytes=width * trained,
         optimizer_bytes=state,
@@ -368,6 +377,7 @@ COMPARED = (
     "activation_bytes",
     "matmul_flops",
     "backward_matmul_flops",
+    "train_matmul_flops",
     "recompute_matmul_flops",
 )
 OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")
