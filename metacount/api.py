@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from metacount.verify.compare import Verification
 
     Outputs: TypeAlias = dict[str, list[list[int]]]  # shapes of what modules give, by path
-    Made: TypeAlias = tuple[Node, str, str, Outputs]
+    Made: TypeAlias = tuple[Node, str, str | Workload, Outputs]
 
 SIZES = ("batch_size", "seq_len", "dtype", "source_len", "prefix_len")
 
@@ -228,6 +228,7 @@ class Tree:
     made_by: str
     run: str
     outputs: Outputs
+    workload: Workload | None = None
 
     def to_dict(self) -> Json:
         """Return plain data, with the share of each module in the first one."""
@@ -283,7 +284,10 @@ def tree(
             made = _of_transformers(asked.source, request, flops or outputs, active)
     whole, made_by, run, given = made
     root = fold(found(whole, only) if only else whole)
-    return Tree(root=root, made_by=made_by, run=run, outputs=given if outputs else {})
+    said = run if isinstance(run, str) else _said(run)
+    ran = None if isinstance(run, str) else run
+    given = given if outputs else {}
+    return Tree(root=root, made_by=made_by, run=said, outputs=given, workload=ran)
 
 
 def _of_module(module: nn.Module, inputs: Sequence[Tensor], device: str, *, runs: bool) -> Made:
@@ -313,7 +317,7 @@ def _of_reference(spec: ModelSpec, workload: Workload | Request, flops: bool) ->
     module = build(spec, dtype=run.dtype)
     with outputs_of(module) as outputs:
         by_module = measure_prefill(module, run).by_module if flops else None
-    return whole_tree(module, flops=by_module), "reference", _said(run), outputs
+    return whole_tree(module, flops=by_module), "reference", run, outputs
 
 
 def _of_transformers(
@@ -353,7 +357,7 @@ def _of_transformers(
         active=used if active else None,
         role=lambda path: role_name(roles.role.get(id(path[-1]))),
     )
-    return root, f"transformers: {choice}", _said(run), outputs
+    return root, f"transformers: {choice}", run, outputs
 
 
 def _said(run: Workload) -> str:

@@ -230,7 +230,7 @@ def _at_the_end(session: Session) -> Generator[str, None, None]:
     """Run to the end, then yield every row as JSON, also of a run that was stopped."""
     for _ in session.text():
         pass
-    yield json_text(session.lines, is_answer=False)
+    yield json_text(session.lines)
 
 
 def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str, None, None]:

@@ -66,6 +66,7 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount.textbook.closed_form import COUNTS
+    from metacount.textbook.count import fitted
 
     if args.quantity is not None:
         check_quantity(args.quantity, COUNTS)
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> Answer:
         report=lambda: report_of(found, model.name),
         data=found.to_dict,
         code=0 if found.holds else EXIT_DISAGREE,
+        model=model,
+        workload=fitted(model.spec, request_of(args)),
     )
 
 

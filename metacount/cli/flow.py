@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from metacount.cli.report import Report
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
-    from metacount.given import OwnModule
     from metacount.textbook.forward import ForwardPart, ForwardStep, ForwardTable
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
@@ -76,10 +75,21 @@ def run(args: argparse.Namespace) -> Answer:
     own = own_module(args)
     if args.formula:
         return _by_formula(args)
-    found = _of_model(args) if own is None else _of_module(own, args.input, args.device)
+    model = find_any(args.model, args.settings) if own is None else own
+    prepare_for_torch()
+    if own is None:
+        from metacount.flow.run import flow
+
+        found = flow(model, request_of(args), decode=args.decode, reference=args.reference)
+    else:
+        from metacount.summary.modules import typed_inputs
+        from metacount.summary.summary import ModuleSummary
+
+        inputs = typed_inputs(own.module, args.input)
+        found = ModuleSummary(own.module).flow(*inputs, device=args.device)
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
-    return Answer(report=lambda: report_of(found), data=found.to_dict)
+    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
 
 
 def _by_formula(args: argparse.Namespace) -> Answer:
@@ -92,24 +102,8 @@ def _by_formula(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: _forward_report(model.name, table),
         data=lambda: {"model": model.name, **table.to_dict()},
+        model=model,
     )
-
-
-def _of_model(args: argparse.Namespace) -> Flow:
-    model = find_any(args.model, args.settings)
-    prepare_for_torch()
-    from metacount.flow.run import flow
-
-    return flow(model, request_of(args), decode=args.decode, reference=args.reference)
-
-
-def _of_module(own: OwnModule, sizes: Sequence[str], device: str) -> Flow:
-    """Trace the forward of a module of somebody's own."""
-    from metacount.summary.modules import typed_inputs
-    from metacount.summary.summary import ModuleSummary
-
-    inputs = typed_inputs(own.module, sizes)
-    return ModuleSummary(own.module).flow(*inputs, device=device)
 
 
 def report_of(flow: Flow) -> Report:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
-    from metacount.given import OwnModule
     from metacount.resolve import Model
     from metacount.textbook.training import TrainingCount
     from metacount.training.result import Training
@@ -124,10 +123,18 @@ def run(args: argparse.Namespace) -> Answer:
     own = own_module(args)
     if args.formula:
         return _by_formula(args, setup)
-    found = (
-        _of_model(args, setup) if own is None else _of_module(own, args.input, setup, args.device)
-    )
-    return Answer(report=lambda: report_of(found), data=found.to_dict)
+    model = find_any(args.model, args.settings) if own is None else own
+    prepare_for_torch()
+    from metacount.summary.training_step import train
+
+    if own is None:
+        found = train(model, request_of(args), setup, reference=args.reference)
+    else:
+        from metacount.summary.modules import typed_inputs
+
+        inputs = typed_inputs(own.module, args.input)
+        found = train(own.module, inputs=inputs, setup=setup, device=args.device)
+    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
 
 
 def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
@@ -138,24 +145,8 @@ def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
     return Answer(
         report=lambda: counted_report(model, setup, found),
         data=lambda: _counted_data(model, setup, found),
+        model=model,
     )
-
-
-def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
-    model = find_any(args.model, args.settings)
-    prepare_for_torch()
-    from metacount.summary.training_step import train
-
-    return train(model, request_of(args), setup, reference=args.reference)
-
-
-def _of_module(own: OwnModule, sizes: Sequence[str], setup: Setup, device: str) -> Training:
-    """Measure a step of a module of somebody's own."""
-    from metacount.summary.modules import typed_inputs
-    from metacount.summary.training_step import train
-
-    inputs = typed_inputs(own.module, sizes)
-    return train(own.module, inputs=inputs, setup=setup, device=device)
 
 
 # ---- what both ways to count it say

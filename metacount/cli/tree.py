@@ -133,6 +133,8 @@ def run(args: argparse.Namespace) -> Answer:
         report=lambda: report_of(model, drawn),
         data=lambda: _data(model, drawn),
         table=lambda: table_of(drawn),
+        model=model,
+        workload=found.workload,
     )
 
 
