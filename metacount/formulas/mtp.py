@@ -106,9 +106,7 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     return by_role(module_weights(spec), lambda one: one.params, ROLES)
 
 
-def params(spec: ModelSpec) -> Dim:
-    """Count the parameters of the modules. See `params_by_role`."""
-    return params_of(module_weights(spec))
+params = model.total(params_by_role)
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
