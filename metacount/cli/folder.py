@@ -45,7 +45,7 @@ class FolderView:
         self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
     ) -> None:
         self.listing, self.request, self.counted = listing, request, counted
-        self.n_counted = self.n_shorter = 0
+        self.n_counted = self.n_shorter = self.n_text = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.passed: list[str] = []
         self.in_text = self.interrupted = False
@@ -126,6 +126,7 @@ class FolderView:
             elif outcome.error is None:
                 self.n_counted += 1
                 self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
+                self.n_text += "part" in outcome.data
             else:
                 same = self.refused.setdefault(_kind(outcome.error), [])
                 same.append((outcome.path, outcome.error))
@@ -138,6 +139,9 @@ class FolderView:
             f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
         )
         lines = paragraph("counted", counted, width)
+        if self.n_text:
+            text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
+            lines += paragraph("text   ", f"{text}measured by `metacount count FILE`", width)
         if self.interrupted:
             left = units.exact(len(self.listing.paths) - self._n_seen)
             lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
@@ -198,7 +202,7 @@ def _number(n: int, thing: str) -> str:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     data = outcome.data
     return (
-        shown(outcome.path),
+        shown(outcome.path) + (" (text)" if "part" in data else ""),
         units.exact(data["params"]),
         units.exact(data["active_params"]),
         units.gib(data["kv_cache_bytes_per_token"]),

@@ -325,6 +325,21 @@ def test_a_wrong_request_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_of_what_also_sees_the_text_part_is_counted_and_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "a.json", {"model_type": "llava", "text_config": {"num_hidden_layers": 2}})
+    write(tmp_path / "b.json", {"model_type": "llama", "num_hidden_layers": 2})
+    code, out, _ = counted(capsys, "--folder", str(tmp_path), "--json")
+    seen, plain = lines(out)
+    assert code == 0
+    assert (seen["params"], seen["part"]) == (plain["params"], "text")
+    assert "part" not in plain
+    _, out, _ = counted(capsys, "--folder", str(tmp_path))
+    assert "a.json (text)" in out
+    assert "of 1 file the text part alone" in out
+
+
 @pytest.mark.parametrize("jobs", ["0", "-1", "257"])
 def test_jobs_have_bounds(capsys: pytest.CaptureFixture[str], mixed: Path, jobs: str) -> None:
     code, out, err = counted(capsys, "--folder", str(mixed), "--jobs", jobs)
