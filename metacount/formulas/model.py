@@ -56,23 +56,7 @@ from metacount.formulas.tape import (
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ParamSpec
-
-    P = ParamSpec("P")
-
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
-
-
-def total(parts: Callable[P, dict[str, Dim]]) -> Callable[P, Dim]:
-    """Make the count that is the sum of what another one gives by part."""
-
-    def count(*spec: P.args, **sizes: P.kwargs) -> Dim:
-        return sum(parts(*spec, **sizes).values())
-
-    return count
 
 
 def weights(spec: ModelSpec) -> tuple[Weight, ...]:
@@ -160,7 +144,23 @@ def kv_cache_bytes_by_part(
     return {"self-attention": values * price, "cross-attention": crossed * price}
 
 
-kv_cache_bytes = total(kv_cache_bytes_by_part)
+def kv_cache_bytes(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    bytes_per_value: Dim,
+    source_len: Dim | None = None,
+) -> Dim:
+    """Count the bytes that must be kept after seq_len tokens. See `kv_cache_bytes_by_part`."""
+    parts = kv_cache_bytes_by_part(
+        spec,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        bytes_per_value=bytes_per_value,
+        source_len=source_len,
+    )
+    return sum(parts.values())
 
 
 def states(spec: ModelSpec) -> tuple[State, ...]:
@@ -185,7 +185,10 @@ def state_bytes_by_part(
     }
 
 
-state_bytes = total(state_bytes_by_part)
+def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
+    """Count the bytes that mixers with a state keep between tokens, convolutions included."""
+    parts = state_bytes_by_part(spec, batch_size=batch_size, bytes_per_value=bytes_per_value)
+    return sum(parts.values())
 
 
 def forward_run(
@@ -247,7 +250,12 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     return _params_by_role(spec, active=False)
 
 
-params = total(params_by_role)
+def params(spec: ModelSpec) -> Dim:
+    """Count the distinct stored parameters, tied ones once.
+
+    Source: `params_by_role`.
+    """
+    return sum(params_by_role(spec).values())
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
@@ -261,7 +269,12 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     return _params_by_role(spec, active=True)
 
 
-active_params = total(active_params_by_role)
+def active_params(spec: ModelSpec) -> Dim:
+    """Count the parameters used for one token, the whole token table included.
+
+    Source: `active_params_by_role`.
+    """
+    return sum(active_params_by_role(spec).values())
 
 
 def active_params_no_embed(spec: ModelSpec) -> Dim:
@@ -331,7 +344,14 @@ def matmul_flops_by_role(
     return _flops_by_role(spec, run, decode=False)
 
 
-matmul_flops = total(matmul_flops_by_role)
+def matmul_flops(
+    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
+) -> Dim:
+    """Count the FLOPs of a forward, attention counted in full. See `matmul_flops_by_role`."""
+    by_role = matmul_flops_by_role(
+        spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
+    )
+    return sum(by_role.values())
 
 
 def causal_matmul_flops_by_role(
@@ -358,7 +378,23 @@ def causal_matmul_flops_by_role(
     return _flops_by_role(spec, run, decode=False)
 
 
-causal_matmul_flops = total(causal_matmul_flops_by_role)
+def causal_matmul_flops(
+    spec: ModelSpec,
+    *,
+    batch_size: Dim,
+    seq_len: Dim,
+    source_len: Dim | None = None,
+    prefix_len: Dim = 0,
+) -> Dim:
+    """Count a forward's FLOPs over pairs that the mask keeps. See `causal_matmul_flops_by_role`."""
+    by_role = causal_matmul_flops_by_role(
+        spec,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        source_len=source_len,
+        prefix_len=prefix_len,
+    )
+    return sum(by_role.values())
 
 
 def decode_matmul_flops_by_role(
@@ -381,7 +417,14 @@ def decode_matmul_flops_by_role(
     return _flops_by_role(spec, run, decode=True)
 
 
-decode_matmul_flops = total(decode_matmul_flops_by_role)
+def decode_matmul_flops(
+    spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
+) -> Dim:
+    """Count the FLOPs of one more token per sequence. See `decode_matmul_flops_by_role`."""
+    by_role = decode_matmul_flops_by_role(
+        spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len
+    )
+    return sum(by_role.values())
 
 
 def _depths(spec: ModelSpec) -> list[Dim]:

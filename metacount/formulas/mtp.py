@@ -106,7 +106,9 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     return by_role(module_weights(spec), lambda one: one.params, ROLES)
 
 
-params = model.total(params_by_role)
+def params(spec: ModelSpec) -> Dim:
+    """Count the parameters of the modules. See `params_by_role`."""
+    return params_of(module_weights(spec))
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
