@@ -27,7 +27,7 @@ from metacount.errors import (
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -144,14 +144,12 @@ def _run(arguments: Sequence[str]) -> int:
             return _write(_help())
         if arguments[0] == "--version":
             return _write(f"metacount {__version__}\n")
-        args = parsed_arguments(arguments)
-        if args.modules:
-            from metacount.cli.answer import run_apart
+        if arguments[0] == "bench" or sys.stderr is None or not sys.stderr.isatty():
+            return _answered(arguments)  # bench has lines of its own
+        from metacount.cli.progress import Running
 
-            text, code = run_apart(args, arguments)
-        else:
-            text, code = args.run(args).written(args)
-        return _write(text) or (code if isinstance(code, int) else code())
+        with Running(f"metacount {arguments[0]}") as line:
+            return _answered(arguments, line.stop)
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
     except KeyboardInterrupt:
@@ -177,6 +175,20 @@ def _check_working_folder() -> None:
         raise InputError(
             f"the working folder cannot be read: {error.strerror}; change to another one"
         ) from None
+
+
+def _answered(arguments: Sequence[str], before: Callable[[], None] | None = None) -> int:
+    """Run a command and write what it gives; `before` is called before its text is written."""
+    args = parsed_arguments(arguments)
+    if args.modules:
+        from metacount.cli.answer import run_apart
+
+        text, code = run_apart(args, arguments)
+    else:
+        text, code = args.run(args).written(args)
+    if before is not None and isinstance(text, str):
+        before()
+    return _write(text) or (code if isinstance(code, int) else code())
 
 
 def _refuse(error: Exception, *, as_json: bool) -> int:

@@ -245,7 +245,10 @@ def training_count(
     of_block = found.pop("activation_bytes_of_block")
     figures: Json = {f"{name}_by_role": parts for name, parts in found.items()}
     figures |= {n: None if parts is None else sum(parts.values()) for n, parts in found.items()}
-    both = [figures[name] for name in ("matmul_flops", "backward_matmul_flops")]
+    passes = ("matmul_flops", "backward_matmul_flops")
+    both = [figures[name] for name in passes]
+    if missing := [uncovered[name] for name in passes if name in uncovered]:
+        uncovered["train_matmul_flops"] = missing[0]
     stored = MASTER if master_weights else width
     if tensors is None:
         adapters, trained = 0, params_of(trained_tensors(spec).all)

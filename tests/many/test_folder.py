@@ -369,23 +369,6 @@ def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
     assert (process.wait(timeout=60), said) == (141, b"")
 
 
-def test_the_bar_is_on_the_terminal_and_the_lines_are_in_the_file(tmp_path: Path) -> None:
-    for i in range(3):
-        write(tmp_path / "models" / f"{i}.json", TINY)
-    out = tmp_path / "out.jsonl"
-    ours, theirs = os.openpty()
-    with out.open("wb") as file:
-        command = [sys.executable, "-m", "metacount", "count", "--folder", str(tmp_path / "models")]
-        done = subprocess.run([*command, "--json"], stdout=file, stderr=theirs, check=True)
-    os.close(theirs)
-    shown = os.read(ours, 2**16).decode()
-    os.close(ours)
-    assert done.returncode == 0
-    assert "counting" in shown
-    assert "params" not in shown
-    assert [line["params"] for line in lines(out.read_text())] == [TINY_PARAMS] * 3
-
-
 class _Dies:
     def __init__(self, *_: object) -> None:
         pass
