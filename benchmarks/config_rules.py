@@ -57,7 +57,8 @@ def kinds(config_class: Any) -> dict[str, str]:
     found = {field.name: kind_of(field.type) for field in fields(config_class)}
     # num_labels is a property, which makes a range of it
     found["num_labels"] = "bool|int"
-    return {k: kind for k, kind in sorted(found.items()) if kind is not None and k not in DROPPED}
+    passed = DROPPED - {"use_cache", "use_mamba_kernels"}
+    return {k: kind for k, kind in sorted(found.items()) if kind is not None and k not in passed}
 
 
 def cache_implementation() -> str:
@@ -88,6 +89,11 @@ def shares(small: dict[str, Any], keys: dict[str, str]) -> list[str]:
         if builds({**small, name: 0.5})
         and not any(builds({**small, name: value}) for value in (-0.5, 1.5))
     ]
+
+
+def pads(small: dict[str, Any]) -> bool:
+    """Whether the token of padding must be one of the vocabulary."""
+    return builds({**small, "pad_token_id": 0}) and not builds({**small, "pad_token_id": 2**30})
 
 
 def whole_heads(config_class: Any) -> bool:
@@ -179,6 +185,7 @@ def records() -> list[dict[str, Any]]:
                 "kinds": own,
                 "shares": shares({"model_type": model_type, **SMALL[model_type]}, own),
                 "whole_heads": whole_heads(theirs),
+                "pads": pads({"model_type": model_type, **SMALL[model_type]}),
             }
         )
     return found

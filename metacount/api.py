@@ -9,9 +9,9 @@ from metacount.measure.isolated import isolated
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, TypeAlias
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from metacount.diff.compared import Diff
     from metacount.files import Json
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from metacount.textbook.count import Count
     from metacount.verify.compare import Verification
 
+    Outputs: TypeAlias = dict[str, list[list[int]]]  # shapes of what modules give, by path
+    Made: TypeAlias = tuple[Node, str, str | Workload, Outputs]
 
 SIZES = ("batch_size", "seq_len", "dtype", "source_len", "prefix_len")
 
@@ -216,15 +218,28 @@ def _names(a: Model, b: Model) -> tuple[str, str]:
 
 @frozen
 class Tree:
-    """A model's modules: the folded tree, whose module it is, and what was run on it."""
+    """A model's modules: the folded tree, whose module it is, and what was run on it.
+
+    `outputs`: the shapes of what each module gives, by its path; empty where they were not asked
+    for.
+    """
 
     root: Node
     made_by: str
     run: str
+    outputs: Outputs
+    workload: Workload | None = None
 
     def to_dict(self) -> Json:
         """Return plain data, with the share of each module in the first one."""
-        return self.root.to_dict(self.root.params)
+        tree = self.root.to_dict(self.root.params)
+        return with_outputs(tree, self.outputs) if self.outputs else tree
+
+
+def with_outputs(tree: Json, outputs: Outputs) -> Json:
+    """Add to each module of a tree the shapes of what it gives."""
+    children = [with_outputs(child, outputs) for child in tree["children"]]
+    return {**tree, "outputs": outputs.get(tree["path"], []), "children": children}
 
 
 @isolated
@@ -235,62 +250,95 @@ def tree(
     only: str | None = None,
     flops: bool = False,
     active: bool = False,
+    outputs: bool = False,
+    inputs: Sequence[Tensor] = (),
+    device: str = "meta",
 ) -> Tree:
     """Fold a model's modules into a tree: our modules' of a spec, transformers' own of a config.
 
-    `only` is the path of a module, or the end of one. `flops` runs the workload and says what each
-    module ran. Our modules say how many parameters a token uses; with `active` others do too.
+    `only` is the path of a module, or the end of one. `flops` and `outputs` run the workload, or a
+    module of somebody's own over `inputs` on a `device` (meta, cpu), and say what each module ran
+    and the shapes of what it gave. Our modules say how many parameters a token uses; with `active`
+    others do too.
 
     >>> layer = tree("textbook-block", only="layers.0.self_attn").root
     >>> layer.params, [child.name for child in layer.children]
     (1048576, ['q_proj', 'k_proj', 'v_proj', 'o_proj'])
     """
+    from metacount.in_hand import has_config, is_module
     from metacount.measure.node import fold
     from metacount.measure.tree import found
     from metacount.resolve import Model, any_of
     from metacount.spec import Request
 
-    asked, request = any_of(model), workload or Request()
-    if isinstance(asked, Model) and asked.source is None:
-        whole, made_by, run = _of_reference(asked.spec, request, flops)
+    if is_module(model) and (inputs or not has_config(model)):
+        if active:
+            raise InputError("active is not known of a module of your own; leave it out")
+        made = _of_module(model, inputs, device, runs=flops or outputs)
     else:
-        assert asked.source is not None  # what only transformers knows has one
-        whole, made_by, run = _of_transformers(asked.source, request, flops, active)
-    return Tree(root=fold(found(whole, only) if only else whole), made_by=made_by, run=run)
+        asked, request = any_of(model), workload or Request()
+        if isinstance(asked, Model) and asked.source is None:
+            made = _of_reference(asked.spec, request, flops or outputs)
+        else:
+            assert asked.source is not None  # what only transformers knows has one
+            made = _of_transformers(asked.source, request, flops or outputs, active)
+    whole, made_by, run, given = made
+    root = fold(found(whole, only) if only else whole)
+    said = run if isinstance(run, str) else _said(run)
+    ran = None if isinstance(run, str) else run
+    given = given if outputs else {}
+    return Tree(root=root, made_by=made_by, run=said, outputs=given, workload=ran)
 
 
-def _of_reference(
-    spec: ModelSpec, workload: Workload | Request, flops: bool
-) -> tuple[Node, str, str]:
+def _of_module(module: nn.Module, inputs: Sequence[Tensor], device: str, *, runs: bool) -> Made:
+    """Make the tree of a module of somebody's own, or of transformers' that is in hand."""
+    from metacount.measure.tree import whole_tree
+    from metacount.summary.modules import copied, outputs_of, run_copy
+
+    copy, by_module = copied(module, device), None
+    run, given = "", {}
+    if runs:
+        if not inputs:
+            raise InputError("flops and outputs of a module of your own need inputs")
+        with outputs_of(copy) as given:
+            by_module = run_copy(copy, inputs, {}, device)[0].by_module()
+        run = f"over {', '.join(str([*each.shape]) for each in inputs)}"
+    return whole_tree(copy, flops=by_module), "your own module", run, given
+
+
+def _of_reference(spec: ModelSpec, workload: Workload | Request, flops: bool) -> Made:
     from metacount.measure.ours import measure_prefill
     from metacount.measure.tree import whole_tree
     from metacount.modules.build import build
+    from metacount.summary.modules import outputs_of
     from metacount.textbook.count import fitted
 
     run = fitted(spec, workload)
     module = build(spec, dtype=run.dtype)
-    by_module = measure_prefill(module, run).by_module if flops else None
-    return whole_tree(module, flops=by_module), "reference", _said(run)
+    with outputs_of(module) as outputs:
+        by_module = measure_prefill(module, run).by_module if flops else None
+    return whole_tree(module, flops=by_module), "reference", run, outputs
 
 
 def _of_transformers(
     source: Source, workload: Workload | Request, flops: bool, active: bool
-) -> tuple[Node, str, str]:
-    from metacount.errors import InputError
+) -> Made:
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype, shortfall
     from metacount.measure.their_roles import Roles, role_name
     from metacount.measure.theirs import measure_any_forward, routing
     from metacount.measure.tree import whole_tree
+    from metacount.summary.modules import outputs_of
     from metacount.verify.compare import fitted_outside
 
     run, _ = fitted_outside(source, workload)
     module, choice = build_transformers(source.config, dtype=run_dtype(run))
     roles = Roles(module)
-    by_module = None
+    by_module, outputs = None, {}
     if flops:
         try:
-            by_module = measure_any_forward(module, run, roles).prefill.by_module
+            with outputs_of(module) as outputs:
+                by_module = measure_any_forward(module, run, roles).prefill.by_module
         except Exception as error:  # whatever somebody else's forward raises
             raise InputError(f"no FLOPs: {shortfall(error)}; leave flops out") from None
     routed, unknown = routing(module)
@@ -309,7 +357,7 @@ def _of_transformers(
         active=used if active else None,
         role=lambda path: role_name(roles.role.get(id(path[-1]))),
     )
-    return root, f"transformers: {choice}", _said(run)
+    return root, f"transformers: {choice}", run, outputs
 
 
 def _said(run: Workload) -> str:

@@ -58,6 +58,7 @@ OF_A_STEP = {
     name: FIGURES[name]
     for name in (
         "backward_matmul_flops",
+        "train_matmul_flops",
         "recompute_matmul_flops",
         "activation_bytes",
         "gradient_bytes",

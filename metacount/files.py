@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 CONFIG = "config.json"
-MODULES = (
-    "`metacount tree` takes FILE.py:NAME; `metacount flow` and `metacount train`, with --input"
-)
+MODULES = "name a module of your own as FILE.py:NAME, as in `metacount tree FILE.py:NAME`"
 MAX_FILE_BYTES = 2**24  # 16 MiB; a description of a model is a few KiB
 
 

@@ -6,6 +6,8 @@ from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from torch import nn
+
     from metacount.catalog import CatalogEntry
     from metacount.files import Json
     from metacount.spec import ModelSpec
@@ -38,6 +40,24 @@ class TransformersOnly:
     problem: str
     entry: CatalogEntry | None = None
     text: Model | None = None
+
+
+@frozen
+class OwnModule:
+    """A module of somebody's own: FILE.py:NAME as it was typed, and what the file has there.
+
+    `model` is what its config describes; where it is None, `problem` says why.
+    """
+
+    id: str
+    module: nn.Module
+    model: Model | TransformersOnly | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return NAME."""
+        return self.id.rpartition(":")[2]
 
 
 @frozen

@@ -7,7 +7,7 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from typing import TypeGuard
+    from typing import Any, TypeGuard
 
     from torch import nn
 
@@ -19,18 +19,24 @@ def is_module(given: object) -> TypeGuard[nn.Module]:
     return hasattr(given, "named_parameters") and not isinstance(given, type)
 
 
+def has_config(module: object) -> bool:
+    """Tell whether a module says what it is: by a spec of ours or a config of transformers'."""
+    config = getattr(module, "config", None)
+    return isinstance(getattr(module, "spec", None), ModelSpec) or hasattr(config, "to_dict")
+
+
 def described(module: object) -> tuple[str, ModelSpec | Json]:
     """Return the name of a module's class, and its spec (ours) or config (transformers')."""
     kind = shown(type(module).__name__)
     spec = getattr(module, "spec", None)
     if isinstance(spec, ModelSpec):
         return kind, spec
-    config = getattr(module, "config", None)
-    if config is None or not hasattr(config, "to_dict"):
+    if not has_config(module):
         raise InputError(
             f"{kind} is a module without a config, so there is no formula: "
             "metacount.summary(module) measures it"
         )
+    config: Any = getattr(module, "config", None)
     return kind, {**config.to_dict(), "architectures": [type(module).__name__]}
 
 

@@ -12,6 +12,7 @@ from metacount.errors import InputError, nearest, shown
 from metacount.formats import ENDINGS
 from metacount.formats.model import from_data, from_hugging_face, from_path
 from metacount.given import Model as Model
+from metacount.given import OwnModule as OwnModule
 from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
 from metacount.given import remedy as remedy
@@ -75,7 +76,7 @@ def any_of(given: Given) -> Model | TransformersOnly:
     return from_data(data, said, name=said, stem=said, source_of={})
 
 
-def find_model(argument: str, settings: Sequence[str] = ()) -> Model:
+def find_model(argument: str | OwnModule, settings: Sequence[str] = ()) -> Model:
     """Find the model that MODEL names, with the sizes of every `--set FIELD=VALUE` put in.
 
     >>> find_model("llama-7b", ["n_layers=2"]).spec.n_layers
@@ -94,8 +95,12 @@ def _with_spec(model: Model | TransformersOnly) -> Model:
     return model
 
 
-def find_any(argument: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
+def find_any(argument: str | OwnModule, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """Find the model that MODEL names; one that only transformers knows is a `TransformersOnly`."""
+    if isinstance(argument, OwnModule):
+        if argument.model is None:
+            raise InputError(argument.problem)
+        return _changed(argument.model, settings)
     if argument.lower().startswith(LIKE):
         return _like(argument[len(LIKE) :], settings)
     return _changed(_find(argument), settings)
@@ -119,7 +124,7 @@ def _like(name: str, settings: Sequence[str]) -> Model:
     )
 
 
-def find_over(argument: str, settings: Sequence[str], over: str) -> list[Model]:
+def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> list[Model]:
     """Build the model at each value of a size, named by what was set.
 
     >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
@@ -193,10 +198,6 @@ def _find(argument: str) -> Model | TransformersOnly:
             path=argument,
             is_default=True,
         )
-    if file_and_name(argument) and not os.path.lexists(argument):
-        from metacount.files import MODULES
-
-        raise InputError(f"{shown(argument)}: this command takes no module of a file; {MODULES}")
     if os.path.lexists(argument) or not _is_repository(argument):
         looks_like_path = os.sep in argument or name.endswith((".json", *ENDINGS))
         if looks_like_path or os.path.lexists(argument):

@@ -94,7 +94,7 @@ def test_a_bug_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> int:
         raise ValueError("ours, not theirs")
 
-    monkeypatch.setattr(formulas, "matmul_flops", broken)
+    monkeypatch.setattr(formulas, "forward_run", broken)
     with pytest.raises(ValueError, match="ours, not theirs"):
         main(["count", "gpt2"])
 

@@ -31,7 +31,7 @@ ORDER = """
     errors frozen units files figures notation tensors process languages output_file sources
     algebra spec witness catalog formulas modules in_hand given settings measure bench
     huggingface.config formats training huggingface tracing resolve textbook diff many sharding
-    check verify flow teaching audit summary api cli __main__
+    check verify flow teaching audit summary api cli own_module __main__
 """
 
 

@@ -5,9 +5,11 @@ The difference between two runs of one command is what a figure can be trusted t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -48,10 +50,18 @@ def default_file(topic: str) -> str:
 
 
 def append(file: str, lines: list[Json]) -> None:
-    """Add the lines at the end; what is there stays."""
+    """Add the lines at the end, all or none; what is there stays."""
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     try:
-        with open(file, "a", encoding="utf-8") as out:
-            out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        with open(file, "ab", buffering=0) as out:
+            before = out.tell()
+            try:
+                if out.write(text.encode()) < len(text.encode()):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with suppress(OSError):  # a device has no end
+                    out.truncate(before)
+                raise
     except OSError as error:
         raise not_written("--save", file, error) from None
 

@@ -34,7 +34,7 @@ from metacount.bench.stopwatch import (
     estimate_call,
 )
 from metacount.bench.work import Work
-from metacount.errors import shown
+from metacount.errors import InputError, shown
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -230,6 +230,7 @@ class Session:
     report: Report = field(default_factory=lambda: Report(environment={}, ceilings={}))
     lines: list[Json] = field(default_factory=list)
     interrupted: int | None = None
+    unsaved: bool = False
     roofs: Callable[..., Roofs] = Roofs
 
     def text(self) -> Iterator[str]:
@@ -258,7 +259,7 @@ class Session:
                     seconds=seconds,
                     tell=talk.tell,
                 ):
-                    self._keep(rows, environment, date)
+                    self._keep(rows, environment, date, talk)
                     talk.done(rows)
                     new = {d: c for d, c in self.report.ceilings.items() if d not in shown_roofs}
                     shown_roofs |= new
@@ -273,12 +274,16 @@ class Session:
             if self.file is not None:
                 talk.say(f"{len(self.lines)} rows appended to {shown(self.file)}")
 
-    def _keep(self, rows: Sequence[Row], environment: Json, date: str) -> None:
+    def _keep(self, rows: Sequence[Row], environment: Json, date: str, talk: _Talk) -> None:
         # case by case, so that an interrupted run has not measured in vain
         lines = saved.lines_of(rows, self.report.ceilings, environment, date)
         self.lines += lines
         if self.file is not None:
-            saved.append(self.file, lines)
+            try:
+                saved.append(self.file, lines)
+            except InputError as error:  # what was measured is printed all the same
+                self.file, self.unsaved = None, True
+                talk.say(f"error: {error}")
 
 
 def _cases(n: int) -> str:

@@ -7,7 +7,7 @@ from itertools import product
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from metacount.algebra.exact import plain, value_at
+from metacount.algebra.exact import is_zero, plain, value_at
 from metacount.algebra.monomials import (
     Key,
     NotMonomials,
@@ -30,7 +30,7 @@ from metacount.check.changes import (
     factor_words,
     factors,
 )
-from metacount.check.comparison import RUN, count_of
+from metacount.check.comparison import RUN, Truth, count_of
 from metacount.check.judgement import Term
 from metacount.check.mistakes import LAYERS, Library, Mistake, parts_of
 from metacount.check.mistakes import TOO_FEW as EXPERT_TOO_FEW
@@ -52,7 +52,7 @@ from metacount.check.sizes import alike
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.spec.field import altered
-from metacount.textbook.closed_form import EXPLAINED
+from metacount.textbook.closed_form import EXPLAINED, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -665,7 +665,19 @@ def explain(
     text: str | None = None,
     meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None = None,
 ) -> tuple[Term, ...]:
-    """Explain `difference`, theirs less ours, as terms that sum to it, the largest first."""
+    """Explain `difference`, theirs less ours, as terms that sum to it, the largest first.
+
+    A step in which each product of the forward has two in the backward is explained by a third of
+    it, as a forward is.
+    """
+    if truth.quantity == "train_matmul_flops":
+        forward = Truth(truth.spec, truth.workload, "matmul_flops")
+        if is_zero(plain(truth.expr - 3 * forward.expr)):
+            found = explain(plain(theirs / 3), plain(difference / 3), forward, numbers)
+            return tuple(
+                altered(term, expr=term.expr and readable(3 * term.expr), value=3 * term.value)
+                for term in found
+            )
     if truth.quantity not in EXPLAINED:
         value = value_at(difference, numbers)
         return (Term(expr=truth.shown(difference), value=value, words=UNTOLD, known=False),)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
@@ -39,7 +41,8 @@ from metacount.check.judgement import (
     Term,
 )
 from metacount.check.names import NAMES, Vocabulary, numbers_of
-from metacount.errors import InputError, nearest, printable, shown
+from metacount.errors import InputError, SpecError, nearest, printable, shown
+from metacount.figures import FIGURES
 from metacount.in_hand import check_size
 from metacount.resolve import Model, model_of
 from metacount.spec import ModelSpec, Request, Workload
@@ -241,6 +244,18 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
+PARAMS = "params"
+# What a formula that names sequences or tokens may be meant to count.
+OF_A_RUN = (
+    "matmul_flops",
+    "causal_matmul_flops",
+    "train_matmul_flops",
+    "decode_matmul_flops",
+    "kv_cache_bytes",
+    "activation_bytes",
+)
+
+
 class Judge:
     """One count of one model, beside which formulas are put: in letters, else by numbers."""
 
@@ -253,10 +268,21 @@ class Judge:
         """What the model has."""
         return Truth(*self.case, self.quantity)
 
-    def text(self, text: str) -> Judgement:
-        """Judge a text."""
+    def of_a_run(self, text: str) -> str:
+        """Find the quantity that a text comes nearest to, if it depends on the run; else ""."""
+        theirs, _ = self._read(text)
+        letters = {str(a) for expr in theirs.names.values() for a in expr.free_symbols}
+        value, found = theirs.value(self.case), {}
+        for name in OF_A_RUN:
+            if letters & {*"BST"} and letters & {*"BST"} <= {*FIGURES[name].run} and value > 0:
+                with suppress(SpecError):
+                    found[name] = abs(math.log(value / count_of(*self.case, name)))
+        return min(found, key=lambda name: found[name], default="")
+
+    def text(self, text: str, said: Iterable[str] = ()) -> Judgement:
+        """Judge a text, of which something may have been said."""
         theirs, notes = self._read(text)
-        answer = Answer(theirs.value(self.case), [*notes, *self.words.notes])
+        answer = Answer(theirs.value(self.case), [*said, *notes, *self.words.notes])
         found = self._in_time(theirs, answer, FOR_LETTERS)
         if found is not None:
             return found
@@ -519,11 +545,14 @@ def check(
     formula: object,
     model: Given,
     *,
-    quantity: str = "params",
+    quantity: str | None = None,
     workload: Workload | Request | None = None,
     timeout: float = TIMEOUT,
 ) -> Judgement:
     """Judge `formula`, a text, a SymPy expression or a function, as a count of `model`.
+
+    Without a `quantity`, it is taken as a count of `params`; a text that depends on the run as the
+    one of `OF_A_RUN` that its value comes nearest to, which a note says.
 
     Raises `InputError` where it is no formula, names what the model does not have, or takes more
     than `timeout` seconds.
@@ -532,9 +561,11 @@ def check(
     'wrong'
     >>> check("V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d) + d + V*d", "llama-7b").verdict
     'equal'
+    >>> check("6*N*D", "llama-7b").quantity
+    'train_matmul_flops'
     """
     found = model_of(model)
-    if quantity not in COUNTS:
+    if quantity is not None and quantity not in COUNTS:
         known = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
         raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
     check_size(model, count(found.spec, Request()).params)
@@ -542,7 +573,14 @@ def check(
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds
     if isinstance(formula, str):
-        return Judge(found, case, quantity, timeout).text(formula)
+        judge, notes = Judge(found, case, quantity or PARAMS, timeout), []
+        if quantity is None and (nearest_to := judge.of_a_run(formula)):
+            judge = Judge(found, case, nearest_to, timeout)
+            notes = [
+                f"taken as a count of {nearest_to}, which comes nearest; --quantity says another"
+            ]
+        return judge.text(formula, notes)
+    quantity = quantity or PARAMS
     if callable(formula):  # called here: it is the caller's own code
         name = shown(getattr(formula, "__name__", "the function"))
         judge = Judge(found, case, quantity, timeout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 
 from metacount import __version__
 from metacount.errors import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator, Sequence
     from types import ModuleType
+    from typing import Any
 
     from metacount.cli.report import Block
 
@@ -99,11 +101,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Collecting garbage takes a fifth of a short command: later while it runs, and not at its end,
     # where `freeze` leaves nothing to look through. What has to be closed is closed before.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
+    talk: Any = _Talk()
+    sys.stderr = talk
     sys.unraisablehook = _raise_interrupt_later
     try:
         return _run(sys.argv[1:])
     finally:
         gc.freeze()
+
+
+class _Talk:
+    """stderr: where it is closed or full what is said is lost, and the result is as it is."""
+
+    def __init__(self) -> None:
+        # Python has no stderr where it is closed, and `print` would write to stdout
+        self._stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _raise_interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
@@ -125,12 +149,18 @@ def _run(arguments: Sequence[str]) -> int:
         # a terminal that cannot show × gets its escape, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _check_working_folder()
         if not arguments or arguments[0] in ("-h", "--help", "help"):
             return _write(_help())
         if arguments[0] == "--version":
             return _write(f"metacount {__version__}\n")
-        args = _parsed(arguments)
-        text, code = args.run(args).written(args)
+        args = parsed_arguments(arguments)
+        if args.modules:
+            from metacount.cli.answer import run_apart
+
+            text, code = run_apart(args, arguments)
+        else:
+            text, code = args.run(args).written(args)
         return _write(text) or (code if isinstance(code, int) else code())
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
@@ -144,6 +174,16 @@ def _run(arguments: Sequence[str]) -> int:
         return _write("") or int(done.code or 0)
     except BrokenPipeError:  # while it printed it
         return _reader_gone()
+
+
+def _check_working_folder() -> None:
+    """Refuse to run in a folder that is gone: MKL ends the process there, in words of its own."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError(
+            f"the working folder cannot be read: {error.strerror}; change to another one"
+        ) from None
 
 
 def _refuse(error: Exception, *, as_json: bool) -> int:
@@ -185,7 +225,7 @@ def _reader_gone() -> int:
     return EXIT_BROKEN_PIPE
 
 
-def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parsed_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of the command that comes first."""
     name, *others = arguments
     if name not in COMMANDS:

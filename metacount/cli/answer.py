@@ -6,17 +6,21 @@ import signal
 import sys
 
 from metacount import __version__
+from metacount.errors import InputError, SpecError
 from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import FrameType
     from typing import Any
 
     from metacount.cli.report import Grid, Report
+    from metacount.given import Model, OwnModule, TransformersOnly
+    from metacount.spec import Workload
 
+APART = "metacount.own_module"  # what runs in the process
 SCHEMA = 1  # of --json; higher when a key changes its meaning
 
 
@@ -24,18 +28,21 @@ SCHEMA = 1  # of --json; higher when a key changes its meaning
 class Answer:
     """What a command found: plain data for --json, a report for people, one table for programs.
 
-    Each is made when it is asked for. Without a `table`, those of the report are written.
+    Each is made when it is asked for. Without a `table`, those of the report are written. `model`
+    and `workload` stand in the JSON where the data does not name them.
     """
 
     report: Callable[[], Report]
     data: Callable[[], object] | None = None
     table: Callable[[], Grid] | None = None
     code: int = 0
+    model: Model | TransformersOnly | OwnModule | None = None
+    workload: Workload | None = None
 
     def written(self, args: argparse.Namespace) -> tuple[str, int]:
         """Write it in the format that the options ask for; the exit code."""
         if getattr(args, "json", False) and self.data is not None:
-            return json_text(self.data()), self.code
+            return json_text(enveloped(self.data(), self.model, self.workload)), self.code
         from metacount.cli import report
 
         if name := getattr(args, "table", None):
@@ -58,21 +65,66 @@ class Pieces:
         return self.text, self.code
 
 
-def enveloped(data: Any) -> Any:
-    """Put the version and the schema first in an answer, or in each of several; not in rows."""
+# Where older keys say what is not counted.
+NOT_COUNTED = ("not_counted", "missing", "left_out", "uncovered", "warnings")
+
+
+def enveloped(
+    data: Any,
+    model: Model | TransformersOnly | OwnModule | None = None,
+    workload: Workload | None = None,
+) -> Any:
+    """Put the envelope that all commands share around an answer, or around each of several; rows of
+    a list (models, claims) are as they are.
+    """
     if isinstance(data, list):
         return [enveloped(each) if "workload" in each else each for each in data]
-    return {"metacount": __version__, "schema": SCHEMA, **data}
+    missing: Any = next((data[name] for name in NOT_COUNTED if data.get(name)), [])
+    if isinstance(missing, dict):
+        missing = [f"{name}: {why}" for name, why in missing.items()]
+    head = {
+        "metacount": __version__,
+        "schema": SCHEMA,
+        "model": None if model is None else model.id,
+        "changes": getattr(model, "changes", {}),
+        "workload": None if workload is None else workload.to_dict(),
+    }
+    return {**head, **data, "not_counted": list(missing), "notes": list(data.get("notes", []))}
 
 
-def json_text(data: object, *, is_answer: bool = True) -> str:
-    """Write `data` as the JSON that a command prints; rows that were saved so have no envelope."""
+def json_text(data: object) -> str:
+    """Write data as the JSON that a command prints."""
     import json
 
     # where stdout knows no ×, its escape must be JSON's own: Python's would be no JSON
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     plain = not encoding.lower().startswith("utf")
-    return json.dumps(enveloped(data) if is_answer else data, indent=2, ensure_ascii=plain) + "\n"
+    return json.dumps(data, indent=2, ensure_ascii=plain) + "\n"
+
+
+def run_apart(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[str, int]:
+    """Run a command on a module of somebody's own in a process of its own, with the limits of
+    `check`; return what it writes, and its exit code.
+    """
+    import json
+
+    from metacount.check.given.process import answer_of
+    from metacount.cli.layout import columns, is_terminal
+
+    job = {
+        "arguments": list(arguments),
+        "name": ", ".join(args.modules),
+        "seconds": args.timeout,
+        "columns": columns(),
+        "terminal": is_terminal(),
+        "encoding": getattr(sys.stdout, "encoding", None) or "utf-8",
+    }
+    answer = answer_of(json.dumps(job), str(job["name"]), args.timeout, APART)
+    if "field" in answer:
+        raise SpecError(*(answer[name] for name in ("field", "rule", "value", "remedy")))
+    if "error" in answer:
+        raise InputError(answer["error"])
+    return str(answer["text"]), int(answer["code"])
 
 
 def prepare_for_torch() -> None:

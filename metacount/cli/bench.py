@@ -8,7 +8,7 @@ import sys
 from metacount.cli.answer import Answer, Pieces, json_text
 from metacount.cli.options import JSON, check_known, flag, grouped, limited, option
 from metacount.cli.report import Lines
-from metacount.errors import EXIT_DISAGREE, InputError, shown
+from metacount.errors import EXIT_DISAGREE, EXIT_WRONG_INPUT, InputError, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -221,6 +221,8 @@ def _code(session: Session) -> int:
     """Return the exit code of the run, known when it has ended."""
     if session.interrupted is not None:
         return int(session.interrupted)
+    if session.unsaved:
+        return EXIT_WRONG_INPUT
     return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
 
 
@@ -228,7 +230,7 @@ def _at_the_end(session: Session) -> Generator[str, None, None]:
     """Run to the end, then yield every row as JSON, also of a run that was stopped."""
     for _ in session.text():
         pass
-    yield json_text(session.lines, is_answer=False)
+    yield json_text(session.lines)
 
 
 def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str, None, None]:

@@ -10,6 +10,7 @@ from metacount.cli.layout import WIDEST_TEXT, bold, dim
 from metacount.cli.options import (
     JSON,
     MODEL,
+    TIMEOUT,
     WAYS,
     WORKLOAD,
     check_quantity,
@@ -49,8 +50,8 @@ def options() -> Sequence[Option]:
             'FILE.py:FUNCTION, or an expression: "12*n_layers*d_model**2"; sizes are named in '
             "our words, our letters or a config's",
         ),
-        *MODEL,
-        quantity(COUNTS, WAYS),
+        *(one for one in MODEL if one is not TIMEOUT),
+        quantity(COUNTS, WAYS, "params, or of a formula of the run the nearest"),
         option(
             "--timeout",
             "SECONDS",
@@ -65,19 +66,23 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount.textbook.closed_form import COUNTS
+    from metacount.textbook.count import fitted
 
-    check_quantity(args.quantity, COUNTS)
+    if args.quantity is not None:
+        check_quantity(args.quantity, COUNTS)
     model = find_model(args.model, args.settings)
     found = _judgement(args.formula, model, args.quantity, request_of(args), args.timeout)
     return Answer(
         report=lambda: report_of(found, model.name),
         data=found.to_dict,
         code=0 if found.holds else EXIT_DISAGREE,
+        model=model,
+        workload=fitted(model.spec, request_of(args)),
     )
 
 
 def _judgement(
-    formula: str, model: Model, quantity: str, request: Request, timeout: float
+    formula: str, model: Model, quantity: str | None, request: Request, timeout: float
 ) -> Judgement:
     from metacount.check import check
     from metacount.textbook.count import fitted
@@ -87,7 +92,7 @@ def _judgement(
         from metacount.check.verdict import judged_file
 
         case = (model.spec, fitted(model.spec, request))
-        return judged_file(*file, model, case, quantity, timeout=timeout)
+        return judged_file(*file, model, case, quantity or "params", timeout=timeout)
     if formula.strip().endswith(".py"):
         raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
     return check(formula, model, quantity=quantity, workload=request, timeout=timeout)

@@ -11,18 +11,21 @@ from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.layout import WIDEST_TEXT, bold, paragraph
 from metacount.cli.models import compared, published_notes
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
+    INPUT,
     MODELS,
     OVER,
     SETTINGS,
     WORKLOAD,
     flag,
     option,
+    own_module,
     request_of,
     whole_number,
 )
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
-from metacount.errors import InputError
+from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
+    from metacount.given import OwnModule
+    from metacount.huggingface.checkpoint.totals import Totals
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
@@ -56,7 +61,7 @@ APART = (
     ("--kv-dtype --state-dtype", "--folder"),
     ("--columns --markdown --csv --latex --engine --kv-dtype --state-dtype", "--conventions"),
 )
-BELONGS = (("--jobs", "--folder"),)
+BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
@@ -96,6 +101,8 @@ def options() -> Sequence[Option]:
             "the FLOPs of the workload under the conventions in use, and who uses each",
         ),
         columns.OPTION,
+        INPUT,
+        DEVICE,
         flag("--verbose", "also sources, notes, what is proven, and each figure's whole meaning"),
         *FORMATS,
     )
@@ -111,7 +118,15 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         return counted_folder(args.folder, request, args.settings, args.jobs, as_json=args.json)
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
-    models = _models(args)
+    if (own := _own(args)) is not None:
+        return _own_answer(own, args.input, args.device)
+    try:
+        models = _models(args)
+    except InputError:
+        totals = _of_headers(args.model)
+        if totals is None:
+            raise
+        return Answer(report=lambda: _totals_report(totals), data=totals.to_dict)
     if args.conventions:
         return _conventions(models, request)
     dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
@@ -143,6 +158,83 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     )
 
 
+def _own(args: argparse.Namespace) -> OwnModule | None:
+    """Find the module that is counted as it is; one without a config stands alone."""
+    from argparse import Namespace
+
+    for model in args.model if args.input or args.modules else ():
+        found = own_module(Namespace(model=model, input=args.input), runs=False)
+        if found is not None:
+            for name in ("settings", "over", "columns", "conventions"):
+                if getattr(args, name):
+                    said = "set" if name == "settings" else name
+                    raise InputError(f"--{said} is not for a module of your own; leave it out")
+            if len(args.model) > 1:
+                raise InputError(f"{shown(found.id)}: a module without a config is counted alone")
+            return found
+    return None
+
+
+def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
+    """Count somebody's own module: what is in it, and over inputs what its forward costs."""
+    from metacount.api import tree
+    from metacount.summary.modules import typed_inputs
+
+    inputs = typed_inputs(own.module, sizes)
+    root = tree(own.module, inputs=inputs, flops=bool(inputs), device=device).root
+    rows: list[tuple[Cell, ...]] = [
+        (
+            child.name + (f" ×{child.count}" if child.count > 1 else ""),
+            child.params * child.count,
+            Share(part=child.params * child.count, whole=root.params),
+        )
+        for child in root.children
+    ]
+    trained = sum(p.numel() for p in own.module.parameters() if p.requires_grad)
+    buffers = sum(b.numel() for b in own.module.buffers())
+    figures: dict[str, int | None] = {
+        "params": root.params,
+        "param_bytes": root.bytes,
+        "matmul_flops": root.flops,
+        "macs": None if root.flops is None else root.flops // 2,
+    }
+    notes = [
+        f"measured: numel() of your own module on the meta device ({type(own.module).__name__})"
+    ]
+    if not inputs:
+        notes.append("FLOPs: give --input SIZES, as in --input 2,16,64")
+    missing = "roles, active parameters and KV cache: not known of a module without a config"
+    lines = [_figure(name, n, COUNTED[name].brief) for name, n in figures.items() if n is not None]
+    lines[1:1] = [("trainable_params", trained, "of which have a gradient")]
+    lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
+    shapes = ", ".join(str([*each.shape]) for each in inputs)
+    heads = ("module", "params", "share")
+    return Answer(
+        report=lambda: [
+            [title(own.name, own.id)],
+            [Grid(heads=heads, rows=rows, align="<>>", bars=[int(str(n)) for _, n, _ in rows])],
+            [
+                *([Text(f"over {shapes}", bold)] if shapes else []),
+                Grid(heads=(), rows=lines, align="<>", prose=True),
+            ],
+            [Notes([("not counted", missing), *(("note", note) for note in notes)], pad=11)],
+        ],
+        data=lambda: {
+            "model": own.id,
+            "name": own.name,
+            "changes": {},
+            "workload": {"inputs": [[*each.shape] for each in inputs]},
+            **figures,
+            "trainable_params": trained,
+            "buffers": buffers,
+            "by_module": {str(name): n for name, n, _ in rows},
+            "source": "given",
+            "not_counted": [missing],
+            "notes": notes,
+        },
+    )
+
+
 def _models(args: argparse.Namespace) -> Sequence[Any]:
     """Find the models that are named, or the one that is named at every value of --over."""
     if args.over is None:
@@ -150,6 +242,35 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     if len(args.model) > 1:
         raise InputError(f"--over takes one MODEL: got {len(args.model)}")
     return find_over(args.model[0], args.settings, args.over)
+
+
+def _of_headers(arguments: Sequence[str]) -> Totals | None:
+    """Read the one argument as weights of which nothing but headers can be read."""
+    from metacount.huggingface.checkpoint.totals import totals_of
+
+    return totals_of(arguments[0]) if len(arguments) == 1 else None
+
+
+def _totals_report(found: Totals) -> Report:
+    """Report weights by their headers alone: groups, types and totals."""
+    heads = ("group", "tensors", "values", "bytes", "types")
+    rows: list[tuple[Cell, ...]] = [
+        (name, g["tensors"], g.get("values"), g.get("bytes"), ", ".join(g.get("dtypes", ())))
+        for name, g in found.by_group.items()
+    ]
+    total = [
+        (name, n, short(n) if n else "")
+        for name, n, short in (
+            ("params", found.params, units.short),
+            ("stored_bytes", found.stored_bytes, units.gib),
+        )
+    ]
+    return [
+        [Text(found.source, bold, whole=True)],
+        [Grid(heads=heads, rows=rows, align="<>>><")],
+        [Grid(heads=(), rows=total, align="<>", prose=True)],
+        [Notes([("note", note) for note in found.notes])],
+    ]
 
 
 def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Reserved | None:

@@ -7,7 +7,7 @@ from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import FORMATS, MODEL, flag, option, whole_number
 from metacount.cli.report import Amount, Grid, Notes, Text
-from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said
+from metacount.cli.shard import JOB, fits_said, how_of, peak_said, work_said, workload_of
 from metacount.errors import InputError
 from metacount.resolve import Model, find_any, find_model
 from metacount.settings.values import bytes_size
@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> Answer:
             "source": "formula",
         },
         code=0 if all(each.mesh is not None for each in found) else 1,
+        model=model,
+        workload=next((workload_of(each.job) for each in found if each.job), None),
     )
 
 
@@ -119,6 +121,7 @@ def _placed(args: argparse.Namespace) -> Answer:
         report=lambda: _placed_report(model, found, cache),
         data=lambda: {"model": model.id, **found.to_dict(), "kv_cache_bytes": cache},
         code=0 if found.fits else 1,
+        model=model,
     )
 
 

@@ -11,17 +11,18 @@ from metacount.cli.options import (
     DEVICE,
     INPUT,
     JSON,
-    MODEL_OR_FILE,
+    MODEL,
     WORKLOAD,
     flag,
     option,
+    own_module,
     repeated,
     request_of,
     whole_number,
 )
 from metacount.cli.report import Lines, Notes, Text, title
 from metacount.errors import InputError
-from metacount.resolve import file_and_name, find_any, find_model
+from metacount.resolve import find_any, find_model
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ WIDEST = 120
 
 def options() -> Sequence[Option]:
     return (
-        *MODEL_OR_FILE,
+        *MODEL,
         *WORKLOAD,
         INPUT,
         DEVICE,
@@ -71,13 +72,24 @@ def options() -> Sequence[Option]:
 def run(args: argparse.Namespace) -> Answer:
     if args.depth is not None and args.depth < 1:
         raise InputError(f"--depth must be at least 1: got {args.depth}; leave it out to see all")
-    file = file_and_name(args.model)
+    own = own_module(args)
     if args.formula:
         return _by_formula(args)
-    found = _of_file(args, *file) if file else _of_model(args)
+    model = find_any(args.model, args.settings) if own is None else own
+    prepare_for_torch()
+    if own is None:
+        from metacount.flow.run import flow
+
+        found = flow(model, request_of(args), decode=args.decode, reference=args.reference)
+    else:
+        from metacount.summary.modules import typed_inputs
+        from metacount.summary.summary import ModuleSummary
+
+        inputs = typed_inputs(own.module, args.input)
+        found = ModuleSummary(own.module).flow(*inputs, device=args.device)
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
-    return Answer(report=lambda: report_of(found), data=found.to_dict)
+    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
 
 
 def _by_formula(args: argparse.Namespace) -> Answer:
@@ -85,40 +97,13 @@ def _by_formula(args: argparse.Namespace) -> Answer:
     from metacount.textbook.count import fitted
     from metacount.textbook.forward import forward_table
 
-    if file_and_name(args.model):
-        raise InputError(
-            "--formula takes a model that has formulas, not FILE.py:NAME; leave it out"
-        )
     model = find_model(args.model, args.settings)
     table = forward_table(model.spec, fitted(model.spec, request_of(args)))
     return Answer(
         report=lambda: _forward_report(model.name, table),
         data=lambda: {"model": model.name, **table.to_dict()},
+        model=model,
     )
-
-
-def _of_model(args: argparse.Namespace) -> Flow:
-    if args.input:
-        raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
-    model = find_any(args.model, args.settings)
-    prepare_for_torch()
-    from metacount.flow.run import flow
-
-    return flow(model, request_of(args), decode=args.decode, reference=args.reference)
-
-
-def _of_file(args: argparse.Namespace, path: str, name: str) -> Flow:
-    """Trace the forward of a module of somebody's own; the file is run to make the module."""
-    prepare_for_torch()
-    from metacount.summary.modules import module_of, typed_inputs
-    from metacount.summary.summary import ModuleSummary
-
-    if args.settings or args.decode or args.reference:
-        raise InputError("--set, --decode and --reference are not for FILE.py:NAME; leave them out")
-    if not args.input:
-        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
-    module = module_of(path, name, args.device)
-    return ModuleSummary(module).flow(*typed_inputs(module, args.input), device=args.device)
 
 
 def report_of(flow: Flow) -> Report:

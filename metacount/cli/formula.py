@@ -88,12 +88,18 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         return _from_code(args)
     check_quantity(args.quantity, COUNTS)
     model = find_model(args.model, args.settings)
-    form = closed_form(model.spec, fitted(model.spec, request_of(args)), args.quantity)
+    run = fitted(model.spec, request_of(args))
+    form = closed_form(model.spec, run, args.quantity)
     if args.latex:
         return Pieces(text=_latex(model, form))
     if args.python:
         return Pieces(text=python_text(model, form))
-    return Answer(report=lambda: report_of(model, form), data=lambda: _data(model, form))
+    return Answer(
+        report=lambda: report_of(model, form),
+        data=lambda: _data(model, form),
+        model=model,
+        workload=run,
+    )
 
 
 def _from_code(args: argparse.Namespace) -> Answer | Pieces:
@@ -129,6 +135,7 @@ def _from_code(args: argparse.Namespace) -> Answer | Pieces:
     return Answer(
         report=lambda: code_report(model.name, form),
         data=lambda: _code_data(model.id, model.name, form),
+        model=model,
     )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from metacount.errors import InputError, nearest, printable, shown
 from metacount.frozen import frozen
-from metacount.resolve import LIKE
+from metacount.resolve import LIKE, OwnModule, file_and_name
 from metacount.settings.values import dtype, length
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request
 
@@ -162,9 +162,9 @@ WORDS: dict[str, Callable[[], Iterable[str]]] = {
 MODEL_HELP = (
     "a name from `metacount models`, a config.json or its folder, a params.json, a GGUF file, a "
     "script with Megatron-LM's arguments, a config of nanoGPT's, a Hugging Face repository id "
-    "(org/name), or type:NAME for a model type of transformers"
+    "(org/name), type:NAME for a model type of transformers, or FILE.py:NAME for a module of your "
+    "own"
 )
-OR_FILE = f"{MODEL_HELP}; or FILE.py:NAME, a module of your own"
 
 SET = repeated(
     "--set",
@@ -181,10 +181,17 @@ LIKE_NAME = option(
     "follow those of --set",
     words=_models,
 )
-SETTINGS = (SET, LIKE_NAME)
+TIMEOUT = option(
+    "--timeout",
+    "SECONDS",
+    "a module of FILE.py:NAME that takes longer is stopped (default 300)",
+    type=limited("seconds", 0, 3600, above=True),
+    default=300.0,
+)
+SETTINGS = (SET, LIKE_NAME, TIMEOUT)
 MODELS = option("model", "MODEL", MODEL_HELP, nargs="*")
 MODEL = (option("model", "MODEL", MODEL_HELP, nargs="?"), *SETTINGS)
-MODEL_OR_FILE = (option("model", "MODEL", OR_FILE, nargs="?"), *SETTINGS)
+MODEL_WORDS = ("MODEL", "A", "B")  # metavars of options that name a model
 OVER = option(
     "--over",
     "FIELD=V,V,...",
@@ -254,14 +261,14 @@ FORMATS = (
 LANG = option("--lang", "LANG", "en or zh (default: that of the terminal, else en)")
 
 
-def quantity(known: Iterable[str], more: str = "") -> Option:
-    """Declare --quantity."""
+def quantity(known: Iterable[str], more: str = "", otherwise: str = "") -> Option:
+    """Declare --quantity; `otherwise` says what is chosen where it is not given."""
     plain = ", ".join(name for name in known if ":" not in name)
     return option(
         "--quantity",
         "NAME",
-        f"{plain} (default params){more}",
-        default="params",
+        f"{plain} (default {otherwise or 'params'}){more}",
+        default=None if otherwise else "params",
         words=lambda: known,
     )
 
@@ -341,6 +348,27 @@ def take_like(args: argparse.Namespace) -> None:
         raise InputError("MODEL is missing; give one, or --like NAME")
 
 
+def own_module(args: argparse.Namespace, *, runs: bool = True) -> OwnModule | None:
+    """Find the module of FILE.py:NAME that is measured as it is, over --input where it `runs`: one
+    that has no config, or is given inputs; None where MODEL is a model.
+    """
+    if not isinstance(args.model, OwnModule):
+        if args.input:
+            raise InputError(
+                "--input is for FILE.py:NAME; a model of tokens takes --batch and --seq"
+            )
+        return None
+    if args.model.model is not None and not args.input:
+        return None
+    if runs and not args.input:
+        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
+    for name in ("settings", "decode", "reference", "formula"):
+        if getattr(args, name, None):
+            said = "set" if name == "settings" else name
+            raise InputError(f"--{said} is not for a module of your own; leave it out")
+    return args.model
+
+
 def request_of(args: argparse.Namespace) -> Request:
     """Read what the options ask to be run; the model decides what they leave open."""
     return Request(
@@ -397,6 +425,9 @@ def parsed(
         option.add_to(groups[option.group])
     args = parser.parse_args(arguments)
     args.run = file.run
+    named = [getattr(args, o.dest) for o in options if o.said.get("metavar") in MODEL_WORDS]
+    texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
+    args.modules = [text for text in texts if text and file_and_name(text)]
     check_together(args, options, getattr(file, "APART", ()), getattr(file, "BELONGS", ()))
     if getattr(file, "TAKES_LIKE", any(option is LIKE_NAME for option in options)):
         take_like(args)

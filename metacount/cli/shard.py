@@ -13,6 +13,7 @@ from metacount.settings.values import bytes_size, dtype
 from metacount.sharding.by_formula import STATES
 from metacount.sharding.mesh import PER_MACHINE
 from metacount.sharding.shard import SCHEDULES, Asked
+from metacount.spec import Workload
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -173,7 +174,14 @@ def run(args: argparse.Namespace) -> Answer:
         report=lambda: report_of(found, rank=args.rank, every=args.ranks == "all", fits=fits),
         data=lambda: _data(found, args.rank, fits),
         code=0 if fits is None or fits.fits else 1,
+        model=model,
+        workload=workload_of(found.job),
     )
+
+
+def workload_of(job: Job) -> Workload:
+    """Return the workload of all ranks together."""
+    return Workload(batch_size=job.batch_size, seq_len=job.seq_len, dtype=job.dtype)
 
 
 def _data(found: Sharded, rank: int | None, fits: Verdict | None) -> Json:

@@ -11,17 +11,17 @@ from metacount.cli.options import (
     DEVICE,
     FORMATS,
     INPUT,
-    MODEL_OR_FILE,
+    MODEL,
     WORKLOAD,
     flag,
     option,
+    own_module,
     request_of,
     whole_number,
 )
 from metacount.cli.report import Amount, Grid, Notes, Share, Text, title
-from metacount.errors import InputError
 from metacount.figures import FLOPS
-from metacount.resolve import file_and_name, find_any, find_model
+from metacount.resolve import find_any, find_model
 from metacount.settings.values import dtype
 from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZERS, Setup
 
@@ -44,7 +44,7 @@ CHOICES = {
     "checkpointing": CHECKPOINTINGS,
     "loss": LOSSES,
 }
-PHASES = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops")
+PHASES = ("matmul_flops", "backward_matmul_flops", "train_matmul_flops", "recompute_matmul_flops")
 
 BELONGS = (("--device", "--input"),)
 
@@ -62,7 +62,7 @@ def options() -> Sequence[Option]:
         for name, known in CHOICES.items()
     )
     return (
-        *MODEL_OR_FILE,
+        *MODEL,
         *WORKLOAD,
         *choices,
         option(
@@ -120,18 +120,24 @@ def run(args: argparse.Namespace) -> Answer:
     from metacount.frozen import fields
 
     setup = Setup(**{name: getattr(args, name) for name in fields(Setup)})
-    file = file_and_name(args.model)
+    own = own_module(args)
     if args.formula:
-        return _by_formula(args, setup, is_file=file is not None)
-    found = _of_file(args, setup, *file) if file else _of_model(args, setup)
-    return Answer(report=lambda: report_of(found), data=found.to_dict)
+        return _by_formula(args, setup)
+    model = find_any(args.model, args.settings) if own is None else own
+    prepare_for_torch()
+    from metacount.summary.training_step import train
+
+    if own is None:
+        found = train(model, request_of(args), setup, reference=args.reference)
+    else:
+        from metacount.summary.modules import typed_inputs
+
+        inputs = typed_inputs(own.module, args.input)
+        found = train(own.module, inputs=inputs, setup=setup, device=args.device)
+    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
 
 
-def _by_formula(args: argparse.Namespace, setup: Setup, *, is_file: bool) -> Answer:
-    if args.input or is_file:
-        raise InputError(
-            "FILE.py:NAME and --input have no formula: give a MODEL, or leave --formula out"
-        )
+def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
     from metacount.summary.counted import count_training
 
     model = find_model(args.model, args.settings)
@@ -139,31 +145,8 @@ def _by_formula(args: argparse.Namespace, setup: Setup, *, is_file: bool) -> Ans
     return Answer(
         report=lambda: counted_report(model, setup, found),
         data=lambda: _counted_data(model, setup, found),
+        model=model,
     )
-
-
-def _of_model(args: argparse.Namespace, setup: Setup) -> Training:
-    if args.input:
-        raise InputError("--input is for FILE.py:NAME; a model of tokens takes --batch and --seq")
-    model = find_any(args.model, args.settings)
-    prepare_for_torch()
-    from metacount.summary.training_step import train
-
-    return train(model, request_of(args), setup, reference=args.reference)
-
-
-def _of_file(args: argparse.Namespace, setup: Setup, path: str, name: str) -> Training:
-    """Measure a step of a module of somebody's own; the file is run to make the module."""
-    if args.settings or args.reference:
-        raise InputError("--set and --reference are not for FILE.py:NAME; leave them out")
-    if not args.input:
-        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
-    prepare_for_torch()
-    from metacount.summary.modules import module_of, typed_inputs
-    from metacount.summary.training_step import train
-
-    module = module_of(path, name, args.device)
-    return train(module, inputs=typed_inputs(module, args.input), setup=setup, device=args.device)
 
 
 # ---- what both ways to count it say

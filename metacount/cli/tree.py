@@ -5,11 +5,14 @@ from __future__ import annotations
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import GAP, bold, coloured, dim, draws_lines
 from metacount.cli.options import (
+    DEVICE,
     FORMATS,
-    MODEL_OR_FILE,
+    INPUT,
+    MODEL,
     WORKLOAD,
     names,
     option,
+    own_module,
     request_of,
     whole_number,
 )
@@ -17,24 +20,28 @@ from metacount.cli.report import Formula, Grid, Lines, Notes, Share, shown, titl
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
 from metacount.frozen import frozen
-from metacount.resolve import Model, Source, file_and_name, find_any
+from metacount.resolve import Model, find_any
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from torch import Tensor
+
+    from metacount.api import Outputs
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.cli.tree_rows import Forms, Row
     from metacount.files import Json
     from metacount.measure.node import Node
-    from metacount.resolve import TransformersOnly
+    from metacount.resolve import OwnModule, TransformersOnly
     from metacount.spec import ModelSpec
 
 # Every column that can be chosen, and what it says.
 COLUMNS = {
     "shape": "[out, in] of a linear layer",
+    "output": "what a module gives",
     "params": "of all copies",
     "one": "of one copy",
     "share": "of the first row's",
@@ -45,7 +52,7 @@ COLUMNS = {
     "bytes": "of all copies",
 }
 DEFAULT = ("shape", "one", "params", "share")
-LEFT = {"shape", "formula", "dtype"}  # the others are numbers, and stand to the right
+LEFT = {"shape", "output", "formula", "dtype"}  # the others are numbers, and stand to the right
 NARROWEST_NAME = 16
 NARROWEST_FORMULA = 28
 FEWEST_LETTERS = 5  # of a name, beside a note that must stay
@@ -53,10 +60,14 @@ FEWEST_LETTERS = 5  # of a name, beside a note that must stay
 GUIDES = (("├─ ", "└─ ", "│  ", "   "), ("├ ", "└ ", "│ ", "  "))
 PLAIN = (("|- ", "`- ", "|  ", "   "), ("| ", "` ", "| ", "  "))
 
+BELONGS = (("--device", "--input"),)
+
 
 def options() -> Sequence[Option]:
     return (
-        *MODEL_OR_FILE,
+        *MODEL,
+        INPUT,
+        DEVICE,
         option("--only", "PATH", "a module by its path or the end of it: layers.0.self_attn"),
         option("--depth", "N", "levels below the first row (default all)", type=whole_number),
         option(
@@ -75,72 +86,55 @@ def run(args: argparse.Namespace) -> Answer:
     if args.depth is not None and args.depth < 0:
         raise InputError(f"--depth must be 0 or more: got {args.depth}; choose 1 or 2")
     chosen = None if args.columns is None else _chosen(args.columns)
-    if (file := file_and_name(args.model)) is not None:
-        return _of_file(args, chosen, *file)
-    model = find_any(args.model, args.settings)
+    wanted = set(chosen or ())
+    own = own_module(args, runs=bool({"flops", "output"} & wanted))
+    if own is not None and chosen is None and args.input:
+        chosen = ("shape", "output", "params", "flops")
+        wanted = {*chosen}
+    model = find_any(args.model, args.settings) if own is None else own
     prepare_for_torch()
     from metacount.api import tree
 
-    wanted = set(chosen or ())
+    inputs: Sequence[Tensor] = ()
+    if own is not None:
+        from metacount.summary.modules import typed_inputs
+
+        inputs = typed_inputs(own.module, args.input)
     found = tree(
-        model,
+        model if own is None else own.module,
         request_of(args),
         only=args.only,
         flops="flops" in wanted,
         active="active" in wanted,
+        outputs="output" in wanted,
+        inputs=inputs,
+        device=args.device,
     )
     forms = None
     if "formula" in wanted:
-        if model.source is not None or not isinstance(model, Model):
+        if not isinstance(model, Model) or model.source is not None:
             raise InputError(
-                "--columns formula: the rows of transformers' own modules have no formula here; "
-                "choose a model of the catalog"
+                "--columns formula: the rows of transformers' own modules and of yours have no "
+                "formula here; choose a model of the catalog"
             )
         from metacount.cli.tree_rows import Forms
 
         forms = Forms(model.spec)
-    asked = Shown(
+    drawn = Shown(
         root=found.root,
         depth=args.depth,
         chosen=chosen,
         made_by=found.made_by,
         run=found.run,
         forms=forms,
+        outputs=found.outputs,
     )
     return Answer(
-        report=lambda: report_of(model, asked),
-        data=lambda: _data(model, asked),
-        table=lambda: table_of(asked),
-    )
-
-
-def _of_file(
-    args: argparse.Namespace, chosen: tuple[str, ...] | None, path: str, name: str
-) -> Answer:
-    """Show a module of somebody's own; the file is run to make the module."""
-    if args.settings:
-        raise InputError("--set is not for FILE.py:NAME; leave it out")
-    for column in ("flops", "active", "formula"):
-        if column in (chosen or ()):
-            raise InputError(
-                f"--columns {column} is not for FILE.py:NAME; `metacount flow` has the FLOPs of "
-                "each step"
-            )
-    prepare_for_torch()
-    from metacount.measure.node import fold
-    from metacount.measure.tree import found
-    from metacount.resolve import TransformersOnly
-    from metacount.summary.modules import module_of
-    from metacount.summary.summary import ModuleSummary
-
-    whole = ModuleSummary(module_of(path, name)).tree
-    root = fold(found(whole, args.only)) if args.only else whole
-    model = TransformersOnly(id=args.model, name=name, source=Source(config={}), problem="")
-    asked = Shown(root=root, depth=args.depth, chosen=chosen, made_by="your own module")
-    return Answer(
-        report=lambda: report_of(model, asked),
-        data=lambda: _data(model, asked),
-        table=lambda: table_of(asked),
+        report=lambda: report_of(model, drawn),
+        data=lambda: _data(model, drawn),
+        table=lambda: table_of(drawn),
+        model=model,
+        workload=found.workload,
     )
 
 
@@ -156,12 +150,16 @@ def _chosen(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda name: name == "formula"))
 
 
-def _data(model: Model | TransformersOnly, asked: Shown) -> Json:
+def _data(model: Model | TransformersOnly | OwnModule, asked: Shown) -> Json:
     """Convert the tree to plain data, as deep as asked; with the formulas that were asked for."""
     from metacount.spec.model import left_out
 
     spec = model.spec if isinstance(model, Model) else None
     tree = asked.root.to_dict(asked.root.params)
+    if asked.outputs:
+        from metacount.api import with_outputs
+
+        tree = with_outputs(tree, asked.outputs)
     _trim(tree, asked.root, asked, 0)
     return {
         "model": model.id,
@@ -186,6 +184,7 @@ class Shown:
     made_by: str
     run: str = ""
     forms: Forms | None = None
+    outputs: Outputs | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -195,7 +194,7 @@ class Shown:
         return rows_of(self.root, self.depth)
 
 
-def report_of(model: Model | TransformersOnly, asked: Shown) -> Report:
+def report_of(model: Model | TransformersOnly | OwnModule, asked: Shown) -> Report:
     """Report title, one line per module and tensor, and how to read them."""
     from metacount.cli.layout import columns
     from metacount.spec.model import left_out
@@ -210,7 +209,7 @@ def report_of(model: Model | TransformersOnly, asked: Shown) -> Report:
     spec = model.spec if isinstance(model, Model) and not path else None
     apart = [("apart", text) for text in (() if spec is None else left_out(spec))]
     tied = [("tied", f"{name} is {place}, counted there") for name, place in _tied(asked.root)]
-    mask = "" if spec is None or model.source is not None else _windows(spec)
+    mask = "" if spec is None or not isinstance(model, Model) or model.source else _windows(spec)
     last = Notes([*apart, *tied, ("mask", mask)])
     drawing = Lines(lambda width: _lines(rows, chosen, asked, width))
     notes = _notes(rows, chosen, asked)
@@ -250,8 +249,12 @@ def _trim(data: Json, node: Node, asked: Shown, level: int) -> None:
 def _cells(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[Cell]:
     from metacount.cli.tree_rows import OWN
 
+    outputs = asked.outputs or {}
     values: Json = {
         "shape": row.shape,
+        "output": ", ".join(
+            map(str, outputs.get(row.path, []) if row.path or row is first else [])
+        ),
         "params": row.params,
         "one": row.one,
         "share": Share(part=row.params, whole=first.params),
@@ -388,7 +391,7 @@ def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[lis
         "; ".join(said)
         + f". Read off the module as instantiated on the meta device ({asked.made_by})."
     )
-    if "flops" in chosen:
+    if {"flops", "output"} & {*chosen}:
         text += f" Run: {asked.run}."
     found: list[list[Block]] = [[Notes([("read", text)])]]
     if (forms := asked.forms) is not None:

@@ -56,6 +56,7 @@ class Row:
     bytes: int
     dtype: str
     forms: tuple[tuple[int, str], ...]
+    path: str = ""  # of a module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,7 @@ class _Rows:
             bytes=node.bytes * copies,
             dtype=node.dtype,
             forms=forms_of(node, within),
+            path=node.path,
         )
         if seen or ((whole or tied) and at.last) or len(at.last) == self._depth:
             return

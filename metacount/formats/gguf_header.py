@@ -10,7 +10,9 @@ type and place; the values. All numbers are little endian.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
 import struct
 
@@ -34,6 +36,8 @@ MAX_KEPT = 4096  # characters of a text, or items of a list of numbers, that are
 MAX_DEPTH = 4  # of lists in lists
 MAX_DIMS = 4  # of ggml's tensors
 MAX_VALUES = 2**48
+MAX_PARTS = 2**10
+SPLIT_COUNT = "split.count"
 ALIGNMENT = 32
 
 TEXT, LIST = 8, 9
@@ -70,6 +74,16 @@ class GgufTensor:
     block: int
     size: int
 
+    @property
+    def n_values(self) -> int:
+        """All its values."""
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        """Its bytes in the file."""
+        return self.n_values // self.block * self.size
+
 
 @frozen
 class Header:
@@ -80,7 +94,26 @@ class Header:
 
 
 def read_header(path: str) -> Header:
-    """Read the header of a file on disk; no value is read."""
+    """Read the header of a file on disk, with those of its other parts; no value is read."""
+    header = _read_one(path)
+    count = header.keys.get(SPLIT_COUNT, 1)
+    if count == 1:
+        return header
+    folder, name = os.path.split(path)
+    found = re.fullmatch(r"(.+)-(\d{5})-of-(\d{5})\.gguf", name)
+    if type(count) is not int or not 1 < count <= MAX_PARTS or found is None:
+        rule = f"is a part of {shown(repr(count))}, and not called NAME-00001-of-0000N.gguf"
+        raise InputError(f"{shown(path)}: {rule}; join the parts with gguf-split --merge")
+    parts = [f"{found[1]}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+    headers = [_read_one(os.path.join(folder, part)) for part in parts]
+    tensors = {tensor.name: tensor for each in headers for tensor in each.tensors}
+    if len(tensors) < sum(len(each.tensors) for each in headers):
+        raise InputError(f"{shown(path)}: two of its {count} parts hold a tensor of one name")
+    keys = {k: v for k, v in headers[0].keys.items() if not k.startswith("split.")}
+    return Header(keys=keys, tensors=tuple(tensors.values()))
+
+
+def _read_one(path: str) -> Header:
     where = shown(path)
     try:
         # a FIFO or a device could wait for ever, or never end

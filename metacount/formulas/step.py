@@ -32,6 +32,8 @@ from metacount.formulas.block import (
 from metacount.formulas.dim import Dim, is_symbolic, is_zero
 from metacount.formulas.model import ROLES
 from metacount.formulas.pieces import (
+    AFTER,
+    BEFORE,
     BLOCK,
     Piece,
     Sizes,
@@ -58,7 +60,7 @@ from metacount.formulas.tape import (
     Tape,
     Tensor,
 )
-from metacount.formulas.trained import Tensors, check_reached
+from metacount.formulas.trained import Tensors, check_reached, stack_name
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
@@ -68,7 +70,7 @@ from metacount.spec.rules import AROUND, beyond_branches
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from metacount.spec.stack import Stack
 
@@ -108,6 +110,17 @@ def _check_backward(spec: ModelSpec, run: Pass) -> None:
         raise SpecError("vocab_size", rule, None, "measure it instead")
 
 
+def train_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+    """Count the FLOPs of a forward and its backward by role: what 6·N·D approximates.
+
+    Returns: every role in order, exact.
+    Source: Kaplan et al. 2020, arXiv:2001.08361, sec. 2.1; as model FLOPs, without what
+    checkpointing computes again, Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
+    """
+    forward, backward = forward_flops_by_role(spec, run), backward_matmul_flops_by_role(spec, run)
+    return {role: forward[role] + backward[role] for role in ROLES}
+
+
 def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """Count the FLOPs of what a backward computes a second time, by role.
 
@@ -139,7 +152,12 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: bytes, exact for the reference modules.
     """
     check_saved(spec, run)
-    found = folds.by_role(_saved(spec, run), ROLES)
+    if run.checkpointing == FULL:  # what is in the blocks does not matter
+        pieces = pieces_of(spec, sizes_of(run), loss=True, blocks=False)
+    else:
+        pieces = _pieces(spec, run)
+    kept = {spec.has_encoder and each is not spec.decoder: each.n_layers for each in spec.stacks}
+    found = folds.by_role(_saved(spec, run, pieces, kept), ROLES)
     check_written(found.values())
     return found
 
@@ -163,7 +181,20 @@ def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
 
     Returns: FLOPs and bytes by role, exact for the reference modules where `check_figure` passes.
     """
-    return _Walk(spec, run, tensors).step()
+    pieces, kept, beside = _walked(spec, run, tensors)
+    blocks = [piece for piece in pieces if piece.place == BLOCK and run.checkpointing == FULL]
+    again = (
+        (piece.times, role, amount)
+        for piece in blocks
+        for role, amount in folds.flops(folds.repeated_ops(piece.tape.ops))
+    )
+    saved = (*_saved(spec, run, pieces, kept), *beside)
+    return Step(
+        matmul_flops=folds.by_role(_of(pieces, folds.flops), ROLES),
+        backward_matmul_flops=folds.by_role(_of(pieces, folds.backward_flops), ROLES),
+        recompute_matmul_flops=folds.by_role(again, ROLES),
+        activation_bytes=folds.by_role(saved, ROLES),
+    )
 
 
 def check_figure(name: str, spec: ModelSpec, run: Pass) -> None:
@@ -177,142 +208,78 @@ def check_figure(name: str, spec: ModelSpec, run: Pass) -> None:
         checks[name](spec, run)
 
 
-class _Walk:
-    """Goes through a model block by block, each kind of block recorded once."""
+def _walked(
+    spec: ModelSpec, run: Pass, tensors: Tensors
+) -> tuple[list[Piece], dict[bool, Dim], list[tuple[Dim, str, Dim]]]:
+    """Record a step that trains a part of a model block by block, each kind of block once.
 
-    def __init__(self, spec: ModelSpec, run: Pass, tensors: Tensors) -> None:
-        self.spec, self.run, self.tensors = spec, run, tensors
-        self._known: dict[object, tuple[Tape, Tensor]] = {}
-        self._local: dict[str, list[str]] = {}
-        for path in tensors.stored:
-            owner, name = _owner(path)
-            self._local.setdefault(owner, []).append(name)
+    Returns: the pieces; how many blocks of the encoder and of the decoder need a backward; what
+    checkpointing keeps beside them.
+    """
+    local: dict[str, list[str]] = {}
+    for path in tensors.stored:
+        owner, name = _owner(path)
+        local.setdefault(owner, []).append(name)
 
-    def step(self) -> Step:
-        """Walk the whole forward and sum."""
-        amounts: dict[str, list[tuple[Dim, str, Dim]]] = {
-            name: [] for name in ("forward", "backward", "again", "saved")
-        }
-        memory: Tensor | None = None
-        for stack in self.spec.stacks:
-            memory = self._stack(stack, memory, amounts)
-        sums = {name: folds.by_role(found, ROLES) for name, found in amounts.items()}
-        return Step(
-            matmul_flops=sums["forward"],
-            backward_matmul_flops=sums["backward"],
-            recompute_matmul_flops=sums["again"],
-            activation_bytes=sums["saved"],
-        )
-
-    def _tape(self, run: Run, owners: tuple[tuple[str, str], ...]) -> Tape:
+    def tape_of(stack_run: Run, *owners: tuple[str, str]) -> Tape:
         """Make a tape that knows what is trained of the tensors of some owners."""
         trained: set[str] = set()
         adapters: dict[str, Dim] = {}
         for owner, prefix in owners:
             lead = f"{owner}." if owner else ""
-            for name in self._local.get(owner, ()):
-                if f"{lead}{name}" in self.tensors.trained:
+            for name in local.get(owner, ()):
+                if f"{lead}{name}" in tensors.trained:
                     trained.add(prefix + name)
                 if name.endswith(f".{LOW}"):
-                    rank = self.tensors.stored[f"{lead}{name}"].shape[0]
+                    rank = tensors.stored[f"{lead}{name}"].shape[0]
                     adapters[prefix + name.removesuffix(f".{LOW}")] = rank
-        return Tape(run, trained=frozenset(trained), adapters=adapters)
+        return Tape(stack_run, trained=frozenset(trained), adapters=adapters)
 
-    def _stack(
-        self,
-        stack: Stack,
-        memory: Tensor | None,
-        amounts: dict[str, list[tuple[Dim, str, Dim]]],
-    ) -> Tensor:
-        spec = self.spec
+    found: list[Piece] = []
+    kept: dict[bool, Dim] = {}
+    beside: list[tuple[Dim, str, Dim]] = []
+    memory: Tensor | None = None
+    for stack in spec.stacks:
         of_encoder = spec.has_encoder and stack is not spec.decoder
-        run = run_of(spec, sizes_of(self.run), of_encoder=of_encoder)
-        word, name = (
-            SOURCE if of_encoder else TOKENS,
-            "encoder" if of_encoder or spec.decoder is None else "decoder",
-        )
-        ends_of = (("", ""), (name, ""))
-        tape = self._tape(run, ends_of)
+        stack_run = run_of(spec, sizes_of(run), of_encoder=of_encoder)
+        word, name = SOURCE if of_encoder else TOKENS, stack_name(spec, stack)
+        tape = tape_of(stack_run, ("", ""), (name, ""))
         x, bias, queries = ends.embed(tape, spec, stack, word)
         first = x
-        self._add(amounts, 1, tape.ops, tape.ops)
-        of_block: dict[int, tuple[int, Tape, Tensor]] = {}
+        found.append(Piece(times=1, tape=tape, place=BEFORE))
+        known: dict[object, tuple[Tape, Tensor]] = {}
+        times: dict[Tape, int] = {}
         keeps_first, reads_first = False, False
         for index in range(stack.n_layers):
-            layer = layer_of(spec, stack, index)
-            owners = [(f"{name}.layers.{index}", "")]
-            number = stack.shared_of(index)
-            if number is not None:
-                owners.append((f"{name}.shared_blocks.{number}", STORED))
+            layer, number = layer_of(spec, stack, index), stack.shared_of(index)
+            shared = [] if number is None else [(f"{name}.shared_blocks.{number}", STORED)]
             given = Given(bias=bias, memory=memory, first=first, queries=queries)
-            tape = self._tape(run, tuple(owners))
+            tape = tape_of(stack_run, (f"{name}.layers.{index}", ""), *shared)
             grads = tuple(None if y is None else y.grad for y in (x, bias, memory, first, queries))
-            key = (of_encoder, layer, tape.trained, grads)
-            if key not in self._known:
+            key = (layer, tape.trained, grads)
+            if key not in known:
                 read = stream(tape, spec, word, grad=x.grad)
-                self._known[key] = tape, run_block(tape, spec, layer, read, given)
-            tape, out = self._known[key]
-            times = of_block[id(tape)][0] if id(tape) in of_block else 0
-            of_block[id(tape)] = times + 1, tape, out
+                known[key] = tape, run_block(tape, spec, layer, read, given)
+            tape, out = known[key]
+            times[tape] = times.get(tape, 0) + 1
             if folds.needs_backward(tape):
                 keeps_first = keeps_first or index == 0  # as its own input
                 reads_first = not keeps_first and (reads_first or number is not None)
             x = Tensor(x.store, spec.d_model, word, out.grad)
-        self._blocks(stack, list(of_block.values()), memory, amounts, word)
-        if reads_first and self.run.checkpointing != NONE:
+        seen = None if memory is None else memory.store
+        found += (Piece(times=n, tape=t, place=BLOCK, memory=seen) for t, n in times.items())
+        kept[of_encoder] = sum(n for t, n in times.items() if folds.needs_backward(t))
+        if reads_first and run.checkpointing != NONE:
             # the embedded tokens, which a block of those that layers share reads beside its input
-            amounts["saved"].append((1, "other", first.store.bytes))
-        tape = self._tape(run, ends_of)
+            beside.append((1, "other", first.store.bytes))
+        tape = tape_of(stack_run, ("", ""), (name, ""))
         x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=x.grad))
-        if not of_encoder:
-            logits = ends.unembed(tape, spec, x)
-            if logits is not None:
-                ends.loss(tape, logits)
-        self._add(amounts, 1, tape.ops, tape.ops)
-        return Tensor(Store(x.rows, spec.d_model, run.value), spec.d_model, SOURCE, x.grad)
-
-    def _blocks(
-        self,
-        stack: Stack,
-        blocks: list[tuple[int, Tape, Tensor]],
-        memory: Tensor | None,
-        amounts: dict[str, list[tuple[Dim, str, Dim]]],
-        word: str,
-    ) -> None:
-        checkpointing, spec = self.run.checkpointing, self.spec
-        outside = () if memory is None else (memory.store,)
-        of_memory, n_kept = False, 0
-        for times, tape, _ in blocks:
-            needs = folds.needs_backward(tape)
-            if checkpointing == NONE:
-                self._add(amounts, times, tape.ops, tape.ops, outside)
-                of_memory = of_memory or any(
-                    store in folds.saved_stores(tape.ops) for store in outside
-                )
-                continue
-            self._add(amounts, times, tape.ops, ())
-            n_kept += times * needs
-            of_memory = of_memory or (needs and memory is not None)
-            if checkpointing == SELECTIVE and needs:
-                amounts["saved"] += ((times, *one) for one in folds.product_results(tape.ops))
-            elif checkpointing == FULL:
-                again = folds.flops(folds.repeated_ops(tape.ops))
-                amounts["again"] += ((times, *one) for one in again)
-        amounts["saved"] += kept_beside(spec, self.run, n_kept, word)
-        if of_memory and memory is not None:
-            amounts["saved"].append((1, role_of_memory(self.run), memory.store.bytes))
-
-    def _add(
-        self,
-        amounts: dict[str, list[tuple[Dim, str, Dim]]],
-        times: Dim,
-        ops: list[Op],
-        saving: Iterable[Op],
-        outside: tuple[Store, ...] = (),
-    ) -> None:
-        amounts["forward"] += ((times, *one) for one in folds.flops(ops))
-        amounts["backward"] += ((times, *one) for one in folds.backward_flops(ops))
-        amounts["saved"] += ((times, *one) for one in folds.saved_bytes(saving, outside))
+        logits = None if of_encoder else ends.unembed(tape, spec, x)
+        if logits is not None:
+            ends.loss(tape, logits)
+        found.append(Piece(times=1, tape=tape, place=AFTER))
+        memory = Tensor(Store(x.rows, spec.d_model, stack_run.value), spec.d_model, SOURCE, x.grad)
+    return found, kept, beside
 
 
 ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
@@ -368,25 +335,27 @@ def _of(pieces: list[Piece], fold: Callable[[Iterable[Op]], Iterator[tuple[str, 
             yield piece.times, role, amount
 
 
-def _saved(spec: ModelSpec, run: Pass) -> Amounts:
-    memory = None
-    if run.checkpointing == FULL:  # what is in the blocks does not matter
-        pieces = pieces_of(spec, sizes_of(run), loss=True, blocks=False)
-    else:
-        pieces = _pieces(spec, run)
+def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece], kept: Mapping[bool, Dim]) -> Amounts:
+    """Yield what is saved of pieces; `kept` blocks of the encoder and of the decoder, as a whole.
+
+    What an encoder gave is saved once, where keys and values, or a checkpoint, need it.
+    """
+    memory, is_held = None, not is_zero(kept[False]) and run.checkpointing != NONE
     for piece in pieces:
+        memory = piece.memory or memory
         outside = () if piece.memory is None else (piece.memory,)
         if piece.place != BLOCK or run.checkpointing == NONE:
-            for role, amount in folds.saved_bytes(piece.tape.ops, outside):
-                yield piece.times, role, amount
-        elif run.checkpointing == SELECTIVE:
-            for role, amount in folds.product_results(piece.tape.ops):
-                yield piece.times, role, amount
-        memory = piece.memory or memory
-    for stack in spec.stacks:
-        of_encoder = spec.has_encoder and stack is not spec.decoder
-        yield from kept_beside(spec, run, stack.n_layers, SOURCE if of_encoder else TOKENS)
-    if memory is not None:
+            is_held = is_held or piece.memory in folds.saved_stores(piece.tape.ops)
+            amounts = folds.saved_bytes(piece.tape.ops, outside)
+        elif run.checkpointing == SELECTIVE and folds.needs_backward(piece.tape):
+            amounts = folds.product_results(piece.tape.ops)
+        else:
+            continue
+        for role, amount in amounts:
+            yield piece.times, role, amount
+    for of_encoder, n in kept.items():
+        yield from kept_beside(spec, run, n, SOURCE if of_encoder else TOKENS)
+    if memory is not None and is_held:
         yield 1, role_of_memory(run), memory.bytes
 
 

@@ -185,7 +185,7 @@ class MeasuredRun:
     states: tuple[Tensor, ...] = ()  # what mixers of our own modules keep
     assumed: tuple[str, ...] = ()
     no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
-    # of our own modules: what the prefill and the decoded token ran, in order
+    # what the prefill and the decoded token ran, in order
     counters: tuple[FlopCounter, ...] = field(default=(), compare=False)
 
     def halved(self) -> MeasuredRun:

@@ -513,6 +513,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
                 kv_bytes_per_token=None,
                 assumed=tuple(sorted(assumed)),
                 no_cache=run.no_cache or _why_none(kind, run),
+                counters=(prefill,),
             )
         found = measure_cache(cache)
         _, single = run.forward(1)
@@ -528,6 +529,7 @@ def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) ->
         cache=found,
         kv_bytes_per_token=(per_token.kv_bytes - per_token.cross_kv_bytes) // workload.batch_size,
         assumed=tuple(sorted(assumed)),
+        counters=(prefill,) if decode is None else (prefill, decode),
     )
 
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from metacount.check.given.file import NAME, loaded
 from metacount.errors import InputError, shown
 from metacount.flow.equations import of_torch
-from metacount.flow.record import Recording, WholeAttention
+from metacount.flow.record import Recording, WholeAttention, tensors_in
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.operators import UncountedOp
 from metacount.measure.questions import lacks_data
@@ -148,14 +148,41 @@ def recorded(
 
     Raises `UncountedOp` for an operator that nobody priced, `InputError` where it does not run.
     """
-    for path, part in module.named_modules():
+    model = copied(module, device)
+    counter, notes = run_copy(model, inputs, keywords, device)
+    return steps_of(counter.root, model, of_torch), notes
+
+
+@contextlib.contextmanager
+def outputs_of(model: nn.Module) -> Iterator[dict[str, list[list[int]]]]:
+    """Note the shapes of what each module gives in the first forward of the block, by its path."""
+    outputs: dict[str, list[list[int]]] = {}
+
+    def noting(path: str) -> Callable[[nn.Module, object, object], None]:
+        def note(_: nn.Module, __: object, given: object) -> None:
+            outputs.setdefault(path, [[*tensor.shape] for tensor in tensors_in(given)])
+
+        return note
+
+    handles = [part.register_forward_hook(noting(path)) for path, part in model.named_modules()]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run_copy(
+    model: nn.Module, inputs: Sequence[object], keywords: Mapping[str, object], device: str
+) -> tuple[Recording, tuple[str, ...]]:
+    """Run a copy over inputs on a device; return the recording, and what is to be said of it."""
+    for path, part in model.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             where = f"{path} in it" if path else "it"
             raise InputError(
-                f"{named(module)}: {where} is TorchScript, in which no module can be watched; "
+                f"{named(model)}: {where} is TorchScript, in which no module can be watched; "
                 "count the module that it was made from"
             )
-    model = copied(module, device)
     counter = Recording()
     before = dict(_plain(model))
     arguments, named_ones = tree_map(
@@ -171,11 +198,11 @@ def recorded(
         raise UncountedOp(f"{error}; price it with {HOW.format(name=name)}") from None
     except Exception as error:
         # whatever somebody else's forward raises
-        raise InputError(f"{named(module)}: {reason(error, arguments, named_ones)}") from None
+        raise InputError(f"{named(model)}: {reason(error, arguments, named_ones)}") from None
     changed = sorted(name for name, value in _plain(model) if before.get(name, ABSENT) != value)
     notes = [f"its forward changes {', '.join(changed[:3])}: a copy was run, yours is as it was"]
-    found = (*sorted(counter.said), *(notes if changed else ()), *said_of_device(device))
-    return steps_of(counter.root, model, of_torch), found
+    said = (*sorted(counter.said), *(notes if changed else ()), *said_of_device(device))
+    return counter, said
 
 
 ABSENT = object()
@@ -300,6 +327,8 @@ def _called(make: Callable[..., object], place: str, device: str) -> object:
     try:
         with torch.device(device):
             return make()
+    except MemoryError:
+        raise
     except Exception as error:
         # whatever somebody else's code raises
         raise InputError(

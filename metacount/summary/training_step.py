@@ -299,6 +299,7 @@ def told(
         backward_matmul_flops_by_role=flops[BACKWARD],
         backward_matmul_flops_by_operator=counter.flops(BACKWARD, "operator"),
         backward_matmul_flops_by_module=counter.flops(BACKWARD, "module"),
+        train_matmul_flops=sum(flops[FORWARD].values()) + sum(flops[BACKWARD].values()),
         recompute_matmul_flops=sum(flops[RECOMPUTE].values()),
         recompute_matmul_flops_by_role=flops[RECOMPUTE],
         optimizer_matmul_flops=sum(counter.flops(OPTIMIZER, "operator").values()),

@@ -100,6 +100,12 @@ TRAINING: dict[str, Count] = {
         )
         for attention in ATTENTIONS
     },
+    **{
+        _named("train_matmul_flops", attention): _of_pass(
+            step.train_matmul_flops_by_role, attention, NONE
+        )
+        for attention in ATTENTIONS
+    },
     "recompute_matmul_flops": _of_pass(step.recompute_matmul_flops_by_role, EAGER, FULL),
     **{
         _named("activation_bytes", attention, checkpointing): _of_pass(
@@ -147,6 +153,7 @@ class TrainingCount:
     matmul_flops_by_role: dict[str, int] | None
     backward_matmul_flops: int | None
     backward_matmul_flops_by_role: dict[str, int] | None
+    train_matmul_flops: int | None
     recompute_matmul_flops: int | None
     recompute_matmul_flops_by_role: dict[str, int] | None
     activation_bytes: int | None
@@ -236,6 +243,7 @@ def training_count(
     ):
         of_pass(name, count, attention, checkpointing)
     total = {name: None if parts is None else sum(parts.values()) for name, parts in found.items()}
+    both = [total[name] for name in ("matmul_flops", "backward_matmul_flops")]
     stored = MASTER if master_weights else width
     if tensors is None:
         adapters, trained = 0, params_of(trained_tensors(spec).all)
@@ -261,6 +269,7 @@ def training_count(
         matmul_flops_by_role=found["matmul_flops"],
         backward_matmul_flops=total["backward_matmul_flops"],
         backward_matmul_flops_by_role=found["backward_matmul_flops"],
+        train_matmul_flops=None if None in both else sum(n or 0 for n in both),
         recompute_matmul_flops=total["recompute_matmul_flops"],
         recompute_matmul_flops_by_role=found["recompute_matmul_flops"],
         activation_bytes=total["activation_bytes"],
@@ -373,6 +382,7 @@ COMPARED = (
     "activation_bytes",
     "matmul_flops",
     "backward_matmul_flops",
+    "train_matmul_flops",
     "recompute_matmul_flops",
 )
 OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")

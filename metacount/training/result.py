@@ -66,6 +66,7 @@ class Training:
     backward_matmul_flops_by_role: dict[str, int]
     backward_matmul_flops_by_operator: dict[str, int]
     backward_matmul_flops_by_module: dict[str, int]
+    train_matmul_flops: int
     recompute_matmul_flops: int
     recompute_matmul_flops_by_role: dict[str, int]
     optimizer_matmul_flops: int

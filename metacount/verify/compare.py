@@ -234,24 +234,30 @@ def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Worklo
 
 
 def outside_witnesses(
-    source: Source, workload: Workload
+    source: Source, workload: Workload, spec: ModelSpec | None = None
 ) -> tuple[tuple[Witness, ...], tuple[str, ...]]:
     """Count by transformers' own module and, where weights lie beside the config,
     by the checkpoint's header.
 
-    Also every tensor on which these two differ. Raises `SpecError` for a config that builds no
+    Also every tensor on which these two differ, and the first layer whose products are not those of
+    the formulas of `spec`. Raises `SpecError` for a config that builds no
     model, `InputError` for a checkpoint that cannot be read.
     """
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import module_witness, run_dtype
 
     module, choice = build_transformers(source.config, dtype=run_dtype(workload))
-    theirs = module_witness(module, choice, workload)
+    theirs, ran = module_witness(module, choice, workload)
+    lines: tuple[str, ...] = ()
+    if spec is not None and ran is not None:
+        from metacount.verify.operations import differing_layers
+
+        lines = tuple(differing_layers(spec, workload, module, ran.counters[0]))
     from metacount.huggingface.checkpoint.beside import checkpoint_of
 
     found = checkpoint_of(source, module)
     if found is None:
-        return (theirs,), ()
+        return (theirs,), lines
     from metacount.huggingface.checkpoint.compare import TIED, compare
     from metacount.huggingface.checkpoint.formats import quantization_of
     from metacount.huggingface.checkpoint.names import module_tensors
@@ -264,7 +270,7 @@ def outside_witnesses(
         convert=convert,
         quantization=quantization_of(source.config),
     )
-    lines = tuple(f"checkpoint: {line}" for line in compared.differences())
+    lines += tuple(f"checkpoint: {line}" for line in compared.differences())
     if source.config.get("tie_word_embeddings") is False:
         # a header cannot tell a copy from a tensor of its own; the config says which it is
         lines += tuple(
@@ -310,7 +316,7 @@ def verify(
     if source is not None:
         # what was asked, not what our side made of it: a mistake in `fitted` must show
         asked = workload if isinstance(workload, Workload) else workload.within(run.seq_len)
-        theirs, found = outside_witnesses(source, asked)
+        theirs, found = outside_witnesses(source, asked, spec)
         lines += found
         witnesses += theirs
     if entry is not None:

@@ -26,6 +26,8 @@ from metacount.spec.field import altered
 from metacount.units import exact
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from metacount.measure.counter import FlopCounter
     from metacount.training.step import Measured
 
@@ -227,6 +229,116 @@ def differing_operations(
         found = first_difference(*sides, decode=decode)
         if found:
             yield f"{name}, first product that differs: {found}"
+
+
+# ---- modules of somebody else's, whose order is their own and whose matrices may be fused
+
+Layers = dict[str, dict[str, list[int]]]  # by layer and role: the FLOPs of each product
+MOST_PARTS = 16  # products of a role in a layer, of which it is found out which add up to which
+# Roles of which the sum of a layer is compared alone, and why.
+BY_SUM = {
+    "moe": "experts run one by one, each on its tokens, or all of them on every token",
+    "recurrent": "a scan runs token by token or chunk by chunk",
+}
+
+
+def differing_layers(
+    spec: ModelSpec, run: Workload, module: nn.Module, counter: FlopCounter
+) -> Iterator[str]:
+    """Name the first layer of transformers' module in which a role's products are not those of the
+    formulas' forward: in any order, each as it is or fused with others of the same input.
+
+    Nothing where its lists of layers are not the stacks of the spec.
+    """
+    ran = layers_of_module(spec, module, counter)
+    if ran is None:
+        return
+    ours: Layers = defaultdict(lambda: defaultdict(list))
+    for op in formula_operations(spec, run):
+        ours[ran.of_ours.get(op.place, op.place)][op.role].append(op.flops)
+    for place in dict.fromkeys([*ours, *ran.products]):
+        for role in dict.fromkeys([*ours[place], *ran.products[place]]):
+            sides = ours[place][role], ran.products[place][role]
+            same = sum(sides[0]) == sum(sides[1])
+            if same and (role in BY_SUM or are_fused(*sides)):
+                continue
+            formula, theirs = (", ".join(map(exact, sorted(side))) or "none" for side in sides)
+            said = f"formula {formula}; transformers {theirs}"
+            yield f"forward, first layer that differs: {place} {role}, FLOPs of products: {said}"
+            return
+
+
+@frozen
+class TheirLayers:
+    """The products of each layer of a module; `of_ours` has its layer for each of the formulas'."""
+
+    products: Layers
+    of_ours: dict[str, str]
+
+
+def layers_of_module(
+    spec: ModelSpec, module: nn.Module, counter: FlopCounter
+) -> TheirLayers | None:
+    """Sort the products that ran by layer and role, those of idle experts taken away; None where
+    the module has other lists of layers than the spec has stacks.
+    """
+    from metacount.measure.counter import IDLE
+    from metacount.tracing.layers import places_by_name
+
+    places = places_by_name(module)
+    found: Layers = defaultdict(lambda: defaultdict(list))
+    lists: dict[str, int] = {}
+    n_layers = {stack.n_layers for stack in spec.stacks}
+    for ran in counter.products():
+        charge, place = ran.charge, places.get(ran.charge.module)
+        if place is not None and all(n % place.stack.length for n in n_layers):
+            place = None  # a list of something else
+        if place is not None:
+            lists[place.stack.path] = place.stack.length
+        if charge.counted or charge.operator == IDLE:
+            flops = -ran.flops if charge.operator == IDLE else ran.flops
+            where = OUTSIDE if place is None else f"{place.stack.path}.{place.index}"
+            found[where][charge.role or "other"] += [flops] * ran.times
+    if len(lists) != len(spec.stacks):
+        return None
+    of_ours = {}
+    for stack, (path, length) in zip(spec.stacks, lists.items(), strict=True):
+        if stack.n_layers % length:
+            return None
+        for i in range(stack.n_layers):
+            ours = f"{stack_name(spec, stack)}.layers.{i}"
+            of_ours[ours] = f"{path}.{i // (stack.n_layers // length)}"
+    return TheirLayers(products=found, of_ours=of_ours)
+
+
+def are_fused(some: Iterable[int], others: Iterable[int]) -> bool:
+    """Tell whether the products of one side are those of the other, or sums of these.
+
+    >>> are_fused([6, 2, 2, 9], [10, 9]), are_fused([6, 3], [5, 4])
+    (True, False)
+    """
+    a, b = Counter(some), Counter(others)
+    left, right = sorted((a - b).elements()), sorted((b - a).elements())
+    return _adds_up(left, right) or _adds_up(right, left)
+
+
+def _adds_up(wholes: list[int], parts: list[int]) -> bool:
+    if not wholes or len(parts) > MOST_PARTS:
+        return sum(wholes) == sum(parts)
+    return any(
+        _adds_up(wholes[1:], [part for i, part in enumerate(parts) if i not in chosen])
+        for chosen in _sums(parts, wholes[0], 0)
+    )
+
+
+def _sums(parts: list[int], whole: int, start: int) -> Iterator[frozenset[int]]:
+    """Yield the indices of parts that add up to a whole."""
+    if whole == 0:
+        yield frozenset()
+    for i in range(start, len(parts)):
+        if 0 < parts[i] <= whole:
+            for rest in _sums(parts, whole - parts[i], i + 1):
+                yield rest | {i}
 
 
 # ---- a training step: what it saves, and what its backward multiplies

@@ -211,3 +211,36 @@ def test_the_letters_of_papers_on_scaling(text: str, model: str, quantity: str, 
 def test_a_letter_of_two_meanings_is_refused_with_the_names_to_use() -> None:
     with pytest.raises(InputError, match="d_model, or batch_size"):
         metacount.check("12*L*D**2", "gpt2")
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity"),
+    [
+        ("6*N*D", "train_matmul_flops"),
+        ("2*N*D", "causal_matmul_flops"),
+        ("2*n_layers*n_kv_heads*head_dim*2*seq_len", "kv_cache_bytes"),
+        ("12*L*d^2", "params"),
+    ],
+)
+def test_a_text_of_a_run_is_taken_as_what_it_comes_nearest_to(text: str, quantity: str) -> None:
+    found = metacount.check(text, "llama-7b")
+    assert found.quantity == quantity
+    said = [note for note in found.notes if "comes nearest" in note]
+    assert len(said) == (quantity != "params")
+    assert metacount.check(text, "llama-7b", quantity="params").quantity == "params"
+
+
+def test_six_n_d_is_explained_part_by_part() -> None:
+    spec, tokens = metacount.find_model("deepseek-v3").spec, 2048
+    found = metacount.check("6*N*D", "deepseek-v3")
+    d, moe = spec.d_model, spec.n_layers - spec.n_dense_layers
+    width = spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim
+    idle = 3 * d * spec.d_ff_expert * (spec.n_experts - spec.top_k) * moe
+    norms = spec.n_layers * (2 * d + spec.q_lora_rank + spec.kv_lora_rank) + d
+    assert [(term.value, term.known) for term in found.terms] == [
+        (6 * tokens * idle, True),
+        (-6 * spec.n_layers * tokens**2 * spec.n_heads * width, True),
+        (6 * tokens * spec.vocab_size * d, True),
+        (6 * tokens * norms, True),
+    ]
+    assert sum(term.value for term in found.terms) == found.theirs_value - found.ours_value

@@ -383,7 +383,7 @@ def test_only_takes_a_path_or_the_end_of_one(capsys: pytest.CaptureFixture[str])
         (("--depth", "x"), "must be a whole number: got 'x'"),
         (("--columns", "shape,parms"), "'parms' is no column of a tree; did you mean params?"),
         (("--columns", "one,one"), "--columns: one is given twice"),
-        (("--columns", ""), "choose some of shape, params"),
+        (("--columns", ""), "choose some of shape, output, params"),
         (("--dtype", "fp8", "--columns", "bytes"), "dtype is not one that a module is built in"),
         (("--csv", "--json"), "not allowed with argument"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.module_loops import Rows, assert_near, attention, randomised, rms_norm
+from helpers.module_loops import assert_near, randomised, rms_norm
 from helpers.module_parts import make_attention
 from torch import Tensor
 
@@ -28,11 +28,6 @@ def inputs(length: int = S) -> Tensor:
 
 def causal(length: int = S) -> Visibility:
     return Visibility(n_queries=length, n_keys=length)
-
-
-def by_loop(module: Attention, x: Tensor, **rest: Any) -> list[Rows]:
-    sees = rest.pop("sees", lambda s, t: t <= s)
-    return [attention(module, rows, sees, **rest) for rows in x.tolist()]
 
 
 @pytest.mark.parametrize("n_kv_heads", [6, 3, 2, 1])
@@ -76,23 +71,6 @@ def test_l2_norm_of_bf16_is_computed_in_float32() -> None:
     assert ((y.double() - exact).abs() <= 1.001 * half_step).all()
     in_bf16 = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
     assert ((in_bf16.double() - exact).abs() > 1.001 * half_step).any()
-
-
-@pytest.mark.parametrize(
-    ("visibility", "sees"),
-    [
-        ({"window": 3}, lambda s, t: t in range(s - 2, s + 1)),
-        ({"window": 3, "chunked": True}, lambda s, t: t in range(s // 3 * 3, s + 1)),
-        ({"kind": "bidirectional", "window": 5}, lambda s, t: t in range(s - 2, s + 3)),
-        ({"kind": "prefix", "prefix_len": 4}, lambda s, t: t in range(max(4, s + 1))),
-    ],
-    ids=["sliding", "chunked", "both sides", "prefix"],
-)
-@pytest.mark.parametrize("sinks", [False, True])
-def test_masks_are_a_loops(visibility: dict[str, Any], sees: Any, sinks: bool) -> None:
-    module, x = make(sinks=sinks, rotary_dim=10), inputs()
-    mask = Visibility(n_queries=S, n_keys=S, **visibility)
-    assert_near(module(x, mask), by_loop(module, x, sees=sees))
 
 
 def test_a_sink_takes_weight_and_gives_no_value() -> None:

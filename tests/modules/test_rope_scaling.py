@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_loops import assert_near
-from helpers.module_specs import MLA, MOE, ROPE, small, tokens
 from torch import Tensor
 
 from metacount.modules import apply_rope, sinusoid
-from metacount.modules.build import build
 from metacount.modules.moe import mixed
 from metacount.modules.position import grown
 from metacount.modules.rope_scaling import speeds
@@ -127,53 +125,3 @@ def test_sparse_mixer_takes_one_expert_after_the_other() -> None:
     near = mixed(torch.tensor([[-1.0, -1.01, -3.0]], dtype=torch.float64), 2, 0.01)
     # (-1 + 1.01)/1.01 = 0.0099 is within 0.02
     assert_near(near[1], [[1 / (1 + math.exp(-0.01)), 1.0]])
-
-
-# ---- each part of the spec reaches its module, and changes what is computed ----
-
-YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 4, "attention_factor": 1.2}
-GROWTH = {"weight": 0.5, "step": 2.0}
-SINES = {"position": "sinusoidal"}
-PARTS: dict[str, tuple[tuple[dict[str, Any], ...], dict[str, Any]]] = {
-    "rope_scaling": ((ROPE,), {"rope_scaling": YARN}),
-    "rope_scaling of latent attention": ((MLA,), {"rope_scaling": YARN}),
-    "rope_scaling_windowed": (
-        ({**ROPE, "window": 5, "rope_theta_windowed": 77.0},),
-        {"rope_scaling_windowed": YARN},
-    ),
-    "query_growth": ((ROPE,), {"query_growth": GROWTH}),
-    "query_growth without RoPE": (
-        ({**ROPE, "nope_every": 2},),
-        {"query_growth": {**GROWTH, "nope_only": True}},
-    ),
-    "latent_norm_eps": ((MLA,), {"latent_norm_eps": 0.1}),
-    "alibi_scale": (({"position": "alibi"},), {"alibi_scale": 0.5}),
-    "sinusoid_style": ((SINES,), {"sinusoid_style": "halves"}),
-    "position_offset": ((SINES,), {"position_offset": 2}),
-    "mixer_jitter": (({**MOE, "router": "softmax"},), {"mixer_jitter": 0.01}),
-}
-
-
-@pytest.mark.parametrize("name", PARTS)
-@torch.no_grad()
-def test_a_part_changes_what_is_computed_and_no_parameter(name: str) -> None:
-    groups, part = PARTS[name]
-    made = [
-        build(small(*groups, **more), device="cpu", dtype="fp64", seed=3) for more in ({}, part)
-    ]
-    shapes = [{n: p.shape for n, p in model.named_parameters()} for model in made]
-    assert shapes[0] == shapes[1]
-    ids = tokens(9)
-    plain, changed = (model(ids).logits_BSV for model in made)
-    assert (plain - changed).abs().max() > 1e-6
-
-
-@torch.no_grad()
-def test_growth_of_layers_without_rope_leaves_the_others() -> None:
-    growth = {**GROWTH, "nope_only": True}
-    made = [
-        build(small(ROPE, **more), device="cpu", dtype="fp64", seed=3)
-        for more in ({}, {"query_growth": growth})
-    ]
-    ids = tokens(9)
-    assert torch.equal(made[0](ids).logits_BSV, made[1](ids).logits_BSV)

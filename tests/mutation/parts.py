@@ -163,7 +163,6 @@ PARTS = {
             "tests/tracing/test_proof_domain.py",
             "tests/tracing/test_proof_record.py",
             "tests/tracing/test_proofs.py",
-            "tests/tracing/test_training_forms.py",
             "tests/verify",
             "tests/views/test_verify.py",
         ),

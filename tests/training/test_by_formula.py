@@ -188,8 +188,7 @@ def test_formulas_alone_load_no_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("mine.py:Model", "FILE.py:NAME and --input have no formula"),
-        ("gpt2 --input 2,3", "FILE.py:NAME and --input have no formula"),
+        ("gpt2 --input 2,3", "--input is for FILE.py:NAME"),
         ("llama4-scout", "has no spec, so there is no formula"),
         ("gpt2 --freeze lm_hed", "freeze names nothing of the model that has parameters"),
         ("gpt2 --freeze lm_head,decoder", "freeze leaves nothing to train"),

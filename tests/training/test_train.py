@@ -350,5 +350,4 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 def test_wrong_requests(capsys: pytest.CaptureFixture[str]) -> None:
     assert "optimizer is unknown" in refused(capsys, "train", "gpt2", "--optimizer", "x")
     assert "--input is for" in refused(capsys, "train", "gpt2", "--input", "2,3")
-    assert "needs --input" in refused(capsys, "train", "mine.py:Net")
     assert "MODEL is missing" in refused(capsys, "train")

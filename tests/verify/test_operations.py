@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 from helpers.miniatures import miniature
-from helpers.release import daily
+from helpers.release import daily, one_in
+from helpers.small_configs import small_config
 from helpers.structures import first_of_each
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas.step import check_saved
 from metacount.formulas.tape import Op, Pass, Store, Tape, Tensor
+from metacount.huggingface.config.families import mapped_types
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.huggingface.module.model import build_transformers
 from metacount.measure.ours import measure_forward
+from metacount.measure.theirs import measure_any_forward
 from metacount.modules.build import build
+from metacount.resolve import Source
 from metacount.spec import ModelSpec, Workload
 from metacount.summary.training_step import train
 from metacount.training.programs import reference_program
@@ -23,7 +29,13 @@ from metacount.training.setup import Setup
 from metacount.training.step import measure_step
 from metacount.verify import operations
 from metacount.verify.compare import verify
-from metacount.verify.operations import differing_operations, differing_step
+from metacount.verify.operations import (
+    are_fused,
+    differing_layers,
+    differing_operations,
+    differing_step,
+    layers_of_module,
+)
 
 LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, operations.layer_of
 
@@ -219,3 +231,41 @@ def test_train_says_what_is_first_to_differ(monkeypatch: pytest.MonkeyPatch) -> 
     found = train(spec, run)
     assert found.formula["backward_matmul_flops"] == found.backward_matmul_flops
     assert any(note.startswith(said) for note in found.notes)
+
+
+# ---- transformers' modules, layer by layer
+
+
+@daily(4)
+@pytest.mark.parametrize("model_type", one_in(3, mapped_types()))
+def test_each_type_runs_the_products_of_its_formulas_in_each_layer(model_type: str) -> None:
+    config = small_config(model_type)
+    spec = spec_from_config(config).spec
+    run = Workload(batch_size=2, seq_len=7, source_len=7 if spec.has_encoder else None)
+    module, _ = build_transformers(config)
+    counter = measure_any_forward(module, run).counters[0]
+    assert layers_of_module(spec, module, counter) is not None
+    assert list(differing_layers(spec, run, module, counter)) == []
+
+
+def test_products_that_are_fused_are_told_from_others() -> None:
+    assert are_fused([4, 4, 8, 30], [16, 30])
+    assert are_fused([16, 30], [4, 4, 8, 30])
+    assert not are_fused([4, 4, 8, 30], [15, 31])
+    assert not are_fused([5, 5, 7, 7], [6, 6, 6, 6])
+
+
+def test_layers_of_transformers_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer is dense, the last has experts: no total tells which is which."""
+    config = small_config("glm4_moe")
+    spec, run = spec_from_config(config).spec, Workload(batch_size=2, seq_len=7)
+    last = spec.n_layers - 1
+    source = Source(config=config)
+    assert verify("glm", spec, run, source=source).differences == ()
+    monkeypatch.setattr(
+        operations, "layer_of", lambda *a: LAYER_OF(*a[:2], {0: last, last: 0}.get(a[2], a[2]))
+    )
+    lines = verify("glm", spec, run, source=source).differences
+    said = "forward, first layer that differs: model.layers.0"
+    assert any(line.startswith(said) for line in lines)
+    assert all("first" in line for line in lines)

@@ -28,7 +28,7 @@ MAX_FILE = 2**26  # bytes of a file that it writes
 MORE_PROCESSES = 200  # than there are already
 
 
-def main() -> None:
+def main(answer_to: Callable[[Json], Json]) -> None:
     """Read a job from stdin, answer on what was stdout."""
     job = json.loads(sys.stdin.read())
     channel = os.dup(1)
@@ -39,7 +39,7 @@ def main() -> None:
     home = os.getpid()
     _limit(job["seconds"])
     try:
-        answer = _answer(job)
+        answer = answer_to(job)
     except InputError as error:
         answer = {"error": str(error)}
     except MemoryError:
@@ -124,4 +124,4 @@ def inspect_function(value: object) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    main(_answer)

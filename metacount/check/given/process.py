@@ -28,14 +28,18 @@ MARK = "METACOUNT_CHECK"  # in the environment of all that a check starts
 ROUNDS = 20  # of looking for what is left
 
 
-def answer_of(job: str, name: str, timeout: float) -> Json:
-    """Ask a child process for the answer to `job`; it and all it started end with this call."""
+def answer_of(
+    job: str, name: str, timeout: float, server: str = "metacount.check.given.child"
+) -> Json:
+    """Ask a child process, which runs `server`, for the answer to `job`; it and all it started end
+    with this call.
+    """
     package = str(Path(__file__).resolve().parents[3])
     paths = [path for path in (os.environ.get("PYTHONPATH"), package) if path]
     mark = uuid.uuid4().hex
     until = time.monotonic() + timeout
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "metacount.check.given.child"],
+        [sys.executable, "-P", "-m", server],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -59,7 +63,7 @@ def answer_of(job: str, name: str, timeout: float) -> Json:
         how = f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
         if len(output) > MAX_ANSWER:
             how = "with an answer that is too long"
-        raise InputError(f"{name}: its process ended {how}; return a number instead")
+        raise InputError(f"{name}: its process ended {how}")
     try:
         answer = json.loads(output)
     except ValueError:

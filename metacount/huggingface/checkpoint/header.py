@@ -88,6 +88,7 @@ class Index(NamedTuple):
 
     files: dict[str, str]  # by tensor
     total_size: int | None
+    total_parameters: int | None = None
 
 
 def header_length(start: bytes, size: int | None, where: str) -> int:
@@ -201,7 +202,10 @@ def parse_index(text: bytes, where: str) -> Index:
         _check_name(name, where)
     for file in names:
         _check_file(file, where)
-    return Index(files, _total_size(found.get("metadata"), where))
+    metadata = found.get("metadata")
+    n_params = metadata.get("total_parameters") if isinstance(metadata, dict) else None
+    total = _total_size(metadata, where)
+    return Index(files, total, n_params if _is_size(n_params) else None)
 
 
 def _open(path: str) -> int:

@@ -37,6 +37,19 @@ WORDS = {
     "list[int]": "a list of whole numbers",
     "list[str]": "a list of texts",
 }
+# Of all types, though no size depends on them, and none is given to a module that is built here.
+KINDS = {
+    "dtype": "str|null",
+    "id2label": "dict|null",
+    "quantization_config": "dict|null",
+    "torch_dtype": "str|null",
+}
+# Numbers that the angles of a scaled RoPE are computed with, by its type; no other of them is read.
+ROPE_NUMBERS = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
 TYPES = {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}
 
 
@@ -86,7 +99,7 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     rules, version = recorded(config["model_type"]), recorded_version()
     broken = [
         f"{name} must be {_in_words(kind)}: got {shown_value(config[name])}"
-        for name, kind in rules["kinds"].items()
+        for name, kind in {**KINDS, **rules["kinds"]}.items()
         if name in config and not _is_any(config[name], kind)
     ]
     broken += [
@@ -99,7 +112,23 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
         broken.append(
             f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} = {rest}"
         )
+    padding = config.get("pad_token_id")
+    if rules["pads"] and is_number(padding) and not -spec.vocab_size <= padding < spec.vocab_size:
+        broken.append(f"pad_token_id must be below the vocabulary's {spec.vocab_size}: {padding}")
+    broken += _broken_rope(config.get("rope_scaling") or config.get("rope_parameters"))
     return tuple(f"transformers {version} refuses this config: {rule}" for rule in broken)
+
+
+def _broken_rope(scaling: object) -> list[str]:
+    """List what is no number of a scaling, or of those of several kinds of layer."""
+    if not isinstance(scaling, dict):
+        return []
+    kind = scaling.get("rope_type") or scaling.get("type")
+    return [
+        f"{name} of RoPE must be a number: got {shown_value(scaling.get(name))}"
+        for name in (ROPE_NUMBERS.get(kind, ()) if isinstance(kind, str) else ())
+        if not is_number(scaling.get(name))
+    ] + [line for inner in scaling.values() for line in _broken_rope(inner)]
 
 
 def _is_any(value: object, kind: str) -> bool:

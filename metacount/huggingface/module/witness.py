@@ -44,7 +44,7 @@ def transformers_witness(source: str | Json | PreTrainedConfig, workload: Worklo
     Raises `SpecError` for a config that builds no model. A model that cannot be run has an opinion
     on parameters alone; the detail says why.
     """
-    return module_witness(*build_transformers(source, dtype=run_dtype(workload)), workload)
+    return module_witness(*build_transformers(source, dtype=run_dtype(workload)), workload)[0]
 
 
 def run_dtype(workload: Workload) -> torch.dtype:
@@ -52,8 +52,12 @@ def run_dtype(workload: Workload) -> torch.dtype:
     return DTYPES.get(workload.dtype, torch.bfloat16)
 
 
-def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -> Witness:
-    """Return what a module that `build_transformers` made, in `run_dtype`, says of `workload`."""
+def module_witness(
+    module: nn.Module, choice: ClassChoice, workload: Workload
+) -> tuple[Witness, MeasuredRun | None]:
+    """Return what a module that `build_transformers` made, in `run_dtype`, says of `workload`, and
+    the run; None where it cannot be run.
+    """
     dtype = workload.dtype if workload.dtype in DTYPES else "bf16"
     roles = Roles(module)
     found = measure_any_params(module, roles)
@@ -78,7 +82,8 @@ def module_witness(module: nn.Module, choice: ClassChoice, workload: Workload) -
     else:
         details += _run_figures(module, run, workload, dtype, figures, parts)
     details += _predicted(module, workload, figures, parts)
-    return Witness(name="transformers", figures=figures, parts=parts, detail="; ".join(details))
+    said = "; ".join(details)
+    return Witness(name="transformers", figures=figures, parts=parts, detail=said), run
 
 
 def _predicted(

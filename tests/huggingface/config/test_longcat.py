@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from helpers import one_line
+from helpers.published import CONFIGS
 from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
@@ -16,37 +17,6 @@ from metacount.huggingface.config.keys import UnmappedKey
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
 from metacount.spec import FIELDS
 
-# LongCat-Flash-Chat's keys, as configuration classes in public repositories record them.
-PUBLISHED: dict[str, Any] = {
-    "model_type": "longcat_flash",
-    "architectures": ["LongcatFlashForCausalLM"],
-    "attention_method": "MLA",
-    "attention_bias": False,
-    "vocab_size": 131072,
-    "hidden_size": 6144,
-    "ffn_hidden_size": 12288,
-    "expert_ffn_hidden_size": 2048,
-    "num_layers": 28,
-    "num_attention_heads": 64,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "mla_scale_q_lora": True,
-    "mla_scale_kv_lora": True,
-    "n_routed_experts": 512,
-    "zero_expert_num": 256,
-    "zero_expert_type": "identity",
-    "moe_topk": 12,
-    "routed_scaling_factor": 6.0,
-    "router_bias": False,
-    "norm_topk_prob": False,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000000.0,
-    "max_position_embeddings": 131072,
-    "num_nextn_predict_layers": 1,
-}
 # 28 layers of 256 zero experts: gate and up of 2048 × 6144, which nobody reads
 UNREAD = 28 * 256 * 2 * 2048 * 6144
 
@@ -56,7 +26,7 @@ def small(**keys: Any) -> Mapped:
 
 
 def test_the_published_keys_are_the_model_of_the_catalog_and_rows_that_nobody_reads() -> None:
-    ours, theirs = entry("longcat-flash").spec(), spec_from_config(PUBLISHED)
+    ours, theirs = entry("longcat-flash").spec(), spec_from_config(CONFIGS["LongCat-Flash-Chat"])
     different = {name for name in FIELDS if getattr(ours, name) != getattr(theirs.spec, name)}
     assert different == {"zero_expert_rows"}
     assert model.params(theirs.spec) - model.params(ours) == UNREAD == 180_388_626_432

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 from helpers import ROOT, one_line
 from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import SMALL
@@ -79,6 +81,46 @@ def test_kinds_are_told_apart_as_transformers_does(model_type: str) -> None:
         assert bool(said) == (not constructs(config)), (key, value)
 
     check()
+
+
+def builds(config: dict[str, Any]) -> bool:
+    """Whether transformers makes a module of it, with all its keys."""
+    try:
+        with torch.device("meta"):
+            transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config))
+    except Exception:  # whatever a constructor raises
+        return False
+    return True
+
+
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pad_token_id": 101},
+        {"pad_token_id": -102},
+        {"pad_token_id": 100},
+        {"use_cache": None},
+        {"id2label": [1, 2]},
+        {"id2label": None},
+        {"dtype": 3},
+        {"rope_parameters": LINEAR},
+        {"rope_parameters": {**LINEAR, "factor": "2"}},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": None}},
+    ],
+)
+def test_a_config_is_refused_where_no_module_is_built(
+    model_type: str, keys: dict[str, Any]
+) -> None:
+    if model_type == "gpt2" and "rope_parameters" in keys:
+        pytest.skip("it has no RoPE")
+    small = {"model_type": model_type, **SMALL[model_type], "vocab_size": 101}
+    small.pop("architectures", None)
+    spec = spec_from_config(small).spec
+    assert bool(refusals({**small, **keys}, spec)) == (not builds({**small, **keys}))
 
 
 @pytest.mark.parametrize(

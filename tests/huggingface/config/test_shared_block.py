@@ -7,56 +7,15 @@ from typing import Any
 import pytest
 from helpers import one_line
 from helpers.mutated_configs import answers
+from helpers.published import CONFIGS
 from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.huggingface.config.keys import Unmapped
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.spec import FIELDS
 
-LAYERS = [*["mamba"] * 6, "hybrid"] + ([*["mamba"] * 5, "hybrid"] * 6)
-LAYERS += [*["mamba"] * 4, "hybrid", *["mamba"] * 3, "hybrid", "mamba", "mamba"]
-# Zamba2-2.7B-Instruct-v2's, with what transformers derives written down
-PUBLISHED: dict[str, Any] = {
-    "model_type": "zamba2",
-    "architectures": ["Zamba2ForCausalLM"],
-    "adapter_rank": 128,
-    "add_bias_linear": False,
-    "attention_head_dim": 160,
-    "attention_hidden_size": 5120,
-    "chunk_size": 256,
-    "ffn_hidden_size": 10240,
-    "hidden_act": "gelu",
-    "hidden_size": 2560,
-    "hybrid_layer_ids": [6, 12, 18, 24, 30, 36, 42, 47, 51],
-    "intermediate_size": 10240,
-    "kv_channels": 80,
-    "layers_block_type": LAYERS,
-    "mamba_d_conv": 4,
-    "mamba_d_state": 64,
-    "mamba_expand": 2,
-    "mamba_headdim": 64,
-    "mamba_ngroups": 1,
-    "n_mamba_heads": 80,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 54,
-    "num_key_value_heads": 32,
-    "num_mem_blocks": 2,
-    "num_query_groups": 32,
-    "time_step_limit": None,
-    "use_conv_bias": True,
-    "use_mem_rope": False,
-    "use_shared_attention_adapter": False,
-    "use_shared_mlp_adapter": True,
-    "vocab_size": 32000,
-}
-
-
-def test_the_published_keys_are_the_model_of_the_catalog() -> None:
-    ours, theirs = entry("zamba2-2.7b").spec(), spec_from_config(PUBLISHED).spec
-    different = {name for name in FIELDS if getattr(ours, name) != getattr(theirs, name)}
-    assert different == set()
+LAYERS = CONFIGS["zamba2-2.7b"]["layers_block_type"]
 
 
 def test_what_is_left_out_is_zamba2_2_7b_but_for_blocks_and_heads() -> None:
@@ -90,7 +49,7 @@ def test_blocks_beyond_the_uses_and_the_bias_of_the_convolution(stored: int) -> 
     ],
 )
 def test_a_key_and_what_it_becomes(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    spec = spec_from_config({**PUBLISHED, **changes}).spec
+    spec = spec_from_config({**CONFIGS["zamba2-2.7b"], **changes}).spec
     assert {name: getattr(spec, name) for name in expected} == expected
 
 
@@ -119,7 +78,7 @@ def test_a_key_and_what_it_becomes(changes: dict[str, Any], expected: dict[str, 
     ],
 )
 def test_a_key_that_cannot_be(changes: dict[str, Any], message: str) -> None:
-    config = {**PUBLISHED, **changes}
+    config = {**CONFIGS["zamba2-2.7b"], **changes}
     if not message:
         assert spec_from_config(config).spec.n_layers == 54
         return
@@ -133,12 +92,12 @@ def test_a_key_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 
 def test_other_names_that_transformers_takes_too_late_are_refused() -> None:
     """Its class counts its layers before it takes `layer_types`."""
-    config = {k: v for k, v in PUBLISHED.items() if k != "layers_block_type"}
+    config = {k: v for k, v in CONFIGS["zamba2-2.7b"].items() if k != "layers_block_type"}
     with pytest.raises(SpecError, match="layer_types"):
         spec_from_config({**config, "layer_types": LAYERS})
 
 
 def test_a_longer_context_loads_no_weights() -> None:
-    mapped = spec_from_config({**PUBLISHED, "use_long_context": True})
+    mapped = spec_from_config({**CONFIGS["zamba2-2.7b"], "use_long_context": True})
     assert mapped.differs and "use_long_context" in mapped.differs[0]
-    assert mapped.spec == spec_from_config(PUBLISHED).spec
+    assert mapped.spec == spec_from_config(CONFIGS["zamba2-2.7b"]).spec
