@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import ROOT
 from helpers.release import ONLY, one_day_in, one_in
 
 from metacount.cli.answer import write_pieces
@@ -138,7 +140,7 @@ def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> No
         "from metacount import cli\n"
         "def parsed(arguments):\n"
         "    exec('raise KeyboardInterrupt')\n"
-        "cli._parsed = parsed\n"
+        "cli.parsed_arguments = parsed\n"
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
@@ -162,7 +164,7 @@ def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
         "def parsed(arguments):\n"
         "    Freed()\n"
         "    time.sleep(600)\n"
-        "cli._parsed = parsed\n"
+        "cli.parsed_arguments = parsed\n"
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(
@@ -174,6 +176,51 @@ def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )
     assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+
+
+# Code of others that an exception must not leave in the middle: it is held until that has ended.
+HELD = {
+    "an import": "import half",
+    "an operator": (
+        "import torch\n"
+        "    from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "    class Mode(TorchDispatchMode):\n"
+        "        def __torch_dispatch__(self, func, types, args=(), kwargs=None):\n"
+        "            import half\n"
+        "            return func(*args, **(kwargs or {}))\n"
+        "    with Mode():\n"
+        "        torch.ones(2)"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_an_interrupt_is_held_where_it_would_do_harm(tmp_path: Path, what: str) -> None:
+    (tmp_path / "half.py").write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.2)\n"
+        "open('whole', 'w').close()\n"
+    )
+    (tmp_path / "late.py").write_text(
+        "import sys, time\n"
+        "from metacount import cli\n"
+        "def parsed(arguments):\n"
+        f"    {HELD[what]}\n"
+        "    time.sleep(600)\n"
+        "cli.parsed_arguments = parsed\n"
+        "sys.exit(cli.main())\n"
+    )
+    process = run_by_python("-m", "late", "models", cwd=tmp_path)
+    _, err = process.communicate(timeout=TIMEOUT)
+    assert (process.returncode, err) == (130, "metacount: interrupted\n")
+    assert (tmp_path / "whole").exists()
+
+
+@ONLY
+def test_interrupts_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    assert import_module("interrupts").main(["--times", "20"]) == 0
 
 
 @one_day_in(6)

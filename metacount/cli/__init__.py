@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import suppress
 
 from metacount import __version__
 from metacount.errors import (
@@ -28,14 +27,13 @@ from metacount.errors import (
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import ModuleType
     from typing import Any
 
     from metacount.cli.report import Block
 
 OBJECTS_BEFORE_COLLECTING = 50_000  # of Python's own 700: some MB of memory
-UNTIL_INTERRUPTED_AGAIN = 0.05  # seconds: the destructor has ended by then
 
 GROUPS = {
     "count": {
@@ -103,10 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
     talk: Any = _Talk()
     sys.stderr = talk
-    sys.unraisablehook = _raise_interrupt_later
+    from metacount.cli.interrupts import hear_interrupts, hear_no_more
+
+    hear_interrupts(main.__code__)
     try:
         return _run(sys.argv[1:])
     finally:
+        hear_no_more()
         gc.freeze()
 
 
@@ -118,30 +119,19 @@ class _Talk:
         self._stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
+        try:
+            return self._stream.write(text)
+        except OSError:
+            return len(text)
 
     def flush(self) -> None:
-        with suppress(OSError):
+        try:
             self._stream.flush()
+        except OSError:
+            return
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _raise_interrupt_later(unraisable: sys.UnraisableHookArgs) -> None:
-    """Raise an interrupt again that came within a destructor, where Python only prints it."""
-    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(unraisable)
-        return
-    import signal
-    from threading import Timer, get_ident
-
-    # to this thread itself, so that a call it waits in is interrupted too
-    again = Timer(UNTIL_INTERRUPTED_AGAIN, signal.pthread_kill, (get_ident(), signal.SIGINT))
-    again.daemon = True
-    again.start()
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -154,20 +144,21 @@ def _run(arguments: Sequence[str]) -> int:
             return _write(_help())
         if arguments[0] == "--version":
             return _write(f"metacount {__version__}\n")
-        args = parsed_arguments(arguments)
-        if args.modules:
-            from metacount.cli.answer import run_apart
+        if arguments[0] == "bench" or sys.stderr is None or not sys.stderr.isatty():
+            return _answered(arguments)  # bench has lines of its own
+        from metacount.cli.progress import Running
 
-            text, code = run_apart(args, arguments)
-        else:
-            text, code = args.run(args).written(args)
-        return _write(text) or (code if isinstance(code, int) else code())
+        with Running(f"metacount {arguments[0]}") as line:
+            return _answered(arguments, line.stop)
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
     except KeyboardInterrupt:
         # where the interrupt came in code compiled from text (a dataclass of somebody's library),
         # Python would end by the signal and not with our code; running text makes it forget that
         exec("")
+        from metacount.cli.interrupts import hear_no_more
+
+        hear_no_more()
         print("metacount: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SystemExit as done:  # argparse has printed the help
@@ -184,6 +175,20 @@ def _check_working_folder() -> None:
         raise InputError(
             f"the working folder cannot be read: {error.strerror}; change to another one"
         ) from None
+
+
+def _answered(arguments: Sequence[str], before: Callable[[], None] | None = None) -> int:
+    """Run a command and write what it gives; `before` is called before its text is written."""
+    args = parsed_arguments(arguments)
+    if args.modules:
+        from metacount.cli.answer import run_apart
+
+        text, code = run_apart(args, arguments)
+    else:
+        text, code = args.run(args).written(args)
+    if before is not None and isinstance(text, str):
+        before()
+    return _write(text) or (code if isinstance(code, int) else code())
 
 
 def _refuse(error: Exception, *, as_json: bool) -> int:

@@ -144,8 +144,11 @@ def write_pieces(pieces: Generator[str, None, None]) -> None:
     yielded is out; what it yields then is written as well. A second one ends at once: the reader
     of a pipe may never take what is written.
     """
+    from metacount.cli.progress import clear
+
     piece = next(pieces, None)
     while piece is not None:
+        clear()
         interrupted = _written_under_interrupt(piece)
         try:
             piece = pieces.throw(KeyboardInterrupt) if interrupted else next(pieces)

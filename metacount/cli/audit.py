@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from fractions import Fraction
 
 from metacount.cli.answer import Answer, Pieces
 from metacount.cli.layout import bold, dim, table, wrapped
 from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, flag, option
+from metacount.cli.progress import say
 from metacount.cli.report import Grid, Lines, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.units import exact
@@ -143,7 +143,7 @@ def _table(args: argparse.Namespace) -> Answer | Pieces:
     try:
         for i, one in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
             found[i] = one
-            _progress(len(found), len(wanted))
+            say(f"judged {len(found)} of {len(wanted)} formulas")
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
     audits = [found[i] for i in sorted(found)]
@@ -155,14 +155,6 @@ def _table(args: argparse.Namespace) -> Answer | Pieces:
         return [*sections, [Text(said if audits else "")]]
 
     return Answer(report=report, data=lambda: [*map(_audit_data, audits)], code=code)
-
-
-def _progress(done: int, total: int) -> None:
-    """Show on a terminal's stderr how far the audit is."""
-    if sys.stderr.isatty():
-        end = "\r\x1b[K" if done == total else ""
-        said = f"\rmetacount: judged {done} of {total} formulas{end}"
-        print(said, end="", file=sys.stderr, flush=True)
 
 
 def _audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:

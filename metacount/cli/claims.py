@@ -8,6 +8,7 @@ import sys
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import WIDEST_TEXT, bold, cells, dim, wrapped
 from metacount.cli.options import FORMATS, check_known, option
+from metacount.cli.progress import say as show
 from metacount.cli.report import Grid, Lines, Text
 from metacount.errors import EXIT_INTERRUPTED, interrupted
 from metacount.languages import checked_language, terminal_language
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> Answer:
     code, said = 0, ""
     try:
         for claim in chosen:
+            show(f"judged {len(verdicts)} of {len(chosen)} statements")
             verdicts.append(judge_claim(claim, lang=lang))
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")

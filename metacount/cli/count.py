@@ -14,6 +14,7 @@ from metacount.cli.options import (
     DEVICE,
     FORMATS,
     INPUT,
+    INPUT_SHOWN,
     MODELS,
     OVER,
     SETTINGS,
@@ -202,7 +203,7 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
         f"measured: numel() of your own module on the meta device ({type(own.module).__name__})"
     ]
     if not inputs:
-        notes.append("FLOPs: give --input SIZES, as in --input 2,16,64")
+        notes.append(f"FLOPs: give --input: {INPUT_SHOWN}")
     missing = "roles, active parameters and KV cache: not known of a module without a config"
     lines = [_figure(name, n, COUNTED[name].brief) for name, n in figures.items() if n is not None]
     lines[1:1] = [("trainable_params", trained, "of which have a gradient")]

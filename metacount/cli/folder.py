@@ -8,6 +8,7 @@ import sys
 from metacount import units
 from metacount.cli.answer import Pieces, enveloped
 from metacount.cli.layout import columns, paragraph, table, width_of
+from metacount.cli.progress import say
 from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
 
@@ -45,7 +46,7 @@ class FolderView:
         self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
     ) -> None:
         self.listing, self.request, self.counted = listing, request, counted
-        self.n_counted = self.n_shorter = 0
+        self.n_counted = self.n_shorter = self.n_text = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.passed: list[str] = []
         self.in_text = self.interrupted = False
@@ -55,9 +56,8 @@ class FolderView:
         import json
 
         encode = json.JSONEncoder(separators=(",", ":")).encode
-        # a bar among lines of JSON on the same terminal would be neither
         try:
-            for part in self._parts(bar=sys.stdout is None or not sys.stdout.isatty()):
+            for part in self._parts():
                 lines = "".join(
                     encode(
                         {"model": outcome.path, "error": outcome.error}
@@ -78,7 +78,7 @@ class FolderView:
         self.in_text = True
         rows: list[tuple[str, ...]] = []
         try:
-            for part in self._parts(bar=True):
+            for part in self._parts():
                 rows += [_row(outcome) for outcome in part if outcome.data]
                 self._book(part)
         except KeyboardInterrupt:
@@ -115,8 +115,12 @@ class FolderView:
         """Files that were not counted."""
         return sum(map(len, self.refused.values()))
 
-    def _parts(self, *, bar: bool) -> Iterator[list[Outcome]]:
-        return _with_bar(self.counted, len(self.listing.paths)) if bar else self.counted
+    def _parts(self) -> Iterator[list[Outcome]]:
+        done = 0
+        for part in self.counted:
+            done += len(part)
+            say(f"counted {done} of {len(self.listing.paths)} files")
+            yield part
 
     def _book(self, part: list[Outcome]) -> None:
         """Count what is ready to be shown: an interrupt leaves the two alike."""
@@ -126,6 +130,7 @@ class FolderView:
             elif outcome.error is None:
                 self.n_counted += 1
                 self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
+                self.n_text += "part" in outcome.data
             else:
                 same = self.refused.setdefault(_kind(outcome.error), [])
                 same.append((outcome.path, outcome.error))
@@ -138,6 +143,9 @@ class FolderView:
             f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
         )
         lines = paragraph("counted", counted, width)
+        if self.n_text:
+            text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
+            lines += paragraph("text   ", f"{text}measured by `metacount count FILE`", width)
         if self.interrupted:
             left = units.exact(len(self.listing.paths) - self._n_seen)
             lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
@@ -198,7 +206,7 @@ def _number(n: int, thing: str) -> str:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     data = outcome.data
     return (
-        shown(outcome.path),
+        shown(outcome.path) + (" (text)" if "part" in data else ""),
         units.exact(data["params"]),
         units.exact(data["active_params"]),
         units.gib(data["kv_cache_bytes_per_token"]),
@@ -223,19 +231,3 @@ def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
         if len(row[0]) > room:
             row[0] = "..." + row[0][3 - room :]
     return table(heads, body, "".join(ALIGN[i] for i in kept))
-
-
-def _with_bar(parts: Iterator[list[Outcome]], total: int) -> Iterator[list[Outcome]]:
-    """Yield the parts as they come, with a bar on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield from parts
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # lines are written while the bar is up: stdout must stay where it is
-    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("counting", total=total)
-        for part in parts:
-            bar.advance(task, len(part))
-            yield part

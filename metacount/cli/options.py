@@ -166,6 +166,7 @@ MODEL_HELP = (
     "own"
 )
 
+
 SET = repeated(
     "--set",
     "FIELD=VALUE",
@@ -230,6 +231,7 @@ WORKLOAD = (
         default=0,
     ),
 )
+INPUT_SHOWN = "its sizes, as in --input 2,16,64, or of tokens --input 2,16:int64"
 INPUT = repeated(
     "--input",
     "SIZES",
@@ -361,7 +363,7 @@ def own_module(args: argparse.Namespace, *, runs: bool = True) -> OwnModule | No
     if args.model.model is not None and not args.input:
         return None
     if runs and not args.input:
-        raise InputError("FILE.py:NAME needs --input: its sizes, as in --input 2,16,64")
+        raise InputError(f"FILE.py:NAME needs --input: {INPUT_SHOWN}")
     for name in ("settings", "decode", "reference", "formula"):
         if getattr(args, name, None):
             said = "set" if name == "settings" else name

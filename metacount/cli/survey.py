@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 from metacount import units
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, columns
 from metacount.cli.options import FORMATS, flag, option
+from metacount.cli.progress import say
 from metacount.cli.report import Amount, Grid, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, nearest, shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from metacount.cli.options import Option
     from metacount.cli.report import Cell, Report
@@ -63,13 +62,12 @@ def run(args: argparse.Namespace) -> Answer:
     found: dict[tuple[str, str], SurveyRow] = {}
     code, said = 0, ""
     try:
-        with _progress_bar() as bar:
 
-            def progress(done: int, total: int, row: SurveyRow) -> None:
-                found[row.kind, row.model_type] = row
-                bar(done, total, row)
+        def progress(done: int, total: int, row: SurveyRow) -> None:
+            found[row.kind, row.model_type] = row
+            say(f"measured {done} of {total} types, the last {row.model_type}")
 
-            survey(jobs, flops=not args.params_only, training=args.train, progress=progress)
+        survey(jobs, flops=not args.params_only, training=args.train, progress=progress)
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
     rows = [found[job] for job in jobs if job in found]
@@ -133,25 +131,3 @@ def _sums(rows: Sequence[SurveyRow]) -> Grid:
         found.append((kind, len(mine), sum(row.builds for row in mine), active, whole))
     heads = ("kind", "types", "build", "params and active", "nothing missing")
     return Grid(heads=heads, rows=found, align="<>>>>")
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int, SurveyRow], None]]:
-    """Show a bar on stderr until the block ends; give what it yields to `survey` as `progress`."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    shown = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    console = Console(stderr=True)
-    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def update(done: int, total: int, row: SurveyRow) -> None:
-            bar.update(task, completed=done, total=total, description=row.model_type)
-
-        yield update

@@ -251,7 +251,7 @@ def report_of(found: Training) -> Report:
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     notes = [("not counted", "; ".join(found.not_counted))]
     notes += [("note", note) for note in (*found.notes, versions)]
-    how = "measured on the meta device"
+    how = "measured on the meta device" if found.device == "meta" else "measured on the CPU"
     return [
         _head(names, how, found.workload, found.setup, loss=loss),
         [_bytes(rows)],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.count import recorded_lines
 from metacount.cli.layout import bold, columns, width_of
@@ -18,6 +16,7 @@ from metacount.cli.options import (
     repeated,
     request_of,
 )
+from metacount.cli.progress import done_of
 from metacount.cli.report import Grid, Lines, Notes, Text, title
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
@@ -27,7 +26,7 @@ from metacount.settings.values import bytes_size
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import TypeVar
 
     from metacount.cli.options import Option
@@ -111,20 +110,20 @@ def run(args: argparse.Namespace) -> Answer:
     prepare_for_torch()
     from metacount.verify.compare import verify_model
 
-    done = _with_progress(lambda model: verify_model(model, request), models, "verifying")
+    done = done_of(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
     said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
     proofs: list[Proofs] = []
     if args.all_sizes and not said:
         formulas = [model for model in models if isinstance(model, Model)]
-        proofs = _with_progress(lambda model: _proved(model, asked), formulas, "proving")
+        proofs = done_of(lambda model: _proved(model, asked), formulas, "proving")
         if any(proof.differences for cases in proofs for _, found in cases for proof in found):
             code = EXIT_DISAGREE
         if len(proofs) < len(models):
             said = interrupted(len(proofs), len(models), "models' proofs")
 
     asked_forwards = models if args.forward and not said else []
-    forwards = _with_progress(
+    forwards = done_of(
         lambda model: _forward(model, args, memory), asked_forwards, "running forwards"
     )
     if any(found.agree is False for found in forwards):
@@ -235,26 +234,6 @@ def _proofs_data(shown: Proofs) -> list[Json]:
         for case, proofs in shown
         for proof in proofs
     ]
-
-
-def _with_progress(run: Callable[[Item], Found], items: Sequence[Item], doing: str) -> list[Found]:
-    """Call `run` on each item, with a bar on stderr when there are several; Ctrl-C leaves fewer."""
-    if len(items) <= 1:
-        return [run(item) for item in items]
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    done: list[Found] = []
-    with (
-        suppress(KeyboardInterrupt),
-        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
-        task = bar.add_task(doing, total=len(items))
-        for item in items:
-            done.append(run(item))
-            bar.advance(task)
-    return done
 
 
 def _forward(

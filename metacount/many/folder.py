@@ -198,11 +198,10 @@ class _Job:
         from metacount.textbook.count import count
         from metacount.textbook.proven import count_data
 
-        model = find_in_file(whole, self.settings)
-        if isinstance(model, TransformersOnly) and model.text is not None:
-            model = model.text
+        found = find_in_file(whole, self.settings)
+        text = found.text if isinstance(found, TransformersOnly) else None
+        model = found if text is None else text
         if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
-        return count_data(
-            model, count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)
-        )
+        counted = count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)
+        return count_data(model, counted) | ({} if text is None else {"part": "text"})

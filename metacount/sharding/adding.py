@@ -5,13 +5,13 @@ from __future__ import annotations
 from metacount.formulas.model import ROLES
 from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
-from metacount.sharding.mesh import Mesh, group_layout, span
+from metacount.sharding.mesh import Mesh, group_layout, ranges, span
 from metacount.sharding.result import Collective, Held, Job, Kind
 from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 # Measured on meta of models of all kinds: gradients that come and go in the backward of a block are
 # less than four times what it keeps (ALiBi's biases 3.7 times, others without them up to 1.8).
@@ -37,6 +37,52 @@ class Piece:
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
     loss_bytes: int = 0
+
+
+@frozen
+class Part:
+    """A part of a model that is counted once: the layers that are alike, or an end of the model."""
+
+    layers: tuple[int, ...] = ()
+    first: bool = False
+    last: bool = False
+
+    def copies(self, own: range, *, first: bool, last: bool) -> int:
+        """Count how many of the part a stage has, whose layers are `own`."""
+        if self.layers:
+            return sum(i in own for i in self.layers)
+        return int((first or not self.first) and (last or not self.last))
+
+
+def kinds_of_mesh(
+    job: Job,
+    d_model: int,
+    layers: Sequence[int],
+    parts: Sequence[Part],
+    groups: Sequence[Sequence[int]],
+    piece: Callable[[int, int, int], Piece],
+) -> list[Kind]:
+    """Add up every kind of rank, the stages in order.
+
+    `layers` are those of each stage, `groups` the ranks of the first stage that hold equal parts;
+    `piece` gives what a rank of these holds of so many copies of a part. Stages are of one kind if
+    they have as many of each part, keep as many micro-batches, and both or none has an end.
+    """
+    stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
+    start = 0
+    for stage, n in enumerate(layers):
+        own, first, last = range(start, start + n), stage == 0, stage == job.mesh.pp - 1
+        copies = tuple(part.copies(own, first=first, last=last) for part in parts)
+        stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
+        start += n
+    found, per_stage = [], job.mesh.stage_ranks
+    for (copies, first, last, _), alike in stages.items():
+        between = between_stages(job, d_model, first=first, last=last)
+        for ranks in groups:
+            pieces = [piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
+            every = [stage * per_stage + rank for stage in alike for rank in ranks]
+            found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
+    return found
 
 
 def kind_from(

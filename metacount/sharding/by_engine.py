@@ -31,7 +31,7 @@ from metacount.modules.build import build
 from metacount.modules.indexer import CHOOSING
 from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
-from metacount.sharding.adding import Piece, between_stages, kind_from
+from metacount.sharding.adding import Part, Piece, kinds_of_mesh
 from metacount.sharding.engine import (
     Keeping,
     RingAttention,
@@ -50,7 +50,6 @@ from metacount.sharding.engine import (
     sum_norm_gradients,
     tensor_breaks,
 )
-from metacount.sharding.mesh import ranges
 from metacount.sharding.plan import Plan, for_mesh, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
@@ -64,22 +63,6 @@ from metacount.training.step import loss_of
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
     from metacount.modules.model import Output
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A piece of a model that is measured once: the layers that are alike, or an end."""
-
-    name: str
-    layers: tuple[int, ...] = ()
-    first: bool = False
-    last: bool = False
-
-    def copies(self, layers: range, *, first: bool, last: bool) -> int:
-        """Count how many of this part a stage has."""
-        if self.layers:
-            return sum(i in layers for i in self.layers)
-        return int((first or not self.first) and (last or not self.last))
 
 
 class Whole:
@@ -105,14 +88,10 @@ class Whole:
             shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
             modules = tuple((name, type(each)) for name, each in block.named_modules())
             kinds.setdefault((block.kind, shapes, modules), []).append(i)
-        several = len(kinds) > 1
-        blocks = [
-            Part(name=_named(self._blocks[found[0]], several), layers=tuple(found))
-            for found in kinds.values()
-        ]
+        blocks = [Part(layers=tuple(found)) for found in kinds.values()]
         if self.spec.head is not None and self.spec.head.tied and stages == 1:
-            return [*blocks, Part(name="embedding and head", first=True, last=True)]
-        return [Part(name="embedding", first=True), *blocks, Part(name="head", last=True)]
+            return [*blocks, Part(first=True, last=True)]
+        return [Part(first=True), *blocks, Part(last=True)]
 
     def piece(self, layers: Sequence[int], *, first: bool, last: bool) -> Model:
         """Make a new module of some of the layers and of the ends."""
@@ -176,17 +155,6 @@ def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
         return x_BSD + beside_BSD, None
 
     return run
-
-
-def _named(block: Block, several: bool) -> str:
-    if not several:
-        return "block"
-    said = ["MoE block" if "moe=True" in block.kind else "dense block"]
-    if block.window is not None:
-        said.append(f"window {block.window}")
-    if "rope=False" in block.kind:
-        said.append("no rope")
-    return ", ".join(said)
 
 
 def without_ends(model: Model, *, first: bool, last: bool) -> Model:
@@ -469,34 +437,13 @@ class Measuring:
 
     def kinds(self) -> list[Kind]:
         """Measure every kind of rank, the stages in order."""
-        groups, found, per_stage = self._groups(), [], self.mesh.stage_ranks
+        groups = self._groups()
         for tensor in self.tensor:  # one rank after the other
             for part in range(len(self.parts)):
                 self._run(part, tensor)
-        for (copies, first, last, _), stages in self._stages().items():
-            between = between_stages(self.job, self.spec.d_model, first=first, last=last)
-            for ranks in groups:
-                pieces = [self._piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
-                own = [stage * per_stage + rank for stage in stages for rank in ranks]
-                found.append(
-                    kind_from(self.job, list(ranges(own)), stages, len(own), pieces, between)
-                )
-        return found
-
-    def _stages(self) -> dict[tuple[tuple[int, ...], bool, bool, int], list[int]]:
-        """Group the stages that have equally many of each part and keep equally many micro-batches.
-
-        And that are alike in being first and last.
-        """
-        found: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
-        start = 0
-        for stage, n in enumerate(self.layers):
-            first, last = stage == 0, stage == self.mesh.pp - 1
-            own = range(start, start + n)
-            copies = tuple(part.copies(own, first=first, last=last) for part in self.parts)
-            found.setdefault((copies, first, last, self.job.kept_at(stage)), []).append(stage)
-            start += n
-        return found
+        return kinds_of_mesh(
+            self.job, self.spec.d_model, self.layers, self.parts, groups, self._piece
+        )
 
     def _groups(self) -> list[list[int]]:
         """Group the ranks of the first stage that hold equal parts, by where torch's cuts fall."""

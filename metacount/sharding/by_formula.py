@@ -51,8 +51,8 @@ from metacount.formulas.trained import (
     sgd_state,
 )
 from metacount.frozen import frozen
-from metacount.sharding.adding import Piece, between_stages, kind_from
-from metacount.sharding.mesh import breaks, kinds, ranges
+from metacount.sharding.adding import Part, Piece, kinds_of_mesh
+from metacount.sharding.mesh import breaks, kinds
 from metacount.sharding.plan import Plan, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
@@ -74,10 +74,11 @@ STATES: dict[str, Callable[[Weight, int], Dim]] = {
 
 
 @frozen
-class Unit:
-    """A part of the model: the layers that are alike, and its tensors, those gathered at once.
+class Unit(Part):
+    """A part of the model and its tensors, those gathered at once.
 
-    `layer` says what they do; of an end of the model it is None. `window`: what they see at most.
+    `layer` says what the layers do; of an end of the model it is None. `window`: what they see at
+    most.
     """
 
     cuts: tuple[tuple[Cut, ...], ...]
@@ -86,12 +87,6 @@ class Unit:
     window: int | None = None
     first: bool = False
     last: bool = False
-
-    def copies(self, own: range, *, first: bool, last: bool) -> int:
-        """Count how many of the part a stage has, whose layers are `own`."""
-        if self.layer is not None:
-            return sum(i in own for i in self.layers)
-        return int((first or not self.first) and (last or not self.last))
 
 
 @lru_cache(maxsize=64)  # a search asks for as many meshes of one model
@@ -167,28 +162,13 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     >>> [(kind.count, kind.params) for kind in counted_kinds(spec, job, default_plan(spec))]
     [(8, 842335232)]
     """
-    mesh, units = job.mesh, units_of(spec, job.mesh.pp)
-    layers = layers_of_stages(spec, mesh, plan)
-    found, start = [], 0
-    stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
-    for stage, n in enumerate(layers):
-        own, first, last = range(start, start + n), stage == 0, stage == mesh.pp - 1
-        copies = tuple(unit.copies(own, first=first, last=last) for unit in units)
-        stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
-        start += n
-    groups, per_stage = _groups(units, job), mesh.stage_ranks
-    for (copies, first, last, _), alike in stages.items():
-        between = between_stages(job, spec.d_model, first=first, last=last)
-        for ranks in groups:
-            rank = rank_at(job, ranks[0])
-            pieces = [
-                _piece(spec, job, unit, n, rank) for unit, n in zip(units, copies, strict=True) if n
-            ]
-            all_ranks = [stage * per_stage + r for stage in alike for r in ranks]
-            found.append(
-                kind_from(job, list(ranges(all_ranks)), alike, len(all_ranks), pieces, between)
-            )
-    return found
+    units = units_of(spec, job.mesh.pp)
+
+    def piece(part: int, copies: int, rank: int) -> Piece:
+        return _piece(spec, job, units[part], copies, rank_at(job, rank))
+
+    layers = layers_of_stages(spec, job.mesh, plan)
+    return kinds_of_mesh(job, spec.d_model, layers, units, _groups(units, job), piece)
 
 
 def rank_at(job: Job, number: int) -> Rank:

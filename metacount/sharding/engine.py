@@ -56,7 +56,7 @@ from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
 from metacount.sharding.result import Held, Job
 from metacount.tensors import tensor_bytes
-from metacount.training.model import Unwatched, by_flash
+from metacount.training.model import Watch, by_flash
 from metacount.training.optimizers import ADAM8BIT, RATE, adam8bit, inner_tensors, uncompiled
 from metacount.training.step import Ledger
 
@@ -717,7 +717,7 @@ def _bytes(values: Iterable[object]) -> list[int]:
     return found
 
 
-class Keeping(Unwatched):
+class Keeping(Watch):
     """Follows what a module's forward saves inside `with keeping.watching():`.
 
     Of a checkpointed layer, it is told its inputs.

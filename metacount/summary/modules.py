@@ -244,7 +244,11 @@ def reason(error: Exception, inputs: Iterable[object], keywords: Mapping[str, ob
     if lacks_data(error):
         return f"its forward depends on the values of tensors, which meta has none of; {REMEDY}"
     given = [*map(_told, inputs), *(f"{name}={_told(v)}" for name, v in keywords.items())]
-    return f"its forward fails on {', '.join(given) or 'no input'}: {said(error)}"
+    if "argument #1 'indices'" in text:  # torch's own words of an embedding
+        wrong = "an embedding reads whole numbers; give tokens, as in --input 2,16:int64"
+    else:
+        wrong = said(error)
+    return f"its forward fails on {', '.join(given) or 'no input'}: {wrong}"
 
 
 def _told(value: object) -> str:

@@ -275,6 +275,7 @@ def told(
         model=names[0],
         name=names[1],
         source=source,
+        device=next((p.device.type for p in program.model.parameters()), "meta"),
         workload=workload,
         setup=setup.to_dict(),
         params=found.params,

@@ -23,15 +23,17 @@ from metacount.formulas.trained import LAYERS, stack_name, tensors_by_path
 from metacount.spec import ModelSpec, legend
 
 
-def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
-    """Put a letter for each size of a model; return the letters' numbers as well.
-
-    Sizes that are 0 or None are structure: the model has none of these parts.
-    """
+def sizes_of(spec: ModelSpec) -> dict[str, int]:
+    """Return the sizes that letters stand for: those that are 0 or None are structure."""
     sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
-    sizes = {name: size for name, size in sizes.items() if size}
     if spec.moe_every == 1:
-        sizes.pop("moe_every", None)
+        sizes.pop("moe_every")
+    return {name: size for name, size in sizes.items() if size}
+
+
+def in_symbols(spec: ModelSpec) -> tuple[ModelSpec, dict[str, int]]:
+    """Put a letter for each size of a model; return the letters' numbers as well."""
+    sizes = sizes_of(spec)
     letters = legend.sympy_symbols(sizes)
     numbers = {letters[name].name: size for name, size in sizes.items()}
     return spec.substituted(**letters), numbers

@@ -242,8 +242,13 @@ def training_count(
         ("activation_bytes_of_block", block_bytes),
     ):
         of_pass(name, count, attention, checkpointing)
-    total = {name: None if parts is None else sum(parts.values()) for name, parts in found.items()}
-    both = [total[name] for name in ("matmul_flops", "backward_matmul_flops")]
+    of_block = found.pop("activation_bytes_of_block")
+    figures: Json = {f"{name}_by_role": parts for name, parts in found.items()}
+    figures |= {n: None if parts is None else sum(parts.values()) for n, parts in found.items()}
+    passes = ("matmul_flops", "backward_matmul_flops")
+    both = [figures[name] for name in passes]
+    if missing := [uncovered[name] for name in passes if name in uncovered]:
+        uncovered["train_matmul_flops"] = missing[0]
     stored = MASTER if master_weights else width
     if tensors is None:
         adapters, trained = 0, params_of(trained_tensors(spec).all)
@@ -265,16 +270,9 @@ def training_count(
         params=params,
         trainable_params=trained,
         param_bytes=width * params,
-        matmul_flops=total["matmul_flops"],
-        matmul_flops_by_role=found["matmul_flops"],
-        backward_matmul_flops=total["backward_matmul_flops"],
-        backward_matmul_flops_by_role=found["backward_matmul_flops"],
-        train_matmul_flops=None if None in both else sum(n or 0 for n in both),
-        recompute_matmul_flops=total["recompute_matmul_flops"],
-        recompute_matmul_flops_by_role=found["recompute_matmul_flops"],
-        activation_bytes=total["activation_bytes"],
-        activation_bytes_by_role=found["activation_bytes"],
-        activation_bytes_of_block=found["activation_bytes_of_block"],
+        activation_bytes_of_block=of_block,
+        **figures,
+        train_matmul_flops=None if None in both else sum(both),
         n_blocks=block_numbers(spec),
         gradient_bytes=width * trained,
         optimizer_bytes=state,

@@ -16,6 +16,7 @@ from metacount.textbook.closed_form import BYTES, LAYERS, closed_form, layers_of
 from metacount.textbook.count import QUANTITIES, fitted, run_sizes
 from metacount.textbook.proven import by_side, own_type, read_structure, structure
 from metacount.textbook.read_rules import Limits, asked_by, read_rules
+from metacount.textbook.rows import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,13 +94,10 @@ def worksheet(model: Model, request: Workload | Request) -> Worksheet:
 
 
 def _chosen(spec: ModelSpec, run: Workload) -> dict[str, int]:
-    """Choose the sizes that letters stand for: what is 0 or not there is structure."""
-    fields = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
-    if spec.moe_every == 1:
-        fields.pop("moe_every")
-    fields.pop("n_mtp_layers")  # no form of the page has any of what prediction modules add
-    lengths = {name: getattr(run, name) for name in RUN}
-    return {name: size for name, size in {**fields, **lengths}.items() if size}
+    """Choose the sizes of a model, and of a run, that letters stand for."""
+    found = {**sizes_of(spec), **{name: getattr(run, name) for name in RUN}}
+    found.pop("n_mtp_layers", None)  # no form of the page has any of what prediction modules add
+    return {name: size for name, size in found.items() if size}
 
 
 def _size(name: str, number: int) -> Size:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import sympy
 
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.tracing.confirm import Measured, of_length
-from metacount.tracing.count import OF_PARAMS, Source, TooSlow, Trace, check_free
+from metacount.tracing.count import OF_PARAMS, TooSlow, check_free
 from metacount.tracing.domain import Asked, asked_of, in_domain
 from metacount.tracing.layers import (
     FEW,
@@ -265,6 +266,16 @@ def _polynomial(
         else:
             return None
     return sympy.expand(found)
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from metacount.tracing.forms import Source
+    from metacount.tracing.reference import ReferenceTrace
+    from metacount.tracing.transformers import TransformersTrace
+
+    Trace: TypeAlias = ReferenceTrace | TransformersTrace
 
 
 class Readings:

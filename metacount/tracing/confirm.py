@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import sympy
 from torch import nn
@@ -16,10 +17,13 @@ from torch import nn
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
-from metacount.tracing.count import IN_BYTES, OF_PARAMS, Source
+from metacount.tracing.count import IN_BYTES, OF_PARAMS
 from metacount.tracing.domain import in_domain
 from metacount.tracing.layers import FEW, CodeForm, FormDiffers, agrees
 from metacount.tracing.symbols import NotTraced, symbol
+
+if TYPE_CHECKING:
+    from metacount.tracing.forms import Source
 
 
 def of_length(run: Workload, seq_len: int) -> Workload:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import sympy
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -29,7 +27,6 @@ from metacount.measure.theirs import (
     routing,
 )
 from metacount.measure.torch_private import is_fake, unwatched
-from metacount.spec import Workload
 from metacount.tracing.layers import Amounts, Place, places, places_by_name, stack_of_caches
 from metacount.tracing.symbols import NeedsLength, NotTraced, Sizes, symbol
 
@@ -350,63 +347,6 @@ class Way(TypedDict, total=False):
     hints: dict[str, int]  # other numbers behind the symbols
     skipped: frozenset[str]  # fields that stay numbers
     only_run: bool
-
-
-class Trace(Protocol):
-    """One build with symbols for sizes, and what it was asked so far."""
-
-    sizes: Sizes
-    in_sizes: bool  # not only in B and S
-
-    def amounts(
-        self, quantity: str, seq_len: int, by_operator: bool
-    ) -> tuple[Amounts, tuple[str, ...]]:
-        """Return a quantity by role (or operator) and layer, and notes;
-        `seq_len` is the hint behind S.
-        """
-        ...
-
-
-class Source(Protocol):
-    """A model as data and code: all that a form needs to be read and to be checked."""
-
-    has_encoder: bool
-
-    def described(self) -> str:
-        """Say whose code this is, with versions."""
-        ...
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes that may be symbols, by their full names."""
-        ...
-
-    def layer_fields(self, constants: dict[sympy.Symbol, int]) -> dict[str, int]:
-        """Return the numbers that may say how many layers there are of a kind."""
-        ...
-
-    def ways(self) -> Iterator[Way]:
-        """Yield the ways to build with symbols, best first:
-        hints behind them, and fields that stay numbers.
-        """
-        ...
-
-    def traced(self, way: Way) -> Trace:
-        """Build the model with symbols, in one of the ways."""
-        ...
-
-    def built(self, change: dict[str, int]) -> Built | None:
-        """Build the model with other numbers; None where it cannot be."""
-        ...
-
-    def other(self, change: dict[str, int]) -> Source | None:
-        """Return the same with other numbers for some sizes; None where no model has them."""
-        ...
-
-    def measured(
-        self, module: nn.Module, quantity: str, workload: Workload, by_operator: bool
-    ) -> dict[str, int] | None:
-        """Measure a quantity of a module that was built with numbers, by role (or operator)."""
-        ...
 
 
 def apart(sizes: dict[str, int], names: dict[str, str]) -> dict[str, int]:

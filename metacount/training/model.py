@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -226,8 +226,8 @@ def by_flash(
     return out[..., :width] if width != query.shape[-1] else out
 
 
-class Watch(Protocol):
-    """Who wants to know what checkpointing keeps, and when it runs a layer again."""
+class Watch:
+    """Is told what checkpointing keeps, and when it runs a layer again; nobody wants to know."""
 
     def inputs(self, tensors: list[Tensor]) -> None:
         """Note the inputs of a layer, which are kept."""
@@ -237,19 +237,6 @@ class Watch(Protocol):
 
     def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
         """Mark what runs inside as a layer's forward run again."""
-
-
-class Unwatched:
-    """Nobody wants to know."""
-
-    def inputs(self, tensors: list[Tensor]) -> None:
-        """Do nothing."""
-
-    def result(self, tensors: list[Tensor]) -> None:
-        """Do nothing."""
-
-    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
-        """Return a context that does nothing."""
         return nullcontext()
 
 
@@ -329,7 +316,7 @@ def _checkpointed(
         if not selective:
             return nullcontext(), _all(watch.recomputing(layer), modes())
         first, again = create_selective_checkpoint_contexts(_keeps)
-        asked = () if type(watch) is Unwatched else (_Results(watch),)
+        asked = () if type(watch) is Watch else (_Results(watch),)
         return _all(first, *asked), _all(watch.recomputing(layer), modes(), again)
 
     def run(*args: object, **kwargs: object) -> object:

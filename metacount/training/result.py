@@ -42,6 +42,7 @@ class Training:
     model: str
     name: str
     source: str
+    device: str
     workload: Json
     setup: Json
     params: int

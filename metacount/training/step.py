@@ -32,7 +32,7 @@ from metacount.measure.torch_private import (
     storage_key,
     tree_leaves,
 )
-from metacount.training.model import FusedAttention, Unwatched, Watch, checkpointed, trainable
+from metacount.training.model import FusedAttention, Watch, checkpointed, trainable
 from metacount.training.optimizers import Updates, is_wrapper
 from metacount.training.setup import Setup
 
@@ -402,7 +402,7 @@ class Step:
 
     def __init__(self, program: Program, setup: Setup, watch: Watch | None = None) -> None:
         self.program, self.setup = program, setup
-        self._watch = watch or Unwatched()
+        self._watch = watch or Watch()
         self._stack = ExitStack()
         self.said: set[str] = set()
 
@@ -496,7 +496,7 @@ class Measured:
     said: tuple[str, ...]
 
 
-class _Watching:
+class _Watching(Watch):
     """Tells the counter what checkpointing does."""
 
     def __init__(self) -> None:

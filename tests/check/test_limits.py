@@ -188,6 +188,8 @@ MISBEHAVING = {
     "leaves_a_process": None,
     "leaves_a_process_in_its_own_session": None,
     "leaves_a_fork_in_its_own_session": None,
+    "leaves_a_stranger": None,
+    "signals_its_parent": None,
     "leaves_a_thread": None,
     "leaves_an_endless_exit_handler": None,
     "returns_twice": None,

@@ -37,6 +37,25 @@ def leaves_a_fork_in_its_own_session(d_model: Any) -> Any:
     return d_model
 
 
+def leaves_a_stranger(d_model: Any) -> Any:
+    """In a session of its own, with an environment of its own, of a parent that has ended."""
+    if os.fork() == 0:
+        if (pid := os.fork()) == 0:
+            os.setsid()
+            os.execve("/bin/sleep", ["sleep", "600"], {})
+        _note(pid)
+        os._exit(0)
+    os.wait()
+    return d_model
+
+
+def signals_its_parent(d_model: Any) -> Any:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(os.getppid(), number)
+    time.sleep(0.1)
+    return d_model
+
+
 def leaves_a_thread(d_model: Any) -> Any:
     threading.Thread(target=time.sleep, args=(77,)).start()
     return d_model

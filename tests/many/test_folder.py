@@ -325,6 +325,21 @@ def test_a_wrong_request_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_of_what_also_sees_the_text_part_is_counted_and_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "a.json", {"model_type": "llava", "text_config": {"num_hidden_layers": 2}})
+    write(tmp_path / "b.json", {"model_type": "llama", "num_hidden_layers": 2})
+    code, out, _ = counted(capsys, "--folder", str(tmp_path), "--json")
+    seen, plain = lines(out)
+    assert code == 0
+    assert (seen["params"], seen["part"]) == (plain["params"], "text")
+    assert "part" not in plain
+    _, out, _ = counted(capsys, "--folder", str(tmp_path))
+    assert "a.json (text)" in out
+    assert "of 1 file the text part alone" in out
+
+
 @pytest.mark.parametrize("jobs", ["0", "-1", "257"])
 def test_jobs_have_bounds(capsys: pytest.CaptureFixture[str], mixed: Path, jobs: str) -> None:
     code, out, err = counted(capsys, "--folder", str(mixed), "--jobs", jobs)
@@ -352,23 +367,6 @@ def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
     process.stderr.close()
     assert (first["model"], first["params"]) == ("0.json", TINY_PARAMS)
     assert (process.wait(timeout=60), said) == (141, b"")
-
-
-def test_the_bar_is_on_the_terminal_and_the_lines_are_in_the_file(tmp_path: Path) -> None:
-    for i in range(3):
-        write(tmp_path / "models" / f"{i}.json", TINY)
-    out = tmp_path / "out.jsonl"
-    ours, theirs = os.openpty()
-    with out.open("wb") as file:
-        command = [sys.executable, "-m", "metacount", "count", "--folder", str(tmp_path / "models")]
-        done = subprocess.run([*command, "--json"], stdout=file, stderr=theirs, check=True)
-    os.close(theirs)
-    shown = os.read(ours, 2**16).decode()
-    os.close(ours)
-    assert done.returncode == 0
-    assert "counting" in shown
-    assert "params" not in shown
-    assert [line["params"] for line in lines(out.read_text())] == [TINY_PARAMS] * 3
 
 
 class _Dies:

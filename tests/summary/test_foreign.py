@@ -158,6 +158,8 @@ def test_a_forward_that_depends_on_data_runs_on_the_cpu(x: Tensor) -> None:
     step = metacount.train(module, inputs=(x,), device="cpu")
     # of the input no gradient is asked: a product for each weight
     assert (step.matmul_flops, step.backward_matmul_flops) == (OF_SPARSE, OF_SPARSE)
+    assert step.device == "cpu"
+    assert "measured on the CPU" in str(step)
     before.assert_kept(module)
     if not x.is_meta:
         with FlopCounterMode(display=False) as counter:
@@ -198,6 +200,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (
         lambda: metacount.summary(nn.Linear(3, 4)).flops(torch.rand(2, 5)),
         r"fails on \[2, 5\] float32",
+    ),
+    (
+        lambda: metacount.summary(nn.Embedding(5, 4)).flops(torch.rand(2, 5)),
+        r"fails on \[2, 5\] float32: .*--input 2,16:int64",
     ),
     (
         lambda: metacount.summary(Unfinished()).flops(torch.rand(3)),

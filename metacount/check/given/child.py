@@ -5,13 +5,16 @@ The function's own output goes nowhere: the answer has a channel that it does no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 from metacount.check.call import ask
 from metacount.check.given.file import NAME, loaded
+from metacount.check.given.process import ENDED
 from metacount.check.names import Vocabulary
 from metacount.errors import InputError, shown
 from metacount.spec import ModelSpec, Workload
@@ -26,10 +29,44 @@ if TYPE_CHECKING:
 MAX_MEMORY = 4 * 2**30  # bytes of data
 MAX_FILE = 2**26  # bytes of a file that it writes
 MORE_PROCESSES = 200  # than there are already
+CATCHABLE = [n for n in signal.valid_signals() if n not in (signal.SIGKILL, signal.SIGSTOP)]
+
+# Of <linux/prctl.h>: orphans below become children of this process; it ends with its parent.
+SET_CHILD_SUBREAPER, SET_PDEATHSIG = 36, 1
+
+
+def supervise() -> None:
+    """Return in a process of its own, which runs the function; this one keeps what that leaves.
+
+    Whatever session it moves to and whatever environment it clears, all that the function starts
+    stays below this process, by which it is found. It hears no signal of the function's, says with
+    which code that ended, and waits to be killed. Where there is no `prctl` there is none of this.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        prctl = ctypes.CDLL(None).prctl
+        if prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) or prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+            return
+        before = {n: signal.signal(n, signal.SIG_IGN) for n in CATCHABLE if n != signal.SIGCHLD}
+        if not (worker := os.fork()):
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            return
+        ended, status = os.wait()
+        while ended != worker:
+            ended, status = os.wait()
+        with contextlib.suppress(OSError):
+            os.write(1, json.dumps({ENDED: os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+        while True:
+            signal.pause()
 
 
 def main(answer_to: Callable[[Json], Json]) -> None:
     """Read a job from stdin, answer on what was stdout."""
+    supervise()
     job = json.loads(sys.stdin.read())
     channel = os.dup(1)
     os.set_inheritable(channel, False)

@@ -1,7 +1,9 @@
 """The process in which somebody's file is run, from outside: it ends in time, with all it started.
 
 What it leaves behind may hold its pipes open, ignore signals, or move to a session of its own, so
-nothing here waits for the end of a pipe, and descendants are looked for until none is left.
+nothing here waits for the end of a pipe, and descendants are looked for until none is left: below
+the child, which on Linux keeps orphans (`child.supervise`), and by a mark in the environment. One
+that ends this child, its parent, and clears the environment of what it leaves is not found.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 MAX_ANSWER = 2**24  # bytes
+ENDED = "ended"  # how a process ended that gave no answer: the key of what `supervise` says
 MARK = "METACOUNT_CHECK"  # in the environment of all that a check starts
 ROUNDS = 20  # of looking for what is left
 
@@ -60,9 +63,7 @@ def answer_of(
             "--timeout gives it more"
         )
     if not output.endswith(b"\n"):
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
-        if len(output) > MAX_ANSWER:
-            how = "with an answer that is too long"
+        how = "with an answer that is too long" if len(output) > MAX_ANSWER else _ended(code)
         raise InputError(f"{name}: its process ended {how}")
     try:
         answer = json.loads(output)
@@ -70,7 +71,13 @@ def answer_of(
         answer = None
     if not isinstance(answer, dict):
         raise InputError(f"{name}: its process wrote over the answer")
+    if ENDED in answer:
+        raise InputError(f"{name}: its process ended {_ended(int(answer[ENDED]))}")
     return answer
+
+
+def _ended(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with exit code {code} and without an answer"
 
 
 def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> bytes | None:
@@ -96,6 +103,13 @@ def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> byte
 def _end(child: subprocess.Popen[bytes], mark: str) -> int:
     """Kill the process and all it started; return its exit code where it ended by itself."""
     ended = child.poll()
+    for _ in range(ROUNDS):  # what is below it, while it is there to keep orphans
+        left = _below(child.pid) if ended is None else []
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            break
     with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
         os.killpg(child.pid, signal.SIGKILL)
     code = child.wait()
@@ -111,6 +125,25 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> int:
         if not left:
             break
     return code if ended is None else ended
+
+
+def _below(ancestor: int) -> list[int]:
+    """Find the processes below one, without those that have ended."""
+    children: dict[int, list[int]] = {}
+    ended = set()
+    with contextlib.suppress(OSError):
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+                children.setdefault(int(parent), []).append(int(name))
+                if state == b"Z":
+                    ended.add(int(name))
+    found, waiting = [], [ancestor]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += [pid for pid in below if pid not in ended]
+        waiting += below
+    return found
 
 
 def _marked(mark: str) -> list[int]:

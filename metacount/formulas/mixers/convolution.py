@@ -44,6 +44,13 @@ def causal_convolution(
     return y
 
 
+def convolved_silu(t: Tape, x: Tensor, kernel: Dim, name: str, *, bias: bool) -> Tensor:
+    """Convolve as `causal_convolution`, and apply SiLU: a tensor of its own, as long as x."""
+    made = causal_convolution(t, x, kernel, name, bias=bias)
+    y = t.make(x.rows, x.columns, grad=made.grad, width=t.run.value)
+    return t.record("silu", y, [(made, made.grad)])
+
+
 def longest(seq_len: Dim, kernel: Dim) -> Dim:
     """Return the larger of two lengths."""
     return seq_len + kernel - smaller(seq_len, kernel)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from metacount.formulas.dim import Dim, ceil_div, exact_div, floor_div, smaller
 from metacount.formulas.mixers.convolution import (
     CONVOLVED,
-    causal_convolution,
     convolved_positions,
+    convolved_silu,
 )
 from metacount.formulas.mixers.state_space import CHUNKS
 from metacount.formulas.tape import FLAG, Product, State, Tape, Tensor, several
@@ -47,6 +47,17 @@ class Chunked:
         return several(self.chunks)
 
 
+def _chunked(t: Tape, part: GatedDelta | KimiDelta, heads: Dim, key: Dim, value: Dim) -> Chunked:
+    return Chunked(
+        heads=heads,
+        key=key,
+        value=value,
+        chunk=part.chunk_size,
+        chunks=ceil_div(t.run.n_queries, part.chunk_size),
+        sequences=t.run.batch_size,
+    )
+
+
 def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
     """Gated DeltaNet: out(norm(delta(q, k, v)) · silu(g)); queries and keys have h_lk heads.
 
@@ -69,9 +80,7 @@ def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
         for name, size in (("q", key), ("k", key), ("v", value))
     )
     mixed = t.record("cat", t.like(q, columns=2 * key + value, grad=q.grad or k.grad or v.grad))
-    made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
-    mixed = t.make(n, 2 * key + value, grad=made.grad, width=run.value)
-    mixed = t.record("silu", mixed, [(made, made.grad)])
+    mixed = convolved_silu(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
 
     def of_heads(columns: Dim) -> Tensor:  # every head has its group's key head
         return t.record("repeat", t.make(n * heads, columns, grad=mixed.grad))
@@ -90,14 +99,7 @@ def gated_delta(t: Tape, part: GatedDelta, x: Tensor) -> Tensor:
     if run.decode:
         y = t.make(n * heads, value_dim, grad=True)
     else:
-        size = Chunked(
-            heads=heads,
-            key=width,
-            value=value_dim,
-            chunk=part.chunk_size,
-            chunks=ceil_div(run.n_queries, part.chunk_size),
-            sequences=run.batch_size,
-        )
+        size = _chunked(t, part, heads, width, value_dim)
         y = _solved_chunks(t, size, (q, k, v), beta, decay)
     y = t.norm(_cut_off(y, n * heads), "linear_attn.o_norm", RMS, width=value_dim)
     gate = t.widen(t.linear(x, "linear_attn.g_proj", value))
@@ -357,9 +359,7 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
     channels = heads * width
     q, k, v = (t.linear(x, f"linear_attn.{name}_proj", channels) for name in "qkv")
     mixed = t.record("cat", t.like(q, columns=3 * channels, grad=q.grad or k.grad or v.grad))
-    made = causal_convolution(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
-    mixed = t.make(n, 3 * channels, grad=made.grad, width=run.value)
-    mixed = t.record("silu", mixed, [(made, made.grad)])
+    mixed = convolved_silu(t, mixed, part.conv_kernel, "linear_attn.conv1d", bias=False)
     q, k, v = (t.widen(t.part(mixed, channels)) for _ in "qkv")
     for unit in (q, k):
         scale = t.constant(n * heads)
@@ -378,14 +378,7 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
     if run.decode:
         y = t.make(n * heads, width, grad=True)
     else:
-        size = Chunked(
-            heads=heads,
-            key=width,
-            value=width,
-            chunk=part.chunk_size,
-            chunks=ceil_div(run.n_queries, part.chunk_size),
-            sequences=run.batch_size,
-        )
+        size = _chunked(t, part, heads, width, width)
         y = _inverted_chunks(t, size, mixed.grad, beta, decay)
     gate = t.linear(x, "linear_attn.g_a_proj", width)
     gate = t.from_result(t.widen(t.linear(gate, "linear_attn.g_b_proj", channels)), "sigmoid")

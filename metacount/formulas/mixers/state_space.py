@@ -5,8 +5,8 @@ from __future__ import annotations
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, smaller
 from metacount.formulas.mixers.convolution import (
     CONVOLVED,
-    causal_convolution,
     convolved_positions,
+    convolved_silu,
 )
 from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, several
 from metacount.spec.field import altered
@@ -36,8 +36,7 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
     d_model = x.columns
     both = t.linear(x, "mamba.in_proj", 2 * inner, bias=part.in_bias)
     mixed, z = t.part(both, inner), t.part(both, inner)
-    made = causal_convolution(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
-    mixed = t.record("silu", t.make(n, inner, grad=made.grad, width=run.value), [(made, made.grad)])
+    mixed = convolved_silu(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
     # of one sequence, position or channel x lies as its matrix wants it
     read = t.copy(mixed, several(run.batch_size, run.n_queries, inner))
     read = t.linear(read, "mamba.x_proj", rank + 2 * states)
@@ -138,9 +137,7 @@ def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
     z, mixed, step = t.part(both, inner), t.part(both, convolved), t.part(both, heads)
     if part.scales is not None:
         z, mixed, step = (t.record("scale", t.like(each)) for each in (z, mixed, step))
-    made = causal_convolution(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
-    mixed = t.make(n, convolved, grad=made.grad, width=run.value)
-    mixed = t.record("silu", mixed, [(made, made.grad)])
+    mixed = convolved_silu(t, mixed, part.conv_kernel, "mamba.conv1d", bias=part.conv_bias)
     xs = t.widen(t.part(mixed, inner))
     biased = t.weight("mamba.dt_bias", heads)
     trained, skips = t.weight("mamba.A_log", heads), t.weight("mamba.D", heads)

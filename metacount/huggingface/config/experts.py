@@ -32,9 +32,9 @@ def routed(
     }
 
 
-def divided_weights(keys: Keys, scoring: str) -> str:
-    """Name the router; `norm_topk_prob` divides the chosen weights by their sum."""
-    return f"{scoring}_renorm" if keys.flag("norm_topk_prob") else scoring
+def divided_weights(keys: Keys, scoring: str, key: str = "norm_topk_prob") -> str:
+    """Name the router; `key` says whether the chosen weights are divided by their sum."""
+    return f"{scoring}_renorm" if keys.flag(key) else scoring
 
 
 def placed(fields: Json, layout: Json | None, found: Json) -> Json:
@@ -52,7 +52,7 @@ def experts(
     count: str,
     router: str,
     *parts: Part,
-    renorm: bool = False,
+    renorm: bool | str = False,
     layout: Layout | None = None,
     chosen: str = "num_experts_per_tok",
     lowest: int = 1,
@@ -60,12 +60,13 @@ def experts(
     """Read experts, and what more `parts` say of them, in the layers of `layout`; without one in
     every layer, each as wide as the feed-forward was said to be.
 
-    `renorm`: whether weights are divided by their sum is a key.
+    `renorm`: whether weights are divided by their sum is a key, norm_topk_prob or this one.
     """
 
     def part(keys: Keys, fields: Json) -> Json:
         layers = None if layout is None else layout(keys, fields["n_layers"])
-        name = divided_weights(keys, router) if renorm else router
+        key = renorm if isinstance(renorm, str) else "norm_topk_prob"
+        name = divided_weights(keys, router, key) if renorm else router
         found = routed(keys, count, name, chosen=chosen, lowest=lowest)
         for more in parts:
             found |= more(keys, fields)
@@ -81,17 +82,22 @@ def shared_experts(key: str, *, lowest: int = 0) -> Part:
     return size("n_shared_experts", key, lowest=lowest)
 
 
-def grouped(keys: Keys, _: Json) -> Json:
+def groups(key: str) -> Part:
     """Read the group-limited choice of experts; one group is no limit."""
-    n_groups, top_groups = keys.size("n_group"), keys.size("topk_group")
-    if n_groups == 1:
-        return {}
-    return {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
+
+    def part(keys: Keys, _: Json) -> Json:
+        n_groups, top_groups = keys.size(key), keys.size("topk_group")
+        if n_groups == 1:
+            return {}
+        return {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
+
+    return part
 
 
 EXPERT_WIDTH = size("d_ff_expert", "moe_intermediate_size")
 ROUTED_SCALE = number("routed_scale", "routed_scaling_factor")
 CHOICE_BIAS = always(selection_bias=True)
+grouped = groups("n_group")
 
 
 def noaux(

@@ -47,6 +47,17 @@ def nullable_size(keys: Keys, name: str) -> int | None:
     return keys.optional_size(name) if keys.defaults[name] is None else keys.size(name)
 
 
+def trunk(keys: Keys, layers: str = "num_hidden_layers") -> Json:
+    """Read what every decoder has: its width, its layers, its tables."""
+    return {
+        "kind": "decoder",
+        "d_model": keys.size("hidden_size"),
+        "n_layers": keys.layers(layers),
+        "vocab_size": keys.size("vocab_size"),
+        "tie_embeddings": keys.flag("tie_word_embeddings"),
+    }
+
+
 def sizes(keys: Keys, _: Json) -> Json:
     """Read sizes under LLaMA's names;
     `head_dim` and `num_key_value_heads` where the family has them.
@@ -63,14 +74,10 @@ def sizes(keys: Keys, _: Json) -> Json:
     if "num_key_value_heads" in keys.defaults:
         n_kv_heads = nullable_size(keys, "num_key_value_heads")
     return {
-        "kind": "decoder",
-        "d_model": d_model,
-        "n_layers": keys.layers("num_hidden_layers"),
-        "vocab_size": keys.size("vocab_size"),
+        **trunk(keys),
         "n_heads": n_heads,
         "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads,
         "head_dim": head_dim,
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
     }
 
 
@@ -342,6 +349,22 @@ def scales(keys: Keys, _: Json) -> Json:
     }
 
 
+def latents(keys: Keys) -> Json:
+    """Read the sizes of MLA, which has as many keys and values as queries."""
+    n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
+    keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
+    return {
+        "attention": "mla",
+        "n_heads": n_heads,
+        "q_lora_rank": keys.optional_size("q_lora_rank"),
+        "kv_lora_rank": keys.size("kv_lora_rank"),
+        "qk_nope_head_dim": keys.size("qk_nope_head_dim"),
+        "qk_rope_head_dim": keys.size("qk_rope_head_dim"),
+        "mla_bias": keys.flag("attention_bias"),
+        "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
+    }
+
+
 def latent(
     *,
     interleaved: bool | str = False,
@@ -355,31 +378,18 @@ def latent(
 
     def part(keys: Keys, _: Json) -> Json:
         pairs = keys.flag(interleaved) if isinstance(interleaved, str) else interleaved
-        n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
-        keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
-        rope_dim, nope_dim = keys.size("qk_rope_head_dim"), keys.size("qk_nope_head_dim")
+        found = latents(keys)
+        rope_dim, nope_dim = found["qk_rope_head_dim"], found["qk_nope_head_dim"]
         if keys.given("head_dim") is not None:
             keys.size("head_dim")  # written by transformers, and read for RoPE alone
         turned = rotation(keys, rope_dim, style="interleaved" if pairs else "half")
         return {
-            "kind": "decoder",
-            "d_model": keys.size("hidden_size"),
-            "n_layers": keys.layers(layers),
-            "vocab_size": keys.size("vocab_size"),
-            "tie_embeddings": keys.flag("tie_word_embeddings"),
-            "attention": "mla",
-            "n_heads": n_heads,
-            "q_lora_rank": keys.optional_size("q_lora_rank"),
-            "kv_lora_rank": keys.size("kv_lora_rank"),
-            "qk_nope_head_dim": nope_dim,
-            "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
+            **trunk(keys, layers),
+            **found,
             "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
-            "qk_rope_head_dim": rope_dim,
-            "mla_bias": keys.flag("attention_bias"),
             "d_ff": keys.size(width),
-            **keys.activation("hidden_act", gated=True),
-            "norm": "rmsnorm",
-            "norm_eps": eps,
+            **GATED(keys, {}),
+            **RMS(keys, {}),
             **turned,
         }
 

@@ -10,37 +10,41 @@ from metacount.huggingface.config.experts import (
     EXPERT_WIDTH,
     ROUTED_SCALE,
     after,
-    divided_weights,
     experts,
     grouped,
-    placed,
+    groups,
     prediction,
     qwen_experts,
     qwen_shared,
     routed,
+    shared_experts,
     sparse_layers,
 )
 from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import (
+    BIAS,
     BLOCK,
     GATED,
-    LATENT_EPS,
     RMS,
     all_windows,
     always,
     biases,
     divided,
     fixed,
+    flag,
     indices,
+    latents,
     layer_types,
     named_layers,
     nullable_size,
     number,
     only,
+    rms_norm,
     scales,
     shortest_period,
     size,
     sizes,
+    trunk,
 )
 from metacount.huggingface.config.rope import rotation
 from metacount.huggingface.config.row import row
@@ -135,19 +139,17 @@ def lfm2_width(keys: Keys) -> int:
     return multiple * ((width + multiple - 1) // multiple)
 
 
-def lfm2_experts(keys: Keys, fields: Json) -> Json:
-    """Read experts chosen with a bias, after the first layers."""
-    first = keys.layers("num_dense_layers", lowest=0)
-    layout = after(keys, "num_dense_layers", first, fields["n_layers"])
-    found = {
-        **routed(keys, "num_experts", divided_weights(keys, "sigmoid")),
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "selection_bias": keys.flag("use_expert_bias"),
-        "routed_scale": keys.number("routed_scaling_factor"),
-    }
-    if layout is not None and found["router"] == "sigmoid_renorm":
+def lfm2_sum(keys: Keys, fields: Json) -> Json:
+    """Note what LFM2 adds to the sum of its weights."""
+    if fields.get("router") == "sigmoid_renorm":
         keys.differs("LFM2 adds 1e-6 to the sum that its routed weights are divided by")
-    return placed(fields, layout, found)
+    return {}
+
+
+def few_dense(keys: Keys, n_layers: int) -> Json | None:
+    """Find the layers with experts: all after the first `num_dense_layers`."""
+    first = keys.layers("num_dense_layers", lowest=0)
+    return after(keys, "num_dense_layers", first, n_layers)
 
 
 # ---- RecurrentGemma ----
@@ -168,8 +170,9 @@ def recurrent_gemma(keys: Keys, _: Json) -> Json:
     """Read Griffin's recurrent blocks, and windowed attention in every third layer;
     half of `intermediate_size` is a branch's width.
     """
-    d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    n_layers, width = keys.layers("num_hidden_layers"), nullable_size(keys, "lru_width")
+    fields = trunk(keys)
+    d_model, n_heads = fields["d_model"], keys.size("num_attention_heads")
+    n_layers, width = fields["n_layers"], nullable_size(keys, "lru_width")
     head_dim = divided("num_attention_heads", d_model, n_heads)
     n_kv_heads, kinds = nullable_size(keys, "num_key_value_heads"), keys.raw("block_types")
     if not isinstance(kinds, list | tuple) or not kinds:
@@ -183,12 +186,7 @@ def recurrent_gemma(keys: Keys, _: Json) -> Json:
         keys.unmapped("block_types", list(kinds), "both kinds must be among the layers")
     if keys.given("head_dim") is not None:
         keys.agrees("head_dim", head_dim)
-    fields = {
-        "kind": "decoder",
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
+    fields |= {
         "embedding_scale": in_bfloat16(d_model**0.5),
         "logit_softcap": keys.number("logits_soft_cap"),
         "n_heads": n_heads,
@@ -263,14 +261,13 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
     """Read Qwen's hybrid: in every `full_attention_interval`-th layer gated attention with norms of
     queries and keys, in the others gated DeltaNet; zero-centred norms.
     """
-    bias = keys.flag("attention_bias")
     found = keys.data.get("rope_parameters")
     if isinstance(found, dict):
         # positions in three axes, which are one where there is only text
         axes = {"mrope_section", "mrope_interleaved"}
         keys.data["rope_parameters"] = {k: v for k, v in found.items() if k not in axes}
     attention = {
-        **biases(bias, bias),
+        **BIAS(keys, fields),
         "output_gate": True,
         "qk_norm": "head",
         **rotation(keys, fields["head_dim"]),
@@ -289,7 +286,7 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
 
 def olmo_hybrid(keys: Keys, fields: Json) -> Json:
     """Read gated DeltaNet in three layers of four, beside OLMo 2's attention."""
-    bias, n_heads, n_layers = keys.flag("attention_bias"), fields["n_heads"], fields["n_layers"]
+    n_heads, n_layers = fields["n_heads"], fields["n_layers"]
     for name in ("linear_num_key_heads", "linear_num_value_heads"):
         if keys.raw(name) is None:
             keys.data[name] = n_heads
@@ -306,7 +303,7 @@ def olmo_hybrid(keys: Keys, fields: Json) -> Json:
         if kind not in letters:
             keys.unmapped("layer_types", letters, "transformers wants layers of both kinds")
     attention = {
-        **biases(bias, bias),
+        **BIAS(keys, fields),
         "qk_norm": "full",
         **rotation_or_none(keys, fields["head_dim"]),
     }
@@ -400,35 +397,12 @@ def kimi_layers(keys: Keys) -> list[bool] | None:
 
 def kimi_linear(keys: Keys, fields: Json) -> Json:
     """Read Kimi delta attention beside MLA whose shared key is not rotated."""
-    linear = kimi_layers(keys)
-    n_heads, eps = keys.size("num_attention_heads"), keys.number("rms_norm_eps")
-    keys.only("num_key_value_heads", None, n_heads, why="every head has a key and a value")
+    linear, attention = kimi_layers(keys), latents(keys)
     keys.fixed("mla_use_nope", True)
-    fields |= {
-        "kind": "decoder",
-        "d_model": keys.size("hidden_size"),
-        "n_layers": keys.layers("num_hidden_layers"),
-        "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.only("tie_word_embeddings", False, why="transformers never ties it"),
-        "position": "none",
-    }
-    attention = {
-        "attention": "mla",
-        "n_heads": n_heads,
-        "q_lora_rank": keys.optional_size("q_lora_rank"),
-        "kv_lora_rank": keys.size("kv_lora_rank"),
-        "qk_nope_head_dim": keys.size("qk_nope_head_dim"),
-        "qk_rope_head_dim": keys.size("qk_rope_head_dim"),
-        "v_head_dim": keys.size("v_head_dim"),
-        "mla_bias": keys.flag("attention_bias"),
-        "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
-    }
-    fields |= {
-        "d_ff": keys.size("intermediate_size"),
-        **keys.activation("hidden_act", gated=True),
-        "norm": "rmsnorm",
-        "norm_eps": eps,
-    }
+    keys.only("tie_word_embeddings", False, why="transformers never ties it")
+    attention["v_head_dim"] = keys.size("v_head_dim")
+    fields |= {**trunk(keys), "position": "none", "d_ff": keys.size("intermediate_size")}
+    fields |= {**GATED(keys, {}), **RMS(keys, {})}
     note_silu(keys)
     n_layers = fields["n_layers"]
     if linear is None:
@@ -444,45 +418,23 @@ def kimi_linear(keys: Keys, fields: Json) -> Json:
     return hybrid(fields, letters, attention, recurrent)
 
 
-def kimi_experts(keys: Keys, fields: Json) -> Json:
-    """Read Kimi's experts: DeepSeek-V3's, under names of their own."""
-    found = {
-        "n_experts": keys.size("num_experts"),
-        "top_k": keys.size("num_experts_per_token"),
-        "router": "sigmoid_renorm" if keys.flag("moe_renormalize") else "sigmoid",
-        "d_ff_expert": keys.size("moe_intermediate_size"),
-        "n_shared_experts": keys.size("num_shared_experts"),
-        "selection_bias": True,
-        "routed_scale": keys.number("routed_scaling_factor"),
-    }
-    n_groups, top_groups = keys.size("num_expert_group"), keys.size("topk_group")
-    if n_groups > 1:
-        found |= {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
-    return placed(fields, sparse_layers("first_k_dense_replace")(keys, fields["n_layers"]), found)
-
-
 # ---- state spaces ----
 
 
 def pure(keys: Keys, _: Json) -> Json:
     """Read a decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
     keys.only("hidden_act", "silu")
-    d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
+    fields = trunk(keys)
     # beside transformers' keys, the first checkpoints keep those of the authors' code
-    old = {"d_model": d_model, "n_layer": n_layers, "rms_norm": True, "ssm_cfg": {}}
-    for name, value in old.items():
+    old = {"d_model": fields["d_model"], "n_layer": fields["n_layers"]}
+    for name, value in {**old, "rms_norm": True, "ssm_cfg": {}}.items():
         keys.fixed(name, value)
     return {
-        "kind": "decoder",
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
+        **fields,
         "attention": "none",
         "mixer_pattern": "R",
         "ffn_pattern": "N",
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("layer_norm_epsilon"),
+        **rms_norm("layer_norm_epsilon")(keys, {}),
         "position": "none",
     }
 
@@ -525,9 +477,14 @@ def step_rank(keys: Keys, name: str, d_model: int) -> int:
     return -(-d_model // 16) if keys.raw(name) == "auto" else keys.size(name)
 
 
+def mixer_biases(keys: Keys, name: str) -> Json:
+    """Read whether the first and the last projection of a mixer have a bias."""
+    bias = keys.flag(name)
+    return {"ssm_in_bias": bias, "ssm_out_bias": bias}
+
+
 def mamba(keys: Keys, fields: Json) -> Json:
     """Read a Mamba mixer (arXiv:2312.00752)."""
-    bias = keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
     for name in ("intermediate_size", "d_inner"):
         keys.fixed(name, d_inner)
@@ -538,8 +495,7 @@ def mamba(keys: Keys, fields: Json) -> Json:
         "dt_rank": step_rank(keys, "time_step_rank", fields["d_model"]),
         "conv_kernel": keys.size("conv_kernel"),
         "ssm_conv_bias": keys.flag("use_conv_bias"),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
+        **mixer_biases(keys, "use_bias"),
     }
 
 
@@ -599,27 +555,24 @@ def step_limits(keys: Keys) -> Json:
 
 def mamba2(keys: Keys, fields: Json) -> Json:
     """Read a Mamba-2 mixer (arXiv:2405.21060)."""
-    bias = keys.flag("use_bias")
     d_inner = expanded(keys, "expand", fields["d_model"])
     keys.fixed("norm_before_gate", True, False)  # of the authors' code alone
     return {
         **ssm_heads(keys, d_inner, OWN),
         **step_limits(keys),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
+        **mixer_biases(keys, "use_bias"),
     }
 
 
 def ibm_heads(keys: Keys, d_inner: int) -> Json:
     """Read a Mamba-2 mixer under the names that Bamba, Granite and Falcon-H1 share."""
     found = {**ssm_heads(keys, d_inner, IBM), **step_limits(keys)}
-    bias = keys.flag("mamba_proj_bias")
-    return {**found, "ssm_in_bias": bias, "ssm_out_bias": bias}
+    return {**found, **mixer_biases(keys, "mamba_proj_bias")}
 
 
 def jamba_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba, and attention in one layer of eight, without positions."""
-    bias, n_layers, d_model = keys.flag("mamba_proj_bias"), fields["n_layers"], fields["d_model"]
+    n_layers, d_model = fields["n_layers"], fields["d_model"]
     attends = periodic(keys, "attn_layer", n_layers)
     return {
         "mixer_pattern": shortest_period("".join("RA"[on] for on in attends)),
@@ -629,8 +582,7 @@ def jamba_mixers(keys: Keys, fields: Json) -> Json:
         "dt_rank": step_rank(keys, "mamba_dt_rank", d_model),
         "conv_kernel": keys.size("mamba_d_conv"),
         "ssm_conv_bias": keys.flag("mamba_conv_bias"),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
+        **mixer_biases(keys, "mamba_proj_bias"),
         "ssm_inner_norms": "affine",
         "position": "none",
     }
@@ -666,11 +618,10 @@ def periodic(keys: Keys, name: str, n_layers: int) -> list[bool]:
 
 def bamba_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba-2, and attention in a few layers."""
-    bias = keys.flag("attention_bias")
     chosen = indices("attn_layer_indices", keys.raw("attn_layer_indices") or [])
     letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
     return {
-        **biases(bias, bias),
+        **BIAS(keys, fields),
         **ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"])),
         "ffn_bias": keys.flag("mlp_bias"),
         "mixer_pattern": shortest_period(letters),
@@ -685,14 +636,13 @@ def granite_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba-2 beside attention, which may be rotated; all layers are recurrent where there is
     no list.
     """
-    bias, n_layers = keys.flag("attention_bias"), fields["n_layers"]
-    names = named_layers(keys)
+    names, n_layers = named_layers(keys), fields["n_layers"]
     names = ["linear_attention"] * n_layers if names is None else names
     letters = named_letters(keys, "layer_types", names, MIXERS, n_layers)
     mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
     return {
         **scales(keys, fields),
-        **biases(bias, bias),
+        **BIAS(keys, fields),
         **mixer,
         "mixer_pattern": shortest_period(letters),
         **granite_positions(keys, fields["head_dim"]),
@@ -818,7 +768,6 @@ def nemotron_h(keys: Keys, _: Json) -> Json:
     keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
     keys.only("mamba_hidden_act", "silu")
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
-    bias = keys.flag("use_bias")
     if keys.flag("tie_word_embeddings"):
         keys.notes.append("tie_word_embeddings: transformers' class stores both tables")
     fields = {
@@ -830,8 +779,7 @@ def nemotron_h(keys: Keys, _: Json) -> Json:
         "norm": "rmsnorm",
         "norm_eps": keys.number("layer_norm_epsilon"),
         **ssm_heads(keys, n_heads * width, NEMOTRON),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
+        **mixer_biases(keys, "use_bias"),
         "ssm_dt_min": keys.number("time_step_min"),
         "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
         "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
@@ -869,23 +817,16 @@ UNLIMITED: tuple[object, ...] = ([0.0, float("inf")], [0.0, {"__float__": "Infin
 
 def zamba2(keys: Keys, _: Json) -> Json:
     """Read Mamba-2, and shared blocks that read the hidden state beside the embedding."""
-    d_model, bias = keys.size("hidden_size"), keys.flag("add_bias_linear")
-    letters = zamba_letters(keys)
+    fields, letters = trunk(keys), zamba_letters(keys)
+    d_model = fields["d_model"]
     keys.fixed("time_step_limit", *UNLIMITED)  # of the class's first version
-    fields = {
-        "kind": "decoder",
-        "d_model": d_model,
-        "n_layers": len(letters),
-        "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
+    fields |= {
         **zamba_attention(keys, d_model),
         **zamba_ffn(keys, d_model),
-        "ffn_bias": bias,
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("rms_norm_eps"),
+        "ffn_bias": keys.flag("add_bias_linear"),
+        **RMS(keys, {}),
         **zamba_mixer(keys, expanded(keys, "mamba_expand", d_model)),
-        "ssm_in_bias": bias,
-        "ssm_out_bias": bias,
+        **mixer_biases(keys, "add_bias_linear"),
         "ssm_norm_eps": 1e-5,
         "ssm_dt_min": keys.number("time_step_min"),
         "mixer_pattern": shortest_period(letters),
@@ -999,7 +940,9 @@ MULTIPLE = 64  # transformers' cache rounds both widths of a layer up to it; its
 
 def xlstm(keys: Keys, _: Json) -> Json:
     """Read blocks of an mLSTM and a gated feed-forward: no attention, no positions."""
-    d_model, n_layers = keys.size("hidden_size"), keys.layers("num_hidden_layers")
+    keys.only("tie_word_embeddings", False, why="transformers never ties it")
+    fields = trunk(keys)
+    d_model, n_layers = fields["d_model"], fields["n_layers"]
     n_heads, chunk = keys.size("num_heads"), keys.size("chunk_size", lowest=2)
     keys.fixed("embedding_dim", d_model)
     keys.fixed("num_blocks", n_layers)
@@ -1024,11 +967,7 @@ def xlstm(keys: Keys, _: Json) -> Json:
         d_model * keys.number("ffn_proj_factor"), keys.size("ffn_round_up_to_multiple_of")
     )
     return {
-        "kind": "decoder",
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "vocab_size": keys.size("vocab_size"),
-        "tie_embeddings": keys.only("tie_word_embeddings", False, why="transformers never ties it"),
+        **fields,
         "logit_softcap": keys.number("output_logit_soft_cap"),
         "attention": "none",
         "recurrent": "mlstm",
@@ -1100,7 +1039,16 @@ ROWS = {
         lfm2_block,
         size("d_ff", "intermediate_size"),
         lfm2_mixers,
-        lfm2_experts,
+        experts(
+            "num_experts",
+            "sigmoid",
+            EXPERT_WIDTH,
+            flag("selection_bias", "use_expert_bias"),
+            ROUTED_SCALE,
+            renorm=True,
+            layout=few_dense,
+        ),
+        lfm2_sum,
         aliases={"tie_embedding": "tie_word_embeddings"},
         ignored=OLD_LFM2,
     ),
@@ -1134,7 +1082,18 @@ ROWS = {
     # arXiv:2510.26692
     "kimi_linear": row(
         kimi_linear,
-        kimi_experts,
+        experts(
+            "num_experts",
+            "sigmoid",
+            EXPERT_WIDTH,
+            shared_experts("num_shared_experts", lowest=1),
+            CHOICE_BIAS,
+            ROUTED_SCALE,
+            groups("num_expert_group"),
+            renorm="moe_renormalize",
+            layout=sparse_layers("first_k_dense_replace"),
+            chosen="num_experts_per_token",
+        ),
         aliases={"max_position_embeddings": "model_max_length"},
         ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters",
         first_k_dense_replace=1,
