@@ -144,9 +144,11 @@ __all__ = [
 
 # Results that print themselves, by the function that makes them: module and class.
 _RESULTS = {
+    "audit": ("audit.judge", "Audits"),
     "check": ("check.judgement", "Judgement"),
     "count": ("textbook.count", "Count"),
     "diff": ("diff.compared", "Diff"),
+    "fit": ("sharding.fit", "Fits"),
     "flow": ("flow.result", "Flow"),
     "shard": ("sharding.result", "Sharded"),
     "summary": ("summary.summary", "Summary"),

@@ -253,6 +253,7 @@ def tree(
     outputs: bool = False,
     inputs: Sequence[Tensor] = (),
     device: str = "meta",
+    **sizes: Any,
 ) -> Tree:
     """Fold a model's modules into a tree: our modules' of a spec, transformers' own of a config.
 
@@ -269,14 +270,13 @@ def tree(
     from metacount.measure.node import fold
     from metacount.measure.tree import found
     from metacount.resolve import Model, any_of
-    from metacount.spec import Request
 
     if is_module(model) and (inputs or not has_config(model)):
         if active:
             raise InputError("active is not known of a module of your own; leave it out")
         made = _of_module(model, inputs, device, runs=flops or outputs)
     else:
-        asked, request = any_of(model), workload or Request()
+        asked, request = any_of(model), _request("tree", workload, sizes)
         if isinstance(asked, Model) and asked.source is None:
             made = _of_reference(asked.spec, request, flops or outputs)
         else:

@@ -46,6 +46,7 @@ def frozen(cls: type[T]) -> type[T]:
         unknown = [name for name in values if name not in defaults]
         if missing or unknown:
             wrong = f"misses {', '.join(missing)}" if missing else f"has no {', '.join(unknown)}"
+            wrong += "" if missing else f"; it takes {', '.join(defaults)}"
             raise TypeError(f"{cls.__name__}() {wrong}")
         self.__dict__.update(defaults)
         self.__dict__.update(values)

@@ -478,13 +478,19 @@ class Audited:
         return "equal under a condition" if self.of(HERE) else "equal"
 
 
+class Audits(tuple["Audited", ...]):
+    """Formulas that were judged."""
+
+    __slots__ = ()
+
+
 def audit(
     names: str | Iterable[str] = (),
     *,
     model: Given | None = None,
     lengths: Iterable[int] = LENGTHS,
     jobs: int = 1,
-) -> tuple[Audited, ...]:
+) -> Audits:
     """Judge the formulas of these names, all where none is given, at `model` or the whole catalog.
 
     >>> (found,) = audit("slime-forward", model="qwen3-4b")
@@ -495,9 +501,9 @@ def audit(
     at_lengths = tuple(lengths)
     if model is None:
         found = dict(audited(wanted, at_lengths, jobs))
-        return tuple(found[i] for i in range(len(wanted)))
+        return Audits(found[i] for i in range(len(wanted)))
     one = _inside(model)
-    return tuple(
+    return Audits(
         _audited(f, (judged(f, one.spec, one.id, at_lengths),) if f.judged else (), one)
         for f in wanted
     )

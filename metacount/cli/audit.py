@@ -151,13 +151,13 @@ def _table(args: argparse.Namespace) -> Answer | Pieces:
         return Pieces(text=markdown(audits), code=code)
 
     def report() -> Report:
-        sections = _audits_report(audits, outside=bool(args.names)) if audits else []
+        sections = audits_report(audits, outside=bool(args.names)) if audits else []
         return [*sections, [Text(said if audits else "")]]
 
     return Answer(report=report, data=lambda: [*map(_audit_data, audits)], code=code)
 
 
-def _audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
+def audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
     """Report a table for each kind of count, and where a formula is off, by how much and why.
 
     With `outside`, also what it gives outside the scope that its source claims.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Block, Cell, Report
     from metacount.given import TransformersOnly
     from metacount.sharding.devices import Device
-    from metacount.sharding.fit import Fit
+    from metacount.sharding.fit import Fit, Fits
     from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
@@ -69,26 +69,19 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount.sharding.devices import devices
-    from metacount.sharding.fit import assumed, fit
+    from metacount.sharding.fit import fit
 
     if args.device_map is not None:
         return _placed(args)
     model = find_model(args.model, args.settings)
     gpu = ",".join(devices()) if args.gpu == "all" else args.gpu or GPUS
-    found, notes = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
+    found = fit(model, gpu, train=args.train, devices=args.devices, **how_of(args))
     return Answer(
-        report=lambda: report_of(model, found, notes),
-        data=lambda: {
-            "model": model.id,
-            "train": args.train,
-            "assumed": next((assumed(each.job) for each in found if each.job), ""),
-            "answers": [each.to_dict() for each in found],
-            "missing": notes,
-            "source": "formula",
-        },
-        code=0 if all(each.mesh is not None for each in found) else 1,
+        report=lambda: report_of(found),
+        data=lambda: {"train": args.train, **found.to_dict()},
+        code=0 if all(each.mesh is not None for each in found.answers) else 1,
         model=model,
-        workload=next((workload_of(each.job) for each in found if each.job), None),
+        workload=None if found.job is None else workload_of(found.job),
     )
 
 
@@ -159,11 +152,11 @@ def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | 
     ]
 
 
-def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Report:
+def report_of(answer: Fits) -> Report:
     """Report a row for each device, then the commands, then what is not in the figures."""
     from metacount.sharding.fit import assumed
 
-    done = next((each.job for each in found if each.job is not None), None)
+    model, found, done = answer.model, answer.answers, answer.job
     head: list[Block] = [Text(f"{bold(model.name)}  ({model.id})", whole=True)]
     if done is not None:
         of = "the smallest mesh"
@@ -188,7 +181,7 @@ def report_of(model: Model, found: Sequence[Fit], notes: Sequence[str]) -> Repor
         head,
         [Grid(heads=HEADS, rows=[_row(each) for each in found], align="<>>>>>")],
         commands,
-        [Notes([*last, *(("note", note) for note in notes)])],
+        [Notes([*last, *(("note", note) for note in answer.not_counted)])],
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
@@ -292,7 +292,16 @@ def plot(
         bars([(one.name, one) for one in found], requests, quantity), quantity, lang
     )
     give_letters(figure)
+    vars(figure)["_repr_png_"] = partial(_png, figure)  # what a notebook shows
     return figure
+
+
+def _png(figure: Figure) -> bytes:
+    from io import BytesIO
+
+    file = BytesIO()
+    figure.savefig(file, format="png", bbox_inches="tight")
+    return file.getvalue()
 
 
 def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> Figure:

@@ -48,11 +48,13 @@ def html_of(result: object) -> str:
 
 
 def _report_of(result: Any) -> Report:
-    from metacount.cli import check, diff, flow, shard, train, verify
+    from metacount.cli import audit, check, diff, fit, flow, shard, train, verify
 
     reports: dict[str, Callable[[Any], Report]] = {
+        "Audits": lambda found: audit.audits_report(found, outside=True),
         "Count": _count_report,
         "Diff": diff.report_of,
+        "Fits": fit.report_of,
         "Flow": flow.report_of,
         "Judgement": lambda found: check.report_of(found, found.model),
         "Sharded": shard.report_of,

@@ -120,9 +120,36 @@ class Verdict:
         }
 
 
+@frozen
+class Fits:
+    """What fits of a model on each of some devices, and what is not counted; it unpacks as both."""
+
+    model: Model
+    answers: list[Fit]
+    not_counted: list[str]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.answers, self.not_counted))
+
+    @property
+    def job(self) -> Job | None:
+        """The first job that was found."""
+        return next((each.job for each in self.answers if each.job is not None), None)
+
+    def to_dict(self) -> Json:
+        """Convert to plain data."""
+        return {
+            "model": self.model.id,
+            "assumed": "" if self.job is None else assumed(self.job),
+            "answers": [each.to_dict() for each in self.answers],
+            "missing": self.not_counted,
+            "source": "formula",
+        }
+
+
 def fit(
     model: Given, gpu: str, *, train: bool = False, devices: int | None = None, **how: Any
-) -> tuple[list[Fit], list[str]]:
+) -> Fits:
     """Find a mesh of each device, the smallest or of exactly `devices`; say what is not counted.
 
     `gpu` names devices, with their number or without: `h100,8xh200`. `how` is what `shard` takes
@@ -151,8 +178,9 @@ def fit(
             found.append(_search(known, device, train, how))
         else:
             found.append(_of_number(known, device, world, train, how))
-    job = next((each.job for each in found if each.job is not None), None)
-    return found, [] if job is None else missing(known.spec, job, formula=True)
+    job = Fits(model=known, answers=found, not_counted=[]).job
+    untold = [] if job is None else missing(known.spec, job, formula=True)
+    return Fits(model=known, answers=found, not_counted=untold)
 
 
 def _search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ from metacount.cli import main
         (metacount.tree("gpt2"), "embed_tokens"),
         (metacount.shard("gpt2", "dp=2", formula=True), "on 2 ranks: dp=2"),
         (metacount.flow("gpt2"), "letters  B = 1 batch_size"),
+        (metacount.fit("gpt2", "l4"), "the smallest mesh for serving, seq 1024"),
+        (metacount.audit("slime-forward", model="qwen3-4b"), "slime"),
     ],
 )
 def test_a_result_prints_itself(found: Any, shown: str) -> None:
     assert shown in str(found)
     assert repr(found) == str(found)
-    assert "<pre>" in found._repr_html_() and "<script" not in found._repr_html_()
+    assert re.search("<(pre|table)>", found._repr_html_()) and "<script" not in found._repr_html_()
 
 
 def test_sizes_as_keywords() -> None:
@@ -44,6 +47,18 @@ def test_a_wrong_keyword_names_the_right_one() -> None:
         metacount.diff("gpt2", "gpt2", zzzzzz=3)
     with pytest.raises(InputError, match="a workload or seq_len, not both"):
         metacount.count("gpt2", Workload(), seq_len=3)
+
+
+def test_other_wrong_keywords_name_the_right_ones() -> None:
+    with pytest.raises(TypeError, match=r"has no bogus; it takes .*micro_batches"):
+        metacount.fit("gpt2", "l4", bogus=3)
+    with pytest.raises(TypeError, match=r"tree\(\) takes no 'seq'; did you mean seq_len"):
+        metacount.tree("gpt2", seq=3)
+
+
+def test_a_picture_shows_itself_in_a_notebook() -> None:
+    png = metacount.plot("gpt2")._repr_png_()  # type: ignore[attr-defined]
+    assert png.startswith(b"\x89PNG") and len(png) > 5000
 
 
 def test_an_error_is_json_where_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
