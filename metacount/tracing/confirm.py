@@ -80,9 +80,7 @@ class Measured:
     def run(
         self, quantity: str, workload: Workload, module: nn.Module | None = None
     ) -> dict[str, sympy.Expr] | None:
-        """Measure a quantity of the model, or of another module,
-        in a workload; None if there is none.
-        """
+        """Measure a quantity of the model, or of another module; None if there is none."""
         by_operator = self.split_of(quantity) == "operator"
         module = self._own if module is None else module
         found = self.source.measured(module, quantity, workload, by_operator)
@@ -92,9 +90,7 @@ class Measured:
     def at(
         self, quantity: str, change: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, sympy.Expr]] | None:
-        """Measure a quantity at a change of the letters' numbers, returned too;
-        None where nothing runs so.
-        """
+        """Measure a quantity at other numbers, returned too; None where nothing runs so."""
         run = self.workload
         workload = Workload(
             batch_size=change.get("B", run.batch_size),
@@ -253,9 +249,7 @@ def _as_it_is(form: CodeForm, name: str) -> sympy.Rel:
 def _drawn(
     form: CodeForm, free: list[str], layers: set[str], draw: random.Random, share: float
 ) -> dict[str, int]:
-    """Draw other numbers for some letters;
-    one that the domain makes of others is made of them here.
-    """
+    """Draw other numbers for some letters, and for those that the domain makes of them."""
     change: dict[str, int] = {}
     for name in free:
         value = form.every_number[symbol(name)]
@@ -317,9 +311,7 @@ def _inside(form: CodeForm, stuck: dict[str, sympy.Rel], change: dict[str, int])
 def _right(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> tuple[bool | None, set[str]]:
-    """Tell whether the form is right at a change, None where nobody can say,
-    and which letters changed.
-    """
+    """Tell whether the form is right at a change (None: unknown), and which letters changed."""
     found = measure(change)
     if found is None:
         return None, set()
@@ -333,9 +325,7 @@ def _right(
 def _to_blame(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> list[str]:
-    """Find letters of a change that alone make the form wrong,
-    by leaving out the others one by one.
-    """
+    """Find the letters of a change that alone make the form wrong."""
     left = dict(change)
     for name in sorted(change):
         fewer = {n: v for n, v in left.items() if n != name}

@@ -190,9 +190,7 @@ class Tracer:
         }
 
     def _letters_of_layers(self, form: CodeForm) -> set[str]:
-        """Name the numbers of layers that the form has or may have,
-        and those of layers of another kind.
-        """
+        """Name the numbers of layers that the form has or may have."""
         named = set(self.source.layer_fields({}))
         # what is kept is kept by layers: outside of them nobody saw how many there are
         unseen = form.quantity in IN_BYTES and any(part.layers is None for part in form.parts)
