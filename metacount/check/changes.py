@@ -16,6 +16,7 @@ from metacount.check.comparison import named
 from metacount.check.names import BYTES_LETTER, LETTERS, NAMES
 from metacount.check.parts import listed
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,11 +30,6 @@ GROUPS = 0.15  # all heads in place of the groups' own; a number that is another
 AS_WRITTEN = 0.3  # less, where the sum stands in the formula
 UNWRITTEN = 9.0  # a number that nobody wrote, such as the mean of two that are there
 LIKELY, POSSIBLE, ODD, STRANGE = 0.0, 0.2, 0.6, 9.0  # the last is dropped
-
-
-def replaced(change: Change, *, cost: float) -> Change:
-    """Copy a change with another cost."""
-    return Change(**{**vars(change), "cost": cost})
 
 
 @frozen
@@ -170,7 +166,7 @@ class Changes:
                 if change is not None:
                     kind, i, number, added = key
                     seen_so = kind == "plus" and not any(added) and _is_written(summands, i, number)
-                    yield replaced(change, cost=change.cost - AS_WRITTEN) if seen_so else change
+                    yield altered(change, cost=change.cost - AS_WRITTEN) if seen_so else change
 
     def _hints(
         self, scope: Table, difference: Table, found: list[tuple[Monomial, Fraction]]

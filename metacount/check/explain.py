@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from metacount.algebra.exact import is_zero, plain, value_at
 from metacount.algebra.monomials import (
     Key,
-    Monomial,
     NotMonomials,
     Space,
     Table,
@@ -37,7 +36,7 @@ from metacount.check.mistakes import LAYERS, Library, Mistake, parts_of
 from metacount.check.mistakes import TOO_FEW as EXPERT_TOO_FEW
 from metacount.check.mistakes import TOO_MANY as EXPERT_TOO_MANY
 from metacount.check.names import LETTERS, numbers_of
-from metacount.check.parts import CAUSAL, Letters
+from metacount.check.parts import Letters
 from metacount.check.readings import (
     LARGE,
     Literals,
@@ -52,6 +51,7 @@ from metacount.check.readings import (
 from metacount.check.sizes import alike
 from metacount.errors import SpecError
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 from metacount.textbook.closed_form import EXPLAINED, readable
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ MOST_ALTERNATIVES = 3
 MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # stories as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
-RIVAL = 0.3  # between two stories of one mistake each
 SAME = 0.12  # mistakes that add the same, where one is little less likely
 
 
@@ -109,12 +108,6 @@ class Told:
     everywhere: tuple[Change, ...]
     story: Story
     cost: float
-    rival: str = ""  # one other mistake under another reading, as likely
-
-    def single(self) -> str:
-        """Return the words of the only mistake; nothing where there are more."""
-        said = [edit.words for edit in self.story.told] + [one.words for one in self.everywhere]
-        return said[0] if len(said) == 1 else ""
 
 
 class Search:
@@ -211,28 +204,7 @@ def _either(a: Edit, b: Edit) -> Edit:
     plain = a.words.replace(":", "")
     if b.words.replace(":", "") in plain or a.words.count(OR) + 1 >= MOST_ALTERNATIVES:
         return a
-    return Edit(
-        words=a.words + OR + b.words,
-        adds=a.adds,
-        true=a.true,
-        cost=a.cost,
-        uses=a.uses,
-        change=a.change,
-        late=a.late,
-    )
-
-
-def beside(new: Told, old: Told) -> Told:
-    """Return the new story; note the old one as its rival if that costs little more, each is one
-    mistake and only the new one takes sizes as equal.
-    """
-    words = old.single()
-    close = old.cost - new.cost < RIVAL and words and new.single() not in ("", words)
-    if not close or old.reading.relations or not new.reading.relations:
-        return new
-    return Told(
-        reading=new.reading, everywhere=new.everywhere, story=new.story, cost=new.cost, rival=words
-    )
+    return altered(a, words=a.words + OR + b.words)
 
 
 MOST_MONOMIALS = 40  # of a difference: with more, no list of mistakes is an explanation
@@ -247,7 +219,6 @@ MOST_MISTAKES, FEW = 5, 3
 EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
 COPIES = ("counted twice", "counted three times", "only half counted")
 UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
-FAR = 3  # letters between what is left out and what is left over
 MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
@@ -378,29 +349,7 @@ class Teller:
             and self._plain(difference, story, everywhere)
         ):
             told = Told(reading=reading, everywhere=everywhere, story=story, cost=cost + story.cost)
-            self.best = told if self.best is None else beside(told, self.best)
-
-    def sure(self, reading: Reading) -> None:
-        """Keep the parts left out that nothing left over comes near, where no story is whole."""
-        ours = reading.taken(self.mistakes.whole)
-        if self.best is not None or ours is None:
-            return
-        left, told = less(reading.theirs, ours), list[Edit]()
-        known = sorted(self.mistakes.known, key=lambda one: (-len(one.adds), one.cost))
-        for mistake in known:
-            adds = reading.taken(mistake.adds)
-            if not adds or not mistake.words.endswith("left out"):
-                continue
-            rest = less(left, adds)
-            if any(left.get(key) != value for key, value in adds.items()):
-                continue
-            if all(self._distance(key, other) > FAR for key in adds for other in rest):
-                told.append(Edit(words=mistake.words, adds=adds, true=adds, cost=mistake.cost))
-                left = rest
-        # where nothing of the count is left, the formula has it in other letters
-        if told and left and left != reading.theirs:
-            story = Story(told=tuple(told), cost=DEAREST)
-            self.best = Told(reading=reading, everywhere=(), story=story, cost=DEAREST)
+            self.best = told
 
     def instead(self, reading: Reading, table: Table, words: str, cost: float) -> str:
         """Name two mistakes that add what one change adds, where they are little less likely."""
@@ -442,20 +391,6 @@ class Teller:
                     f"({edit.words})" if OR in edit.words else edit.words for edit in (one, other)
                 )
         return found
-
-    def linear(self, reading: Reading, table: Table) -> str:
-        """Name another reading of S² + S:
-        one of two products without its square, the other with it.
-        """
-        i = self.space.place[LETTERS["seq_len"]]
-        if any({1, 2} <= {key[i] for key in one} for one in reading.summands):
-            return ""  # S·(S + 1) is written
-        same = [
-            edit
-            for edit in self._edits(reading, (), table)
-            if edit.change and edit.adds == table and edit.words != CAUSAL
-        ]
-        return min(same, key=lambda edit: edit.cost).words.replace(OR, " or ") if same else ""
 
     def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
         """Tell whether a story is no accident,
@@ -535,11 +470,6 @@ class Teller:
                         change=True,
                         cost=change.cost + scope.cost + SCOPED + SMALL * of_all,
                     )
-
-    def _distance(self, a: Monomial, b: Monomial) -> int:
-        """Count the letters by which two monomials differ, those of the run apart."""
-        powers = zip(self.space.letters, a, b, strict=True)
-        return sum(abs(n - m) for letter, n, m in powers if letter not in RUN)
 
 
 UNKNOWN = "not accounted for: no part of the model explains this"
@@ -745,12 +675,7 @@ def explain(
         if is_zero(plain(truth.expr - 3 * forward.expr)):
             found = explain(plain(theirs / 3), plain(difference / 3), forward, numbers)
             return tuple(
-                Term(
-                    expr=None if term.expr is None else readable(3 * term.expr),
-                    value=3 * term.value,
-                    words=term.words,
-                    known=term.known,
-                )
+                altered(term, expr=term.expr and readable(3 * term.expr), value=3 * term.value)
                 for term in found
             )
     if truth.quantity not in EXPLAINED:
@@ -805,10 +730,9 @@ def _told(
     for one in readings:
         for reading in read_as(one):
             teller.tell(reading)
-    for everything, tell in ((True, teller.tell), (False, teller.sure)):
-        if teller.best is None and readings:
-            for reading in read_as(readings[0], everything=everything):
-                tell(reading)
+    if teller.best is None and readings:
+        for reading in read_as(readings[0], everything=True):
+            teller.tell(reading)
     return teller.best, teller
 
 
@@ -825,9 +749,6 @@ def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, st
         if heads:  # d_model is n_heads·head_dim here
             words = words.replace(HEADS, f"{HEADS} (as d_model in place of head_dim)")
         other = "" if cost is None else teller.instead(told.reading, table, words, cost)
-        if words == CAUSAL:
-            other = teller.linear(told.reading, table)
-        other = other or told.rival
         said.append((space.expr(table), f"{words}{OR}{other}" if other else words))
 
     for edit in told.story.told:
@@ -848,8 +769,7 @@ def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, st
         if edit.late:
             add(edit.true, edit.words, None)
             now = plus(now, edit.true)
-    # what was found to be a part of the difference only leaves the rest
-    return said if now == told.reading.theirs or told.cost == DEAREST else []
+    return said if now == told.reading.theirs else []
 
 
 def _terms(

@@ -6,12 +6,13 @@ from the model's own parts, so that every model has its own list.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.monomials import NotMonomials, Table, less, times
+from metacount.algebra.monomials import NotMonomials, Table, plus, times
 from metacount.check.comparison import named
 from metacount.check.names import BYTES_LETTER, LETTERS
 from metacount.check.parts import (
@@ -36,7 +37,7 @@ from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from metacount.algebra.monomials import Space
 
@@ -155,6 +156,7 @@ def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, sym
         yield f"{words} (width {named(width)})", scale * width - whole
 
 
+Uses = tuple[tuple[str, int], ...]  # so many copies of which part
 MOST_COPIES = 4
 LAYERS = "all of the layers but the feed-forward"
 # How much less likely than a known mistake.
@@ -170,7 +172,7 @@ class Scope:
 
     name: str
     table: Table
-    uses: tuple[tuple[str, int], ...]
+    uses: Uses
     cost: float = 0.0
 
 
@@ -184,7 +186,7 @@ class Mistake:
     words: str
     adds: Table
     cost: float
-    uses: tuple[tuple[str, int], ...] = ()
+    uses: Uses = ()
     otherwise: bool = False
 
 
@@ -208,219 +210,165 @@ class Library:
         self.whole: Table = {}
         self.scopes: list[Scope] = []
         self.known: list[Mistake] = []
-        unit_of: dict[str, str] = {}
+        self.unit_of: dict[str, str] = {}
         for names, expr, count in of_one_size(parts):
             unit = some_of(count, count, names)
             self.room[unit] = count
-            unit_of.update(dict.fromkeys(names, unit))
+            self.unit_of.update(dict.fromkeys(names, unit))
             one = space.table(expr)
-            self.whole = less(self.whole, times(one, Fraction(-count)))
+            self.whole = plus(self.whole, times(one, Fraction(count)))
             self._unit(names, one, count, unit)
         for name, members in groups(parts):
-            self._group(name, members, unit_of)
-            for words, word in (("all norms' biases", "bias"), ("all norms' weights", "")):
-                some = [p for p in members if "norm" in p.name and ("bias" in p.name) == bool(word)]
-                if name == NORMS and len(some) not in (0, len(members)):
-                    self._group(words, some, unit_of)
-            blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
-            if name == NORMS and 1 < len(blocks) < len(members):
-                self._group("the norms of the blocks", blocks, unit_of)
+            self._group(name, members)
+            if name == NORMS:
+                self._norms(members)
         for name, members in halves(parts):
-            self._group(name, members, unit_of)
+            self._group(name, members)
         blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         if len({part.group for part in blocks}) > 1:
-            total = sympy.Add(*(part.total for part in blocks))
-            units = dict.fromkeys(unit_of[part.name] for part in blocks)
-            uses = tuple((unit, self.room[unit]) for unit in units)
-            self._add("the matrices of the blocks: only half counted", -total / 2, HALF, uses)
+            words = "the matrices of the blocks: only half counted"
+            self._add(words, -_total(blocks) / 2, HALF, dict(self._uses(blocks, all_of_it=True)))
         if letters.spec.n_dense_layers:
-            most = [
-                part
-                for part in parts
-                if part.group != FEED_FORWARD and part.expr.has(LETTERS["n_layers"])
-            ]
-            self._group(LAYERS, most, unit_of)
-        self._variants(parts, unit_of)
+            layers = LETTERS["n_layers"]
+            most = [p for p in parts if p.group != FEED_FORWARD and p.expr.has(layers)]
+            self._group(LAYERS, most)
+        self._variants(parts)
         for words, expr in extras(letters, quantity, parts):
             self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)
-        self._other_attention(letters, parts, unit_of)
+        if letters.of.attention == "mla" and quantity != "kv_cache_bytes":
+            self._other_attention(letters, parts)
         if letters.of.is_moe:
-            self._mixture(letters, parts, unit_of)
+            self._mixture(letters, parts)
+
+    def _know(
+        self, words: str, adds: Table, cost: float, uses: Uses = (), *, otherwise: bool = False
+    ) -> None:
+        if adds:
+            one = Mistake(words=words, adds=adds, cost=cost, uses=uses, otherwise=otherwise)
+            self.known.append(one)
 
     def _add(
         self,
         words: str,
         expr: sympy.Expr,
         cost: float,
-        uses: tuple[tuple[str, int], ...] = (),
+        uses: Mapping[str, int] | None = None,
         *,
         otherwise: bool = False,
     ) -> None:
-        try:
+        with suppress(NotMonomials):  # a letter that neither side has
             adds = self.space.table(expr)
-        except NotMonomials:
-            return  # a letter that neither side has
-        if adds:
-            self.known.append(
-                Mistake(words=words, adds=adds, cost=cost, uses=uses, otherwise=otherwise)
-            )
+            self._know(words, adds, cost, (*(uses or {}).items(),), otherwise=otherwise)
+
+    def _uses(self, parts: Iterable[Part], *, all_of_it: bool = False) -> Uses:
+        """Count the copies of each unit in some parts."""
+        uses: dict[str, int] = {}
+        for part in parts:
+            unit = self.unit_of[part.name]
+            uses[unit] = self.room[unit] if all_of_it else uses.get(unit, 0) + part.count
+        return (*uses.items(),)
 
     def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
         # small tensors are forgotten, seldom counted twice
         twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
             what, cost = some_of(n, count, names), KNOWN if n == count else SOME
-            uses = ((unit, n),)
-            self.known.append(
-                Mistake(
-                    words=f"{what} left out", adds=times(one, Fraction(-n)), cost=cost, uses=uses
-                )
-            )
-            self.known.append(
-                Mistake(
-                    words=f"{what} counted twice",
-                    adds=times(one, Fraction(n)),
-                    cost=twice,
-                    uses=uses,
-                )
-            )
+            uses, table = ((unit, n),), times(one, Fraction(n))
+            self._know(f"{what} left out", times(table, Fraction(-1)), cost, uses)
+            self._know(f"{what} counted twice", table, twice, uses)
             if n in (1, count):
-                self.known.append(
-                    Mistake(
-                        words=f"{what}: only half counted",
-                        uses=uses,
-                        adds=times(one, Fraction(-n, 2)),
-                        cost=HALF,
-                    )
-                )
-            scope = Scope(
-                name=what,
-                table=times(one, Fraction(n)),
-                uses=uses,
-                cost=cost + (ODD if 1 < n < count else 0),
-            )
-            self.scopes.append(scope)
+                half = times(table, Fraction(-1, 2))
+                self._know(f"{what}: only half counted", half, HALF, uses)
+            cost += ODD if 1 < n < count else 0
+            self.scopes.append(Scope(name=what, table=table, uses=uses, cost=cost))
 
-    def _group(self, name: str, members: list[Part], unit_of: dict[str, str]) -> None:
-        uses: dict[str, int] = {}
+    def _group(self, name: str, members: list[Part]) -> None:
+        uses = self._uses(members)
         table: Table = {}
         for part in members:
-            uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
-            table = less(table, times(self.space.table(part.total), Fraction(-1)))
-        items = tuple(uses.items())
-        if len(items) > 1 or (items and items[0][1] < self.room[items[0][0]]):
-            self.known.append(
-                Mistake(
-                    words=f"{name} left out",
-                    adds=times(table, Fraction(-1)),
-                    cost=KNOWN,
-                    uses=items,
-                )
-            )
-            self.scopes.append(Scope(name=name, table=table, uses=items))
+            table = plus(table, self.space.table(part.total))
+        if len(uses) > 1 or (uses and uses[0][1] < self.room[uses[0][0]]):
+            self._know(f"{name} left out", times(table, Fraction(-1)), KNOWN, uses)
+            self.scopes.append(Scope(name=name, table=table, uses=uses))
 
-    def _variants(self, parts: list[Part], unit_of: dict[str, str]) -> None:
+    def _norms(self, members: list[Part]) -> None:
+        """Add the norms' weights, their biases and those of the blocks as groups of their own."""
+        for words, biased in (("all norms' biases", True), ("all norms' weights", False)):
+            some = [p for p in members if "norm" in p.name and ("bias" in p.name) is biased]
+            if len(some) not in (0, len(members)):
+                self._group(words, some)
+        blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
+        if 1 < len(blocks) < len(members):
+            self._group("the norms of the blocks", blocks)
+
+    def _variants(self, parts: list[Part]) -> None:
         together: dict[str, list[tuple[Part, sympy.Expr]]] = {}
         for part in parts:
             for words, expr in part.variants:
                 together.setdefault(words, []).append((part, part.count * expr - part.total))
         for words, changed in together.items():
-            uses: dict[str, int] = {}
-            for part, _ in changed:
-                uses[unit_of[part.name]] = uses.get(unit_of[part.name], 0) + part.count
-            self._add(
-                words,
-                sympy.Add(*(adds for _, adds in changed)),
-                KNOWN,
-                (*uses.items(),),
-                otherwise=True,
-            )
-            if len(changed) > 1:
-                alike: dict[sympy.Expr, list[str]] = {}
-                for part, adds in changed:
-                    alike.setdefault(adds, []).append(part.name)
-                for adds, names in alike.items():
-                    for n in range(1, len(names) + 1):
-                        if n < len(changed):
-                            what = some_of(n, len(names), names)
-                            self._add(f"{what}: {words}", n * adds, SOME)
+            whole = sympy.Add(*(adds for _, adds in changed))
+            self._add(words, whole, KNOWN, dict(self._uses(p for p, _ in changed)), otherwise=True)
+            alike: dict[sympy.Expr, list[str]] = {}
+            for part, adds in changed:
+                alike.setdefault(adds, []).append(part.name)
+            for adds, names in alike.items():
+                for n in range(1, min(len(names), len(changed) - 1) + 1):
+                    self._add(f"{some_of(n, len(names), names)}: {words}", n * adds, SOME)
 
-    def _other_attention(
-        self, letters: Letters, parts: list[Part], unit_of: dict[str, str]
-    ) -> None:
+    def _other_attention(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes of counting the attention of a model with latents as if it had none."""
         o = letters.of
         mine = [part for part in parts if part.group == ATTENTION]
         latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
-        if o.attention != "mla" or not mine or self.quantity == "kv_cache_bytes":
+        if not mine:
             return
         scale = mine[-1].total / (o.d_model * o.n_heads * o.v_head_dim)  # o_proj's layers, tokens
         nope, rope, value = o.qk_nope_head_dim, o.qk_rope_head_dim, o.v_head_dim
-        per_head = o.d_model / o.n_heads
         sums = {
             4 * value,
             4 * nope,
             4 * (nope + rope),
             2 * (nope + rope) + 2 * value,
-            4 * per_head,
+            4 * o.d_model / o.n_heads,
             2 * nope + 2 * value,
         }
         for total in sorted(sums, key=str):
-            size = scale * o.d_model * o.n_heads * total
+            size = o.d_model * o.n_heads * total
             words = (
                 "multi-head attention is counted, not MLA: "
-                f"q, k, v and o as {named(sympy.expand(o.d_model * o.n_heads * total))}"
+                f"q, k, v and o as {named(sympy.expand(size))}"
             )
             for more in ([], latent) if latent else ([],):
                 gone = [*mine, *more]
-                uses: dict[str, int] = {}
-                for part in gone:
-                    unit = unit_of[part.name]
-                    uses[unit] = uses.get(unit, 0) + part.count
                 extra = ", no norms of the latents" if more else ""
-                self._add(
-                    words + extra,
-                    size - sympy.Add(*(part.total for part in gone)),
-                    KNOWN,
-                    (*uses.items(),),
-                )
+                adds = scale * size - _total(gone)
+                self._add(words + extra, adds, KNOWN, dict(self._uses(gone)))
 
-    def _mixture(self, letters: Letters, parts: list[Part], unit_of: dict[str, str]) -> None:
+    def _mixture(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes over the feed-forward of a mixture of experts as a whole."""
         o = letters.of
-        three = [part for part in parts if part.count > 1 and part.group == FEED_FORWARD]
-        dense = [
-            part
-            for part in parts
-            if part.group == FEED_FORWARD and part.count == 1 and "FFN" in part.name
-        ]
+        ffn = [part for part in parts if part.group == FEED_FORWARD]
+        three = [part for part in ffn if part.count > 1]
+        dense = [part for part in ffn if part.count == 1 and "FFN" in part.name]
         if len(three) + len(dense) > 1:
-            one = [*(part.expr for part in three), *(part.expr for part in dense[:1])]
             inner = "three" if letters.spec.gated else "two"
-            self._add(
-                f"one of the {inner} matrices of every expert and every FFN left out",
-                -sympy.Add(*one),
-                SOME,
-            )
+            words = f"one of the {inner} matrices of every expert and every FFN left out"
+            self._add(words, -sympy.Add(*(part.expr for part in (*three, *dense[:1]))), SOME)
         experts = [part for part in parts if "routed experts" in part.name or "router" in part.name]
-        rest = sympy.Add(*(part.total for part in parts if part not in experts))
-        self._add(
-            "all of the model counted n_experts times, not the experts alone",
-            (o.n_experts - 1) * rest,
-            SOME,
-        )
+        rest = _total(part for part in parts if part not in experts)
+        words = "all of the model counted n_experts times, not the experts alone"
+        self._add(words, (o.n_experts - 1) * rest, SOME)
         if dense:
-            in_dense = sympy.Add(
-                *(
-                    next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
-                    * part.count
-                    for part in parts
-                )
+            in_dense = sum(
+                next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
+                * part.count
+                for part in parts
             )
-            uses = tuple((unit_of[part.name], 1) for part in dense)
-            self._add(
-                f"{EVERY}, and their own FFN is left out",
-                in_dense - sympy.Add(*(part.total for part in dense)),
-                KNOWN,
-                uses,
-            )
+            uses = dict(self._uses(dense))
+            words = f"{EVERY}, and their own FFN is left out"
+            self._add(words, in_dense - _total(dense), KNOWN, uses)
+
+
+def _total(parts: Iterable[Part]) -> sympy.Expr:
+    return sympy.Add(*(part.total for part in parts))

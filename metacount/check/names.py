@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.algebra.named_sizes import Named
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.huggingface.config.families import family_of, mapped_types
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
@@ -85,38 +86,6 @@ def structure_of(spec: ModelSpec, name: str) -> tuple[object] | None:
     return None
 
 
-class _Marked(int):
-    """A number of a config that remembers how it came from keys, through + - * of numbers."""
-
-    expr: sympy.Expr
-
-    def __new__(cls, value: int, expr: sympy.Expr) -> _Marked:
-        """Make the number `value`, which remembers the expression `expr` that it is."""
-        made = super().__new__(cls, value)
-        made.expr = expr
-        return made
-
-    def __add__(self, other: int) -> int:
-        return _marked(int(self) + other, self, other, lambda a, b: a + b)
-
-    def __sub__(self, other: int) -> int:
-        return _marked(int(self) - other, self, other, lambda a, b: a - b)
-
-    def __mul__(self, other: int) -> int:
-        return _marked(int(self) * other, self, other, lambda a, b: a * b)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-
-def _marked(
-    value: int, left: _Marked, right: int, combine: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
-) -> int:
-    if isinstance(right, bool) or not isinstance(right, int) or not isinstance(value, int):
-        return value
-    other = right.expr if isinstance(right, _Marked) else sympy.Integer(right)
-    return _Marked(int(value), combine(left.expr, other))
-
-
 class ConfigKeys:
     """A config with its type's defaults, and what each of its numbers is in the spec.
 
@@ -150,14 +119,14 @@ class ConfigKeys:
                     known[alias] = known[key]
 
     def _read(self, spec: ModelSpec) -> None:
-        marked = {n: v.expr for n, v in spec.to_dict().items() if isinstance(v, _Marked)}
+        marked = {n: v.expr for n, v in spec.to_dict().items() if isinstance(v, Named)}
         for name, expr in marked.items():
             if expr.is_Symbol:
                 self.fields[expr.name] = (*self.fields.get(expr.name, ()), name)
         ours = {sympy.Symbol(key): sympy.Symbol(names[0]) for key, names in self.fields.items()}
         for name, expr in marked.items():
             unknown = expr.free_symbols - ours.keys()
-            if len(unknown) == 1:
+            if len(unknown) == 1 and not expr.has(sympy.floor):
                 (key,) = unknown
                 slope = sympy.diff(expr, key)
                 if key not in slope.free_symbols:
@@ -193,7 +162,7 @@ def _spec(config: Json) -> ModelSpec | None:
     from metacount.huggingface.config.to_spec import spec_from_config
 
     marked = {
-        key: _Marked(value, sympy.Symbol(key)) if type(value) is int else value
+        key: Named(value, sympy.Symbol(key)) if type(value) is int else value
         for key, value in config.items()
     }
     try:

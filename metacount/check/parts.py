@@ -266,13 +266,9 @@ def merged(parts: list[Part]) -> list[Part]:
             continue
         # of unread rows for zero experts, the first matrices are more than the second
         alike = any(part.name.endswith(name) for name in COUNTED) and other.expr == part.expr
-        found[part.name] = Part(
-            name=part.name,
-            expr=other.expr if alike else other.total + part.total,
-            count=other.count + part.count if alike else 1,
-            group=part.group,
-            variants=other.variants,
-        )
+        count = other.count + part.count if alike else 1
+        expr = other.expr if alike else other.total + part.total
+        found[part.name] = altered(other, expr=expr, count=count, group=part.group)
     return list(found.values())
 
 
@@ -418,15 +414,7 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     for part, rows, word in matrices(letters, active=True):
         tokens = 2 * run[SOURCE if word == "encoder: " else rows]
         variants = tuple((words, tokens * expr) for words, expr in part.variants)
-        found.append(
-            Part(
-                name=part.name,
-                expr=tokens * part.expr,
-                count=part.count,
-                group=part.group,
-                variants=variants,
-            )
-        )
+        found.append(altered(part, expr=tokens * part.expr, variants=variants))
     for product in model.products(o, decode=decode):
         if product.per in OF_PAIRS:
             found.append(_between(letters, quantity, product, run))

@@ -20,9 +20,11 @@ from metacount.check.comparison import RUN, named
 from metacount.check.names import LETTERS
 from metacount.errors import InputError
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from metacount.algebra.monomials import Space
 
@@ -36,8 +38,9 @@ class Relation:
     words: str
     place: int
     by: Table
-    free: bool  # whether it may be taken where it makes no monomial match yet
+    free: bool = True  # whether it may be taken where it makes no monomial match yet
     pin: bool = False  # a number
+    width: bool = False  # of the feed-forward, as a multiple of d_model
     cost: float = 0.0
 
 
@@ -82,14 +85,8 @@ class Reading:
         """Return the reading without the numbers of some letters, which theirs has not got."""
         left = tuple(one for one in self.relations if not (one.pin and one.place in places))
         said = {one.words for one in self.relations if one not in left}
-        return Reading(
-            theirs=self.theirs,
-            summands=self.summands,
-            relations=left,
-            words=tuple(words for words in self.words if words not in said),
-            written=self.written,
-            numbers=self.numbers,
-        )
+        words = tuple(words for words in self.words if words not in said)
+        return altered(self, relations=left, words=words)
 
     def taken(self, table: Table) -> Table | None:
         """Return a table with the sizes of `relations` taken as one."""
@@ -110,22 +107,10 @@ def relations(space: Space, numbers: Mapping[sympy.Expr, int], *, pins: bool) ->
         LETTERS[name] for name in ("d_model", "n_heads", "head_dim", "n_kv_heads", "d_ff")
     )
 
-    def add(
-        words: str,
-        letter: sympy.Expr,
-        by: sympy.Expr,
-        *,
-        free: bool = True,
-        pin: bool = False,
-        cost: float = 0.0,
-    ) -> None:
+    def add(words: str, letter: sympy.Expr, by: sympy.Expr, **more: Any) -> None:
         if letter in space.place and by.free_symbols <= space.place.keys():
-            table = space.table(by)
-            found.append(
-                Relation(
-                    words=words, place=space.place[letter], by=table, free=free, pin=pin, cost=cost
-                )
-            )
+            place, table = space.place[letter], space.table(by)
+            found.append(Relation(words=words, place=place, by=table, **more))
 
     if width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         add(f"{named(heads * width)} = {named(d)}", width, d / heads)
@@ -142,7 +127,7 @@ def relations(space: Space, numbers: Mapping[sympy.Expr, int], *, pins: bool) ->
     for wide in (ff, LETTERS["d_ff_expert"]):
         if wide in numbers and (12 * numbers[wide]) % numbers[d] == 0:
             ratio = sympy.Rational(numbers[wide], numbers[d])
-            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d, cost=0.15)
+            add(f"{named(wide)} = {named(ratio * d)}", wide, ratio * d, width=True, cost=0.15)
     narrow = [LETTERS[name] for name in ("qk_nope_head_dim", "v_head_dim", "head_dim")]
     for a, b in combinations([letter for letter in narrow if letter in numbers], 2):
         if numbers[a] == numbers[b]:
@@ -206,6 +191,7 @@ def read(
             if (
                 relation in chosen
                 or (relation.pin and used)
+                or (relation.width and any(key[relation.place] for key in theirs))
                 or not (used or any(key[relation.place] for key in its))
             ):
                 continue

@@ -65,7 +65,7 @@ def options() -> Sequence[Option]:
 def run(args: argparse.Namespace) -> Answer:
     from metacount.teaching.claim import VERDICTS
     from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
-    from metacount.teaching.texts import in_language, say
+    from metacount.teaching.texts import translated
 
     if args.lang is not None:
         checked_language(args.lang)
@@ -81,10 +81,10 @@ def run(args: argparse.Namespace) -> Answer:
     running = sum(needs_torch(claim) for claim in chosen)
     if running:
         prepare_for_torch()
-        some = say("1 statement is judged by running modules")
+        some = "1 statement is judged by running modules"
         if running > 1:
-            some = say("{n} statements are judged by running modules", n=running)
-        print(f"metacount: {in_language(some, lang)}", file=sys.stderr)
+            some = "{n} statements are judged by running modules"
+        print(f"metacount: {translated(some, lang, n=running)}", file=sys.stderr)
     verdicts: list[Verdict] = []
     code, said = 0, ""
     try:
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> Answer:
 def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     """Report every statement with its verdict and the reason, by topic; then how many of each."""
     from metacount.teaching.claim import VERDICTS
-    from metacount.teaching.texts import in_language, listed, say
+    from metacount.teaching.texts import translated
 
     sections: list[list[Block]] = []
     topic = ""
@@ -123,24 +123,25 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
             sections.append([Text(_topic(topic, lang), bold, whole=True)])
         sections.append([_listed(verdict)])
     found = [verdict.verdict for verdict in verdicts]
-    counts = listed(
-        say("{n} {verdict}", n=found.count(name), verdict=say(name))
+    counts = translated(", ", lang).join(
+        translated("{n} {verdict}", lang, n=found.count(name), verdict=translated(name, lang))
         for name in VERDICTS
         if name in found
     )
     n = len(verdicts)
     some = "{n} statement" if n == 1 else "{n} statements"
-    ended = say(f"{some}: {{counts}}", n=n, counts=counts) if n else say(some, n=n)
-    last: list[Block] = [Text(in_language(ended, lang), bold, whole=True)]
+    ended = translated(f"{some}: {{counts}}" if n else some, lang, n=n, counts=counts)
+    last: list[Block] = [Text(ended, bold, whole=True)]
     if n:
-        closing = say(
+        closing = translated(
             "A rounded number is right when the exact one rounds to it. Conditional: it "
             "holds in some of the cases that it is said of, and not in others. A "
             "statement with a false part is wrong. Whole computation: metacount claims "
             "{id}",
+            lang,
             id=verdicts[0].claim.id,
         )
-        last += [Text(in_language(closing, lang), most=WIDEST_TEXT), _letters(verdicts)]
+        last += [Text(closing, most=WIDEST_TEXT), _letters(verdicts)]
     return [*sections, last]
 
 
@@ -174,7 +175,7 @@ def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
 def _letters(verdicts: Sequence[Verdict]) -> Lines:
     """Say what the letters in formulas stand for."""
     from metacount.spec.legend import MODEL_TERMS
-    from metacount.teaching.texts import in_language, listed, say
+    from metacount.teaching.texts import translated
 
     used = {
         letter
@@ -183,15 +184,15 @@ def _letters(verdicts: Sequence[Verdict]) -> Lines:
         for text in (verdict.statement, verdict.reason, verdict.correct, *verdict.computation)
         for letter in LETTER.findall(text)
     }
-    terms = [
-        say("{letter} {meaning}", letter=t.letter, meaning=say(t.meaning))
+    if not used.intersection(t.letter for t in MODEL_TERMS):
+        return Lines(lambda _: [])
+    lang = verdicts[0].lang
+    terms = (
+        translated("{letter} {meaning}", lang, letter=t.letter, meaning=translated(t.meaning, lang))
         for t in MODEL_TERMS
         if t.letter in used
-    ]
-    if not terms:
-        return Lines(lambda _: [])
-    told = say("Letters: {terms}.", terms=listed(terms, "; "))
-    text = in_language(told, verdicts[0].lang)
+    )
+    text = translated("Letters: {terms}.", lang, terms=translated("; ", lang).join(terms))
     return Lines(lambda width: prose(text, min(width, WIDEST_TEXT)))
 
 
@@ -200,16 +201,19 @@ def _listed(verdict: Verdict) -> Lines:
 
 
 def _drawn(verdict: Verdict, width: int) -> list[str]:
-    from metacount.teaching.texts import in_language, listed, say, translated
+    from metacount.teaching.texts import translated
 
     room = width - len(INDENT)
     word = translated(verdict.verdict, verdict.lang)
     hang = cells(word) + len(INDENT)
     # the condition is the first thing to know about a verdict that has one
-    told = [say("if {condition}.", condition=verdict.condition)] if verdict.condition else []
-    reason = prose(in_language(listed([*told, verdict.reason], " "), verdict.lang), room - hang)
+    reason = verdict.reason
+    if verdict.condition:
+        told = translated("if {condition}.", verdict.lang, condition=verdict.condition)
+        reason = translated(" ", verdict.lang).join((told, reason))
+    said = prose(reason, room - hang)
     step = broken(verdict.headline, room - hang) if verdict.headline else []
-    first, *rest = [*reason, *map(dim, step)]
+    first, *rest = [*said, *map(dim, step)]
     lines = [dim(verdict.claim.id), *prose(verdict.statement, room)]
     lines += [f"{bold(word)}{INDENT}{first}", *(" " * hang + line for line in rest)]
     return [INDENT + line for line in lines]
@@ -218,7 +222,7 @@ def _drawn(verdict: Verdict, width: int) -> list[str]:
 def verdict_report(verdict: Verdict) -> Report:
     """Report one statement with everything that was computed about it."""
     from metacount.spec.model import FIELDS
-    from metacount.teaching.texts import in_language, listed, say, translated
+    from metacount.teaching.texts import translated
 
     claim, lang = verdict.claim, verdict.lang
     topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)
@@ -226,10 +230,14 @@ def verdict_report(verdict: Verdict) -> Report:
     if isinstance(stated, dict):
         fields = stated.keys() <= FIELDS.keys()  # a field's name is no word
         pairs = (
-            f"{name} {value}" if fields else say("{part} {n}", part=say(name), n=say(str(value)))
+            f"{name} {value}"
+            if fields
+            else translated(
+                "{part} {n}", lang, part=translated(name, lang), n=translated(str(value), lang)
+            )
             for name, value in stated.items()
         )
-        stated = in_language(listed(pairs), lang)
+        stated = translated(", ", lang).join(pairs)
     told = {
         "stated": "" if stated is None else str(stated),
         "verdict": translated(verdict.verdict, lang),

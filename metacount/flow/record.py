@@ -58,9 +58,7 @@ def statements_in(code: CodeType | None, frame: FrameType | None) -> tuple[State
 
 
 def statement_at(file: str, line: int | None, names: dict[str, object]) -> Statement:
-    """Find the statement at a line; `names` are the file's globals,
-    by which its loader is found.
-    """
+    """Find the statement at a line of a file, whose globals `names` are."""
     if line is None:
         return NOWHERE
     linecache.lazycache(file, names)

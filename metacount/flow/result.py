@@ -59,9 +59,7 @@ class Flow:
         yield from _walk(self.steps, 1)
 
     def only(self, paths: Sequence[str]) -> Flow:
-        """Return the flow with the steps below some modules alone,
-        named as in the tree: `layers.0`.
-        """
+        """Return the flow with the steps below some modules alone, named as in the tree."""
         found = []
         for path in paths:
             matching = list(_matching(self.steps, path))

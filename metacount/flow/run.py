@@ -49,9 +49,7 @@ class NoDecode(ValueError):
 def foreign_steps(
     model: nn.Module, workload: Workload, *, decode: bool = False
 ) -> tuple[tuple[Step, ...], tuple[str, ...], int]:
-    """Return the steps of a forward of transformers' `model`, what was assumed,
-    and the FLOPs of idle experts.
-    """
+    """Return the steps of transformers' `model`, what was assumed, FLOPs of idle experts."""
     roles = Roles(model)
     roles.routed = routing(model)[0]
     (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
@@ -138,9 +136,7 @@ def flow_of_reference(
 def flow_of_config(
     model: Model | TransformersOnly, request: Workload | Request, *, decode: bool
 ) -> Flow:
-    """Return the forward of transformers' own module;
-    of its sizes those of the run have letters.
-    """
+    """Return the forward of transformers' own module, with the letters of the run."""
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype
     from metacount.verify.compare import fitted_outside

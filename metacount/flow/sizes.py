@@ -95,9 +95,7 @@ def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Si
 
 
 def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int]:
-    """Return the letters in the order of a product;
-    a size that another equals is called like that one.
-    """
+    """Return the letters in the order of a product; equal sizes share the first one."""
     lengths = {"B": workload.batch_size, "T" if decode else "S": workload.seq_len}
     if spec.has_encoder:
         lengths["S_e"] = workload.encoder_len
@@ -112,9 +110,7 @@ def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int
 
 
 def _workload(spec: ModelSpec, workload: Workload, n: int) -> Workload:
-    """Return another run; where a mixer goes through chunks, one of as many,
-    the last as full or not.
-    """
+    """Return another run, of as many chunks where a mixer goes through chunks."""
     seq_len, source = LENGTHS[n]
     for name in CHUNKS:
         size = getattr(spec, name)
@@ -174,9 +170,7 @@ def _values(spec: ModelSpec, workload: Workload, n: int) -> dict[str, int]:
 def _of_block_index(
     spec: ModelSpec, values: dict[str, int], counts: Iterator[int]
 ) -> dict[str, int]:
-    """Return values that go with those of attention:
-    as many heads as those of keys, where they are.
-    """
+    """Return values of an index that go with attention's: as many heads as keys have."""
     if spec.index_block_len is None:
         return {}
     rotated = values.get("rotary_dim", values["head_dim"])

@@ -51,9 +51,7 @@ class Step:
     flops_letters: str | None = None
 
     def alike(self) -> tuple[object, ...]:
-        """Return what two steps must share to be shown as one;
-        a number in a name does not count.
-        """
+        """Return what two steps must share to be shown as one, numbers in names apart."""
         label = ".".join("#" if part.isdecimal() else part for part in self.name.split("."))
         return (
             label,
@@ -214,9 +212,7 @@ def called_by(path: str, prefix: str) -> str:
 
 
 def without_met(step: Step, like: str) -> Step:
-    """Copy a step for one like it, less the parameters outside of `like`:
-    those were used already.
-    """
+    """Copy a step for one like it, without the parameters that were used already."""
     if step.inside:
         inside = tuple(without_met(one, like) for one in step.inside)
         return replace(step, inside=inside, params=sum(one.params * one.times for one in inside))
@@ -356,9 +352,7 @@ def _parts(operators: list[Operator], level: int) -> Iterator[tuple[list[Operato
 
 
 def _of_call(call: Call, holder: Call, name: str, telling: _Telling) -> list[Step]:
-    """Turn a call into a step, with steps inside unless it is one thing;
-    into none where nothing ran.
-    """
+    """Turn a call into a step; one that is one thing has no steps inside."""
     operators = list(call.operators())
     if not operators:
         return []

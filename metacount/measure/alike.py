@@ -105,9 +105,7 @@ for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
 
 @functools.lru_cache(maxsize=256)
 def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
-    """Return the names of what a class's forward takes, `self` apart;
-    none where it does not say.
-    """
+    """Return the names of what a forward takes, without `self`; none if it does not say."""
     try:
         return tuple(inspect.signature(forward).parameters)[1:]
     except (TypeError, ValueError):
@@ -117,9 +115,7 @@ def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
 def handed(
     layer: nn.Module, number: int | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object], list[OwnNumber]]:
-    """Put an `OwnNumber` for a layer's own number in what it is given:
-    Zamba2's are handed theirs.
-    """
+    """Put an `OwnNumber` in the place of a layer's own number (Zamba2's are handed theirs)."""
     made: list[OwnNumber] = []
 
     def watched(name: str | None, value: object) -> object:

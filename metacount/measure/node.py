@@ -84,9 +84,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def places(node: Node, above: str = "") -> Iterator[str]:
-    """Yield the paths of nodes below a folded tree's root;
-    folded layers are one step, a period none.
-    """
+    """Yield the paths below a folded tree's root; folded layers are one step, a period none."""
     for child in node.children:
         step = f"{above}.{child.name}" if above else child.name
         if child.module == PERIOD:
@@ -166,9 +164,7 @@ def _run(nodes: list[Node]) -> Node:
 
 
 def _period(inside: list[Node], nodes: list[Node], times: int) -> Node:
-    """Fold neighbours that repeat together, `times` times,
-    into one node above the first of them.
-    """
+    """Fold neighbours that repeat together into one node above the first of them."""
     dtypes = {node.dtype for node in inside if node.dtype}
     flops = [None if node.flops is None else node.flops * node.count for node in inside]
     active = [None if node.active is None else node.active * node.count for node in inside]

@@ -211,9 +211,7 @@ FREE = {
 
 
 def is_free(op: OpOverload) -> bool:
-    """Tell whether an operator is elementwise (torch's own tag),
-    a view (it returns its input), or in the list.
-    """
+    """Tell whether an operator is elementwise, a view, or in the list of free ones."""
     if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
         return True
     if operator_name(op).startswith("aten::_foreach_"):
@@ -222,9 +220,7 @@ def is_free(op: OpOverload) -> bool:
 
 
 def flops_of(op: OpOverload, args: tuple[Any, ...], out: Any) -> int:
-    """Count the FLOPs of one call: 0 for a free operator;
-    raise `UncountedOp` for one that nobody priced.
-    """
+    """Count the FLOPs of one call; raise `UncountedOp` for an operator that nobody priced."""
     packet = op.overloadpacket
     price = PRICED.get(packet)
     if price is not None:

@@ -221,9 +221,7 @@ class ReferenceBook(Book):
         return int(per_pair * pairs)
 
     def hashable(self, value: object) -> object:
-        """Return what stands for shapes and visibilities in a key:
-        themselves, where sizes are ints.
-        """
+        """Return what stands for sizes and visibilities in a key: themselves, if ints."""
         return value
 
     def entered(self, args: tuple[object, ...]) -> None:

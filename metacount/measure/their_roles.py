@@ -203,9 +203,7 @@ def _holds_linear(module: nn.Module) -> bool:
 
 
 def _family(model: nn.Module) -> tuple[str, ...]:
-    """Return what the names of one family's classes begin with,
-    longest first: Gemma3Text, Gemma3.
-    """
+    """Return what a family's class names begin with, longest first: Gemma3Text, Gemma3."""
     found: set[str] = set()
     for module in model.modules():
         if _is_model(module):
@@ -230,9 +228,7 @@ def told(model: nn.Module, question: str) -> nn.Module | None:
 
 
 def _special(model: nn.Module) -> dict[int, str]:
-    """Return the roles that transformers itself names, by module id:
-    the token tables and the output head.
-    """
+    """Return the roles that transformers itself names: the token tables and the output head."""
     found: dict[int, str] = {}
     for module in model.modules():
         if not _is_model(module):
@@ -285,9 +281,7 @@ def _towers(model: nn.Module) -> set[int]:
 
 
 def _experts_of(module: nn.Module) -> nn.Module | None:
-    """Return the experts that a module routes to:
-    a child called so that is a list or a fused module.
-    """
+    """Return the experts that a module routes to: its child of that name."""
     for name in EXPERT_LISTS:
         child = dict(module.named_children()).get(name)
         if isinstance(child, nn.ModuleList | nn.ModuleDict) and len(child) > 1:

@@ -142,9 +142,7 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
 
 
 def _buffers(model: nn.Module) -> dict[str, int]:
-    """Count the values of persistent buffers by name.
-    Tables that a run makes anew are not stored.
-    """
+    """Count the values of persistent buffers by name; tables made by a run are not stored."""
     found: dict[str, int] = {}
     seen: set[int] = set()
     for module in model.modules():
@@ -233,9 +231,7 @@ def _listed(path: str, module: nn.Module) -> list[nn.Module]:
 
 
 def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
-    """Return the number of experts whose tensors a module holds as one,
-    and these tensors; None if none.
-    """
+    """Return how many experts a module holds as one, and their tensors; None if none."""
     own = [p for p in parameters_of(module).values() if p.numel()]
     told = [getattr(module, name, None) for name in EXPERT_COUNTS]
     counts: list[int] = [n for n in told if isinstance(n, WHOLE) and n > 1]
@@ -252,9 +248,7 @@ def _fused(path: str, module: nn.Module) -> tuple[int, list[Tensor]] | None:
 
 
 def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) -> Any:
-    """Find the number of experts per token:
-    of the module, its holder, a router beside it, or the config.
-    """
+    """Find the experts per token: of the module, its holder, a router beside it, the config."""
     asked: list[nn.Module] = [module]
     holder = parents.get(id(module))
     for _ in range(2):
@@ -295,9 +289,7 @@ CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
 
 
 def measure_cache(cache: object) -> MeasuredCache:
-    """Count the bytes of every tensor that a cache object holds, once each;
-    single numbers are not state.
-    """
+    """Count the bytes of every tensor that a cache holds, once each; numbers are no state."""
     kv = cross = state = heads = 0
     by_name: dict[str, int] = {}
     for path, tensor in _held(cache, (), set()):
@@ -393,9 +385,7 @@ class ClassBook(Book):
     def idle(
         self, packet: OpOverloadPacket, args: tuple[Any, ...], flops: int, path: list[nn.Module]
     ) -> int:
-        """Return what idle experts cost: all tokens go through them, though each chose a few
-        (Llama 4).
-        """
+        """Return what idle experts cost: all tokens go through them (Llama 4)."""
         routed = self.roles.routed.get(id(args[1])) if packet is aten.bmm else None
         if routed is None or self.role(path) != "moe":
             return 0
@@ -410,9 +400,7 @@ class ClassBook(Book):
 
 
 def _n_experts(path: list[nn.Module]) -> tuple[int | torch.SymInt | None, int | torch.SymInt]:
-    """Return the numbers of experts and of zero experts that the running module, or one around it,
-    says it has.
-    """
+    """Return the numbers of experts and of zero experts that a module on the path says."""
     for module in reversed(path[-3:]):
         for name in ("num_routed_experts", "num_experts", "moe_num_experts"):
             value = getattr(module, name, None)
@@ -568,9 +556,7 @@ class Runner:
             return self.forward(self._workload.seq_len)
 
     def forward(self, length: int, *, cache: object = None) -> tuple[FlopCounter, object]:
-        """Run one forward over `length` tokens, from a cache if there is one;
-        return its counter and the cache after.
-        """
+        """Run a forward over `length` tokens, perhaps from a cache; return counter and cache."""
         seen = 0 if cache is None else self._workload.seq_len - length
         book = ClassBook(self._roles, self.ordinary(seen + length - 1))
         counter, self.assumed = self.counter(book), book.ordinary.assumed
@@ -587,9 +573,7 @@ class Runner:
         return counter, own if own is not None and holds_tensors(own) else None
 
     def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
-        """Build the inputs of a forward over `length` tokens,
-        with `seen` tokens before them in a cache.
-        """
+        """Build the inputs of a forward over `length` tokens, `seen` before them in a cache."""
         name, takes = type(self._model).__name__, self._takes
         rows = self._workload.batch_size
         if name in ROWS:

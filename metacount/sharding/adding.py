@@ -244,9 +244,7 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
 
 
 def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
-    """Count the bytes that the backward keeps on a rank of a stage,
-    of all micro-batches kept at once.
-    """
+    """Count the saved bytes on a rank of a stage, of all micro-batches held at once."""
     found = 0
     for piece in pieces:
         if piece.activation_bytes is None:
@@ -289,9 +287,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
 
 
 def machines_of(job: Job, group: str) -> dict[str, int]:
-    """Count the machines that a group's ranks are on,
-    and those of the ranks that are not on one's own.
-    """
+    """Count the machines of a group's ranks, and its ranks on other machines than one's own."""
     found = span(job.mesh, group, job.per_machine)
     return {"machines": found.machines, "outside": found.outside}
 

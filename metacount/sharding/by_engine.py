@@ -124,17 +124,13 @@ def _with_gradients(stack: nn.Module, args: object, out: Tensor) -> Tensor:
 
 
 def sharing(model: Model) -> list[nn.Module]:
-    """List the modules of blocks that layers share,
-    if the model lacks the first end, which holds them.
-    """
+    """List the modules of shared blocks, if the model lacks the first end, which holds them."""
     shared = model.last_stack.shared_blocks
     return [] if shared is None or model.embed_tokens is not None else [*shared.modules()]
 
 
 def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | None:
-    """Give shared blocks their parameters as gathered elsewhere, and return these;
-    None where there are none.
-    """
+    """Give shared blocks their gathered parameters, and return these; None if there are none."""
     found = set()
     for owner in sharing(model):
         for name, tensor in parameters_of(owner).items():
@@ -145,9 +141,7 @@ def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | No
 
 
 def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
-    """Make a forward that adds experts' output at once:
-    the next layer, which would do so, is not there.
-    """
+    """Make a forward that adds experts' output at once, as the next layer would."""
     forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
 
     def run(*args: object, **how: object) -> tuple[Tensor, None]:
@@ -224,9 +218,7 @@ def tie_again(model: Model) -> None:
 
 
 def input_of(model: Model, batch: int, length: int, dtype: str, between: int = 1) -> Tensor:
-    """Make what a stage reads: tokens,
-    or hidden states whose gradient goes back to the stage before, of one part in `between`.
-    """
+    """Make what a stage reads: tokens, or hidden states, one part in `between`, with gradient."""
     if model.embed_tokens is not None:
         return torch.zeros(batch, length, dtype=torch.long)
     shape = (batch, length // between, model.spec.d_model)
@@ -234,9 +226,7 @@ def input_of(model: Model, batch: int, length: int, dtype: str, between: int = 1
 
 
 def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Yield name, role, owner and tensor of each distinct parameter,
-    without those that are lent.
-    """
+    """Yield name, role, owner and tensor of each distinct parameter that is not lent."""
     names = {id(module): name for name, module in model.named_modules()}
     lent = {id(module) for module in sharing(model)}
     for path, name, tensor in owned(model):
@@ -407,9 +397,7 @@ class EvenChoice(Traffic):
 
 
 def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
-    """Measure every kind of rank of a mesh,
-    on a model that is instantiated and run in a fake world.
-    """
+    """Measure every kind of rank of a mesh, on a model that runs in a fake world."""
     import warnings
 
     forget_ranks()

@@ -293,9 +293,7 @@ def _stepped(job: Job, held: Sequence[Held]) -> int:
 def _kept(
     spec: ModelSpec, job: Job, unit: Unit, ops: dict[str, list[Op]]
 ) -> tuple[int | None, int]:
-    """Count the bytes that a part saves for its backward, and that it recomputes;
-    None without a formula.
-    """
+    """Count the bytes that a part saves and recomputes; None without a formula."""
     if not job.train:
         return 0, 0
     if without_formula(spec, job):
@@ -322,9 +320,7 @@ def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
 
 
 def pass_of(job: Job) -> Pass:
-    """Describe a forward of one micro-batch on a rank;
-    raise `SpecError` for a way that no formula covers.
-    """
+    """Describe a forward of one micro-batch; raise `SpecError` where no formula covers it."""
     return Pass(
         batch_size=job.rows,
         seq_len=job.length,

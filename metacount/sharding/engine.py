@@ -114,9 +114,7 @@ class World:
 
 @contextmanager
 def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
-    """Make a fake world of `mesh.world` ranks as `rank` sees it,
-    gone after the block, whatever happens.
-    """
+    """Make a fake world of `mesh.world` ranks as `rank` sees it, gone after the block."""
     if dist.is_initialized():
         raise InputError(
             "this process is in a process group already, and can be in one only; "
@@ -136,9 +134,7 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
 
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Limit garbage collection, until the block ends, to what is made in it,
-    not torch's million objects.
-    """
+    """Collect only garbage that is made in the block, not torch's million objects."""
     if gc.get_freeze_count():  # somebody has done so: thawing is theirs too
         yield
         return
@@ -174,9 +170,7 @@ def world_of(mesh: Mesh, rank: int, zero: int) -> World:
 
 
 def context_mesh(mesh: Mesh, rank: int) -> DeviceMesh:
-    """Make a mesh of the ranks with parts of the same sequences:
-    neighbours among those ZeRO spreads over.
-    """
+    """Make a mesh of the ranks with parts of the same sequences."""
     ranks = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
     ((i, _, tensor),) = (ranks == rank).nonzero().tolist()
     return one_group(ranks[i, :, tensor], "cp")
@@ -241,9 +235,7 @@ def _of_torch(style: ParallelStyle) -> Style:
 
 
 def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Cut a module by rows, its input as the outputs before it;
-    torch takes all ranks' parts to be equal.
-    """
+    """Cut a module by rows; torch takes all parts of its input to be equal."""
     _cut_by_rows(module, mesh, RowwiseParallel())
 
 
@@ -302,9 +294,7 @@ def sum_norm_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Sum the gradients of a module that is whole on every rank,
-    which uses it for its own heads.
-    """
+    """Sum the gradients of a whole module that each rank uses for its own heads."""
     forward = module.forward
 
     def run(*args: object, **kwargs: object) -> object:
@@ -329,9 +319,7 @@ def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> No
 
 
 def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
-    """Sum the gradient of MLA's rotated key,
-    which goes to each rank's heads uncut, unlike the latent.
-    """
+    """Sum the gradient of MLA's rotated key, which goes uncut to each rank's heads."""
 
     def hook(_: nn.Module, args: object, out: Tensor) -> Tensor:
         latent, key = out.split((parent.rank, parent.rope), dim=-1)
@@ -604,9 +592,7 @@ class RingAttention(TorchFunctionMode):
 
 @contextmanager
 def ring(mesh: DeviceMesh | None) -> Iterator[None]:
-    """Let ranks of a mesh exchange keys and values until the block ends;
-    without a mesh, change nothing.
-    """
+    """Let ranks exchange keys and values until the block ends; without a mesh do nothing."""
     if mesh is None:
         yield
         return
@@ -705,9 +691,7 @@ def _to_one(args: Iterable[object]) -> bool:
 
 
 def _bytes(values: Iterable[object]) -> list[int]:
-    """Count the bytes of each tensor in arguments and results,
-    those of a list of tensors together.
-    """
+    """Count the bytes of each tensor in arguments and results, a list as one."""
     found = [0]
     for value in values:
         if isinstance(value, Tensor):
@@ -794,9 +778,7 @@ def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
 
 
 def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) -> list[int]:
-    """Find the indices of tensor parallelism from
-    which on a rank has other pieces; `more` sizes are cut.
-    """
+    """Find the indices of tensor parallelism from which on a rank has other pieces."""
     cuts = [
         each.whole[axis]
         for each in held
@@ -807,9 +789,7 @@ def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) ->
 
 
 def alike(held_at: Callable[[int], list[Held]], job: Job, tensor: list[int]) -> list[list[int]]:
-    """Group the ranks of the first stage that hold equal parts;
-    `held_at` says what one of them holds.
-    """
+    """Group the ranks of the first stage that hold equal parts."""
     mesh = job.mesh
     if not job.train or not job.zero:
         return list(kinds(mesh, [0], tensor, [0]).values())

@@ -168,9 +168,7 @@ def spread_axis(shape: Sequence[int], copies: int) -> int:
 def kinds(
     mesh: Mesh, shard: Sequence[int], tensor: Sequence[int], copy: Sequence[int]
 ) -> dict[tuple[int, int, int], list[int]]:
-    """Group the ranks of the first stage,
-    those together whose places fall between the same breaks.
-    """
+    """Group the ranks of the first stage whose places fall between the same breaks."""
     found: dict[tuple[int, int, int], list[int]] = {}
     tp, ep = mesh.tp, mesh.ep
     cut = [_below(tensor, index) for index in range(tp)]

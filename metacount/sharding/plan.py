@@ -225,9 +225,7 @@ def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
 
 
 def _together(spec: ModelSpec) -> list[int]:
-    """Count the layers that one stage has to have together, group by group:
-    one each, where nothing links them.
-    """
+    """Count the layers that a stage must have together, group by group."""
     found, n = [], 0
     for i in range(spec.last_stack.n_layers):
         n += 1

@@ -203,9 +203,7 @@ class Kind:
         return found
 
     def sent_between_machines(self) -> dict[str, int]:
-        """Count the sent bytes that leave the machine, by group,
-        for the rank that sends most there.
-        """
+        """Count the bytes that leave the machine, by group, for the rank that sends most."""
         found: dict[str, int] = {}
         for each in self.collectives:
             between = each.times * each.sent_between_machines

@@ -89,9 +89,7 @@ def _check(asked: Asked, train: bool) -> None:
 
 
 def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
-    """Make the job of what is asked on a mesh, with every size;
-    raise `InputError` for what cannot be.
-    """
+    """Make the job of what is asked; raise `InputError` for what cannot be."""
     _check(asked, train)
     check_fits(spec, mesh)
     if train and spec.pooler:

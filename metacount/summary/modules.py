@@ -108,9 +108,7 @@ def input_values(module: nn.Module, value: object, device: str) -> object:
 
 
 def _tensors(value: object, depth: int) -> Iterator[Tensor]:
-    """Yield the tensors that are no parameters and no buffers,
-    in attributes and what these hold.
-    """
+    """Yield the tensors in attributes that are no parameters and no buffers."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, list | tuple | set):
@@ -260,9 +258,7 @@ def _told(value: object) -> str:
 def made_inputs(
     module: nn.Module, input_size: Sizes | None, dtype: torch.dtype | str | None
 ) -> tuple[Tensor, ...]:
-    """Make meta tensors of one size or of several, in a type:
-    that of the module where none is said.
-    """
+    """Make meta tensors of one size or of several, of the module's type if none is said."""
     if input_size is None:
         raise InputError(
             f"{named(module)}: its forward needs inputs: give them, or input_size=(2, 16, 64) "

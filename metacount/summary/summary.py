@@ -50,9 +50,7 @@ class Summary(ABC):
         """Return the forward in execution order."""
 
     def flops(self, *inputs: object, **asked: object) -> int:
-        """Count the FLOPs of one forward:
-        matrix products and convolutions, 2 for each multiply-add.
-        """
+        """Count the FLOPs of one forward: products and convolutions, 2 per multiply-add."""
         return self.flow(*inputs, **asked).matmul_flops
 
     def to_dict(self) -> Json:

@@ -36,56 +36,14 @@ if TYPE_CHECKING:
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 
 
-@frozen
-class Said:
-    """A text with names between braces, and what they stand for."""
+def translated(english: str, lang: str, **values: str | int) -> str:
+    """Translate a text by the table, and put in its values; English where it has none.
 
-    english: str
-    values: dict[str, Words]
-
-
-@frozen
-class Listed:
-    """Texts one after the other."""
-
-    parts: tuple[Words, ...]
-    between: str
-
-
-if TYPE_CHECKING:
-    Words: TypeAlias = str | Said | Listed
-
-
-def say(english: str, /, **values: Words | int) -> Said:
-    """Make a text of the table of words, with its values."""
-    found = {name: str(v) if isinstance(v, int) else v for name, v in values.items()}
-    return Said(english=english, values=found)
-
-
-def listed(parts: Iterable[Words], between: str = ", ") -> Listed:
-    """Join several texts into one."""
-    return Listed(parts=tuple(parts), between=between)
-
-
-def in_language(words: Words, lang: str) -> str:
-    """Write the text as a reader of a language sees it.
-
-    >>> one = say("{n} statement", n=1)
-    >>> in_language(one, "en"), in_language(one, "zh"), in_language(listed(["a", "b"]), "zh")
-    ('1 statement', '1 条说法', 'a、b')
+    >>> translated("{n} statement", "en", n=1), translated("{n} statement", "zh", n=1)
+    ('1 statement', '1 条说法')
     """
-    if isinstance(words, str):
-        return words
-    if isinstance(words, Said):
-        text = translated(words.english, lang)
-        values = {name: in_language(value, lang) for name, value in words.values.items()}
-        return text.format(**values) if values else text
-    return translated(words.between, lang).join(in_language(part, lang) for part in words.parts)
-
-
-def translated(english: str, lang: str) -> str:
-    """Translate a word or text by the table; keep the English where it has none."""
-    return english if lang == "en" else chinese().get(english, english)
+    text = english if lang == "en" else chinese().get(english, english)
+    return text.format(**values) if values else text
 
 
 @lru_cache

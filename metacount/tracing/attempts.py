@@ -16,7 +16,7 @@ import sympy
 
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
-from metacount.tracing.confirm import Measured, of_length
+from metacount.tracing.confirm import Measured, Source, of_length
 from metacount.tracing.count import OF_PARAMS, TooSlow, check_free
 from metacount.tracing.domain import Asked, asked_of, in_domain
 from metacount.tracing.layers import (
@@ -106,9 +106,7 @@ def solved_constants(
 
 
 def solved_layer_counts(here: Reading, name: str, number: int, read: Read) -> Reading:
-    """Solve the form for the number of layers,
-    where what is outside of them, too, depends on it.
-    """
+    """Solve the form for the number of layers, which parts outside of layers have, too."""
     changes = ({name: n} for n in FEW_LAYERS if n != number)
     return _from_readings(symbol(name), number, here, changes, read, 1) or here
 
@@ -154,9 +152,7 @@ def _from_readings(
     read: Read,
     degree: int,
 ) -> Reading | None:
-    """Solve the form for a letter, from as many readings
-    as its degree asks for, and some held out.
-    """
+    """Solve the form for a letter from `degree` + 1 readings, and some held out."""
     readings, misses = [(number, own)], 0
     for change in changes:
         found = read(change)
@@ -271,7 +267,6 @@ def _polynomial(
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from metacount.tracing.forms import Source
     from metacount.tracing.reference import ReferenceTrace
     from metacount.tracing.transformers import TransformersTrace
 
@@ -359,9 +354,7 @@ class Readings:
         return self._solved_length(quantity) if self.by_length else self._first(quantity)
 
     def _solved_length(self, quantity: str) -> Reading:
-        """Solve for S the form of code that goes through tokens one by one,
-        read at several lengths.
-        """
+        """Solve for S the form of code that goes through tokens one by one."""
         found = solved_length(partial(self._at_length, quantity))
         if found is None:
             raise NotTraced("the code needs the number S, and no polynomial in S is what it does")
@@ -473,9 +466,7 @@ class Readings:
                 yield made
 
     def _hints_of_seq(self) -> tuple[int, ...]:
-        """Choose the numbers behind S: primes beside the asked one first,
-        to fall together with no size.
-        """
+        """Choose the numbers behind S: primes first, which are equal to no size."""
         if self._length is not None:
             return (self._length,)
         asked = self._measured.workload.seq_len

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import sympy
 from torch import nn
@@ -20,10 +20,12 @@ from metacount.tensors import DTYPES
 from metacount.tracing.count import IN_BYTES, OF_PARAMS
 from metacount.tracing.domain import in_domain
 from metacount.tracing.layers import FEW, CodeForm, FormDiffers, agrees
+from metacount.tracing.reference import ReferenceSource
 from metacount.tracing.symbols import NotTraced, symbol
+from metacount.tracing.transformers import TransformersSource
 
-if TYPE_CHECKING:
-    from metacount.tracing.forms import Source
+# A model as data and code: all that a form needs to be read and to be checked.
+Source: TypeAlias = ReferenceSource | TransformersSource
 
 
 def of_length(run: Workload, seq_len: int) -> Workload:
@@ -80,9 +82,7 @@ class Measured:
     def run(
         self, quantity: str, workload: Workload, module: nn.Module | None = None
     ) -> dict[str, sympy.Expr] | None:
-        """Measure a quantity of the model, or of another module,
-        in a workload; None if there is none.
-        """
+        """Measure a quantity of the model, or of another module; None if there is none."""
         by_operator = self.split_of(quantity) == "operator"
         module = self._own if module is None else module
         found = self.source.measured(module, quantity, workload, by_operator)
@@ -92,9 +92,7 @@ class Measured:
     def at(
         self, quantity: str, change: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, sympy.Expr]] | None:
-        """Measure a quantity at a change of the letters' numbers, returned too;
-        None where nothing runs so.
-        """
+        """Measure a quantity at other numbers, returned too; None where nothing runs so."""
         run = self.workload
         workload = Workload(
             batch_size=change.get("B", run.batch_size),
@@ -253,9 +251,7 @@ def _as_it_is(form: CodeForm, name: str) -> sympy.Rel:
 def _drawn(
     form: CodeForm, free: list[str], layers: set[str], draw: random.Random, share: float
 ) -> dict[str, int]:
-    """Draw other numbers for some letters;
-    one that the domain makes of others is made of them here.
-    """
+    """Draw other numbers for some letters, and for those that the domain makes of them."""
     change: dict[str, int] = {}
     for name in free:
         value = form.every_number[symbol(name)]
@@ -317,9 +313,7 @@ def _inside(form: CodeForm, stuck: dict[str, sympy.Rel], change: dict[str, int])
 def _right(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> tuple[bool | None, set[str]]:
-    """Tell whether the form is right at a change, None where nobody can say,
-    and which letters changed.
-    """
+    """Tell whether the form is right at a change (None: unknown), and which letters changed."""
     found = measure(change)
     if found is None:
         return None, set()
@@ -333,9 +327,7 @@ def _right(
 def _to_blame(
     form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
 ) -> list[str]:
-    """Find letters of a change that alone make the form wrong,
-    by leaving out the others one by one.
-    """
+    """Find the letters of a change that alone make the form wrong."""
     left = dict(change)
     for name in sorted(change):
         fewer = {n: v for n, v in left.items() if n != name}

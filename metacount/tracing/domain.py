@@ -111,9 +111,7 @@ class _Asked:
 
 
 def for_arithmetic(expr: sympy.Expr, letters: list[sympy.Symbol]) -> PolyElement | sympy.Expr:
-    """Convert a polynomial to a form that is quicker to expand;
-    another expression stays as it is.
-    """
+    """Convert a polynomial to a form that expands faster; leave other expressions."""
     try:
         return PolyRing(letters, sympy.QQ).from_expr(expr) if letters else expr
     except ValueError:
@@ -359,9 +357,7 @@ def _exact_here(condition: sympy.Basic, sizes: Sizes) -> bool:
 
 
 def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:
-    """Drop the conditions that follow from others,
-    or say that a size divides a multiple of itself.
-    """
+    """Drop the conditions that follow from others."""
     kept = list(exact)
     for condition in exact:
         rest = [c for c in kept if c is not condition]
@@ -384,9 +380,7 @@ def _quotients(exact: list[sympy.Basic]) -> dict[sympy.Expr, sympy.Expr]:
 
 @lru_cache(maxsize=1024)
 def _how_many(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
-    """Return the letter for above/below:
-    the same for all of a trace's questions, so that answers are kept.
-    """
+    """Return the letter for above/below, one for all of a trace's questions."""
     return sympy.Dummy("q", integer=True, positive=True)
 
 
@@ -420,9 +414,7 @@ def _shown(relation: sympy.Rel, pairs: tuple[tuple[sympy.Expr, sympy.Expr], ...]
 
 
 def _positive(expr: sympy.Expr) -> int:
-    """Return 2 if positive for all sizes, 1 if not negative, 0 if not shown:
-    by the signs of coefficients.
-    """
+    """Return 2 if positive for all sizes, 1 if not negative, 0 if not shown."""
     letters = sorted(expr.free_symbols, key=str)
     if not letters:
         return 2 if expr > 0 else int(expr == 0)
@@ -432,9 +424,7 @@ def _positive(expr: sympy.Expr) -> int:
 def _single(
     asked: sympy.Basic, sizes: Sizes, quotients: dict[sympy.Expr, sympy.Expr]
 ) -> Iterator[sympy.Basic]:
-    """Yield the relations that make up what was asked;
-    of alternatives, one that holds at the hints.
-    """
+    """Yield the relations of what was asked; of alternatives, one that holds at the hints."""
     if isinstance(asked, sympy.And):
         for one in asked.args:
             yield from _single(one, sizes, quotients)
@@ -447,9 +437,7 @@ def _single(
 
 
 def _tidy(relation: sympy.Rel) -> sympy.Rel:
-    """Put terms on the side where they are positive,
-    without common factors: 128·h = 128·k is h = k.
-    """
+    """Bring terms where they are positive, without common factors: 128·h = 128·k is h = k."""
     above = sympy.together(relation.lhs - relation.rhs).as_numer_denom()[0]
     factors = sympy.factor_list(above)
     rest = [base for base, _ in factors[1] if len(base.as_ordered_terms()) > 1]

@@ -45,9 +45,7 @@ Amounts = dict[tuple[str, Place | None], sympy.Expr]
 
 
 def places(model: nn.Module) -> dict[int, Place]:
-    """Find the layer that each module is or belongs to,
-    by the module's id; outermost lists alone.
-    """
+    """Find the layer of an outermost list that each module is in, by the module's id."""
     found: dict[int, Place] = {}
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) or id(module) in found or not len(module):
@@ -363,9 +361,7 @@ def agrees(
 
 
 def parts_of(amounts: Amounts, law: Callable[[Stack, frozenset[int]], Law]) -> Iterator[CodePart]:
-    """Yield what is outside of layers,
-    then each kind of layer with the law of how many there are.
-    """
+    """Yield what is outside of layers, then each kind of layer with its law."""
     outside: dict[str, sympy.Expr] = {}
     layers: dict[Stack, dict[int, dict[str, sympy.Expr]]] = defaultdict(lambda: defaultdict(dict))
     for (role, place), expr in amounts.items():

@@ -161,9 +161,7 @@ class ReferenceTrace:
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
     ) -> tuple[Amounts, tuple[str, ...]]:
-        """Return a quantity by role (or operator) and layer, and notes;
-        `seq_len` is the hint behind S.
-        """
+        """Return a quantity by role (or operator) and layer, and notes; `seq_len` is behind S."""
         if quantity in OF_PARAMS:
             return self._params(quantity == "active_params"), ()
         run = self._runs.get(seq_len)
@@ -257,9 +255,7 @@ class ReferenceSource:
         return {**found, **{letter.name: number for letter, number in constants.items()}}
 
     def ways(self) -> Iterator[Way]:
-        """Yield the ways to build with symbols, best first:
-        hints behind them, and fields that stay numbers.
-        """
+        """Yield the ways to build with symbols, best first."""
         hints = apart(self.sizes(), HEADS)
         if hints and not self._run_as.tied:
             yield {"hints": hints}

@@ -125,9 +125,7 @@ class Sizes:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Give tensors symbolic sizes and no data in the block;
-        a symbol passes for a whole number.
-        """
+        """Give tensors symbolic sizes and no data in the block."""
         with symbols_as_numbers(), self.mode, symbols_in_products():
             yield
 
@@ -169,17 +167,13 @@ class Sizes:
         return bool(self.value(relation))
 
     def plain(self, raw: sympy.Basic) -> sympy.Basic:
-        """Write torch's expression in SymPy's own words,
-        under `conditions` where it was cut short.
-        """
+        """Write torch's expression in SymPy's words, under `conditions` where it was cut."""
         if raw not in self._plain:
             self._plain[raw] = self._made_plain(raw)
         return self._plain[raw]
 
     def unread(self, raw: sympy.Basic) -> unread:
-        """Write what was asked, in torch's words with our names,
-        where SymPy has no words for it.
-        """
+        """Write what was asked in torch's words, where SymPy has none."""
         named = raw.xreplace(self._letters)
         letters = sorted(named.free_symbols & set(self.hints), key=str)
         return unread(sympy.Symbol(str(named)), *letters)
@@ -403,9 +397,7 @@ def _solved(
     letters: list[sympy.Symbol],
     points: list[tuple[int, ...]],
 ) -> sympy.Expr | None:
-    """Find the polynomial through some of the points
-    that the others confirm; None if there is none.
-    """
+    """Find the polynomial through some points that the others confirm; None if none."""
 
     def counted(point: tuple[int, ...]) -> int:
         numbers: dict[str, Any] = {n: int(_at(e, letters, point)) for n, e in exprs.items()}
@@ -506,9 +498,7 @@ class _Numpy(ModuleType):
 
 @contextmanager
 def symbols_as_numbers() -> Iterator[None]:
-    """Let a symbol pass for a whole number, in the block,
-    where torch and Python's library look at it.
-    """
+    """Let a symbol pass for a whole number to torch and the library, in the block."""
     with ONE_AT_A_TIME, any_fan(), ExitStack() as undone:
         # torch.nn asks whether a size is an Integral
         numbers.Integral.register(torch.SymInt)

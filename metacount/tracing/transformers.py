@@ -209,9 +209,7 @@ def with_fields(source: str | Json, values: dict[str, int]) -> Json:
 
 
 def _layers_spelled_out(source: str | Json, values: dict[str, int]) -> Json:
-    """Write GPT-Neo's `attention_types`, [[kinds, repetitions], …],
-    for another number of layers.
-    """
+    """Write GPT-Neo's `attention_types` for another number of layers."""
     if "num_layers" not in values:
         return {}
     _, config, _ = chosen_class(source)
@@ -258,9 +256,7 @@ class TransformersTrace:
     def amounts(
         self, quantity: str, seq_len: int, by_operator: bool
     ) -> tuple[Amounts, tuple[str, ...]]:
-        """Return a quantity by role (or operator) and layer, and notes;
-        `seq_len` is the hint behind S.
-        """
+        """Return a quantity by role (or operator) and layer, and notes; `seq_len` is behind S."""
         if quantity == "causal_matmul_flops":
             raise NotTraced(EVERY_PAIR)
         if quantity in OF_PARAMS:
@@ -333,9 +329,7 @@ class TransformersSource:
         return layer_fields(self._config, constants)
 
     def ways(self) -> Iterator[Way]:
-        """Yield the ways to build with symbols, best first:
-        hints behind them, and fields that stay numbers.
-        """
+        """Yield the ways to build with symbols, best first."""
         hints = apart(self._values, HEADS)
         if hints and not self._run_as.tied:
             yield {"hints": hints}

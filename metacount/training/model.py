@@ -269,9 +269,7 @@ def _keeps(
 
 
 def outermost_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the children of each `ModuleList` that is in no layer, by name; of a list in a list
-    its own.
-    """
+    """Return the layers of each outermost `ModuleList`, by name."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{layer}.") for layer in found)

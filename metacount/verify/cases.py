@@ -164,9 +164,7 @@ def small(spec: ModelSpec) -> dict[str, int]:
 
 
 def _generic(model: Json | ModelSpec, *, few: bool = True) -> Json | ModelSpec:
-    """Return the same structure with sizes above 1,
-    fewer key/value heads than heads, and few layers.
-    """
+    """Return the structure with sizes above 1, fewer key/value heads, few layers."""
     spec = spec_of(model)
     layers = {"n_kv_shared_layers": FEW_BORROWING, "n_layers": FEW_LAYERS}
     for name, number in {**layers, "n_encoder_layers": FEW_LAYERS}.items():

@@ -124,9 +124,7 @@ def _reduced(expr: sympy.Expr) -> sympy.Expr:
 
 
 def _cases(expr: sympy.Expr) -> sympy.Expr:
-    """Rewrite `expr` for every remainder of the counts that it rounds parts of:
-    floor(N/2), N = 2·q + r.
-    """
+    """Rewrite `expr` for every remainder: floor(N/2) with N = 2·q + r."""
     periods: dict[sympy.Symbol, int] = {}
     for rounded in expr.atoms(sympy.floor, sympy.ceiling):
         below = sympy.together(rounded.args[0]).as_numer_denom()[1]

@@ -144,9 +144,7 @@ def compare_forwards(
 
 
 def randomise(module: nn.Module, seed: int) -> None:
-    """Give a module weights that leave no tensor without effect:
-    none is zero, one or equal to another.
-    """
+    """Give a module weights none of which is zero, one or equal to another."""
     generator = torch.Generator().manual_seed(seed)
     stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     stored = {name: t for name, t in stored.items() if name in module.state_dict()}

@@ -140,9 +140,7 @@ def _joined(ops: Iterable[Operation], key: Callable[[Operation], object]) -> lis
 
 
 def _number(op: Operation) -> object:
-    """Gemma 3n's copies of the stream have a matrix each, of which the formulas have one three
-    times as large.
-    """
+    """Name Gemma 3n's copies, each with a matrix where the formulas have one for all three."""
     name, _, number = op.name.rpartition(".")
     if "copies." not in op.name:
         return None

@@ -75,9 +75,7 @@ def _defaults(proof: Proof, names: set[str]) -> Iterator[tuple[str, str, tuple[s
 
 
 def _follows(condition: sympy.Basic, domain: tuple[sympy.Basic, ...]) -> bool:
-    """Tell whether a condition says less than another one:
-    a ≥ 3 anywhere, a ≥ 3·b beside a ≥ 4·b, a ≥ 4 of an even size.
-    """
+    """Tell whether a condition says less than another one: a ≥ 3·b beside a ≥ 4·b."""
     if not isinstance(condition, sympy.Ge) or not condition.lhs.is_Symbol:
         return False
     times, rest = condition.rhs.as_coeff_Mul()
@@ -175,9 +173,7 @@ def closed_forms(spec: ModelSpec) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def form_values(layers: dict[str, str], forms: dict[str, str]) -> dict[str, list[int]]:
-    """Evaluate the forms of a structure at fixed sizes: however they are written, what is equal has
-    the same values.
-    """
+    """Evaluate forms at fixed sizes: what is equal has equal values, however written."""
     found: dict[str, list[int]] = {quantity: [] for quantity in forms}
     for largest in LARGEST_SIZES:
         words = set(re.findall(r"[A-Za-z_]\w*", " ".join([*layers.values(), *forms.values()])))
@@ -227,9 +223,7 @@ def digest_of(structure: Json) -> str:
 
 
 def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
-    """Write one case as plain data: for each quantity where it is equal,
-    or what is left, or why not.
-    """
+    """Write one case as plain data: equal, or what is left, or why not."""
     run_as = As(**{**vars(case.run_as), "seconds": LONGEST})
     found = prove(case.model, case.workload, run_as, case.quantities)
     return {

@@ -217,9 +217,7 @@ def run_letters(spec: ModelSpec, workload: Workload) -> dict[str, Dim]:
 
 
 def _spec_in_letters(config: Json) -> tuple[ModelSpec, dict[str, sympy.Expr]]:
-    """Return the spec of the whole config, defaults put in,
-    and its sizes in the config's fields.
-    """
+    """Return the spec of the whole config, its sizes in the config's fields."""
     _, made, choice = chosen_class(config)
     values = {**size_values(config), **layer_fields(config, {})}
     whole = {**config, "architectures": [choice.class_name]}
@@ -317,9 +315,7 @@ _doubled: dict[str, dict[str, tuple[int, dict[str, int], dict[str, int]]]] = {}
 
 
 def _implied(config: Json) -> dict[sympy.Symbol, sympy.Expr]:
-    """Return the sizes that others imply,
-    where the mapping refuses to have another number for them.
-    """
+    """Return the sizes that others imply, of which the mapping refuses other numbers."""
     values = size_values(config)
     found: dict[sympy.Symbol, sympy.Expr] = {}
     for name, factors, below in FOLLOWS:

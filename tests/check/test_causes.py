@@ -23,12 +23,12 @@ import metacount
 from metacount.check import explain as explained
 from metacount.check.judgement import Term
 
-FEWEST_RIGHT = Fraction(9, 10)
-MOST_MISLEADING = {"fresh": Fraction(1, 25)}  # none of the others
+FEWEST_RIGHT = Fraction(95, 100)
+MOST_MISLEADING = {"fresh": Fraction(1, 200)}  # none of the others
 SETS = ("by_hand", "made", "held_out_by_hand", "held_out", "third_by_hand", "third", "fourth")
 SETS += ("written_by_hand", "fresh")
 STEP = 8  # every eighth case of a large set: the whole takes minutes; `causes.py` takes it all
-STEPS = {"written_by_hand": 3, "fresh": 3, **{name: STEP for name in SETS if "hand" not in name}}
+STEPS = {"written_by_hand": 3, "fresh": 2, **{name: STEP for name in SETS if "hand" not in name}}
 
 
 def rates(cases: list[causes.Case]) -> tuple[Counter[str], list[Any]]:
@@ -203,10 +203,7 @@ def test_in_words(text: str, model: str, words: list[str]) -> None:
             "N*(2*B*S*(2*d*h_d*(h + h_kv) + 3*d*m) + 2*B*S**2*h*h_d + 2*B*S*h*h_d) + 2*B*S*V*d",
             "llama3-8b",
             "matmul_flops",
-            [
-                "attention is counted over the causal pairs only, or one of attention scores and "
-                "sums of values: not multiplied by seq_len (seq_len in place of seq_len²)"
-            ],
+            ["attention is counted over the causal pairs only"],
         ),
         # S·(S + 1) is written: that is one mistake and no other
         (
@@ -261,7 +258,7 @@ def test_in_words(text: str, model: str, words: list[str]) -> None:
             "2*N*B*S*c*2*h_d",
             "palm-540b",
             "kv_cache_bytes",
-            ["keys and values counted twice, or 2 stands where n_kv_heads = 1 belongs"],
+            ["keys and values counted twice"],
         ),
         (
             "N*B*S*c*88*h_d + N*B*S*c*84*h_d",
