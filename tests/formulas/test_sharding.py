@@ -1,4 +1,4 @@
-"""What a rank holds and sends, by hand: each literal with its arithmetic above it."""
+"""What a rank holds and sends, by hand; beside the engine and real ranks: `tests/sharding`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,11 @@ import sympy
 from helpers.miniatures import TINY, miniature
 
 from metacount.catalog import entry
-from metacount.formulas import ends
-from metacount.formulas.block import Given, Layer, run_block
-from metacount.formulas.pieces import Sizes, run_of
 from metacount.formulas.ranks import (
     Cut,
-    active_values,
-    cut_shape,
-    cuts_of,
-    gathered_values,
-    rank_spec,
     shard_values,
-    spread_moves,
 )
-from metacount.formulas.sublayers import block_tape
-from metacount.formulas.tape import TOKENS, Rank, Tape, product
+from metacount.formulas.tape import Rank
 from metacount.sharding.by_formula import counted_kinds, without_formula
 from metacount.sharding.mesh import Mesh
 from metacount.sharding.plan import default_plan
@@ -33,11 +23,7 @@ from metacount.spec import ModelSpec
 
 DENSE = ModelSpec.from_dict({**TINY, "head_dim": 5, "position": "none"})
 MOE = DENSE.replace(d_ff=None, n_experts=8, top_k=3, d_ff_expert=7, n_shared_experts=1)
-MOE_BLOCK, EXPERTS = Layer(ffn="E"), Layer(mixer="N", ffn="E")
-ATTENTION = Layer(ffn="N")
 N = 11  # tokens of a rank
-
-Sent = tuple[str, str, str, int, str]  # phase, what it does, among whom, values, of which type
 
 
 def small(name: str, **changed: Any) -> ModelSpec:
@@ -45,56 +31,6 @@ def small(name: str, **changed: Any) -> ModelSpec:
 
 
 # --- what a rank holds ----------------------------------------------------------------------------
-
-
-# whole: two norms; half: q and o 15·13, k and v 5·13; of 17 hidden the first of two ranks has 9,
-# three times, and the last 8. Of four copies the first and the last: rows of 13 in four: 4, 4, 4,
-# 1; 15: 4, 4, 4, 3; 5: 2, 2, 1, 0; 9: 3, 3, 3, 0; 8: 2, 2, 2, 2
-@pytest.mark.parametrize(
-    ("index", "hidden", "norm", "attention", "ffn"),
-    [
-        (0, 9, [4, 4], [4 * 13, 2 * 13, 2 * 13, 4 * 15], [3 * 13, 3 * 13, 4 * 9]),
-        (1, 8, [1, 1], [3 * 13, 0, 0, 1 * 15], [2 * 13, 2 * 13, 1 * 8]),
-    ],
-)
-def test_a_dense_block_by_hand(
-    index: int, hidden: int, norm: list[int], attention: list[int], ffn: list[int]
-) -> None:
-    cuts = cuts_of(block_tape(DENSE, Layer()).weights)
-    rank = Rank(tp=2, shard=4, tp_index=index, shard_index=3 * index)
-    held = sum(product(cut_shape(cut, rank)) for cut in cuts)
-    assert held == 2 * 13 + 2 * 195 + 2 * 65 + 3 * 13 * hidden
-    shards: dict[str, list[int]] = {}
-    for cut in cuts:
-        shards.setdefault(cut.role, []).append(shard_values(cut, rank))
-    assert {role: sorted(each) for role, each in shards.items()} == {
-        "norm": sorted(norm),
-        "attention": sorted(attention),
-        "ffn": sorted(ffn),
-    }
-    # gathered: 13 rows become 16, 15 too, 5 become 8, 9 become 12 and 8 stay
-    gathered = 2 * 16 + 16 * 13 + 2 * 8 * 13 + 16 * 15 + 2 * (12, 8)[index] * 13 + 16 * hidden
-    assert sum(gathered_values(cut, rank) for cut in cuts) == gathered
-
-
-def test_experts_by_hand() -> None:
-    cuts = [cut for cut in cuts_of(block_tape(MOE, MOE_BLOCK).weights) if cut.top_k is not None]
-    assert [cut.shape for cut in cuts] == [(8, 14, 13), (8, 13, 7)]
-    # two whole experts of eight, of which a token uses both at most; without ep they are cut
-    # inside: gate and up 4 of 7 each, and 4 of 7 columns; 3 of 8 are used
-    for rank, shapes, used in (
-        (Rank(tp=2, ep=4, shard=6, copies=3), [(2, 14, 13), (2, 13, 7)], 2),
-        (Rank(tp=2), [(8, 8, 13), (8, 13, 4)], 3),
-    ):
-        assert [cut_shape(cut, rank) for cut in cuts] == shapes
-        active = [active_values(cut, rank) for cut in cuts]
-        assert active == [used * rows * columns for _, rows, columns in shapes]
-    # fewer experts than copies, but 3 divides neither 14 nor 13: the first copies have one each
-    for index, shards in ((0, [14 * 13, 13 * 7]), (2, [0, 0])):
-        rank = Rank(tp=2, ep=4, shard=6, copies=3, copy_index=index)
-        assert [shard_values(cut, rank) for cut in cuts] == shards
-    # seven copies divide 14, and each has two of its rows
-    assert shard_values(cuts[0], Rank(ep=4, copies=7, copy_index=6)) == 2 * 2 * 13
 
 
 def test_few_experts_are_cut_inside() -> None:
@@ -114,123 +50,6 @@ def test_few_experts_are_cut_inside() -> None:
         found = shard_values(cut, Rank(ep=2, copies=copies, copy_index=index))
         at = {n: 6, m: 5 if copies == 3 else 16, c: 3}
         assert sympy.sympify(found).subs(at) == expected
-
-
-# --- what ranks send each other -------------------------------------------------------------------
-
-
-def sent(spec: ModelSpec, layer: Layer, rank: Rank) -> list[Sent]:
-    """The collectives of a block on a rank, in its forward and its backward."""
-    mine = rank_spec(spec, rank)
-    tape = Tape(run_of(mine, Sizes(batch_size=1, seq_len=N, rank=rank)))
-    run_block(tape, mine, layer, tape.tensor(spec.d_model, TOKENS, grad=True), Given())
-    return seen(move for op in tape.ops for move in op.moves)
-
-
-def seen(moves: Any) -> list[Sent]:
-    return sorted((m.phase, m.kind, m.group, m.values, m.kept) for m in moves)
-
-
-def summed(phase: str, values: int, kept: str = "") -> Sent:
-    return phase, "all-reduce", "tp", values, kept
-
-
-THERE, BACK = summed("forward", N * 13), summed("backward", N * 13)
-COUNTS = ("forward", "all-to-all", "ep", 8, "counts")  # how many rows each expert gets
-ROUTER = summed("backward", N * 3, "router")
-QKV = summed("backward", 5)  # a head's width: the weight of a norm that all heads share
-
-
-def exchanged(rows: int) -> list[Sent]:
-    """Rows that go to experts and come back, in the forward and in the backward."""
-    return [
-        (phase, "all-to-all", "ep", rows * 13, "")
-        for phase in ("forward", "backward")
-        for _ in range(2)
-    ]
-
-
-def latent(query: int) -> list[Sent]:
-    """Gradients of what heads of latent attention read: queries, latent, rotated key."""
-    return [summed("backward", N * width) for width in (query, 19, 4)]
-
-
-@pytest.mark.parametrize(
-    ("spec", "layer", "rank", "expected"),
-    [
-        (DENSE, Layer(), Rank(), []),
-        (MOE, MOE_BLOCK, Rank(), []),
-        (DENSE, Layer(), Rank(tp=2), 2 * [THERE, BACK]),
-        # attention alone: the weights of its norms on queries and keys too
-        (DENSE, ATTENTION, Rank(tp=2), [THERE, BACK]),
-        (DENSE.replace(qk_norm="head"), ATTENTION, Rank(tp=2), [THERE, BACK, *2 * [QKV]]),
-        (
-            DENSE.replace(qk_norm="layernorm", norm="layernorm"),
-            ATTENTION,
-            Rank(tp=2),
-            [THERE, BACK, *4 * [QKV]],
-        ),
-        (small("deepseek-v2", q_lora_rank=23), ATTENTION, Rank(tp=2), [THERE, *latent(23)]),
-        (small("deepseek-v2", q_lora_rank=None), ATTENTION, Rank(tp=2), [THERE, *latent(13)]),
-        # experts that are cut, without and with shared ones
-        (MOE.replace(n_shared_experts=0), EXPERTS, Rank(tp=2), [THERE, BACK, ROUTER]),
-        (MOE, EXPERTS, Rank(tp=2), 2 * [THERE, BACK] + [ROUTER]),
-        # experts that are whole: three rows of each token go and come back
-        (MOE, EXPERTS, Rank(ep=4), [COUNTS, *exchanged(N * 3)]),
-        # both: 11 tokens in two are 6 and 5, filled up to 12; attention and the shared expert sum
-        (
-            MOE,
-            MOE_BLOCK,
-            Rank(tp=2, ep=4, shard=6, copies=3, tp_index=1),
-            [
-                *2 * [THERE, BACK],
-                COUNTS,
-                *exchanged(5 * 3),
-                ("forward", "all-gather", "tp", 12 * 13, ""),
-                ("backward", "all-gather", "tp", 12 * 13, ""),
-                ("backward", "all-gather", "tp", 12 * 3, "choice"),
-            ],
-        ),
-    ],
-)
-def test_what_a_block_sends_by_hand(
-    spec: ModelSpec, layer: Layer, rank: Rank, expected: list[Sent]
-) -> None:
-    assert sent(spec, layer, rank) == sorted(expected)
-
-
-def test_the_head_and_the_table_by_hand() -> None:
-    for rank, before, behind in (
-        (Rank(), [], []),
-        # 101 words in four: 26 each
-        (Rank(tp=4), [THERE], [BACK, ("forward", "all-gather", "tp", N * 104, "")]),
-    ):
-        tapes = [Tape(run_of(DENSE, Sizes(batch_size=1, seq_len=N, rank=rank))) for _ in range(2)]
-        ends.embed(tapes[0], DENSE, DENSE.last_stack, TOKENS)
-        ends.unembed(tapes[1], DENSE, tapes[1].tensor(13, TOKENS, grad=True))
-        found = [seen(move for op in tape.ops for move in op.moves) for tape in tapes]
-        assert found == [before, behind]
-
-
-def test_zero_moves_by_hand() -> None:
-    cuts = [Cut(role="norm", shape=(13,)), Cut(role="moe", shape=(8, 14, 13), top_k=3)]
-    rank = Rank(ep=4, shard=4, copies=2)
-    # 13 rows become 16; nothing is padded where nothing is spread
-    plain, once, again = (
-        [
-            (phase, kind, group, n, "")
-            for group, n in (("dp", dense), ("copies", 2 * 14 * 13))
-            for phase, kind in kinds
-        ]
-        for dense, kinds in (
-            (13, [("backward", "all-reduce")]),
-            (16, [("forward", "all-gather"), ("backward", "reduce-scatter")]),
-            (16, [("backward", "all-gather")]),
-        )
-    )
-    for zero, moves in enumerate((plain, once, once, once + again)):
-        assert seen(spread_moves(cuts, rank, zero=zero)) == sorted(moves)
-    assert spread_moves(cuts, Rank(ep=4), zero=3) == []
 
 
 # --- a mesh ---------------------------------------------------------------------------------------
