@@ -48,7 +48,7 @@ OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 CONFIG = "metacount/huggingface/config"
 WITNESSES = "tests/verify/test_witnesses.py"
 OF_MODULES = (WITNESSES, "tests/huggingface/module/test_computes_the_same.py")
-COMMANDS = ("tests/cli", "tests/commands", "tests/views", "tests/test_cli.py")
+COMMANDS = ("tests/cli", "tests/test_cli.py")
 
 # Of folders whose tests are not those of the same name alone.
 MORE_TESTS = {
