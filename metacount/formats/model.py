@@ -207,7 +207,9 @@ def from_hugging_face(
         source=None if mapped.is_remote else source,
         notes=tuple(notes),
         refused=bool(mapped.refused),
-        quantised=_quantised(data),
+        quantised=_quantised(data)
+        if told is None
+        else _quantised({"quantization_config": told.stored}),
     )
 
 
