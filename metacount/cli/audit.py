@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from metacount.cli.answer import Answer, Pieces
 from metacount.cli.layout import bold, dim, table, wrapped
-from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, flag, option
+from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, flag, option
 from metacount.cli.progress import say
 from metacount.cli.report import Grid, Lines, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
@@ -50,9 +50,10 @@ def options() -> Sequence[Option]:
         option(
             "--seq",
             "N",
-            "tokens of each sequence; several give several lengths (default 2048 with --model, "
-            "else 2048, 8192 and 32768)",
-            type=_length,
+            "tokens of each sequence; several, as in 1k,4k, give several lengths (default 2048 "
+            "with --model, else 2048, 8192 and 32768)",
+            type=each_of(_length),
+            action=Several,
             nargs="+",
         ),
         option("--tokens-per-second", "X", "of the run, on one device (with --mfu)", type=_amount),

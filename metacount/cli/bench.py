@@ -6,13 +6,24 @@ import argparse
 import sys
 
 from metacount.cli.answer import Answer, Pieces, json_text
-from metacount.cli.options import JSON, check_known, flag, grouped, limited, option
+from metacount.cli.options import (
+    JSON,
+    Several,
+    check_known,
+    each_of,
+    flag,
+    grouped,
+    limited,
+    option,
+)
 from metacount.cli.report import Lines
 from metacount.errors import EXIT_DISAGREE, EXIT_WRONG_INPUT, InputError, shown
+from metacount.settings.values import length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+    from typing import Any
 
     from metacount.bench.case import Case
     from metacount.bench.grid import Asked
@@ -36,32 +47,50 @@ EPILOG = (
 )
 
 
+def _size(text: str) -> int:
+    if (n := length(text)) and n <= LARGEST:
+        return n
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 0 < int(text) <= LARGEST):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1: got '{shown(text)}'")
+    return int(text)
+
+
+# What an option takes that takes several numbers.
+SIZES: dict[str, Any] = {"type": each_of(_size), "action": Several, "nargs": "+"}
+
+
 def options() -> Sequence[Option]:
     return (
         option("topic", "TOPIC", ", ".join(TOPICS), choices=TOPICS),
         *grouped(
             "what is timed",
             option("--model", "NAME", "take the sizes of these models of the catalog", nargs="+"),
-            option("--d-model", "N", "of ffn: these widths, in no model", type=_size, nargs="+"),
+            option("--d-model", "N", "of ffn: these widths, in no model", **SIZES),
             option(
                 "--d-ff",
                 "N",
                 "of ffn: SwiGLU at these widths too (swiglu-own)",
-                type=_size,
-                nargs="+",
+                **SIZES,
             ),
-            option("--tokens", "N", "tokens of ffn, moe and norm", type=_size, nargs="+"),
+            option("--tokens", "N", "tokens of ffn, moe and norm", **SIZES),
             option(
-                "--seq", "N", "prefill of attention and mla: so many tokens", type=_size, nargs="+"
+                "--seq",
+                "N",
+                "prefill of attention and mla: so many tokens, as in 1k,4k",
+                **SIZES,
             ),
             option(
                 "--kv-len",
                 "N",
                 "decode of attention and mla: one token that attends to so many, itself included",
-                type=_size,
-                nargs="+",
+                **SIZES,
             ),
-            option("--batch", "N", "sequences of attention and mla", type=_size, nargs="+"),
+            option(
+                "--batch",
+                "N",
+                "sequences of attention and mla",
+                **SIZES,
+            ),
             option(
                 "--part",
                 None,
@@ -144,12 +173,13 @@ def options() -> Sequence[Option]:
         *grouped(
             "what becomes of it",
             option(
-                "--save",
+                "-o --output --save",
                 "FILE",
                 "append the rows as JSON lines to FILE (default metacount-bench-TOPIC.jsonl in "
                 "the current folder)",
                 nargs="?",
                 const=SAVED,
+                dest="save",
             ),
             option("--compare", "OLD", "lay the medians beside those of a file that --save wrote"),
             flag("--list", "print the cases and variants, and run nothing"),
@@ -161,12 +191,6 @@ def options() -> Sequence[Option]:
         ),
         JSON,
     )
-
-
-def _size(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 0 < int(text) <= LARGEST):
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1: got '{shown(text)}'")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:

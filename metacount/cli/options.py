@@ -109,7 +109,31 @@ def whole_number(text: str) -> int:
 
 def tokens(text: str) -> int:
     """Read a number of tokens, in which 128k is 128·1,024."""
+    if "," in text:
+        raise argparse.ArgumentTypeError(
+            "takes one length here; `metacount plot`, `metacount audit` and `metacount bench` take "
+            "several"
+        )
     return length(text) or whole_number(text)
+
+
+def each_of(read: Callable[[str], object]) -> Callable[[str], list[object]]:
+    """Make what reads values with commas between them; an option takes several such with spaces."""
+
+    def read_all(text: str) -> list[object]:
+        return [read(part.strip()) for part in text.split(",")]
+
+    return read_all
+
+
+class Several(argparse.Action):
+    """Puts the values of `each_of` in one list."""
+
+    def __call__(
+        self, _: object, namespace: argparse.Namespace, given: Any, __: Any = None
+    ) -> None:
+        """Keep them."""
+        setattr(namespace, self.dest, [value for part in given for value in part])
 
 
 def names(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from metacount.cli.options import (
     quantity,
 )
 from metacount.errors import InputError, shown
-from metacount.languages import LANGUAGES
+from metacount.languages import LANGUAGES, terminal_language
 from metacount.resolve import find_model
 from metacount.settings import parse_settings
 from metacount.settings.over import each_setting
@@ -58,7 +58,11 @@ def options() -> Sequence[Option]:
 
     return (
         MODELS,
-        option("-o --output", "FILE", "the picture: a name that ends in .svg, .png or .pdf"),
+        option(
+            "-o --output",
+            "FILE",
+            "the picture: a name that ends in .svg, .png or .pdf; in .html, the page of --html",
+        ),
         option(
             "--html",
             "PAGE.html",
@@ -117,7 +121,7 @@ def options() -> Sequence[Option]:
         option(
             "--lang",
             None,
-            "the language of the labels: English (default) or Chinese",
+            "the language of the labels (default: that of the terminal, else en)",
             choices=LANGUAGES,
         ),
         *SETTINGS,
@@ -128,6 +132,8 @@ def options() -> Sequence[Option]:
 def run(args: argparse.Namespace) -> Answer | Pieces:
     from metacount.textbook.closed_form import FORWARD
 
+    if args.output is not None and args.html is None and args.output.lower().endswith(".html"):
+        args.html, args.output = args.output, None
     kind = _asked_kind(args)
     check_quantity(args.quantity, FORWARD)
     parse_settings(args.settings)  # a wrong setting is reported before a wrong model
@@ -147,10 +153,15 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     from metacount.cli.pictures import check_output, save
 
     check_output(args.output)
-    if args.lang == "zh":
+    if kind in draw and (args.lang or terminal_language()) == "zh":
         from metacount.cli.pictures import CHINESE, check_chinese
 
-        check_chinese(CHINESE.values())
+        try:
+            check_chinese(CHINESE.values())
+            args.lang = "zh"
+        except InputError:  # a terminal may be Chinese without such a font
+            if args.lang is not None:
+                raise
     picture = draw.get(kind, _results)(args)
     save(picture.draw(), args.output)
     return Pieces(text=f"{shown(args.output)}: {picture.said}\n")

@@ -78,7 +78,7 @@ JOB = (
     _named("checkpointing", CHECKPOINTINGS, "in training: "),
     _named("schedule", SCHEDULES, "in training: "),
     option(
-        "--batch",
+        "--batch --global-batch",
         "N",
         "global batch: sequences of all ranks together (default: one for each at a time)",
         type=whole_number,
@@ -129,7 +129,7 @@ def options() -> Sequence[Option]:
             "whether the largest rank fits in so much (80GiB, 80GB), and what would; else exit 1",
         ),
         flag("--formula", "count by formulas alone, without torch"),
-        option("-o", "FILE", "draw the mesh: .svg, .png, .pdf", dest="output"),
+        option("-o --output", "FILE", "draw the mesh: .svg, .png, .pdf"),
         *JOB,
         *FORMATS,
     )
