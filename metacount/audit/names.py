@@ -1,17 +1,9 @@
 """What the names in a restated formula and in a convention stand for, in numbers or in letters.
 
 A formula names sizes in our words or letters, and what its source reads off a module it has built:
-`stored_params`, `token_table`. A convention has the letters of `count --conventions`, and besides
-
-X  of E, tables that no product uses: a tied token table is the head's
-Y  scores between positions: one for each pair, head and layer
-Z  the same, with min(S, w) keys for every query of a windowed layer
-M  products between positions, with min(S, w) keys for every query of a windowed layer
-G  the same, halved as a triangle: S²/2, and S·m - m²/2 with m = min(S, w) in a windowed layer
-K  bytes of the KV cache, of which a windowed layer keeps what the next token still needs
-U  bytes of the KV cache if every layer kept every token
-
-and those of textbook/training.py.
+`stored_params`, `token_table`. A convention has the letters of `count --conventions`, those of
+textbook/training.py and of `MEANINGS`: with m = min(S, w), a windowed layer has S·m pairs in Z and
+M, and S·m - m²/2 of them in G, where a full one has S²/2.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ RUN = columns.RUN
 # What `--json` has by role or by name, and what stands before these in a table.
 BY_NAME = {"by_role": "", "active_by_role": "active ", "buffers": "buffer ",
            "checkpoint_parts": "checkpoint "}  # fmt: skip
+ROLES = ("role", "params", "share", "active_params")
 FACTS = ("kind", "n_layers", "d_model")
 FLOPS = ("matmul_flops", "causal_matmul_flops")
 
@@ -374,11 +375,7 @@ def report_of(model: Any, request: Request, *, verbose: bool = False, kept: Kept
 def figures_report(result: Count) -> Report:
     """Report a count alone, as Python has it: parameters by role and every figure."""
     run, data = result.workload, result.to_dict()
-    roles: list[tuple[Cell, ...]] = [
-        (role, n, Share(part=n, whole=result.params), result.active_by_role[role])
-        for role, n in result.by_role.items()
-        if n
-    ]
+    roles = _roles(result.by_role, result.active_by_role)
     figures = [
         _figure(name, data.get(name), figure.brief)
         for name, figure in COUNTED.items()
@@ -386,9 +383,17 @@ def figures_report(result: Count) -> Report:
     ]
     work = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
     return [
-        [Grid(heads=("role", "params", "share", "active_params"), rows=roles, align="<>>>")],
+        [Grid(heads=ROLES, rows=roles, align="<>>>")],
         [Text(work, bold), Grid(heads=(), rows=figures, align="<>", prose=True)],
         [Notes([("warning", text) for text in result.warnings])],
+    ]
+
+
+def _roles(by_role: dict[str, int], active: dict[str, int]) -> list[tuple[Cell, ...]]:
+    """List the roles that have parameters, with their shares and those that one token uses."""
+    whole = sum(by_role.values())
+    return [
+        (role, n, Share(part=n, whole=whole), active.get(role)) for role, n in by_role.items() if n
     ]
 
 
@@ -397,17 +402,13 @@ def count_report(model: Model, result: Count, *, verbose: bool) -> Report:
     `verbose`: the figures first, with their whole meaning, and all that is to be said of them.
     """
     routed = result.active_by_role != result.by_role
-    rows: list[tuple[Cell, ...]] = [
-        (role, n, Share(part=n, whole=result.params), result.active_by_role[role])
-        for role, n in result.by_role.items()
-        if n
-    ]
+    rows = _roles(result.by_role, result.active_by_role)
     if verbose or routed:
         whole = Share(part=result.params, whole=result.params)
         rows += [(), ("total", result.params, whole, result.active_params)]
     shown = 4 if routed else 3
     roles = Grid(
-        heads=("role", "params", "share", "active_params")[:shown],
+        heads=ROLES[:shown],
         rows=[row[:shown] for row in rows],
         align="<>>>"[:shown],
         bars=[n for n in result.by_role.values() if n],
@@ -551,11 +552,7 @@ def _notes(model: Model, result: Count) -> list[Block]:
 def _measured_report(model: TransformersOnly, data: Json) -> Report:
     """Report parameters by role, every figure that was measured, and where they come from."""
     total, active = data["params"], data["active_by_role"] or {}
-    rows: list[tuple[Cell, ...]] = [
-        (role, n, Share(part=n, whole=total), active.get(role))
-        for role, n in data["by_role"].items()
-        if n
-    ]
+    rows = _roles(data["by_role"], active)
     all_active = sum(active.values()) if active else None
     rows += [(), ("total", total, Share(part=total, whole=total), all_active)]
     figures = [
@@ -573,7 +570,7 @@ def _measured_report(model: TransformersOnly, data: Json) -> Report:
     work = f"batch {run['batch_size']}, seq {run['seq_len']}, {run['dtype']}"
     return [
         [Text(model.name, bold, whole=True)],
-        [Grid(heads=("role", "params", "share", "active_params"), rows=rows, align="<>>>")],
+        [Grid(heads=ROLES, rows=rows, align="<>>>")],
         [Text(work, bold, whole=True), Grid(heads=(), rows=figures, align="<>")],
         [Notes(notes)],
     ]

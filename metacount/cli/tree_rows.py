@@ -42,20 +42,20 @@ class Row:
     formulas whose sum `one` is, or `params` where there is one copy.
     """
 
-    last: tuple[bool, ...]
     name: str
-    note: str
     role: str | None
     place: str
     count: int
-    shape: str
-    params: int
-    one: int | None
-    active: int | None
-    flops: int | None
-    bytes: int
-    dtype: str
-    forms: tuple[tuple[int, str], ...]
+    last: tuple[bool, ...] = ()
+    note: str = ""
+    shape: str = ""
+    params: int = 0
+    one: int | None = None
+    active: int | None = 0
+    flops: int | None = None
+    bytes: int = 0
+    dtype: str = ""
+    forms: tuple[tuple[int, str], ...] = ()
     path: str = ""  # of a module
 
 
@@ -123,7 +123,9 @@ class _Rows:
         held = tuple(child for child in node.children if _is_kept(child))
         inner += _together(held) if node.module else held  # three of them are one already
         if node.own_flops and any(child.flops for child in node.children):
-            inner.append(_own(node, place, copies))
+            at_own, flops = f"{place}.{OWN}".lstrip("."), node.own_flops * copies
+            own = Row(name=OWN, role=node.role, place=at_own, count=copies, flops=flops)
+            inner.append(own)
         for i, item in enumerate(inner):
             last = (*at.last, i == len(inner) - 1)
             if isinstance(item, Row):
@@ -163,9 +165,7 @@ def _tensor_rows(
     start = f"{place}." if place else ""
     for key, size in tensors.items():
         yield Row(
-            last=(),
             name=key,
-            note="",
             role=node.role,
             place=start + key,
             count=copies,
@@ -173,7 +173,6 @@ def _tensor_rows(
             params=prod(size) * copies,
             one=prod(size) * within if copies > within else None,
             active=_times(node.active_tensors[key], copies),
-            flops=None,
             bytes=node.bytes_of[key] * copies,
             dtype=node.dtype if node.dtype != "mixed" else "",
             forms=((within, prefix + key),),
@@ -185,41 +184,7 @@ def _tensor_rows(
         if key not in node.unstored
     ]
     for key, shape in others:
-        yield Row(
-            last=(),
-            name=key,
-            note="",
-            role=node.role,
-            place=start + key,
-            count=copies,
-            shape=shape,
-            params=0,
-            one=None,
-            active=0,
-            flops=None,
-            bytes=0,
-            dtype="",
-            forms=(),
-        )
-
-
-def _own(node: Node, place: str, copies: int) -> Row:
-    return Row(
-        last=(),
-        name=OWN,
-        note="",
-        role=node.role,
-        place=f"{place}.{OWN}".lstrip("."),
-        count=copies,
-        shape="",
-        params=0,
-        one=None,
-        active=0,
-        flops=node.own_flops * copies,
-        bytes=0,
-        dtype="",
-        forms=(),
-    )
+        yield Row(name=key, role=node.role, place=start + key, count=copies, shape=shape)
 
 
 def _times(value: int | None, copies: int) -> int | None:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
 
+# What is counted of few models, and is no part of the others that could be 0.
+OF_SOME = [
+    n for n, it in COUNTED.items() if it.has in ("a quantisation", "parts that are not of text")
+]
+
 
 @frozen
 class Side:
@@ -83,8 +88,9 @@ class Diff:
             "models": [self.a.name, self.b.name],
             "workloads": [self.a.workload.to_dict(), self.b.workload.to_dict()],
             "figures": {
-                name: compared(self.a.figures[name], self.b.figures[name])
-                for name in self.a.figures
+                name: compared(a, self.b.figures[name])
+                for name, a in self.a.figures.items()
+                if name not in OF_SOME or (a, self.b.figures[name]) != (None, None)
             },
             "parts": [
                 {
@@ -143,7 +149,9 @@ def diff(
 def side(name: str, spec: ModelSpec, run: Workload) -> Side:
     """Count a model's figures under the names of `count`."""
     data = count(spec, run).to_dict()
-    return Side(name=name, workload=run, figures={name: data.get(name, 0) for name in COUNTED})
+    absent = dict.fromkeys(OF_SOME)  # None, for nobody counts them; what others lack is 0
+    figures = {name: data.get(name, absent.get(name, 0)) for name in COUNTED}
+    return Side(name=name, workload=run, figures=figures)
 
 
 def aligned(

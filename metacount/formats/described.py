@@ -17,7 +17,7 @@ class Described:
     """What a file says: a spec, or a config of transformers' that means the same model.
 
     `names` are the file's own names of that config's keys. `gguf` is the file whose tensors can be
-    compared with transformers' module.
+    compared with transformers' module, `stored` the bytes and types of these.
     """
 
     spec: ModelSpec | None = None
@@ -25,6 +25,7 @@ class Described:
     names: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     gguf: str | None = None
+    stored: Json | None = None
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:

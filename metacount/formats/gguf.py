@@ -143,7 +143,11 @@ class _Reading:
         notes = (said, *([self.it.said] if self.it.said else []), *self.notes)
         if self.name == "llama" and "num_local_experts" in config:
             config["model_type"] = "mixtral"
-        return Described(config=config, names=self.names, notes=notes, gguf=self.path)
+        n_bytes = sum(tensor.n_bytes for tensor in self.header.tensors)
+        stored = {"quant_method": "gguf", "n_bytes": n_bytes, "types": kinds}
+        return Described(
+            config=config, names=self.names, notes=notes, gguf=self.path, stored=stored
+        )
 
     def has(self, key: str) -> bool:
         return f"{self.name}.{key}" in self.keys.data

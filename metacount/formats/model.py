@@ -151,6 +151,7 @@ def from_hugging_face(
 ) -> Model | TransformersOnly:
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
     from metacount.huggingface.config.keys import is_number
+    from metacount.huggingface.config.limits import checked_config
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
     from metacount.spec.model import FIELDS
 
@@ -160,7 +161,11 @@ def from_hugging_face(
         data = {**rest, "quantization_config": by_mlx}
     source = Source(config=data, **source_of)
     try:
-        mapped = spec_from_config(data)
+        try:
+            mapped = spec_from_config(data)
+        except Unmapped:
+            checked_config(data)  # which transformers' module would be built of
+            raise
     except UnmappedType:
         problem = f"the model type {shown(data['model_type'])} has no textbook spec"
         text = _text_part(data, shown(path), shown(name))
@@ -202,7 +207,9 @@ def from_hugging_face(
         source=None if mapped.is_remote else source,
         notes=tuple(notes),
         refused=bool(mapped.refused),
-        quantised=_quantised(data),
+        quantised=_quantised(data)
+        if told is None
+        else _quantised({"quantization_config": told.stored}),
     )
 
 

@@ -66,6 +66,10 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
     said = outer.get("quantization_config") or inner.get("quantization_config")
     if not isinstance(said, dict):
         return None
+    n_bytes = said.get("n_bytes")
+    if said.get("quant_method") == "gguf" and type(n_bytes) is int:  # of a file's own header
+        how = f"of all tensors of the GGUF file, in {shown_name(str(said.get('types')))}"
+        return Stored(n_bytes=n_bytes, n_values=int(params(spec)), how=how)
     if spec.has_encoder:
         return "not known of encoders and decoders"
     name = next((d for c in (inner, outer) for k in ("dtype", "torch_dtype") if (d := c.get(k))), 0)
@@ -75,7 +79,7 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
         kept = _Modules(said)
     except SpecError as error:
         return f"{error.field} {error.rule}"
-    n_bytes, n_values, n_packed = 0, 0, 0
+    n_bytes = n_values = n_packed = 0
     for weight in weights(spec):
         size, times = int(weight.size), int(weight.times)
         n_here = _packed_copies(spec, weight, kept) if takes(weight) else 0

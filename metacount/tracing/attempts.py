@@ -16,7 +16,7 @@ import sympy
 
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
-from metacount.tracing.confirm import Measured, of_length
+from metacount.tracing.confirm import Measured, Source, of_length
 from metacount.tracing.count import OF_PARAMS, TooSlow, check_free
 from metacount.tracing.domain import Asked, asked_of, in_domain
 from metacount.tracing.layers import (
@@ -267,7 +267,6 @@ def _polynomial(
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from metacount.tracing.forms import Source
     from metacount.tracing.reference import ReferenceTrace
     from metacount.tracing.transformers import TransformersTrace
 

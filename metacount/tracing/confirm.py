@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import sympy
 from torch import nn
@@ -20,10 +20,12 @@ from metacount.tensors import DTYPES
 from metacount.tracing.count import IN_BYTES, OF_PARAMS
 from metacount.tracing.domain import in_domain
 from metacount.tracing.layers import FEW, CodeForm, FormDiffers, agrees
+from metacount.tracing.reference import ReferenceSource
 from metacount.tracing.symbols import NotTraced, symbol
+from metacount.tracing.transformers import TransformersSource
 
-if TYPE_CHECKING:
-    from metacount.tracing.forms import Source
+# A model as data and code: all that a form needs to be read and to be checked.
+Source: TypeAlias = ReferenceSource | TransformersSource
 
 
 def of_length(run: Workload, seq_len: int) -> Workload:

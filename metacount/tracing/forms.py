@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
@@ -22,7 +22,7 @@ from metacount.tracing.attempts import (
     solved_constants,
     solved_layer_counts,
 )
-from metacount.tracing.confirm import Measured, OtherSizes, tried_at_other_sizes
+from metacount.tracing.confirm import Measured, OtherSizes, Source, tried_at_other_sizes
 from metacount.tracing.count import IDLE_OF, IN_BYTES, OF_PARAMS, QUANTITIES, As
 from metacount.tracing.layers import (
     CodeForm,
@@ -42,8 +42,6 @@ from metacount.tracing.transformers import TransformersSource
 if TYPE_CHECKING:
     from metacount.files import Json
 
-# A model as data and code: all that a form needs to be read and to be checked.
-Source: TypeAlias = ReferenceSource | TransformersSource
 LONG = (331, 1031)  # tokens at which a form that is solved for S is measured
 LOWER, UPPER = (sympy.Gt, sympy.Ge), (sympy.Lt, sympy.Le)
 FEW_TOKENS = 8  # that S is more than so many is asked of a convolution's kernel

@@ -13,6 +13,7 @@ from helpers.gguf_files import ARCHITECTURES, D, M, large, tensors_of, written
 from helpers.release import daily
 
 from metacount import catalog
+from metacount.api import count
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.formats.gguf import ARCHITECTURES as READ
@@ -153,6 +154,14 @@ def test_a_gguf_file_is_a_model_everywhere(
     capsys.readouterr()
     data = run_json(capsys, "verify", path, "--seq", "7")
     assert (data["agree"], len(data["witnesses"])) == (True, 4)
+
+
+def test_stored_bytes_are_those_of_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "small.gguf", "qwen3", kind=Q8)
+    counted = count(path)
+    assert counted.stored_bytes == sum(int(t.n_bytes) for t in GGUFReader(path).tensors)
+    assert counted.stored_bytes < counted.param_bytes
+    assert any("of all tensors of the GGUF file, in " in note for note in counted.notes)
 
 
 @pytest.mark.parametrize(

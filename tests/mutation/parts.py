@@ -48,27 +48,32 @@ OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 CONFIG = "metacount/huggingface/config"
 WITNESSES = "tests/verify/test_witnesses.py"
 OF_MODULES = (WITNESSES, "tests/huggingface/module/test_computes_the_same.py")
-COMMANDS = ("tests/cli", "tests/commands", "tests/views", "tests/test_cli.py")
+COMMANDS = ("tests/cli", "tests/test_cli.py")
+
+
+def _of(*commands: str) -> tuple[str, ...]:
+    """The tests of commands, in whichever of the folders they are."""
+    return tuple(f"{folder}/test_{name}.py" for folder in COMMANDS[:3] for name in commands)
+
 
 # Of folders whose tests are not those of the same name alone.
 MORE_TESTS = {
     "algebra": ("tests/check",),
     "catalog": ("tests/test_resolve.py",),
     "cli": (*COMMANDS, "tests/audit", "tests/bench/test_command.py", "tests/lessons", WITNESSES),
-    "diff": COMMANDS,
-    "flow": COMMANDS,
+    "diff": _of("diff"),
+    "flow": _of("flow_formula"),
     "formats": ("tests/test_resolve.py",),
-    "many": COMMANDS,
-    "measure": (*COMMANDS, "tests/flow", "tests/training", "tests/huggingface/module"),
+    "measure": (*_of("tree", "verify"), "tests/flow", "tests/training", "tests/huggingface/module"),
     "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_mixer_layers.py"),
-    "settings": COMMANDS,
+    "settings": (*_of("count"), "tests/test_resolve.py"),
     "sharding": ("tests/formulas/test_sharding.py",),
-    "spec": (*COMMANDS, "tests/modules", "tests/formulas"),
+    "spec": (*_of("count", "models"), "tests/modules", "tests/formulas"),
     "summary": ("tests/training", "tests/flow", "tests/test_threads.py"),
     "teaching": ("tests/lessons",),
-    "textbook": (*COMMANDS, "tests/formulas", "tests/training", "tests/tracing"),
+    "textbook": (*_of("count", "formula"), "tests/formulas", "tests/training", "tests/tracing"),
     "training": ("tests/formulas/test_training.py",),
-    "verify": (*COMMANDS, "tests/tracing"),
+    "verify": (*_of("verify"), "tests/tracing"),
 }
 WITHOUT_TORCH = ("algebra", "catalog", "settings", "spec")
 SPLIT = ("formulas", "huggingface")  # into the parts below

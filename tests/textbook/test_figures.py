@@ -19,7 +19,8 @@ from metacount.textbook.count import count, run_sizes
 RUN = Workload(batch_size=3, seq_len=17, dtype="fp32")
 NAMES = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 # of models that only transformers knows; of configs that say how weights are packed
-MEASURED = {"text_params", "text_active_params", "stored_bytes"}
+MEASURED = {f"{part}_params" for part in ("text", "text_active", "vision", "audio")}
+MEASURED |= {"stored_bytes"}
 
 
 def test_every_figure_of_a_count_is_a_quantity() -> None:

@@ -255,7 +255,8 @@ def test_the_record_is_read_from_an_archive_and_held_against_it(tmp_path: Path) 
     for planted, said in ((right, "True 5 6"), (wrong, "True 1 1")):
         archive = tmp_path / "all.zip"
         with zipfile.ZipFile(archive, "w") as made:
-            for file in (*package.rglob("*.py"), package / "proofs.json"):
+            read = (*package.rglob("*.py"), *package.rglob("*.tsv"), package / "proofs.json")
+            for file in read:
                 source = file.read_bytes()
                 if file.name == "feed_forward.py" and file.parent.name == "formulas":
                     assert right in source

@@ -100,6 +100,9 @@ def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
                 "give a model's config.json",
             )
         value = untagged(value)
+        is_part = name.endswith("_config") and not name.startswith("use_")
+        if is_part and isinstance(value, int | float | list):
+            raise SpecError(name, "must be an object", value, "remove it")
         if isinstance(value, dict):
             _check_length(name, value)
             return {

@@ -407,6 +407,8 @@ def _made(name: str, make: Callable[[], T]) -> T:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         said = lines[-1 if "alidat" in type(error).__name__ else 0]
         said = "".join(c if c.isprintable() else "?" for c in said)[:160]
+        if isinstance(error, AttributeError | TypeError | LookupError):  # Python's words, not ours
+            said = f"its code does not take a value of this config ({said})"
         raise SpecError(
             "config",
             f"makes no {name} in transformers {version()}: {said}",

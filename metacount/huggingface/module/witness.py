@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 # Buffers that our spec knows; others are named in the detail.
 KNOWN_BUFFERS = ("selection_bias",)
+# A tower -> the words before _config of what it is built from.
+TOWERS = {"vision": ("vision", "image"), "audio": ("audio", "speech", "encoder")}
 
 
 def transformers_witness(source: str | Json | PreTrainedConfig, workload: Workload) -> Witness:
@@ -74,6 +76,7 @@ def module_witness(
     if found.text_params != found.params:
         figures["text_params"] = found.text_params
         figures["text_active_params"] = found.text_active_params
+        figures |= _tower_params(module)
     parts["by_role"], parts["active_by_role"] = found.by_role, found.active_by_role
     parts["buffers"] = {name: found.buffers.get(name, 0) for name in KNOWN_BUFFERS}
     details = [_who(choice), *_param_details(found)]
@@ -112,6 +115,23 @@ def shortfall(error: Exception) -> str:
         # a meta kernel that needs data, such as a choice by mask; torch's own words say which
         return f"its code cannot run without data: {text}"
     return f"transformers' forward fails: {type(error).__name__}: {text}"
+
+
+def _tower_params(module: nn.Module) -> dict[str, int | None]:
+    """Count the parameters of what sees and of what hears, by the configs of these modules."""
+    figures: dict[str, int | None] = {}
+    for name, words in TOWERS.items():
+        configs = [getattr(module.config, f"{word}_config", None) for word in words]
+        own = {id(config) for config in configs if config is not None}
+        tensors = {
+            id(parameter): parameter.numel()
+            for part in module.modules()
+            if id(getattr(part, "config", None)) in own
+            for parameter in part.parameters()
+        }
+        if tensors:
+            figures[f"{name}_params"] = sum(tensors.values())
+    return figures
 
 
 def _who(choice: ClassChoice) -> str:

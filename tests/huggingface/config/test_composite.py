@@ -15,6 +15,7 @@ from metacount.huggingface.config.composite import COMPOSITES, INSIDE, LIKE
 from metacount.huggingface.config.to_spec import text_from_config
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.witness import transformers_witness
 from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.resolve import find_model, model_of
 from metacount.spec import Workload
@@ -48,6 +49,19 @@ def test_a_text_part_counts_like_transformers(model_type: str) -> None:
             spec = found[1].spec
             assert formulas.params(spec) == theirs.text_params, (outside, inside)
             assert formulas.active_params(spec) == theirs.text_active_params
+
+
+@pytest.mark.parametrize(
+    ("model_type", "figure", "tower"),
+    [("llava", "vision_params", "vision_tower"), ("qwen3_asr", "audio_params", "audio_tower")],
+)
+def test_what_sees_or_hears_is_counted_apart(model_type: str, figure: str, tower: str) -> None:
+    config = small(model_type, {}, {})
+    theirs, _ = build_transformers(config)
+    values = {name: p.numel() for name, p in theirs.named_parameters() if tower in name.split(".")}
+    found = transformers_witness(config, Workload(seq_len=8)).figures
+    assert found[figure] == sum(values.values()) > 0
+    assert (found["text_params"] or 0) + sum(values.values()) <= (found["params"] or 0)
 
 
 @pytest.mark.parametrize("model_type", ["llava", "qwen3_vl_moe"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from helpers.release import one_day_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metacount.errors import SpecError
+import metacount
+from metacount.errors import InputError, SpecError
 from metacount.huggingface.config import limits
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import words
@@ -325,3 +327,21 @@ def test_what_is_taken_out_of_a_config() -> None:
     )
     with pytest.raises(SpecError, match="use_pretrained_backbone"):
         limits.checked_config({"a": {"use_pretrained_backbone": True}})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "zamba", "num_hidden_layers": -3}, "num_hidden_layers must be at least 1"),
+        ({"model_type": "clip", "text_config": 3}, "text_config must be an object: got 3"),
+        ({"model_type": "llama", "text_config": 3}, "text_config must be an object: got 3"),
+    ],
+)
+def test_an_error_of_a_config_for_transformers_names_the_file(
+    tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    with pytest.raises(InputError, match=f"config.json: {said}") as caught:
+        metacount.verify(str(file))
+    one_line(caught.value)
