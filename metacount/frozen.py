@@ -38,18 +38,19 @@ def frozen(cls: type[T]) -> type[T]:
     (True, False)
     """
     defaults = {name: cls.__dict__.get(name, REQUIRED) for name in cls.__annotations__}
-    required = [name for name, default in defaults.items() if default is REQUIRED]
+    required = frozenset(name for name, default in defaults.items() if default is REQUIRED)
     post_init: Callable[[object], None] | None = getattr(cls, "__post_init__", None)
 
     def init(self: object, **values: object) -> None:
-        missing = [name for name in required if name not in values]
-        unknown = [name for name in values if name not in defaults]
-        if missing or unknown:
+        made = self.__dict__
+        made.update(defaults)
+        made.update(values)
+        if len(made) != len(defaults) or not required <= values.keys():
+            missing = [name for name in defaults if name in required and name not in values]
+            unknown = [name for name in values if name not in defaults]
             wrong = f"misses {', '.join(missing)}" if missing else f"has no {', '.join(unknown)}"
             wrong += "" if missing else f"; it takes {', '.join(defaults)}"
             raise TypeError(f"{cls.__name__}() {wrong}")
-        self.__dict__.update(defaults)
-        self.__dict__.update(values)
         if post_init is not None:
             post_init(self)
 

@@ -117,12 +117,19 @@ class _Talk:
     def __init__(self) -> None:
         # Python has no stderr where it is closed, and `print` would write to stdout
         self._stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        self._is_in_line = False
 
     def write(self, text: str) -> int:
+        self._is_in_line = not text.endswith("\n")
         try:
             return self._stream.write(text)
         except OSError:
             return len(text)
+
+    def end_line(self) -> None:
+        """End the line that an interrupt cut off; a terminal's moving line is no such."""
+        if self._is_in_line and not self.isatty():
+            self.write("\n")
 
     def flush(self) -> None:
         try:
@@ -159,6 +166,8 @@ def _run(arguments: Sequence[str]) -> int:
         from metacount.cli.interrupts import hear_no_more
 
         hear_no_more()
+        if isinstance(sys.stderr, _Talk):
+            sys.stderr.end_line()
         print("metacount: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except SystemExit as done:  # argparse has printed the help

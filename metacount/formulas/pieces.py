@@ -577,10 +577,15 @@ def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], of: object 
     return made
 
 
-def nominal_pieces(spec: ModelSpec, *, decode: bool = False) -> list[Piece]:
-    """Record a model's pieces for what does not depend on the sizes of a run."""
+def nominal_pieces(
+    spec: ModelSpec, *, decode: bool = False, made: list[Piece] | None = None
+) -> list[Piece]:
+    """Record a model's pieces for what does not depend on the sizes of a run.
+
+    `made`: pieces that were recorded for a run, and serve as well.
+    """
     sizes = Sizes(batch_size=2, seq_len=2, source_len=2, decode=decode)
-    return remembered(spec, f"pieces {decode}", lambda: pieces_of(spec, sizes))
+    return remembered(spec, f"pieces {decode}", lambda: made or pieces_of(spec, sizes))
 
 
 def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Weight]]:

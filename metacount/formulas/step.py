@@ -38,6 +38,7 @@ from metacount.formulas.pieces import (
     Piece,
     Sizes,
     layers_with,
+    nominal_pieces,
     pieces_of,
     remembered,
     run_of,
@@ -169,7 +170,9 @@ def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
 def _pieces(spec: ModelSpec, run: Pass) -> list[Piece]:
     """Record a whole step's forward with its loss; several figures of one run share it."""
-    return remembered(spec, "step", lambda: pieces_of(spec, sizes_of(run), loss=True), run)
+    found = remembered(spec, "step", lambda: pieces_of(spec, sizes_of(run), loss=True), run)
+    nominal_pieces(spec, made=found)
+    return found
 
 
 def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
