@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 ENGINES = ("vllm",)
-BLOCK, LATENT_BLOCK = 16, 64  # tokens; kernels for latents want larger blocks
-FEW = 1.5  # kinds of layers whose numbers differ by less make groups of the larger number
+BLOCK, LATENT_BLOCK = 16, 64  # tokens; of latents what vLLM sets for FlashMLA
+FEW = 1.5  # kinds of layers whose numbers differ by less make groups of the larger (2025: 1.25)
 VERSION = "vLLM V1, vllm/v1/core/kv_cache_utils.py as of 2026"
 
 
@@ -66,7 +66,8 @@ def reserved_cache(spec: ModelSpec, run: Workload, engine: str, kv_dtype: str) -
     padding = n_layers - sum(kinds)
     filled = f", {padding} of them filled up" if padding else ""
     groups = f"{n_layers // group} groups of {group} layers{filled}" if len(kinds) > 1 else ""
-    rule = f"{VERSION}: blocks of {block} tokens, {groups or 'layers that are alike'}"
+    of_kernel = " (FlashMLA's; CUTLASS_MLA takes 128)" if block == LATENT_BLOCK else ""
+    rule = f"{VERSION}: blocks of {block} tokens{of_kernel}, {groups or 'layers that are alike'}"
     return Reserved(
         engine=engine,
         kv_dtype=kv_dtype,
