@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 import time
-from _thread import start_new_thread
-from threading import get_ident
+from _thread import get_ident, start_new_thread
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
