@@ -29,6 +29,7 @@ WAYS = {
     "selective": "selective checkpointing",
     "sgd": "SGD",
     "sgd-momentum": "SGD with momentum",
+    "adagrad": "Adagrad",
     "adafactor": "Adafactor",
     "muon": "Muon, AdamW where it does not apply",
     "adam8bit": "AdamW in 8 bits, as torchao keeps it",

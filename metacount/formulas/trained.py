@@ -243,6 +243,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int]
     "adamw": (adamw_state, adamw_state),
     "sgd": (sgd_state, sgd_state),
     "sgd-momentum": (momentum_state, momentum_state),
+    "adagrad": (adagrad_state, adagrad_state),
     "adafactor": (adafactor_state, adafactor_state),
     "muon": (muon_state, adamw_state),
     "adam8bit": (adam8bit_state, adam8bit_state),

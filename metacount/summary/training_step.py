@@ -337,7 +337,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
             "have the products written out"
         )
     said += [*found.said, *sorted(found.counter.said)]
-    if not setup.foreach and setup.optimizer in ("adamw", "sgd-momentum", "adafactor"):
+    if not setup.foreach and setup.optimizer not in ("sgd", "muon", ADAM8BIT):
         said.append(
             "the optimizer updates one tensor after the other; CUDA's default (foreach) "
             "holds temporaries of all of them"

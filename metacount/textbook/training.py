@@ -384,7 +384,7 @@ COMPARED = (
     "recompute_matmul_flops",
 )
 OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")
-WITHOUT_PRODUCTS = ("adamw", "sgd", "sgd-momentum")  # value by value
+WITHOUT_PRODUCTS = ("adamw", "sgd", "sgd-momentum", "adagrad")  # value by value
 OF_KEPT = ("activation_bytes", "activation_bytes_by_role")
 
 

@@ -164,6 +164,8 @@ def made(
     way: Way = {"lr": RATE, "foreach": setup.foreach}
     if setup.optimizer == "adamw":
         return [torch.optim.AdamW(updated, **way)]
+    if setup.optimizer == "adagrad":
+        return [torch.optim.Adagrad(updated, **way)]
     if setup.optimizer == "adafactor":
         return [torch.optim.Adafactor(updated, **way)]
     if setup.optimizer == "muon":

@@ -18,6 +18,7 @@ OPTIMIZERS = {
     "adamw": "torch.optim.AdamW",
     "sgd": "torch.optim.SGD without momentum",
     "sgd-momentum": "torch.optim.SGD with momentum 0.9",
+    "adagrad": "torch.optim.Adagrad",
     "adafactor": "torch.optim.Adafactor",
     "muon": "torch.optim.Muon for the matrices of the layers, AdamW for the rest",
     "adam8bit": "AdamW with its state in 8 bits, torchao's AdamW8bit",

@@ -220,6 +220,8 @@ def test_a_constant_has_no_gradient() -> None:
 def optimizers(
     name: str, named: dict[str, torch.nn.Parameter], inner: list[torch.nn.Parameter]
 ) -> list[torch.optim.Optimizer]:
+    if name == "adagrad":
+        return [torch.optim.Adagrad(named.values())]
     if name == "adafactor":
         return [torch.optim.Adafactor(named.values())]
     if name == "muon":

@@ -51,7 +51,7 @@ def part_of(spec: ModelSpec, chance: random.Random) -> dict[str, Any]:
 
 
 def setup_of(spec: ModelSpec, dtype: str, chance: random.Random) -> Setup:
-    optimizers = ("adamw", "sgd", "sgd-momentum", "adafactor", "muon", "adam8bit")
+    optimizers = ("adamw", "sgd", "sgd-momentum", "adagrad", "adafactor", "muon", "adam8bit")
     how: dict[str, Any] = {
         "optimizer": chance.choice(optimizers),
         "attention": chance.choice(("eager", "sdpa", "flash")),

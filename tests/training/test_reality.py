@@ -23,6 +23,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama-7b", "fp32", {"attention": "sdpa", "loss": "chunked"}),
     ("mistral-7b", "bf16", {"attention": "sdpa", "checkpointing": "full"}),
     ("gpt2", "bf16", {"checkpointing": "selective", "optimizer": "adafactor"}),
+    ("qwen3-0.6b", "bf16", {"checkpointing": "full", "optimizer": "adagrad"}),
+    ("opt-175b", "fp32", {"foreach": True, "optimizer": "adagrad"}),
     ("gemma2-2b", "bf16", {"master_weights": True, "grad_dtype": "fp32"}),
     ("mixtral-8x7b", "bf16", {"attention": "sdpa", "foreach": True}),
     ("deepseek-v2", "bf16", {"checkpointing": "full", "optimizer": "muon"}),
