@@ -221,6 +221,23 @@ class Answer:
         return "said to be refused, but built" if self.warned else "equal"
 
 
+TAKEN = ("use_cache", "id2label", "use_mamba_kernels")  # out of a config, before a module is built
+
+
+def refused_of_taken(config: dict[str, Any]) -> str:
+    """Why transformers refuses a key that our build takes out, or gives itself; "" where not."""
+    types = (config.get(key) for key in ("dtype", "torch_dtype"))
+    if not all(one is None or isinstance(one, str) for one in types):
+        return "from_config reads a dtype as text"
+    if not isinstance(config.get("quantization_config"), dict | None):
+        return "what loads weights reads quantization_config as an object"
+    try:
+        config_class(config["model_type"])(**{key: config[key] for key in TAKEN if key in config})
+    except Exception as error:  # whatever a validator raises
+        return str(error)
+    return ""
+
+
 def answers(config: dict[str, Any], *, ask_always: bool = True) -> Answer:
     """Ours and theirs for one config; theirs only where there is a formula, unless `ask_always`."""
     kind, warned, ours, our_reason = "formula", False, None, ""
@@ -240,6 +257,8 @@ def answers(config: dict[str, Any], *, ask_always: bool = True) -> Answer:
         theirs = sum(p.numel() for p in module.parameters())
     except SpecError as error:
         their_reason = str(error)
+    if warned and theirs is not None and (reason := refused_of_taken(config)):
+        theirs, their_reason = None, reason
     return Answer(kind, warned, ours, our_reason, theirs, their_reason)
 
 

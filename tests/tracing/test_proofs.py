@@ -232,7 +232,7 @@ def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     code = proofs[CAUSAL].form
     assert code is not None
     letters = ("d_model", "n_layers", "vocab_size", "d_ff", "n_heads", "n_kv_heads", "head_dim")
-    right = textbook_of(spec, letters, RUN, (CAUSAL,)).forms[CAUSAL]
+    right = textbook_of(spec, letters, RUN).forms[CAUSAL]
     assert differences(right, code) == {}
     # half of all pairs, as is often said: short by S/2 pairs on the diagonal
     B, S, N, h, a = map(symbol, ("B", "S", "n_layers", "n_heads", "head_dim"))
