@@ -8,8 +8,8 @@ from metacount.measure.isolated import isolated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, TypeAlias
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypeAlias, TypedDict, Unpack
 
     from torch import Tensor, nn
 
@@ -25,13 +25,23 @@ if TYPE_CHECKING:
     from metacount.verify.compare import Verification
 
     Outputs: TypeAlias = dict[str, list[list[int]]]  # shapes of what modules give, by path
+
+    class Sizes(TypedDict, total=False):
+        """Sizes of a run, as keywords: `SIZES`."""
+
+        batch_size: int
+        seq_len: int
+        dtype: str
+        source_len: int
+        prefix_len: int
+
     Made: TypeAlias = tuple[Node, str, str | Workload, Outputs]
 
 SIZES = ("batch_size", "seq_len", "dtype", "source_len", "prefix_len")
 
 
 def _request(
-    function: str, workload: Workload | Request | None, sizes: dict[str, Any]
+    function: str, workload: Workload | Request | None, sizes: Mapping[str, Any]
 ) -> Workload | Request:
     """Read what is to be run: a workload, or its sizes as keywords; not both."""
     from metacount.errors import nearest, shown
@@ -46,7 +56,9 @@ def _request(
     return workload or Request(**sizes)
 
 
-def count(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Count:
+def count(
+    model: Given, workload: Workload | Request | None = None, **sizes: Unpack[Sizes]
+) -> Count:
     """Count a model: what MODEL is on the command line, a config as a dict, or a spec.
 
     Without a workload one sequence is run, of 2,048 tokens or of all the positions there are. The
@@ -90,7 +102,9 @@ def like(name: str, **sizes: object) -> Model:
 
 
 @isolated
-def verify(model: Given, workload: Workload | Request | None = None, **sizes: Any) -> Verification:
+def verify(
+    model: Given, workload: Workload | Request | None = None, **sizes: Unpack[Sizes]
+) -> Verification:
     """Put every witness of a model's counts side by side; the forms of a model are `count`'s.
 
     A model that only transformers knows has one witness.
@@ -161,7 +175,9 @@ def summary(given: Given) -> Summary:
 
 
 @isolated
-def diff(a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Any) -> Diff:
+def diff(
+    a: Given, b: Given, workload: Workload | Request | None = None, **sizes: Unpack[Sizes]
+) -> Diff:
     """Compare two models part by part; by role where one of them has no formula.
 
     Where no length is asked for, both run as many tokens as both have positions for.
@@ -253,7 +269,7 @@ def tree(
     outputs: bool = False,
     inputs: Sequence[Tensor] = (),
     device: str = "meta",
-    **sizes: Any,
+    **sizes: Unpack[Sizes],
 ) -> Tree:
     """Fold a model's modules into a tree: our modules' of a spec, transformers' own of a config.
 

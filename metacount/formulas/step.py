@@ -184,6 +184,8 @@ def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
 
     Returns: FLOPs and bytes by role, exact for the reference modules where `check_figure` passes.
     """
+    # whether what stands around a block has a gradient, no block says
+    check_around(spec, "has no formula of a step that trains a part")
     pieces, kept, beside = _walked(spec, run, tensors)
     blocks = [piece for piece in pieces if piece.place == BLOCK and run.checkpointing == FULL]
     again = (
@@ -538,11 +540,10 @@ def _refuse(spec: ModelSpec, rows: Iterable[tuple[bool, tuple[str, str, str]]]) 
             raise SpecError(field, rule, getattr(spec, field), remedy)
 
 
-def check_around(spec: ModelSpec) -> None:
+def check_around(spec: ModelSpec, rule: str = "has no formula for what training keeps") -> None:
     """Raise `SpecError` for what Gemma 3n has: what it saves and repeats is measured."""
     name = beyond_branches(spec)
     if name:
-        rule = "has no formula for what training keeps"
         raise SpecError(name, rule, getattr(spec, name), "measure it instead")
 
 
