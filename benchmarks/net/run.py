@@ -137,6 +137,7 @@ def printed_by(line: str) -> str:
         code = cli.main(shlex.split(line))
     progress = re.sub(r"\b[\d.]+ m?s\b", "SOME TIME", re.sub(r"[^\n]*\r", "", err.getvalue()))
     text = f"exit {code}\n--- stdout\n{out.getvalue()}--- stderr\n{progress}"
+    text = re.sub(r'("seconds": )[\d.]+', r"\1SOME TIME", text)
     if "--dry-run" in line:  # an estimate of what this machine takes
         text = re.sub(r" *\b[\d.,]+ (µs|ms|s|min|h|TFLOP/s|GB/s)(?!\w)", " SOME TIME", text)
     return text
@@ -160,7 +161,7 @@ def lines_of(data: Any, path: str = "") -> Iterator[str]:
     """Nested data as lines of a path and a value."""
     if hasattr(data, "to_dict"):
         data = data.to_dict()
-    elif type(data).__module__.partition(".")[0] == "metacount":
+    elif type(data).__module__.partition(".")[0] == "metacount" and not isinstance(data, tuple):
         data = vars(data)
     if isinstance(data, Iterator):
         for part in data:
