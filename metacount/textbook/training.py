@@ -334,23 +334,34 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     """Find the kinds of blocks, in words: how many, and stack and number of the first."""
     last, positions = spec.last_stack, spec.positions
     turns = positions.law.holds if isinstance(positions, Rope) else None
+    some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
     found: dict[str, tuple[int, Stack, int]] = {}
     for part in spec.stacks:
         of_encoder = spec.has_encoder and part is not spec.decoder
         words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
         kinds = (
-            (last.mixer_of(i), last.ffn_of(i), turns is None or turns(i))
+            (
+                last.mixer_of(i),
+                last.ffn_of(i),
+                turns is None or turns(i),
+                i > 0 or last.norms.first,
+                some_index and spec.has_index_layer(i),
+            )
             for i in range(part.n_layers)
         )
-        first: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        first: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}
         for index, kind in enumerate(kinds):
             number, at = first.get(kind, (0, index))
             first[kind] = number + 1, at
-        for (mixer, ffn, turned), (number, at) in first.items():
+        for (mixer, ffn, turned, normed, indexed), (number, at) in first.items():
             said = [*words] if last.uniform else [*words, MIXERS[mixer]]
             said.append(FFNS[ffn])
             if not turned and mixer in WITH_ATTENTION:
                 said.append("without rotation")
+            if not normed:
+                said.append("without a first norm")
+            if indexed:
+                said.append("with an index")
             name = ", ".join(said)
             before, stack, earliest = found.get(name, (0, part, at))
             found[name] = before + number, stack, earliest
