@@ -21,6 +21,7 @@ SHORTENED: dict[str, Callable[[int], str]] = {
     FLOPS: units.flops,
     MACS: units.macs,
 }
+QUANTISATION, TOWERS = "a quantisation", "parts that are not of text"
 MTP = "multi-token-prediction modules"
 
 
@@ -67,6 +68,8 @@ OF_A_STEP = {
     )
 }
 COUNTED = {name: figure for name, figure in FIGURES.items() if name not in OF_A_STEP}
+# Of few models; of others nobody knows them, where what a model lacks is 0 (a state, a cache).
+OF_SOME = tuple(name for name, figure in COUNTED.items() if figure.has in (QUANTISATION, TOWERS))
 OF_MTP = tuple(name for name, figure in COUNTED.items() if figure.has == MTP)
 
 

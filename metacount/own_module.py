@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import redirect_stdout
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 
 from metacount.errors import InputError, SpecError, printable
 from metacount.resolve import Model, OwnModule, any_of, file_and_name
@@ -24,19 +24,15 @@ INSTEAD = (
 )
 
 
-class _Output(StringIO):
+class _Output(TextIOWrapper):
     """Stands for the stdout that the answer is written to, in another process."""
 
     def __init__(self, job: Json) -> None:
-        super().__init__()
-        self._terminal, self._encoding = job["terminal"], job["encoding"]
+        super().__init__(BytesIO(), encoding=str(job["encoding"]))
+        self._terminal = bool(job["terminal"])
 
     def isatty(self) -> bool:
-        return bool(self._terminal)
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return str(self._encoding)
+        return self._terminal
 
 
 def answered(job: Json) -> Json:

@@ -50,7 +50,7 @@ def default_file(topic: str) -> str:
 
 
 def append(file: str, lines: list[Json]) -> None:
-    """Add the lines at the end, all or none; what is there stays."""
+    """Append the lines, all or none; the file keeps its own."""
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     try:
         with open(file, "ab", buffering=0) as out:

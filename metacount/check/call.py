@@ -98,7 +98,7 @@ class Arguments:
         return found
 
     def structure(self, name: str) -> tuple[object] | None:
-        """Look up what is no size: a key of the model's own config, or a field of its spec."""
+        """Look up a value that is not a size: a key of the model's config, or a field of its spec."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
         found = structure_of(self.words.spec, name)
@@ -142,7 +142,7 @@ class Arguments:
 
     def asked(self, name: str) -> object:
         """Return what the object means by `name`:
-        an expression, or a 1-tuple of what is no size.
+        an expression, or a 1-tuple of a value that is not a size.
         """
         if name not in self.known:
             self.known[name] = self._meaning(name)

@@ -4,7 +4,7 @@ A function that asks what a letter is (equal, larger, true, an int, in a table, 
 branch at some sizes that it does not take with letters. So a question ends the call, is remembered
 where the function catches what ends it, and numbers decide instead. What letters cannot refuse
 (`type`, `is`, what was kept from an earlier call, a clock, the caller's stack) is looked for in the
-code; a function that uses what is not known to be harmless is judged by numbers alone.
+code; a function that calls anything not known to be harmless is judged by numbers alone.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def _biased(spec: ModelSpec) -> bool:
     return bool(spec.q_bias or spec.mla_bias)
 
 
-# What configs call what is structure here. What is a field of ours stands in the legend.
+# Names that configs give to structural choices; our own fields stand in the legend.
 STRUCTURE: dict[str, Callable[[ModelSpec], object]] = {
     **{word: attrgetter(field) for field, words in SWITCHES.items() for word in words},
     **dict.fromkeys(
@@ -76,7 +76,7 @@ STRUCTURE: dict[str, Callable[[ModelSpec], object]] = {
 
 
 def structure_of(spec: ModelSpec, name: str) -> tuple[object] | None:
-    """Look up what is structure, under our name or another one; None for an unknown name."""
+    """Look up a structural choice by our name or another one; None for an unknown name."""
     if name in STRUCTURE:
         return (STRUCTURE[name](spec),)
     values = spec.to_dict()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from contextlib import suppress
 from fractions import Fraction
@@ -19,6 +18,7 @@ from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import read
 from metacount.check.call import Answer, ask
 from metacount.check.comparison import (
+    RUN,
     Theirs,
     Tried,
     Truth,
@@ -40,7 +40,7 @@ from metacount.check.judgement import (
     Judgement,
     Term,
 )
-from metacount.check.names import NAMES, Vocabulary, numbers_of
+from metacount.check.names import BYTES_LETTER, NAMES, Vocabulary, numbers_of
 from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.figures import FIGURES
 from metacount.in_hand import check_size
@@ -244,7 +244,7 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
-PARAMS = "params"
+UNSAID = "params"  # what a formula counts where nobody says
 # What a formula that names sequences or tokens may be meant to count.
 OF_A_RUN = (
     "matmul_flops",
@@ -268,16 +268,18 @@ class Judge:
         """What the model has."""
         return Truth(*self.case, self.quantity)
 
-    def of_a_run(self, text: str) -> str:
+    def find_quantity(self, text: str) -> str:
         """Find the quantity that a text comes nearest to, if it depends on the run; else ""."""
         theirs, _ = self._read(text)
-        letters = {str(a) for expr in theirs.names.values() for a in expr.free_symbols}
-        value, found = theirs.value(self.case), {}
+        used = {a for expr in theirs.names.values() for a in expr.free_symbols}
+        letters, value = {str(a) for a in used & RUN - {BYTES_LETTER}}, theirs.value(self.case)
+        ratios: dict[str, Fraction] = {}
         for name in OF_A_RUN:
-            if letters & {*"BST"} and letters & {*"BST"} <= {*FIGURES[name].run} and value > 0:
-                with suppress(SpecError):
-                    found[name] = abs(math.log(value / count_of(*self.case, name)))
-        return min(found, key=lambda name: found[name], default="")
+            if letters and letters <= {*FIGURES[name].run} and value > 0:
+                with suppress(SpecError):  # of such a model there is none
+                    if ours := count_of(*self.case, name):
+                        ratios[name] = max(value / ours, ours / value)
+        return min(ratios, key=lambda name: ratios[name], default="")
 
     def text(self, text: str, said: Iterable[str] = ()) -> Judgement:
         """Judge a text, of which something may have been said."""
@@ -573,14 +575,14 @@ def check(
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds
     if isinstance(formula, str):
-        judge, notes = Judge(found, case, quantity or PARAMS, timeout), []
-        if quantity is None and (nearest_to := judge.of_a_run(formula)):
+        judge, notes = Judge(found, case, quantity or UNSAID, timeout), []
+        if quantity is None and (nearest_to := judge.find_quantity(formula)):
             judge = Judge(found, case, nearest_to, timeout)
             notes = [
                 f"taken as a count of {nearest_to}, which comes nearest; --quantity says another"
             ]
         return judge.text(formula, notes)
-    quantity = quantity or PARAMS
+    quantity = quantity or UNSAID
     if callable(formula):  # called here: it is the caller's own code
         name = shown(getattr(formula, "__name__", "the function"))
         judge = Judge(found, case, quantity, timeout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from io import StringIO
 
 from metacount import __version__
 from metacount.errors import (
@@ -85,6 +86,7 @@ SYNONYMS = {
     "lesson": "teach learn explain",
     "code": "source show",
 }
+PAGES = ("-h", "--help", "help", "--version")
 EXAMPLES = (
     "metacount count llama-7b",
     "metacount train llama-7b --formula --seq 4k",
@@ -101,11 +103,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
     talk: Any = _Talk()
     sys.stderr = talk
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in PAGES:  # printed before signals would be loaded
+        return _run(arguments)
     from metacount.cli.interrupts import hear_interrupts, hear_no_more
 
     hear_interrupts(main.__code__)
     try:
-        return _run(sys.argv[1:])
+        return _run(arguments)
     finally:
         hear_no_more()
         gc.freeze()
@@ -116,7 +121,7 @@ class _Talk:
 
     def __init__(self) -> None:
         # Python has no stderr where it is closed, and `print` would write to stdout
-        self._stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        self._stream = sys.stderr or StringIO()
         self._is_in_line = False
 
     def write(self, text: str) -> int:
@@ -147,10 +152,9 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _check_working_folder()
-        if not arguments or arguments[0] in ("-h", "--help", "help"):
-            return _write(_help())
-        if arguments[0] == "--version":
-            return _write(f"metacount {__version__}\n")
+        if not arguments or arguments[0] in PAGES:
+            version = arguments[:1] == ["--version"]
+            return _write(f"metacount {__version__}\n" if version else _help())
         if arguments[0] == "bench" or sys.stderr is None or not sys.stderr.isatty():
             return _answered(arguments)  # bench has lines of its own
         from metacount.cli.progress import Running

@@ -65,7 +65,7 @@ class Pieces:
         return self.text, self.code
 
 
-# Where older keys say what is not counted.
+# Older keys for things that are not counted.
 NOT_COUNTED = ("not_counted", "missing", "left_out", "uncovered", "warnings")
 
 

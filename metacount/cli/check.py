@@ -89,10 +89,10 @@ def _judgement(
 
     file = file_and_name(formula)
     if file is not None:
-        from metacount.check.verdict import judged_file
+        from metacount.check.verdict import UNSAID, judged_file
 
         case = (model.spec, fitted(model.spec, request))
-        return judged_file(*file, model, case, quantity or "params", timeout=timeout)
+        return judged_file(*file, model, case, quantity or UNSAID, timeout=timeout)
     if formula.strip().endswith(".py"):
         raise InputError(f"{shown(formula)}: which function? give FILE.py:FUNCTION")
     return check(formula, model, quantity=quantity, workload=request, timeout=timeout)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from metacount.diff.parts import QUANTITIES, Part, parts
-from metacount.figures import COUNTED
+from metacount.figures import COUNTED, OF_SOME
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.model import FIELDS, PATHS
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")
-
-# What is counted of few models, and is no part of the others that could be 0.
-OF_SOME = [
-    n for n, it in COUNTED.items() if it.has in ("a quantisation", "parts that are not of text")
-]
 
 
 @frozen

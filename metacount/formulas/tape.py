@@ -825,7 +825,9 @@ class Tape:
         """Add up what each rank has a part of the sum of; with sequence parallelism, its tokens."""
         if self.run.rank.sequence:
             own = self.tensor(y.columns, y.word, grad=y.grad, rows=y.rows // self.run.rank.tp)
-            return self._gathered(own, y.values, self.GIVEN)
+            n = y.values
+            moves = Move(FORWARD, "reduce-scatter", "tp", n), Move(BACKWARD, "all-gather", "tp", n)
+            return self._sent(own, *moves)
         return self._sent(y, Move(FORWARD, "all-reduce", "tp", y.values))
 
     def sum_gradients(self, x: Tensor, values: Dim | None = None, kept: str = "") -> Tensor:
@@ -836,7 +838,9 @@ class Tape:
         """
         if self.run.rank.sequence and values is None:
             whole = self.tensor(x.columns, x.word, grad=x.grad, rows=x.rows * self.run.rank.tp)
-            return self._gathered(whole, whole.values, self.READ)
+            n = whole.values
+            moves = Move(FORWARD, "all-gather", "tp", n), Move(BACKWARD, "reduce-scatter", "tp", n)
+            return self._sent(whole, *moves)
         moved = x.values if values is None else values
         return self._sent(x, Move(BACKWARD, "all-reduce", "tp", moved, kept))
 
@@ -846,12 +850,6 @@ class Tape:
         Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; torch's `loss_parallel`.
         """
         self._sent(x, *[Move(FORWARD, "all-reduce", "tp", x.rows, "loss")] * 3)
-
-    READ = ((FORWARD, "all-gather"), (BACKWARD, "reduce-scatter"))
-    GIVEN = ((FORWARD, "reduce-scatter"), (BACKWARD, "all-gather"))
-
-    def _gathered(self, x: Tensor, values: Dim, way: tuple[tuple[str, str], ...]) -> Tensor:
-        return self._sent(x, *(Move(phase, kind, "tp", values) for phase, kind in way))
 
     def gather_parts(self, x: Tensor, values: Dim, *, backward: bool) -> Tensor:
         """Put together what each rank of a `tp` group has a part of; `backward`: gradients too."""

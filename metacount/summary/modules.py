@@ -98,7 +98,7 @@ def with_values(tensor: Tensor, tokens: int = 2) -> Tensor:
 
 
 def input_values(module: nn.Module, value: object, device: str) -> object:
-    """Return an input as a copy of `module` on a device takes it: what is no tensor, as it is."""
+    """Return an input as a copy of `module` on a device takes it; other values are unchanged."""
     if not isinstance(value, Tensor):
         return value
     if device == "meta":

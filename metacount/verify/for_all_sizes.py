@@ -146,7 +146,7 @@ ROUNDED = (sympy.floor, sympy.ceiling)  # which a domain may decide in ways not 
 class Proof:
     """One quantity of one model: the textbook's form less the code's in letters, role by role.
 
-    `differences` has what is not zero; it is empty where both are the same in all of `domain`. That
+    `differences` has the nonzero ones; it is empty where both are the same in all of `domain`. That
     is in the spec's words (`words` has the code's letters in these), as `least` (from which number
     on each letter is; 1 where it is not named), `numbers` (what stayed a number) and `idle` (what
     the code runs besides, on experts that a token did not choose). Of a field that a config alone

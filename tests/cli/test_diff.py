@@ -15,9 +15,9 @@ from helpers.release import one_day_in, one_in
 import metacount
 from metacount import catalog
 from metacount.cli.diff import TITLES
-from metacount.diff.compared import OF_SOME, Diff
+from metacount.diff.compared import Diff
 from metacount.diff.parts import QUANTITIES, parts
-from metacount.figures import COUNTED
+from metacount.figures import COUNTED, OF_SOME
 from metacount.textbook.count import count, fitted
 
 BUILT = [e.id for e in catalog.entries() if e.sizes is not None]

@@ -120,7 +120,7 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _broken_rope(scaling: object) -> list[str]:
-    """List what is no number of a scaling, or of those of several kinds of layer."""
+    """List the values of a RoPE scaling (or of one for each kind of layer) that are not numbers."""
     if not isinstance(scaling, dict):
         return []
     kind = scaling.get("rope_type") or scaling.get("type")
