@@ -98,7 +98,7 @@ class Arguments:
         return found
 
     def structure(self, name: str) -> tuple[object] | None:
-        """Look up a value that is not a size: a key of the model's config, or a field of its spec."""
+        """Look up a value that is not a size: a key of the model's config, or a field of ours."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
         found = structure_of(self.words.spec, name)

@@ -343,10 +343,11 @@ def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
     found.figures.update({name: counted[name] for name in names})
     stored, params = result.stored_bytes, found.figures["params"]
     if stored is not None and params is not None:
-        # what sees or hears is not packed
         width = DTYPE_BYTES["bf16"]
         found.figures["stored_bytes"] = stored + width * (params - counted["params"])
     said = [f"by the formula of the text part: {', '.join(names)}"] if names else []
+    if stored is not None:
+        said.append("stored_bytes: what is not of the text part is taken to be bf16, not packed")
     return [*said, *result.notes]
 
 
