@@ -42,6 +42,8 @@ MEMORY = {
     "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
+    "unscattered_bytes": "whole gradients",
+    "other_bytes": "comes and goes",
 }
 
 
@@ -259,14 +261,17 @@ def ranks_said(kind: Kind) -> str:
 
 
 def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
-    """Say how the total of one device's step relates to the peak that `train` measures."""
-    if not job.train or job.mesh.world > 1 or kind.activation_bytes is None:
+    """Say what is alive at the worst moment of a step, or why nobody can."""
+    if not job.train or kind.activation_bytes is None:
         return []
-    peak, most = kind.peak_bytes(job), units.gib(kind.most_bytes)
-    if peak is None:
-        return [("peak", f"{most} at most, with what comes and goes in a block's backward")]
-    measured = "as `metacount train --foreach` measures it, less buffers"
-    return [("peak", f"{units.exact(peak)} bytes, {measured}")]
+    if kind.peak_bytes is None or kind.peak_parts is None:
+        said = "" if job.unfollowed else f"{units.gib(kind.most_bytes)} at most: "
+        return [("peak", f"{said}{kind.peak_unknown}")]
+    said = f"{units.exact(kind.peak_bytes)} bytes"
+    if job.mesh.world == 1:
+        return [("peak", f"{said}, as `metacount train --foreach` measures it, less buffers")]
+    parts = (f"{MEMORY[name]} {units.gib(n)}" for name, n in kind.peak_parts.items() if n)
+    return [("peak", f"{said} on rank {kind.first}, less buffers: {', '.join(parts)}")]
 
 
 def _gib(value: int) -> Amount:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from metacount.formulas.model import ROLES
 from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
-from metacount.sharding.mesh import Mesh, group_layout, ranges, span
+from metacount.sharding.mesh import Mesh, group_layout, ranges, span, spread_axis
 from metacount.sharding.result import Collective, Held, Job, Kind
 from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 # Measured on meta of models of all kinds: gradients that come and go in the backward of a block are
 # less than four times what it keeps (ALiBi's biases 3.7 times, others without them up to 1.8).
@@ -94,44 +95,37 @@ def kind_from(
     between: Sequence[Collective],
 ) -> Kind:
     """Add up the pieces of a stage: what a rank of this kind holds and sends."""
-    stored = DTYPE_BYTES[job.stored]
+    stored, computed = DTYPE_BYTES[job.stored], DTYPE_BYTES[job.dtype]
     by_role: dict[str, int] = {}
-    active = params = gradients = optimizer = whole = unit = again = 0
-    cache = state = updated = 0
-    gradients_of: list[int] = []  # bytes of the gradients of each piece
     sums: dict[tuple[str, str, str, int], int] = {}
+    spread = job.train and job.zero > 0
+    active = params = gradients = whole = updated = 0
+    gradients_of: list[int] = []  # bytes of the gradients of each piece
+    pieces = [piece for piece in pieces if piece.copies]
     for piece in pieces:
-        cut = sum(product(each.cut) for each in piece.held)
-        shard = sum(each.shard for each in piece.held)
-        spread = job.train and job.zero > 0
         for each in piece.held:
-            n = each.shard if spread else product(each.cut)
+            cut = product(each.cut)
+            n = each.shard if spread else cut
             by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
-        params += piece.copies * (shard if spread else cut)
-        active += piece.copies * sum(each.active for each in piece.held)
-        whole += piece.copies * cut
-        gradients_of.append(0)
-        unit = max(unit, cut) if piece.copies else unit
-        if job.train:
-            trained = [each for each in piece.held if each.trained]
-            own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
-            gradients_of[-1] = own * stored
-            gradients += piece.copies * own
-            optimizer += piece.copies * piece.optimizer_bytes
-            updated += piece.copies * sum(each.shard for each in trained)
-        cache += piece.copies * piece.kv_cache_bytes
-        state += piece.copies * piece.state_bytes
-        again = max(again, piece.recomputed_bytes) if piece.copies else again
+            params += piece.copies * n
+            active += piece.copies * each.active
+            whole += piece.copies * cut
+        trained = [each for each in piece.held if each.trained] if job.train else []
+        own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
+        gradients_of.append(own * stored)
+        gradients += piece.copies * own
+        updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    accumulates = job.train and job.micro_batches > 1
     kept = activations(job, stages[0], pieces)
+    accumulates = job.train and job.micro_batches > 1
     there = (gradients * stored, kept or 0)
     if not accumulates:
         there = in_backward(list(zip(pieces, gradients_of, strict=True)))
     gathered = 0
-    if job.train and job.zero and job.mesh.shard > 1:
-        gathered = unit if job.zero == 3 else whole
+    if spread and job.mesh.shard > 1:
+        cuts = (sum(product(each.cut) for each in piece.held) for piece in pieces)
+        gathered = max(cuts, default=0) if job.zero == 3 else whole
     found = [
         Collective(
             phase=phase,
@@ -145,6 +139,22 @@ def kind_from(
         for (phase, kind, group, n_bytes), times in sums.items()
         if group_size(job.mesh, group) > 1
     ]
+    sizes: dict[str, Any] = {
+        "param_bytes": params * stored,
+        "gathered_bytes": gathered * computed,
+        "gradient_bytes": gradients * stored,
+        "optimizer_bytes": sum(piece.copies * piece.optimizer_bytes for piece in pieces),
+        "recomputed_bytes": max((piece.recomputed_bytes for piece in pieces), default=0),
+        "kv_cache_bytes": sum(piece.copies * piece.kv_cache_bytes for piece in pieces),
+        "state_bytes": sum(piece.copies * piece.state_bytes for piece in pieces),
+        "loss_bytes": sum(piece.copies * piece.loss_bytes for piece in pieces),
+        "embedding_bytes": sum(embedding_bytes(job, piece) for piece in pieces),
+        "input_bytes": sum(input_bytes(job, piece) for piece in pieces),
+        "passing_bytes": max((passing_bytes(job, p) for p in pieces if p.layer), default=0),
+        "step_bytes": updated * STEP_COPIES.get(job.optimizer, 0) * stored,
+        "backward_gradient_bytes": there[0],
+        "backward_activation_bytes": there[1],
+    }
     return Kind(
         ranks=tuple(ranks),
         count=count,
@@ -153,29 +163,85 @@ def kind_from(
         params=params,
         active_params=active,
         by_role={role: by_role[role] for role in ROLES if role in by_role},
-        param_bytes=params * stored,
-        gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
         gradients=gradients,
-        gradient_bytes=gradients * stored,
-        optimizer_bytes=optimizer,
         activation_bytes=kept,
-        backward_gradient_bytes=there[0],
-        backward_activation_bytes=there[1],
         micro_batches_kept=job.kept_at(stages[0]),
-        recomputed_bytes=again,
-        kv_cache_bytes=cache,
-        state_bytes=state,
         collectives=(*sorted(found, key=_order), *between),
-        loss_bytes=sum(piece.copies * piece.loss_bytes for piece in pieces),
-        embedding_bytes=sum(embedding_bytes(job, piece) for piece in pieces if piece.copies),
-        input_bytes=sum(input_bytes(job, piece) for piece in pieces if piece.copies),
-        passing_bytes=max(
-            (passing_bytes(job, piece) for piece in pieces if piece.layer and piece.copies),
-            default=0,
-        ),
-        step_bytes=updated * STEP_COPIES.get(job.optimizer, 0) * stored,
         accumulates=accumulates,
+        **sizes,
+        **_at_worst(job, pieces, sizes, kept),
     )
+
+
+def _at_worst(
+    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None
+) -> dict[str, Any]:
+    """Find the worst moment of those that are counted, what may be there at most, and the peak.
+
+    What FSDP2 holds of a unit: gathered tensors, and beside them three times as many bytes at most:
+    what is gathered next, whole gradients, and what is scattered of the unit before.
+    """
+    always = ["param_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes"]
+    before = ["gradient_bytes"] if job.train and job.micro_batches > 1 else []
+    stays = ["gathered_bytes"] if job.zero < 3 else []  # in the loss, all is given back
+    at_work = [*always, "gathered_bytes"]
+    named = {
+        "blocks": [*at_work, "gradient_bytes", "activation_bytes", "recomputed_bytes"],
+        "loss": [*always, *stays, *before, "activation_bytes", "loss_bytes"],
+        "embedding": [*at_work, "gradient_bytes", "embedding_bytes"],
+        "step": [*always, "gradient_bytes", "step_bytes"],
+    }
+    counted = {**sizes, "activation_bytes": kept or 0}
+    moments = {name: {part: counted[part] for part in parts} for name, parts in named.items()}
+    moments["blocks"]["gradient_bytes"] = sizes["backward_gradient_bytes"]
+    moments["blocks"]["activation_bytes"] = sizes["backward_activation_bytes"]
+    for name in moments.keys() - {"loss"}:  # where they are among what is kept
+        moments[name]["input_bytes"] = sizes["input_bytes"]
+    totals = {name: sum(parts.values()) for name, parts in moments.items()}
+    worst = max(totals, key=lambda name: totals[name])
+    mesh, unit, even = job.mesh, 0, True
+    if job.train and mesh.shard > 1:
+        for piece in pieces:
+            padded = [_padded(each, mesh) for each in piece.held]
+            unit = max(unit, sum(n * d for n, d in padded) * DTYPE_BYTES[job.dtype])
+            even &= all(n == each.shard for (n, _), each in zip(padded, piece.held, strict=True))
+            even &= job.zero == 3 or all(
+                n * d == product(each.cut) for (n, d), each in zip(padded, piece.held, strict=True)
+            )
+    # of the logits a rank of tp has a part, all parts, and these in one; no log-softmax yet
+    width = DTYPE_BYTES[job.dtype]
+    logits = sizes["loss_bytes"] * width // (2 * max(FLOAT32, width))
+    ends = max(sizes["loss_bytes"] // 4, (logits * 5 - sizes["loss_bytes"]) // 2)
+    bounds = {
+        "blocks": totals["blocks"] + sizes["passing_bytes"] + 3 * unit,
+        "embedding": totals["embedding"] + 3 * unit,
+        "ends": totals["loss"] - sizes["loss_bytes"] + ends + 3 * unit,
+        "step": totals["step"],
+    }
+    if mesh.world > 1:
+        bounds["embedding"] += 2 * sizes["embedding_bytes"]
+    # a bucket of DDP has the gradients once more
+    buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
+    most = max(*bounds.values(), *totals.values()) + buckets
+    exact = worst in ("loss", "step") or mesh.world == 1
+    why = job.unfollowed or ("" if kept is not None else "no formula counts what is kept")
+    if not why and not (exact and even and most == totals[worst]):
+        why = "what comes and goes in a block, or FSDP2's gathered parameters, may be more"
+    return {
+        "parts": moments[worst],
+        "total_bytes": totals[worst],
+        "most_bytes": most,
+        "peak_bytes": None if why else totals[worst],
+        "peak_parts": None if why else moments[worst],
+        "peak_unknown": why,
+    }
+
+
+def _padded(each: Held, mesh: Mesh) -> tuple[int, int]:
+    """Return the values of a share as FSDP2 gathers it, padded, and how many shares there are."""
+    degree = mesh.expert_shard if each.expert else mesh.shard
+    rows = each.cut[spread_axis(each.cut, degree) if each.expert else 0]
+    return (product(each.cut) // rows * -(-rows // degree) if rows else 0), degree
 
 
 def passing_bytes(job: Job, piece: Piece) -> int:

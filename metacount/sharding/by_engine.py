@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from metacount.frozen import frozen
 from metacount.measure.ours import owned, role_of
 from metacount.measure.torch_private import (
+    DispatchMode,
     fake_tensors,
     forget_ranks,
     is_fake,
     operator_name,
     parameters_of,
     put_tensor,
+    resizing_told,
     tensors_of,
+    tree_leaves,
     unwatched,
 )
 from metacount.modules.block import Block
@@ -47,6 +51,7 @@ from metacount.sharding.engine import (
     ring,
     shard_fully,
     state_bytes,
+    states,
     sum_norm_gradients,
     tensor_breaks,
 )
@@ -55,10 +60,11 @@ from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
 from metacount.spec.position import Sinusoidal
 from metacount.tensors import DTYPES, tensor_bytes
-from metacount.training.model import FusedAttention, checkpointed
+from metacount.training.model import FusedAttention, Watch, checkpointed
+from metacount.training.optimizers import Updates
 from metacount.training.programs import as_trained
 from metacount.training.setup import Setup
-from metacount.training.step import loss_of
+from metacount.training.step import BACKWARD, FORWARD, LOSS, OPTIMIZER, Ledger, loss_of
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
@@ -267,7 +273,7 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     ]
     indexers = (n for n, module in model.named_modules() if isinstance(module, CHOOSING))
     choosing = tuple(f"{name}." for name in indexers)
-    if job.train:
+    if job.train and (job.master or max(world.mesh.shard, world.mesh.expert_shard) > 1):
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
@@ -396,15 +402,25 @@ class EvenChoice(Traffic):
         return func(*args, **(kwargs or {}))
 
 
-def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
-    """Measure every kind of rank of a mesh, on a model that runs in a fake world."""
+def measured_kinds(
+    spec: ModelSpec, job: Job, plan: Plan, *, whole_step: bool = False
+) -> list[Kind]:
+    """Measure every kind of rank of a mesh, on a model that runs in a fake world.
+
+    `whole_step`: and the peak of a step of the largest, run as a whole.
+    """
     import warnings
 
     forget_ranks()
     try:
         with warnings.catch_warnings(), only_new_garbage():
             warnings.simplefilter("ignore")  # torch's advice is for those who train
-            return Measuring(spec, job, plan).kinds()
+            measuring = Measuring(spec, job, plan)
+            kinds = measuring.kinds()
+            if whole_step and not job.unfollowed and spec.head is not None:
+                largest = max(kinds, key=lambda kind: kind.total_bytes)
+                kinds[kinds.index(largest)] = measuring.with_peak(largest)
+            return kinds
     finally:
         forget_ranks()
 
@@ -475,6 +491,40 @@ class Measuring:
             ),
         )
 
+    def with_peak(self, kind: Kind) -> Kind:
+        """Add the peak of a step that is run; without one, leave what is counted."""
+        parts = self.peak(kind.first)
+        if parts is None:
+            return kind
+        peak = {"peak_bytes": sum(parts.values()), "peak_parts": parts, "peak_unknown": ""}
+        return Kind(**{**vars(kind), **peak})
+
+    def peak(self, rank: int) -> dict[str, int] | None:
+        """Run a step of all that a rank has, and return the bytes of each part at its peak.
+
+        Of more than five layers that are alike four and five are run: a further one adds the same
+        to each stretch of the step. None of layers that differ where there are more than
+        `MOST_UNLIKE`.
+        """
+        n, found = self.spec.n_layers, []
+        few: tuple[int, ...] = (n,)
+        if n > FEWEST + 1 and any(len(part.layers) == n for part in self.parts):
+            few = (FEWEST, FEWEST + 1)
+        if few[0] > MOST_UNLIKE:
+            return None
+        for layers in few:
+            forget_ranks()
+            with fake_world(self.mesh, rank, self.job.zero) as world:
+                model = self.whole.piece(range(layers), first=True, last=True)
+                found.append(follow_step(model, self.styles, world, self.job))
+        first, last = found[0], found[-1]
+        peaks = [
+            {part: size + (n - few[0]) * (last[at][part] - size) for part, size in parts.items()}
+            for at, parts in first.items()
+        ]
+        most = max(peaks, key=lambda parts: sum(parts.values()))
+        return {part: size for part, size in most.items() if size}
+
     def _state_of(self, sizes: tuple[int, ...]) -> int:
         if not self.job.train:
             return 0
@@ -529,3 +579,151 @@ def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
     return Counter(
         {(phase, each): times for phase, found in seen.items() for each, times in found.items()}
     )
+
+
+class Followed(DispatchMode, Watch):
+    """Follows the storages of a step on one rank, and says what each is a part of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.ledger = Ledger()
+        self.parts: dict[int, str] = {}  # of a storage, by its number; the first that is said
+
+    def note(self, part: str, tensors: Iterable[Tensor]) -> None:
+        """Say of tensors what they are a part of."""
+        for tensor in tensors:
+            self.parts.setdefault(self.ledger.number(local_part(tensor)), part)
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """Note what a checkpointed layer keeps."""
+        self.note("activation_bytes", tensors)
+
+    result = inputs
+
+    def resized(self, tensor: Tensor) -> None:
+        """Note that FSDP2 emptied a gathered parameter, or gathered it again."""
+        self.ledger.resized(tensor)
+        if tensor.untyped_storage().nbytes():
+            self.note("gathered_bytes", [tensor])
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """Note what autograd saves; a node's own result would hold the node that holds it."""
+        self.note("activation_bytes", [tensor])
+        return tensor.detach()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run the operator, and note what it made, and what FSDP2 gathers and scatters."""
+        if DTensor in types:
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                self.ledger.number(made)
+        match operator_name(func):
+            case "fsdp::all_gather_copy_in":
+                self.note("gathered_bytes", [args[1]])
+            case "fsdp::chunk_cat":
+                self.note("unscattered_bytes", [*args[0], (kwargs or {})["out"]])
+        return out
+
+
+FEWEST = 4  # layers of which the first two and the last two have neighbours as those of more have
+MOST_UNLIKE = 8  # layers that are run where they differ
+
+
+def follow_step(
+    model: Model, styles: dict[str, str], world: World, job: Job
+) -> dict[tuple[str, str], Counter[str]]:
+    """Run a step that is not the first on fake tensors.
+
+    Returns: for each stretch of it, the bytes of each part where most are alive; no buffers.
+    """
+    mode, follow = fake_tensors(), Followed()
+    with mode:
+        in_memory(model)
+    place(model, styles, world, job)
+    blocks: list[nn.Module] = [*model.last_stack.blocks]
+    _mark_blocks(blocks, follow)
+    with ExitStack() as stack:
+        for context in (
+            *(mode, EvenChoice(), as_trained(model, job.attention)),
+            checkpointed(blocks, job.checkpointing, follow, lambda: fused(job)),
+            resizing_told(follow.resized),
+        ):
+            stack.enter_context(context)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        updates = Updates(Setup(optimizer=job.optimizer, foreach=True), trained, set())
+        updates.prepare()
+        tokens, targets = (torch.zeros((job.rows, job.length), dtype=torch.long) for _ in range(2))
+        run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
+        model.zero_grad()
+        follow.forget()
+        follow.note("param_bytes", model.parameters())
+        follow.note("buffer_bytes", model.buffers())
+        follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
+        follow.ledger.numbers([tokens, targets])
+        with follow:
+            run_step(model, job, tokens, targets, follow)
+            follow.note("gradient_bytes", (p.grad for p in trained.values() if p.grad is not None))
+            follow.ledger.mark(OPTIMIZER, "")
+            updates.step()
+    follow.note("input_bytes", [tokens, targets])
+    found = follow.ledger.peak_of_each_span(follow.parts)
+    follow.ledger.close()
+    for parts in found.values():
+        del parts["buffer_bytes"]
+    return {at: parts for at, parts in found.items() if at[0]}
+
+
+def run_step(
+    model: Model, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
+) -> None:
+    """Run forward, loss and backward of a rank's part of the batch."""
+
+    def begin(phase: str) -> None:
+        if follow is not None:
+            follow.ledger.mark(phase, "")
+
+    hooks = nullcontext() if follow is None else saved_tensors_hooks(follow.pack, lambda t: t)
+    with hooks:
+        begin(FORWARD)
+        with fused(job):
+            out = result(model(tokens))
+        begin(LOSS)
+        loss = loss_of(out, targets, Setup(attention=job.attention))
+        del out
+    begin(BACKWARD)
+    loss.backward()
+
+
+def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:
+    """Let blocks mark where their forward and backward begin, numbered from the nearer end."""
+
+    def hook_into(block: nn.Module, place: str, after: str) -> None:
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            follow.ledger.mark(FORWARD, place)
+            if place == "0" and args[0].requires_grad:
+                args[0].register_hook(lambda _: follow.ledger.mark(BACKWARD, "embedding"))
+
+        def behind(_: nn.Module, args: object, out: object) -> None:
+            follow.ledger.mark(FORWARD, after)
+            tensor = tree_leaves(out)[0]
+            tensor.register_hook(lambda _: follow.ledger.mark(BACKWARD, place))
+
+        block.register_forward_pre_hook(before)
+        block.register_forward_hook(behind)
+
+    n = len(blocks)
+    for i, block in enumerate(blocks):
+        place = f"{i}" if i < FEWEST // 2 else f"{i - n}"
+        hook_into(block, place, "head" if i == n - 1 else "")

@@ -81,7 +81,7 @@ class Fit:
             "world": self.mesh.world,
             "total_bytes": self.largest.total_bytes,
             "most_bytes": self.largest.most_bytes,
-            "peak_bytes": self.largest.peak_bytes(self.job),
+            "peak_bytes": self.largest.peak_bytes,
             "largest_batch_size": self.batch_size,
             "largest_seq_len": self.seq_len,
             "positions": self.positions,
@@ -328,8 +328,10 @@ def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
 
 
 def most_of(kinds: Iterable[Kind]) -> int:
-    """Count the most that a rank may hold, with what may come and go."""
-    return max(kind.most_bytes for kind in kinds)
+    """Count the most that a rank may hold: its peak where that is known, else with all that may
+    come and go.
+    """
+    return max(kind.most_bytes if kind.peak_bytes is None else kind.peak_bytes for kind in kinds)
 
 
 def positions_of(model: Model) -> int | None:
@@ -417,13 +419,13 @@ def _judged(job: Job, kinds: Sequence[Kind], room: int) -> Verdict:
         unknown = "what the backward keeps of the forward is not counted"
     elif most > room >= largest.total_bytes:
         unknown = (
-            f"what comes and goes in the backward of a block (taken as at most {PASSING} times "
-            f"what the block keeps) may make it {gib(most)}"
+            f"what comes and goes in the backward of a block (at most {PASSING} times what it "
+            f"keeps, and three more units of FSDP2) may make it {gib(most)}"
         )
     return Verdict(
         room=room,
         rank=largest.first,
-        total_bytes=largest.total_bytes,
-        parts={name: size for name, size in largest.parts.items() if size},
+        total_bytes=largest.total_bytes if largest.peak_bytes is None else largest.peak_bytes,
+        parts={name: size for name, size in (largest.peak_parts or largest.parts).items() if size},
         unknown=unknown,
     )

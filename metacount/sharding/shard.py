@@ -256,7 +256,7 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
                 f"--dtype {job.dtype} is not one that a module runs in; choose one of "
                 f"{', '.join(DTYPES)}, or --formula"
             )
-        return measured_kinds(spec, job, plan)
+        return measured_kinds(spec, job, plan, whole_step=True)
     from metacount.sharding.by_formula import counted_kinds
 
     if plan.source != "ours":
@@ -290,9 +290,12 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     found += () if job.train else said_of_states(spec, job.dtype)
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
-        found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+        found.append(
+            "gathered: one part at a time; what FSDP2 holds beside it is in the peak, and in what "
+            "is there at most"
+        )
         if spec.n_shared_blocks:
-            found[-1] += ", and holds the blocks that layers share beside each layer"
+            found[-1] += "; it holds the blocks that layers share beside each layer"
     if job.train and 0 < job.zero < 3:
         found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
         if job.zero == 1:

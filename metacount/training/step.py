@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,6 +96,14 @@ class Ledger:
         for number in self.numbers(tensors):
             self.bytes[number] = 0
 
+    def resized(self, tensor: Tensor) -> None:
+        """Note that a tensor's storage was emptied, or filled again: it goes, another comes."""
+        storage = tensor.untyped_storage()
+        if storage_key(storage) in self.alive:
+            self._gone(storage_key(storage))
+        if storage.nbytes():
+            self.number(tensor)
+
     def _gone(self, key: int) -> None:
         self._events.append(-self.alive.pop(key) - 1)
         del self._held[key]
@@ -151,6 +159,25 @@ class Ledger:
         at = max((m for m in self._marks if m.event < top), default=self._marks[0])
         return at, alive
 
+    def peak_of_each_span(self, part_of: Mapping[int, str]) -> dict[tuple[str, str], Counter[str]]:
+        """Return the bytes of each part where most are alive, for each phase and place at work.
+
+        `part_of` says of storages what they are a part of; others are `OTHER`.
+        """
+        found: dict[tuple[str, str], Counter[str]] = {}
+        alive: Counter[str] = Counter()
+        marks = iter([*self._marks, Mark(len(self._events) + 1, "", "")])
+        at, following = Mark(0, "", ""), next(marks)
+        for i, event in enumerate(self._events):
+            while following.event <= i:
+                at, following = following, next(marks)
+            number = abs(event) - 1
+            part = part_of.get(number, OTHER)
+            alive[part] += self.bytes[number] if event > 0 else -self.bytes[number]
+            if alive.total() > found.get(at[1:], Counter()).total():
+                found[at[1:]] = Counter(alive)
+        return found
+
     def close(self) -> None:
         """Forget the storages that are alive: what becomes of them is no part of the step."""
         self._held.clear()
@@ -161,6 +188,7 @@ PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 RECOMPUTE = "recompute"  # of FLOPs: run once more in the backward, for what was not kept
 INPUT_OF_LAYER = "input of a checkpointed layer"
 KEPT_RESULT = "result kept by selective checkpointing"
+OTHER = "other_bytes"
 
 aten = torch.ops.aten
 

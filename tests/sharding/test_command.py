@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.release import daily, one_day_in
-from helpers.sharding_told import job
+from helpers.sharding_told import as_told, job
 
 import metacount
 from metacount.cli import main
@@ -56,7 +56,7 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         assert kind["optimizer_bytes"] - 2 * 2 * kind["params"] in (4 * 145, 4 * 146)
     assert found["rank"]["params"] == found["kinds"][1]["params"]
     counted = run_json(capsys, *LLAMA, "--rank", "9", "--formula")
-    assert {**counted, "source": ""} == {**found, "source": ""}
+    assert {**counted, "source": ""} == {**found, "source": ""}  # of a pipeline no peak
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,10 @@ STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
 
 
 def test_the_total_is_all_that_a_rank_holds_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    kept = ("gathered_bytes", "activation_bytes")
     way = ("--formula", "--attention", "flash", "--checkpointing", "full")
     moments = (
-        (*STORED, *kept, "recomputed_bytes", "input_bytes"),
-        (*STORED, *kept, "loss_bytes"),  # gradients of the micro-batch before are there
+        (*STORED, "gathered_bytes", "activation_bytes", "recomputed_bytes", "input_bytes"),
+        (*STORED, "activation_bytes", "loss_bytes"),  # and gradients of the micro-batch before
         (*STORED, "step_bytes", "input_bytes"),
         (*STORED, "gathered_bytes", "embedding_bytes", "input_bytes"),
     )
@@ -519,7 +518,7 @@ def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_the_api_measures_what_the_formula_says() -> None:
     measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
     counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
-    assert measured.kinds == counted.kinds
+    assert as_told(list(measured.kinds)) == as_told(list(counted.kinds))
     (found,), _ = metacount.fit("gpt2", "l4")
     assert found.mesh is not None
     assert found.mesh.world == 1

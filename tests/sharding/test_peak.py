@@ -40,7 +40,7 @@ def compared(model: Any, seq_len: int, way: dict[str, str]) -> tuple[int | None,
     run_ = Workload(batch_size=1, seq_len=seq_len, dtype="bf16")
     measured = metacount.train(model, run_, setup=Setup(foreach=True, **way))
     less_buffers = measured.peak_bytes - measured.peak_parts["buffers"]
-    return kind.peak_bytes(found.job), kind.most_bytes, less_buffers
+    return kind.peak_bytes, kind.most_bytes, less_buffers
 
 
 @pytest.mark.parametrize("seq_len", [2, 31])

@@ -20,7 +20,7 @@ from metacount.sharding import by_formula
 from metacount.spec import ModelSpec
 
 # not compared where the formula says that it does not count what a backward keeps
-NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes"}
+NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes", "most_bytes", "parts"}
 
 
 @cache
