@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APART = (
     ("--serve", "--train"),
-    ("--device-map", "--train --zero --master-weights --micro-batches"),
+    ("--device-map", "--train --zero --mixed-precision --micro-batches"),
 )
 BELONGS = (("--cpu-memory", "--device-map"),)
 GPUS = "h100-80gb,h200,b200,mi300x"

@@ -70,7 +70,8 @@ JOB = (
         type=whole_number,
     ),
     _named("optimizer", STATES),
-    flag("--master-weights", "keep parameters, gradients and the optimizer's state in float32"),
+    flag("--mixed-precision", "keep parameters, gradients and the optimizer's state in float32"),
+    flag("--master-weights", "of `train`; on a mesh choose --mixed-precision"),
     flag(
         "--sequence-parallel",
         "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",

@@ -6,7 +6,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -242,12 +241,11 @@ def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tens
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """What running a part once sent: in the forward, and in the backward where there was one."""
+@frozen
+class Once:
+    """What one copy of a part sends, by phase, and the bytes that it keeps."""
 
-    forward: Counter[Seen]
-    backward: Counter[Seen]
+    sent: Counter[tuple[str, Seen]]
     kv_cache_bytes: int = 0
     state_bytes: int = 0  # that mixers keep, however many tokens there were
     activation_bytes: int = 0  # that the backward keeps of the forward
@@ -299,7 +297,7 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
 
 
-def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
     """Run a part forward and backward on fake tensors."""
     mode = fake_tensors()
     with mode:
@@ -312,9 +310,9 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
             out = _trained(model, job, keeping)
-            forward, kept = traffic.taken(), keeping.bytes()
+            sent, kept = traffic.taken("forward"), keeping.bytes()
             out.backward(torch.ones_like(out))
-        backward = traffic.taken()
+        sent |= traffic.taken("backward")
         end_step(model)
         recomputed = 0
         if blocks and job.checkpointing != "none":
@@ -322,12 +320,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
             held = _trained(model, job, again)
             recomputed = again.bytes()
             del held
-    return Ran(
-        forward=forward,
-        backward=backward,
-        activation_bytes=kept,
-        recomputed_bytes=recomputed,
-    )
+    return Once(sent=sent, activation_bytes=kept, recomputed_bytes=recomputed)
 
 
 def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
@@ -347,9 +340,9 @@ def fused(job: Job) -> FusedAttention | RingAttention:
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Ran]:
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
     """Run a part over what it is given, and, where it has a cache, over one token more."""
-    mode, found = fake_tensors(), {}
+    mode, sent, kept = fake_tensors(), Counter[tuple[str, Seen]](), (0, 0)
     with mode:
         in_memory(model.eval())
     place(model, styles, world, job)
@@ -361,13 +354,10 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 model(input_of(model, job.rows, job.length - 1, job.dtype), cache=cache)
                 traffic.taken()
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
-            found[phase] = Ran(
-                forward=traffic.taken(),
-                backward=Counter(),
-                kv_cache_bytes=0 if cache is None else tensor_bytes(cache.tensors()),
-                state_bytes=0 if cache is None else tensor_bytes(cache.state_tensors()),
-            )
-    return found
+            sent |= traffic.taken(phase)
+            if cache is not None:
+                kept = tensor_bytes(cache.tensors()), tensor_bytes(cache.state_tensors())
+    return Once(sent=sent, kv_cache_bytes=kept[0], state_bytes=kept[1])
 
 
 def result(out: Output) -> Tensor:
@@ -547,38 +537,8 @@ class Measuring:
             self._at = rank
         with fake_world(self.mesh, rank, job.zero) as world:
             model = self.whole.part(self.parts[part])
-            if job.train:
-                ran = train_once(model, self.styles, world, job)
-                return Once(
-                    sent=phases(forward=ran.forward, backward=ran.backward),
-                    activation_bytes=ran.activation_bytes,
-                    recomputed_bytes=ran.recomputed_bytes,
-                )
-            served = serve_once(model, self.styles, world, job)
-            first = next(iter(served.values()))
-            return Once(
-                sent=phases(**{phase: ran.forward for phase, ran in served.items()}),
-                kv_cache_bytes=first.kv_cache_bytes,
-                state_bytes=first.state_bytes,
-            )
-
-
-@frozen
-class Once:
-    """What one copy of a part sends, by phase, and the bytes that it keeps."""
-
-    sent: Counter[tuple[str, Seen]]
-    kv_cache_bytes: int = 0
-    state_bytes: int = 0
-    activation_bytes: int = 0
-    recomputed_bytes: int = 0
-
-
-def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
-    """Join what was seen in each phase into one count."""
-    return Counter(
-        {(phase, each): times for phase, found in seen.items() for each, times in found.items()}
-    )
+            run = train_once if job.train else serve_once
+            return run(model, self.styles, world, job)
 
 
 class Followed(DispatchMode, Watch):
@@ -625,11 +585,14 @@ class Followed(DispatchMode, Watch):
         """Run the operator, and note what it made, and what FSDP2 gathers and scatters."""
         if DTensor in types:
             return NotImplemented
+        name = operator_name(func)
+        if name == "_c10d_functional::wait_tensor":
+            return args[0]  # as a real one does; a fake one would make another
         out = func(*args, **(kwargs or {}))
         for made in tree_leaves(out):
             if isinstance(made, Tensor):
                 self.ledger.number(made)
-        match operator_name(func):
+        match name:
             case "fsdp::all_gather_copy_in":
                 self.note("gathered_bytes", [args[1]])
             case "fsdp::chunk_cat":

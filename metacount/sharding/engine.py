@@ -663,10 +663,10 @@ class Traffic(DispatchMode):
             self._note(operator_name(func), args, out)
         return out
 
-    def taken(self) -> Counter[Seen]:
-        """Take what was seen since the last call."""
+    def taken(self, phase: str = "") -> Counter[tuple[str, Seen]]:
+        """Take what was seen since the last call, as of a phase."""
         found, self.seen = self.seen, Counter()
-        return found
+        return Counter({(phase, each): times for each, times in found.items()})
 
     def _note(self, name: str, args: tuple[object, ...], out: object) -> None:
         if name in LOCAL:

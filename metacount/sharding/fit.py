@@ -109,15 +109,9 @@ class Verdict:
 
     def to_dict(self) -> Json:
         """Return the verdict as plain data."""
-        return {
-            "fits": self.fits,
-            "bytes": self.room,
-            "rank": self.rank,
-            "total_bytes": self.total_bytes,
-            "parts": self.parts,
-            "remedy": self.remedy,
-            "unknown": self.unknown,
-        }
+        data = {**vars(self), "fits": self.fits, "bytes": self.room}
+        del data["room"]
+        return data
 
 
 @frozen
@@ -380,7 +374,7 @@ def command(model: str, job: Job) -> str:
     if job.train:
         said += f" --train --zero {job.zero}"
         said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
-        said += " --master-weights" if job.master else ""
+        said += " --mixed-precision" if job.master else ""
         for name in ("sequence_parallel", "loss_parallel"):
             said += f" --{name.replace('_', '-')}" if getattr(job, name) else ""
         for name in ("attention", "checkpointing", "schedule"):
@@ -406,7 +400,7 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
     if job.train:
         same = ("attention", "checkpointing", "schedule", "sequence_parallel", "loss_parallel")
-        how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
+        how |= {"mixed_precision": job.master, **{name: getattr(job, name) for name in same}}
     search = _search(model, device, job.train, how)
     return Verdict(**{**vars(judged), "remedy": search.command})
 

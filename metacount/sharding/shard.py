@@ -16,7 +16,7 @@ from metacount.spec.model import left_out
 from metacount.spec.position import Alibi, Learned, Sinusoidal
 from metacount.spec.stack import WITH_STATE
 from metacount.textbook.count import said_of_states
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Asked:
 
     zero: int | None = None
     optimizer: str = "adamw"
-    master_weights: bool = False
+    mixed_precision: bool = False
+    master_weights: bool = False  # refused: copies beside 16-bit parameters are `train`'s
     batch_size: int | None = None
     seq_len: int | None = None
     micro_batches: int | None = None
@@ -59,8 +60,15 @@ def _check(asked: Asked, train: bool) -> None:
     for name, is_asked in parallel.items():
         if is_asked and not train:
             raise InputError(f"--{name}-parallel belongs to --train; add it, or leave it out")
-    if not train and (zero is not None or asked.master_weights):
-        raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
+    if asked.master_weights:
+        raise InputError(
+            "--master-weights are float32 copies beside 16-bit parameters, which no mesh here has; "
+            "choose --mixed-precision: parameters, gradients and state themselves in float32"
+        )
+    if not train and (zero is not None or asked.mixed_precision):
+        raise InputError(
+            "--zero and --mixed-precision belong to --train; add it, or leave them out"
+        )
     for name, known in (
         ("attention", ATTENTIONS),
         ("checkpointing", CHECKPOINTINGS),
@@ -75,16 +83,21 @@ def _check(asked: Asked, train: bool) -> None:
     if zero is not None and zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
     if optimizer not in STATES:
-        close = nearest(optimizer, STATES, f"choose one of {', '.join(STATES)}")
+        choices = f"choose one of {', '.join(STATES)}"
+        if optimizer in OPTIMIZERS:
+            said = "looks at whole matrices, of which a rank has a share"
+            raise InputError(
+                f"--optimizer {optimizer} {said}: no state of a rank is known; {choices}"
+            )
+        close = nearest(optimizer, STATES, choices)
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
     if dtype not in DTYPE_BYTES:
         raise InputError(
             f"--dtype '{shown(dtype)}' is unknown; choose one of {', '.join(DTYPE_BYTES)}"
         )
-    if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
+    if asked.mixed_precision and DTYPE_BYTES[dtype] >= 4:
         raise InputError(
-            "--master-weights keeps float32 beside a smaller type, not beside "
-            f"{dtype}; leave it out"
+            f"--mixed-precision computes in a type smaller than float32: got {dtype}; leave it out"
         )
 
 
@@ -149,7 +162,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         batch_size=batch,
         seq_len=length,
         micro_batches=n,
-        master=asked.master_weights,
+        master=asked.mixed_precision,
         sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
         loss_parallel=asked.loss_parallel and mesh.tp > 1,
         decodes=spec.kind != "encoder",
@@ -219,7 +232,7 @@ def shard(
 
     The reference modules are instantiated on a fake world of that size by torch's own DTensor,
     tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how` are
-    the fields of `Asked`: zero, optimizer, master_weights, batch_size, seq_len, micro_batches,
+    the fields of `Asked`: zero, optimizer, mixed_precision, batch_size, seq_len, micro_batches,
     dtype.
 
     >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.training.model import FusedAttention, Watch, checkpointed, trainable
 from metacount.training.optimizers import Updates, is_wrapper
+from metacount.training.result import Stage
 from metacount.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -46,17 +48,6 @@ class Mark(NamedTuple):
     event: int
     phase: str
     place: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """A stretch of the step: bytes alive when it began and ended, and the most in between."""
-
-    phase: str
-    place: str
-    start_bytes: int
-    peak_bytes: int
-    end_bytes: int
 
 
 class Ledger:
@@ -121,19 +112,17 @@ class Ledger:
         if not self._marks or self._marks[-1][1:] != (phase, place):
             self._marks.append(Mark(len(self._events), phase, place))
 
-    def _totals(self) -> Iterator[int]:
-        """Yield the bytes alive after each event."""
-        total = 0
-        for event in self._events:
-            total += self.bytes[event - 1] if event > 0 else -self.bytes[-event - 1]
-            yield total
+    def _totals(self) -> list[int]:
+        """Sum the bytes alive before each event, and after the last."""
+        sizes = (self.bytes[n - 1] if n > 0 else -self.bytes[-n - 1] for n in self._events)
+        return [*accumulate(sizes, initial=0)]
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[Stage]:
         """Cut the step at its marks, from the first on, into spans where anything came or went."""
-        totals = [0, *self._totals()]
+        totals = self._totals()
         ends = [mark.event for mark in self._marks[1:]] + [len(self._events)]
         return [
-            Span(
+            Stage(
                 phase=mark.phase,
                 place=mark.place,
                 start_bytes=totals[mark.event],
@@ -147,7 +136,7 @@ class Ledger:
     def peak(self) -> tuple[Mark, set[int]]:
         """Find the mark and storages where the most bytes are alive, from the first mark on."""
         start = self._marks[0].event
-        totals = [0, *self._totals()]
+        totals = self._totals()
         top = max(range(start, len(totals)), key=totals.__getitem__)
         alive: set[int] = set()
         for event in self._events[:top]:

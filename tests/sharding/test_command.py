@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from helpers.command_line import refused, run, run_json
 from helpers.release import daily, one_day_in
-from helpers.sharding_told import as_told, job
+from helpers.sharding_told import as_told
 
 import metacount
 from metacount.cli import main
 from metacount.sharding.devices import devices, devices_named
-from metacount.sharding.fit import command
 from metacount.sharding.mesh import parse_mesh
-from metacount.sharding.result import Job
 
 LLAMA = ("shard", "llama-7b", "--mesh", "dp=4,tp=2,pp=2", "--train")
 
@@ -72,6 +70,8 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh cp=3", "cp must divide --seq: 2048 % 3 = 2"),
         ("llama-7b --mesh cp=4 --train --attention flash --seq 36", "36 % 8 = 4; choose --seq 40"),
         ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
+        ("llama-7b --mesh dp=2 --train --optimizer muon", "muon looks at whole matrices, of whi"),
+        ("llama-7b --mesh dp=2 --train --master-weights", "choose --mixed-precision: parameters"),
         ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
         ("llama-7b --mesh dp=2 --rank 2", "--rank must be 0 to 1 on this mesh: got 2"),
@@ -82,7 +82,7 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2 --plan nowhere.json", "no such file"),
         ("llama-7b --mesh dp=2 -o mesh.gif", "-o must end in .svg"),
         ("llama-7b --mesh dp=2 --dtype fp8", "fp8 is not one that a module runs in"),
-        ("llama-7b --mesh dp=2 --train --master-weights --dtype fp32", "leave it out"),
+        ("llama-7b --mesh dp=2 --train --mixed-precision --dtype fp32", "leave it out"),
         ("llama-7b --mesh tp=2 --loss-parallel", "--loss-parallel belongs to --train"),
         ("llama-7b --mesh tp=8 --train --sequence-parallel --seq 100", "choose --seq 104"),
         ("gpt2 --mesh tp=2 --train --sequence-parallel", "added to embedded tokens"),
@@ -233,7 +233,7 @@ def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str
 
 def test_what_would_fit_trains_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     told = "llama-7b --mesh dp=2 --train --formula --json --fits 20GiB"
-    how = ("--optimizer", "sgd-momentum", "--master-weights", "--checkpointing", "full")
+    how = ("--optimizer", "sgd-momentum", "--mixed-precision", "--checkpointing", "full")
     assert main(["shard", *told.split(), *how]) == 1
     remedy = json.loads(capsys.readouterr().out)["fits"]["remedy"]
     assert remedy.startswith("metacount shard llama-7b --mesh ")
@@ -424,7 +424,7 @@ def test_devices_are_named_as_people_write_them(text: str, ids: list[str]) -> No
     ("model", "n", "how"),
     [
         ("llama3-8b", 8, "--train"),
-        ("llama3-8b", 6, "--train --attention flash --master-weights"),
+        ("llama3-8b", 6, "--train --attention flash --mixed-precision"),
         ("mixtral-8x7b", 16, "--train --checkpointing full"),
         ("llama3-70b", 3, ""),
     ],
@@ -451,7 +451,7 @@ def test_a_mesh_of_exactly_so_many_devices(
         ("qwen3-8b", "1xh100", "--train", "--attention flash", 1),
         ("llama3-8b", "2xl40s", "--train", "--attention flash", 2),
         # 16 bytes of each of 70.6e9 parameters, and 4 in the step, are 1,411 GB: 32 of 86 GB
-        ("llama3-70b", "8xh100", "--train --master-weights --attention flash "
+        ("llama3-70b", "8xh100", "--train --mixed-precision --attention flash "
          "--checkpointing full", "", 32),
         ("llama3-70b", "2xa100-40gb", "", "", 4),
     ],
@@ -480,7 +480,7 @@ def test_what_does_not_fit_names_what_would(
     ("how", "said"),
     [
         ("", "bf16 parameters, gradients and adamw state, no master weights: 8 bytes"),
-        ("--master-weights", "fp32 parameters, gradients and adamw state, computed with in bf16: "
+        ("--mixed-precision", "fp32 parameters, gradients and adamw state, computed with in bf16: "
          "16 bytes"),
         ("--dtype fp32 --optimizer sgd", "fp32 parameters, gradients and sgd state: 8 bytes"),
         ("--optimizer adam8bit", "no master weights: 6 bytes"),
@@ -531,33 +531,6 @@ def test_one_kind_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "largest (rank 0)" in text
     assert "smallest" not in text
     assert "rank 0 sends nothing" in text
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (job("dp=2"), "--mesh dp=2 --train --zero 3 --seq 9 --dtype fp32"),
-        (job("dp=2", -1), "--mesh dp=2 --seq 9 --dtype fp32"),
-        (
-            job("dp=2,pp=2", 1, dtype="bf16", seq_len=2048, micro_batches=6, schedule="gpipe"),
-            "--mesh dp=2,pp=2 --train --zero 1 --schedule gpipe --micro-batches 6",
-        ),
-        (
-            job("tp=2", dtype="bf16", optimizer="sgd", master=True, checkpointing="full"),
-            "--mesh tp=2 --train --zero 3 --optimizer sgd --master-weights --checkpointing full"
-            " --seq 9",
-        ),
-    ],
-)
-def test_the_command_that_shows_a_job(asked: Job, words: str) -> None:
-    assert command("gpt2", asked) == f"metacount shard gpt2 {words}"
-
-
-def test_the_command_that_shows_another_batch() -> None:
-    sizes = {"batch_size": 12, "seq_len": 2048, "micro_batches": 1}
-    mesh = parse_mesh("dp=2")
-    more = Job(mesh=mesh, train=True, zero=3, optimizer="adamw", dtype="bf16", **sizes)
-    assert command("gpt2", more) == "metacount shard gpt2 --mesh dp=2 --train --zero 3 --batch 12"
 
 
 @one_day_in(6)

@@ -58,7 +58,7 @@ def jobs(draw: st.DrawFn, degrees: dict[str, int]) -> dict[str, Any]:
         how["sequence_parallel"] = draw(st.booleans())
         if how["dtype"] == "bf16":
             how["attention"] = draw(st.sampled_from(["eager", "flash"]))
-            how["master_weights"] = draw(st.booleans())
+            how["mixed_precision"] = draw(st.booleans())
     if cp > 1:  # torch cuts a sequence into 2·cp pieces
         how |= {"dtype": "bf16", "attention": "flash", "seq_len": 12 * cp}
     return how
