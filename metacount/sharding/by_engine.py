@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +36,6 @@ from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
 from metacount.sharding.adding import Part, Piece, kinds_of_mesh
 from metacount.sharding.engine import (
-    Keeping,
     RingAttention,
     Seen,
     Traffic,
@@ -303,31 +302,33 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     with mode:
         in_memory(model)
     place(model, styles, world, job)
-    traffic, keeping = Traffic(world.groups), Keeping(model)
+    traffic, keeping = Traffic(world.groups), Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     context = world.context if job.ring else None
     cut = loss_parallel() if job.loss_parallel else nullcontext()
     with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
-        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
+        told = resizing_told(keeping.resized)
+        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), told:
             out = _trained(model, job, keeping)
-            sent, kept = traffic.taken("forward"), keeping.bytes()
+            sent, kept = traffic.taken("forward"), keeping.saved_bytes()
             out.backward(torch.ones_like(out))
         sent |= traffic.taken("backward")
         end_step(model)
         recomputed = 0
         if blocks and job.checkpointing != "none":
-            again = Keeping(model)
-            held = _trained(model, job, again)
-            recomputed = again.bytes()
+            again = Followed(model)
+            with resizing_told(again.resized):
+                held = _trained(model, job, again)
+            recomputed = again.saved_bytes()
             del held
     return Once(sent=sent, activation_bytes=kept, recomputed_bytes=recomputed)
 
 
-def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
+def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
     """Compute what a part gives of its input: hidden states, or the loss of the logits."""
     between = job.rows * job.length // job.tokens_between
     given = input_of(model, job.rows, job.length, job.dtype, between)
-    with keeping.watching(), fused(job):
+    with keeping.saving(), fused(job):
         out = result(model(given))
         if model.lm_head is None:
             return out
@@ -542,21 +543,36 @@ class Measuring:
 
 
 class Followed(DispatchMode, Watch):
-    """Follows the storages of a step on one rank, and says what each is a part of."""
+    """Follows storages of a step on one rank, and says what each is a part of.
 
-    def __init__(self) -> None:
+    As a mode it follows all that operators make; without, what autograd saves and FSDP2 gathers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self._model = model
         self.forget()
 
     def forget(self) -> None:
         """Begin anew."""
         self.ledger = Ledger()
         self.parts: dict[int, str] = {}  # of a storage, by its number; the first that is said
+        self.note("param_bytes", self._model.parameters())
+        self.note("buffer_bytes", self._model.buffers())
 
     def note(self, part: str, tensors: Iterable[Tensor]) -> None:
         """Say of tensors what they are a part of."""
         for tensor in tensors:
             self.parts.setdefault(self.ledger.number(local_part(tensor)), part)
+
+    def saving(self) -> AbstractContextManager[object]:
+        """Note what autograd saves inside the block."""
+        return saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def saved_bytes(self) -> int:
+        """Count the bytes of what was saved and is alive."""
+        living = self.ledger.living()
+        return self.ledger.sum(n for n in living if self.parts.get(n) == "activation_bytes")
 
     def inputs(self, tensors: list[Tensor]) -> None:
         """Note what a checkpointed layer keeps."""
@@ -570,10 +586,9 @@ class Followed(DispatchMode, Watch):
         if tensor.untyped_storage().nbytes():
             self.note("gathered_bytes", [tensor])
 
-    def pack(self, tensor: Tensor) -> Tensor:
-        """Note what autograd saves; a node's own result would hold the node that holds it."""
+    def _pack(self, tensor: Tensor) -> Tensor:
         self.note("activation_bytes", [tensor])
-        return tensor.detach()
+        return tensor.detach()  # a node's own result would hold the node that holds it
 
     def __torch_dispatch__(
         self,
@@ -611,10 +626,11 @@ def follow_step(
 
     Returns: for each stretch of it, the bytes of each part where most are alive; no buffers.
     """
-    mode, follow = fake_tensors(), Followed()
+    mode = fake_tensors()
     with mode:
         in_memory(model)
     place(model, styles, world, job)
+    follow = Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     _mark_blocks(blocks, follow)
     with ExitStack() as stack:
@@ -631,8 +647,6 @@ def follow_step(
         run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
         model.zero_grad()
         follow.forget()
-        follow.note("param_bytes", model.parameters())
-        follow.note("buffer_bytes", model.buffers())
         follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
         follow.ledger.numbers([tokens, targets])
         with follow:
@@ -657,8 +671,7 @@ def run_step(
         if follow is not None:
             follow.ledger.mark(phase, "")
 
-    hooks = nullcontext() if follow is None else saved_tensors_hooks(follow.pack, lambda t: t)
-    with hooks:
+    with nullcontext() if follow is None else follow.saving():
         begin(FORWARD)
         with fused(job):
             out = result(model(tokens))

@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -49,16 +48,14 @@ from metacount.measure.torch_private import (
     parameters_of,
     put_tensor,
     ring_attention,
-    storage_key,
     waited,
 )
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
 from metacount.sharding.result import Held, Job
 from metacount.tensors import tensor_bytes
-from metacount.training.model import Watch, by_flash
+from metacount.training.model import by_flash
 from metacount.training.optimizers import ADAM8BIT, RATE, adam8bit, inner_tensors, uncompiled
-from metacount.training.step import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -699,47 +696,6 @@ def _bytes(values: Iterable[object]) -> list[int]:
         elif isinstance(value, list | tuple):
             found.append(sum(_bytes(value)))
     return found
-
-
-class Keeping(Watch):
-    """Follows what a module's forward saves inside `with keeping.watching():`.
-
-    Of a checkpointed layer, it is told its inputs.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._ledger = Ledger()
-        self._kept: set[int] = set()
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Note what autograd saves inside the block."""
-        return saved_tensors_hooks(self._pack, lambda kept: kept)
-
-    def inputs(self, tensors: list[Tensor]) -> None:
-        """Note that the inputs of a checkpointed layer are kept."""
-        for tensor in tensors:
-            self._keep(tensor)
-
-    def result(self, tensors: list[Tensor]) -> None:
-        """Note that the results of an operator in a checkpointed layer are kept."""
-        self.inputs(tensors)
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        self._keep(tensor)
-        # a node's own result would hold the node that holds it
-        return tensor.detach()
-
-    def _keep(self, tensor: Tensor) -> None:
-        mine = local_part(tensor)
-        # FSDP2 puts gathered parameters in the place of a rank's shares, so they are looked up now
-        owned = {storage_key(local_part(p).untyped_storage()) for p in self._model.parameters()}
-        if storage_key(mine.untyped_storage()) not in owned:
-            self._kept.add(self._ledger.number(mine))
-
-    def bytes(self) -> int:
-        """Count the bytes of what was saved and is alive."""
-        return self._ledger.sum(self._kept & self._ledger.living())
 
 
 # Those that need no more than a rank's own share of a tensor to know what they keep of it.

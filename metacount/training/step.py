@@ -190,7 +190,7 @@ class Kept(NamedTuple):
     operator: str
 
 
-class StepCounter(FlopCounter):
+class StepCounter(FlopCounter, Watch):
     """Counts inside `with counter.noting(model):`, phase by phase.
 
     A charge's detail is its phase.
@@ -314,6 +314,14 @@ class StepCounter(FlopCounter):
             del self._path[depth:]
             self._note_maker()
             self._recomputing = False
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """Note the inputs of a checkpointed layer, which are kept."""
+        self.keep(tensors, INPUT_OF_LAYER)
+
+    def result(self, tensors: list[Tensor]) -> None:
+        """Note the results that selective checkpointing keeps."""
+        self.keep(tensors, KEPT_RESULT)
 
     def keep(self, tensors: list[Tensor], operator: str) -> None:
         """Note tensors that the backward keeps, though no node of autograd does."""
@@ -513,38 +521,17 @@ class Measured:
     said: tuple[str, ...]
 
 
-class _Watching(Watch):
-    """Tells the counter what checkpointing does."""
-
-    def __init__(self) -> None:
-        self.counter: StepCounter | None = None
-
-    def inputs(self, tensors: list[Tensor]) -> None:
-        if self.counter is not None:
-            self.counter.keep(tensors, INPUT_OF_LAYER)
-
-    def result(self, tensors: list[Tensor]) -> None:
-        if self.counter is not None:
-            self.counter.keep(tensors, KEPT_RESULT)
-
-    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
-        assert self.counter is not None
-        return self.counter.recomputing(layer)
-
-
 def measure_step(program: Program, setup: Setup) -> Measured:
     """Measure a step that is not the first: the optimizer's state is there when it begins."""
-    watch = _Watching()
-    with Step(program, setup, watch) as step:
+    ledger = Ledger()
+    counter = StepCounter(program.book, ledger, program.place_of)
+    with Step(program, setup, counter) as step:
         model = program.model
         warm_up = StepCounter(Book(), Ledger(), program.place_of)
         with warm_up.noting(model), warm_up.during(OPTIMIZER):
             step.updates.prepare()
-        ledger = Ledger()
-        counter = StepCounter(program.book, ledger, program.place_of)
         numbers = _there_before(ledger, step)
         counter.leave_out([*model.parameters(), *model.buffers()])
-        watch.counter = counter
         with counter.noting(model):
             with step.program.context():
                 logits = _through_backward(step, counter, numbers)

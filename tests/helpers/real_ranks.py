@@ -29,9 +29,11 @@ from torch.multiprocessing import start_processes  # noqa: E402
 from helpers.allocations import Alive  # noqa: E402
 from helpers.real_context import in_parts  # noqa: E402
 from helpers.sharding_specs import ALL  # noqa: E402
+from metacount.measure.torch_private import resizing_told  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
 from metacount.modules.moe import Experts  # noqa: E402
 from metacount.sharding.by_engine import (  # noqa: E402
+    Followed,
     Whole,
     fused,
     place,
@@ -40,7 +42,6 @@ from metacount.sharding.by_engine import (  # noqa: E402
 )
 from metacount.sharding.engine import (  # noqa: E402
     OPTIMIZERS,
-    Keeping,
     RingAttention,
     Traffic,
     end_step,
@@ -236,10 +237,10 @@ def stepped(
         for part in tokens.chunk(job.micro_batches):
             if job.zero < 2 and job.mesh.shard > 1:
                 stage.set_requires_gradient_sync(len(found) == job.micro_batches - 1)
-            keeping = Keeping(stage)
-            with keeping.watching():
+            keeping = Followed(stage)
+            with keeping.saving(), resizing_told(keeping.resized):
                 logits = result(stage(part.clone()))
-            kept.append(keeping.bytes())
+            kept.append(keeping.saved_bytes())
             with loss_parallel() if job.loss_parallel else nullcontext():
                 if job.loss_parallel:
                     loss = loss_of_each(logits, part.roll(-1, 1))

@@ -62,7 +62,7 @@ def test_on_one_device_train_and_shard_have_one_peak(name: str, way: dict[str, s
 def test_on_one_device_fit_shard_and_train_count_the_same_of_every_model_of_the_catalog() -> None:
     compared = 0
     for each in entries():
-        if not trains(each.spec()):
+        if each.sizes is None or not trains(each.spec()):
             continue
         found = metacount.shard(each.id, "dp=1", train=True, formula=True, seq_len=64)
         (fitting,), _ = metacount.fit(each.id, "h200", train=True, devices=1, seq_len=64)
