@@ -106,6 +106,7 @@ JOB = (
         default=PER_MACHINE,
     ),
     option("--dtype", "DTYPE", "that is computed with (default bf16)", type=dtype, default="bf16"),
+    option("--kv-dtype", "DTYPE", "of the KV cache, by formula (default --dtype)", type=dtype),
 )
 
 

@@ -311,7 +311,8 @@ def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
         return 0, 0
     width = DTYPE_BYTES[job.dtype]
     kept = cached_positions(job.length, unit.window)
-    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached) * width
+    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached)
+    cache *= DTYPE_BYTES[job.kv_dtype or job.dtype]
     state = job.rows * sum(
         one.size * (width if one.bytes_per_value is None else one.bytes_per_value)
         for one in tape.states

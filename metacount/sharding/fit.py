@@ -174,6 +174,15 @@ def fit(
             found.append(_of_number(known, device, world, train, how))
     job = Fits(model=known, answers=found, not_counted=[]).job
     untold = [] if job is None else missing(known.spec, job, formula=True)
+    if job is not None and known.source is not None and not train:
+        from metacount.textbook.stored import Stored, stored_from_config
+
+        stored = stored_from_config(known.spec, known.source.config)
+        if isinstance(stored, Stored):
+            untold.append(
+                f"parameters are counted in {job.dtype}; as the config stores them ({stored.how}), "
+                f"all are {gib(stored.n_bytes)}"
+            )
     return Fits(model=known, answers=found, not_counted=untold)
 
 
@@ -385,7 +394,9 @@ def command(model: str, job: Job) -> str:
     if job.micro_batches != (job.mesh.pp if job.train else 1):
         said += f" --micro-batches {job.micro_batches}"
     said += f" --seq {job.seq_len}" if job.seq_len != 2048 else ""
-    return said + (f" --dtype {job.dtype}" if job.dtype != "bf16" else "")
+    said += f" --dtype {job.dtype}" if job.dtype != "bf16" else ""
+    kv_dtype = job.kv_dtype or job.dtype
+    return said + (f" --kv-dtype {kv_dtype}" if kv_dtype != job.dtype else "")
 
 
 def verdict(model: Model, found: Sharded, room: int) -> Verdict:
@@ -397,8 +408,10 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     if judged.fits:
         return judged
     device = Device(id="", name="", bytes=room, source="")
-    how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
-    if job.train:
+    how: Json = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
+    if not job.train:
+        how["kv_dtype"] = job.kv_dtype
+    else:
         same = ("attention", "checkpointing", "schedule", "sequence_parallel", "loss_parallel")
         how |= {"mixed_precision": job.master, **{name: getattr(job, name) for name in same}}
     search = _search(model, device, job.train, how)

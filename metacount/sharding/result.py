@@ -219,6 +219,7 @@ class Job:
     per_machine: int = PER_MACHINE
     sequence_parallel: bool = False  # of tp: tokens between the matrices are spread, too
     loss_parallel: bool = False  # of tp: each rank keeps the logits of its part of the vocabulary
+    kv_dtype: str | None = None  # of the cache; None: `dtype`
     decodes: bool = True  # served, it goes on token by token; an encoder has read all at once
 
     @property

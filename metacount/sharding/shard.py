@@ -45,6 +45,7 @@ class Asked:
     seq_len: int | None = None
     micro_batches: int | None = None
     dtype: str = "bf16"
+    kv_dtype: str | None = None
     attention: str = "eager"
     checkpointing: str = "none"
     schedule: str = "1f1b"
@@ -91,10 +92,12 @@ def _check(asked: Asked, train: bool) -> None:
             )
         close = nearest(optimizer, STATES, choices)
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
-    if dtype not in DTYPE_BYTES:
-        raise InputError(
-            f"--dtype '{shown(dtype)}' is unknown; choose one of {', '.join(DTYPE_BYTES)}"
-        )
+    for name, value in (("dtype", dtype), ("kv-dtype", asked.kv_dtype or dtype)):
+        if value not in DTYPE_BYTES:
+            choices = ", ".join(DTYPE_BYTES)
+            raise InputError(f"--{name} '{shown(value)}' is unknown; choose one of {choices}")
+    if train and asked.kv_dtype is not None:
+        raise InputError("--kv-dtype is of serving, which keeps a cache; leave it out")
     if asked.mixed_precision and DTYPE_BYTES[dtype] >= 4:
         raise InputError(
             f"--mixed-precision computes in a type smaller than float32: got {dtype}; leave it out"
@@ -166,6 +169,7 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
         loss_parallel=asked.loss_parallel and mesh.tp > 1,
         decodes=spec.kind != "encoder",
+        kv_dtype=asked.kv_dtype or asked.dtype,
         **{name: getattr(asked, name) for name in same},
     )
     if train and mesh.tp > 1:
@@ -233,7 +237,7 @@ def shard(
     The reference modules are instantiated on a fake world of that size by torch's own DTensor,
     tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how` are
     the fields of `Asked`: zero, optimizer, mixed_precision, batch_size, seq_len, micro_batches,
-    dtype.
+    dtype, kv_dtype.
 
     >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)
     >>> found.largest.params, found.largest.param_bytes
@@ -264,6 +268,10 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
         from metacount.sharding.by_engine import measured_kinds
         from metacount.tensors import DTYPES
 
+        if job.kv_dtype != job.dtype:
+            raise InputError(
+                "--kv-dtype goes with --formula: a module keeps its cache in its own type"
+            )
         if job.dtype not in DTYPES:
             raise InputError(
                 f"--dtype {job.dtype} is not one that a module runs in; choose one of "

@@ -73,6 +73,8 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2 --train --optimizer muon", "muon looks at whole matrices, of whi"),
         ("llama-7b --mesh dp=2 --train --master-weights", "choose --mixed-precision: parameters"),
         ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
+        ("llama-7b --mesh dp=2 --train --kv-dtype fp8", "--kv-dtype is of serving"),
+        ("llama-7b --mesh dp=2 --kv-dtype fp8", "--kv-dtype goes with --formula"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
         ("llama-7b --mesh dp=2 --rank 2", "--rank must be 0 to 1 on this mesh: got 2"),
         ("llama-7b", "shard needs --mesh"),
@@ -198,6 +200,28 @@ def test_the_total_is_all_that_a_rank_holds_at_once(capsys: pytest.CaptureFixtur
         served = [kind[name] for name in ("param_bytes", "kv_cache_bytes", "state_bytes")]
         assert 0 not in served
         assert kind["total_bytes"] == sum(served)
+
+
+def test_a_cache_of_a_smaller_type(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, small = (
+        run_json(capsys, "fit", "llama3-70b", "--gpu", "h100", "--seq", "8192", *more)["answers"][0]
+        for more in ((), ("--kv-dtype", "fp8"))
+    )
+    cache = 2 * 80 * 8 * 128 * 8192 * 2  # keys and values of 80 layers, 8 heads of 128, in bf16
+    tp = small["job"]["mesh"]["tp"] * small["job"]["mesh"]["pp"]
+    assert plain["job"]["mesh"] == small["job"]["mesh"]
+    assert plain["total_bytes"] - small["total_bytes"] == cache // 2 // tp
+    assert small["command"].endswith("--kv-dtype fp8")
+
+
+def test_what_a_quantised_file_stores_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    quantised = {"quant_method": "gptq", "bits": 4, "group_size": -1}
+    file.write_text(json.dumps(SMALL | {"quantization_config": quantised}), "utf-8")
+    told = run_json(capsys, "fit", str(file), "--gpu", "h200")["missing"]
+    assert any(note.startswith("parameters are counted in bf16; as the config") for note in told)
 
 
 def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
