@@ -236,7 +236,8 @@ def work_said(job: Job, *, batch: bool = True) -> str:
     """Say what a job does, in a few words."""
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
-        return f"serving{many}, seq {job.seq_len}, {job.dtype}"
+        cache = f", KV cache {job.kv_dtype}" if (job.kv_dtype or job.dtype) != job.dtype else ""
+        return f"serving{many}, seq {job.seq_len}, {job.dtype}{cache}"
     said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
     said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
     for name in ("sequence", "loss"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from metacount.formulas.model import ROLES
 from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
@@ -26,7 +28,6 @@ STEP_COPIES = {"adamw": 1, "adagrad": 2, "sgd": 0, "sgd-momentum": 0}
 class Piece:
     """A part of a stage on one rank: how many of it there are, what it holds, what it sends."""
 
-    copies: int
     layer: bool
     held: tuple[Held, ...]
     collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
@@ -38,6 +39,11 @@ class Piece:
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
     loss_bytes: int = 0
+    copies: int = 1
+
+    def times(self, copies: int) -> Piece:
+        """Return so many copies of the piece."""
+        return Piece(**{**vars(self), "copies": copies})
 
 
 @frozen
@@ -61,12 +67,12 @@ def kinds_of_mesh(
     layers: Sequence[int],
     parts: Sequence[Part],
     groups: Sequence[Sequence[int]],
-    piece: Callable[[int, int, int], Piece],
+    piece: Callable[[int, int], Piece],
 ) -> list[Kind]:
     """Add up every kind of rank, the stages in order.
 
     `layers` are those of each stage, `groups` the ranks of the first stage that hold equal parts;
-    `piece` gives what a rank of these holds of so many copies of a part. Stages are of one kind if
+    `piece` gives what a rank of these holds of a part. Stages are of one kind if
     they have as many of each part, keep as many micro-batches, and both or none has an end.
     """
     stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
@@ -76,11 +82,12 @@ def kinds_of_mesh(
         copies = tuple(part.copies(own, first=first, last=last) for part in parts)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
+    of_rank = cache(piece)
     found, per_stage = [], job.mesh.stage_ranks
     for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, d_model, first=first, last=last)
         for ranks in groups:
-            pieces = [piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
+            pieces = [of_rank(i, ranks[0]).times(n) for i, n in enumerate(copies) if n]
             every = [stage * per_stage + rank for stage in alike for rank in ranks]
             found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
     return found

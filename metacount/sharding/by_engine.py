@@ -460,11 +460,10 @@ class Measuring:
                 ]
         return self._held[rank]
 
-    def _piece(self, part: int, copies: int, rank: int) -> Piece:
+    def _piece(self, part: int, rank: int) -> Piece:
         held = self._held_at(rank)[part]
         once = self._run(part, self.mesh.place(rank).tensor)
         return Piece(
-            copies=copies,
             layer=bool(self.parts[part].layers),
             first=self.parts[part].first,
             last=self.parts[part].last,

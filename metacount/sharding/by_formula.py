@@ -164,8 +164,8 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """
     units = units_of(spec, job.mesh.pp)
 
-    def piece(part: int, copies: int, rank: int) -> Piece:
-        return _piece(spec, job, units[part], copies, rank_at(job, rank))
+    def piece(part: int, rank: int) -> Piece:
+        return _piece(spec, job, units[part], rank_at(job, rank))
 
     layers = layers_of_stages(spec, job.mesh, plan)
     return kinds_of_mesh(job, spec.d_model, layers, units, _groups(units, job), piece)
@@ -212,7 +212,7 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
     return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
 
 
-def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Piece:
+def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
     """Count what a rank holds and sends of one part."""
     cuts = [cut for group in unit.cuts for cut in group]
     held = tuple(
@@ -237,7 +237,6 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     kept, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
     return Piece(
-        copies=copies,
         layer=unit.layer is not None,
         first=unit.first,
         last=unit.last,

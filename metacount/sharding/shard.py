@@ -56,7 +56,7 @@ class Asked:
 
 def _check(asked: Asked, train: bool) -> None:
     """Raise `InputError` for what no mesh can do."""
-    zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    zero, optimizer = asked.zero, asked.optimizer
     parallel = {"sequence": asked.sequence_parallel, "loss": asked.loss_parallel}
     for name, is_asked in parallel.items():
         if is_asked and not train:
@@ -92,6 +92,12 @@ def _check(asked: Asked, train: bool) -> None:
             )
         close = nearest(optimizer, STATES, choices)
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
+    _check_types(asked, train)
+
+
+def _check_types(asked: Asked, train: bool) -> None:
+    """Raise `InputError` for types that are unknown, or do not go together."""
+    dtype = asked.dtype
     for name, value in (("dtype", dtype), ("kv-dtype", asked.kv_dtype or dtype)):
         if value not in DTYPE_BYTES:
             choices = ", ".join(DTYPE_BYTES)
@@ -139,6 +145,11 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     ):
         if value < 1:
             raise InputError(f"{name} must be at least 1: got {value}")
+    if spec.longest is not None and length > spec.longest:
+        raise InputError(
+            f"--seq must be at most the {spec.longest} positions of the model: got {length}; "
+            f"choose --seq {spec.longest}"
+        )
     if batch % at_once:
         raise InputError(
             f"--batch must be a multiple of dp·micro-batches = {mesh.dp}·{n} = {at_once}: "

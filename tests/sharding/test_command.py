@@ -67,6 +67,10 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2,ep=2", "ep needs a model with experts"),
         ("llama-7b --mesh pp=33", "pp must be at most the 32 layers: got 33 stages"),
         ("llama-7b --mesh dp=8 --batch 12", "12 % 8 = 4; choose 16"),
+        (
+            "gpt2 --mesh dp=2 --seq 5000",
+            "at most the 1024 positions of the model: got 5000; choose",
+        ),
         ("llama-7b --mesh cp=3", "cp must divide --seq: 2048 % 3 = 2"),
         ("llama-7b --mesh cp=4 --train --attention flash --seq 36", "36 % 8 = 4; choose --seq 40"),
         ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
