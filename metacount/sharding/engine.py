@@ -55,7 +55,8 @@ from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
 from metacount.sharding.result import Held, Job
 from metacount.tensors import tensor_bytes
 from metacount.training.model import by_flash
-from metacount.training.optimizers import ADAM8BIT, RATE, adam8bit, inner_tensors, uncompiled
+from metacount.training.optimizers import ADAM8BIT, inner_tensors, made, uncompiled
+from metacount.training.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -231,27 +232,21 @@ def _of_torch(style: ParallelStyle) -> Style:
     return apply
 
 
-def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+def _by_rows(style: RowwiseParallel) -> Style:
     """Cut a module by rows; torch takes all parts of its input to be equal."""
-    _cut_by_rows(module, mesh, RowwiseParallel())
 
+    def apply(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+        def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            x = args[0]
+            shape = torch.Size((*x.shape[:-1], module.in_features))
+            stride = torch.empty(shape, device="meta").stride()
+            how: dict[str, Any] = {"run_check": False, "shape": shape, "stride": stride}
+            return (DTensor.from_local(x, mesh, [Shard(-1)], **how),)
 
-def _rowwise_spread(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """The same, of whose output each rank gets its own tokens."""
-    _cut_by_rows(module, mesh, RowwiseParallel(output_layouts=Shard(1)))
+        module.register_forward_pre_hook(tell)
+        parallelize_module(module, mesh, style, src_data_rank=None)
 
-
-def _cut_by_rows(module: Any, mesh: DeviceMesh, style: RowwiseParallel) -> None:
-    def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        x = args[0]
-        shape = torch.Size((*x.shape[:-1], module.in_features))
-        strides = torch.empty(shape, device="meta").stride()
-        return (
-            DTensor.from_local(x, mesh, [Shard(-1)], run_check=False, shape=shape, stride=strides),
-        )
-
-    module.register_forward_pre_hook(tell)
-    parallelize_module(module, mesh, style, src_data_rank=None)
+    return apply
 
 
 def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
@@ -349,13 +344,13 @@ def _experts_cut(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
 STYLES: dict[str, Style] = {
     "colwise": _of_torch(ColwiseParallel()),
     "colwise_gather_output": _of_torch(ColwiseParallel(output_layouts=Replicate())),
-    "rowwise": _rowwise,
+    "rowwise": _by_rows(RowwiseParallel()),
     "embedding_rowwise": _of_torch(RowwiseParallel(input_layouts=Replicate())),
     "shared_input": _shared_input,
     "embedding_rowwise_spread": _of_torch(
         RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     ),
-    "rowwise_spread": _rowwise_spread,
+    "rowwise_spread": _by_rows(RowwiseParallel(output_layouts=Shard(1))),  # each its own tokens
     "gathered_input": _gathered_input,
     "colwise_logits": _of_torch(ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)),
     "colwise_logits_of_spread": _of_torch(
@@ -698,16 +693,6 @@ def _bytes(values: Iterable[object]) -> list[int]:
     return found
 
 
-# Those that need no more than a rank's own share of a tensor to know what they keep of it.
-OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adagrad": torch.optim.Adagrad,
-    "sgd": torch.optim.SGD,
-    "sgd-momentum": lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
-    ADAM8BIT: lambda parameters: adam8bit(parameters, RATE),
-}
-
-
 def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int:
     """Count the bytes of the state that an optimizer keeps for tensors of these many values."""
     parameters = [nn.Parameter(torch.empty(n, dtype=dtype, device="meta")) for n in sizes]
@@ -718,10 +703,10 @@ def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int
 
 def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Make an optimizer and step it once, as it is written, by the gradients that are there."""
-    made = OPTIMIZERS[optimizer](parameters)
+    (found,) = made(Setup(optimizer=optimizer), list(parameters), [])
     with uncompiled() if optimizer == ADAM8BIT else nullcontext():
-        made.step()
-    return made
+        found.step()
+    return found
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

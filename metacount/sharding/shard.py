@@ -403,5 +403,8 @@ def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
                 "spread it, as Megatron and torchtitan do"
             )
     if job.mesh.pp > 1:
-        found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
+        found.append(
+            f"micro-batches kept at once: {SCHEDULES[job.schedule]}; no interleaved schedule is "
+            "offered, nor zero bubble or DualPipeV"
+        )
     return found

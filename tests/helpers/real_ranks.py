@@ -41,7 +41,6 @@ from metacount.sharding.by_engine import (  # noqa: E402
     run_step,
 )
 from metacount.sharding.engine import (  # noqa: E402
-    OPTIMIZERS,
     RingAttention,
     Traffic,
     end_step,
@@ -55,7 +54,9 @@ from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
 from metacount.training.model import Watch, checkpointed  # noqa: E402
+from metacount.training.optimizers import made  # noqa: E402
 from metacount.training.programs import as_trained  # noqa: E402
+from metacount.training.setup import Setup  # noqa: E402
 
 SEED = 5
 
@@ -111,9 +112,8 @@ def run_peak(case: dict[str, Any], rank: int) -> dict[str, int]:
     model = whole.piece(range(spec.n_layers), first=True, last=True)
     place(model, for_mesh(default_plan(spec), job), world, job)
     tokens, targets = (torch.randint(spec.vocab_size, (job.rows, job.length)) for _ in range(2))
-    made = OPTIMIZERS[job.optimizer]([p for p in model.parameters() if p.requires_grad])
-    for group in made.param_groups:
-        group["foreach"] = True
+    trained = [p for p in model.parameters() if p.requires_grad]
+    (optimizer,) = made(Setup(optimizer=job.optimizer, foreach=True), trained, [])
     found = []
     blocks = [*model.last_stack.blocks]
     with (
@@ -129,12 +129,17 @@ def run_peak(case: dict[str, Any], rank: int) -> dict[str, int]:
             for buffer in model.buffers():
                 alive.add(buffer)
             buffers = alive.now
-            for tensor in (*map(local_part, model.parameters()), *states(made), tokens, targets):
+            for tensor in (
+                *map(local_part, model.parameters()),
+                *states(optimizer),
+                tokens,
+                targets,
+            ):
                 alive.add(tensor)
             with alive:
                 run_step(model, job, tokens, targets)
-                made.step()
-            made.zero_grad()
+                optimizer.step()
+            optimizer.zero_grad()
             gc.enable()
             found.append(alive.most - buffers)
     return {"peak": min(found[1:])}
