@@ -20,6 +20,7 @@ from metacount.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     import sympy
 
@@ -277,11 +278,54 @@ def computation(spec: ModelSpec, part: str) -> str:
     return " = ".join(dict.fromkeys(steps))
 
 
-class About(Known):
+# what takes a length, or a number of sequences and a length
+RUNS: dict[str, Callable[..., Dim]] = {
+    "matmul_flops": lambda spec, n: model.matmul_flops(spec, batch_size=1, seq_len=n),
+    "causal_matmul_flops": lambda spec, n: model.causal_matmul_flops(spec, batch_size=1, seq_len=n),
+    "decode_matmul_flops": lambda spec, b, n: model.decode_matmul_flops(
+        spec, batch_size=b, kv_len=n
+    ),
+    "kept_values": lambda spec, b, n: model.kv_cache_bytes(
+        spec, batch_size=b, seq_len=n, bytes_per_value=1
+    ),
+}
+
+
+class Subject(Known):
+    """What the names in a text about a model stand for.
+
+    Values, and as functions: parts and sizes of the model, of another one (`ffn("llama-7b")`) or of
+    the same with other fields (`ffn(gated=False)`); what takes a length (`RUNS`); and the formulas
+    of sublayers by their sizes, `glu_params(4*d_model, d_ff)`.
+    """
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model."""
+        raise NotImplementedError
+
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
+        """Compute a part or a run, look up a size, or call a formula."""
+        if name in FUNCTIONS:
+            return super().call(name, arguments, options)
+        if name in RUNS:
+            return int(RUNS[name](self.spec.replace(**options), *arguments))
+        formula = getattr(sublayers, name, None)
+        if name not in PARTS and formula is not None:
+            return formula(*arguments, **options)
+        spec = self.spec
+        if arguments:
+            other = arguments[0]
+            spec = catalog.entry(other).spec() if isinstance(other, str) else other
+        spec = spec.replace(**options) if options else spec
+        return value(spec, name) if name in PARTS else getattr(spec, name)
+
+
+class About(Subject):
     """What the names in a claim's texts stand for.
 
-    The verdict; sizes, fields and parts of the claim's model, or of another one; `stated`, the
-    claim's formula at the sizes of a model; and what the judge computed.
+    The verdict; what is known of the claim's model; `stated`, the claim's formula at the sizes of a
+    model; and what the judge computed.
     """
 
     def __init__(
@@ -296,14 +340,17 @@ class About(Known):
         super().__init__(values, lang, texts)
         self.claim = claim
 
-    def call(self, name: str, arguments: Sequence[object]) -> object:
-        """Compute a part or look up a size, of the claim's model or of that with an id."""
-        if name in FUNCTIONS:
-            return super().call(name, arguments)
-        spec = catalog.entry(str(arguments[0])).spec() if arguments else spec_of(self.claim)
-        if name == "stated":
-            return evaluated(self.claim.options["formula"], spec.to_dict())
-        return value(spec, name) if name in PARTS else getattr(spec, name)
+    @property
+    def spec(self) -> ModelSpec:
+        """The claim's model."""
+        return spec_of(self.claim)
+
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
+        """Compute what a model has, or the claim's formula."""
+        if name != "stated":
+            return super().call(name, arguments, options)
+        spec = catalog.entry(str(arguments[0])).spec() if arguments else self.spec
+        return evaluated(self.claim.options["formula"], spec.to_dict())
 
 
 def named(claim: Claim) -> Known:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from metacount import catalog
 from metacount.modules import Block, Visibility, apply_rope
@@ -21,13 +22,14 @@ from metacount.modules.moe import Experts, Router
 from metacount.spec.ffn import FeedForward, Mixture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from metacount.modules.model import Model
     from metacount.spec import ModelSpec
     from metacount.spec.position import RopeScaling
 
 ROUNDING = 1e-12
+DRAWING = ("uniform_", "normal_", "kaiming_uniform_", "randn")
 # of the small mixture of experts
 D_MODEL, D_FF, N_EXPERTS, N_TOKENS = 7, 5, 6, 3
 SMALL = {"n_layers": 2, "d_model": 24, "n_heads": 3, "vocab_size": 31}
@@ -38,6 +40,29 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     """Draw normally distributed values in float64, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+class seeded(TorchFunctionMode):
+    """Draw what modules start with from a generator of their own, the same each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Give a function that draws the generator."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in DRAWING and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self.generator}
+        return func(*args, **kwargs)
+
+
+def made(spec: ModelSpec) -> Model:
+    """Build a model in float64 on the CPU, with the same weights each time."""
+    with seeded():
+        return build(spec, device="cpu", dtype="fp64")
 
 
 def largest(x: Tensor) -> float:
@@ -97,8 +122,7 @@ def mixture(
     scoring: str, top_k: int, *, weigh_input: bool = False
 ) -> tuple[Router, Experts, Tensor]:
     """Build a router, its experts and some tokens [N, D], the same for the same sizes."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded():
         part = Mixture(
             n_experts=N_EXPERTS,
             top_k=top_k,
@@ -185,7 +209,7 @@ def rotated_score(
 @lru_cache
 def decoder() -> Model:
     """Build a small LLaMA."""
-    return build(small("llama-7b", **HEADS, d_ff=16), device="cpu", dtype="fp64", seed=0)
+    return made(small("llama-7b", **HEADS, d_ff=16))
 
 
 def attention_of(attention: Attention, kind: str) -> Callable[[Tensor], Tensor]:
@@ -213,8 +237,10 @@ def reaching() -> dict[str, Callable[[Tensor], Tensor]]:
     """Return what is run to see which outputs a token reaches: vectors [S, D] to outputs."""
     attention = decoder().last_stack.blocks[0].get_submodule("self_attn")
     assert isinstance(attention, Attention)
+    with seeded():
+        ffn = draw(feed_forward(FeedForward(activation="silu", gated=True, d_ff=16), 24))
     return {
-        "ffn": draw(feed_forward(FeedForward(activation="silu", gated=True, d_ff=16), 24)),
+        "ffn": ffn,
         "causal": attention_of(attention, "causal"),
         "open": attention_of(attention, "bidirectional"),
         "model": _whole,
@@ -228,3 +254,23 @@ def moved(run: Callable[[Tensor], Tensor], x_SD: Tensor, other_SD: Tensor, t: in
     with torch.no_grad():
         y_SD = run(x_SD)
         return (run(changed_SD) - y_SD).abs().amax(-1) / y_SD.abs().max()
+
+
+def same(hand: float, run: float, what: str) -> float:
+    """Return `run`, which must be what was computed by hand; else the lesson ends with an error.
+
+    >>> same(0.1 + 0.2, 0.3, "a sum")
+    0.3
+    >>> same(1.0, 1.1, "a sum")
+    Traceback (most recent call last):
+    AssertionError: a sum: by hand 1.0, run 1.1
+    """
+    if abs(hand - run) > 1e-9 * max(1.0, abs(hand)):
+        raise AssertionError(f"{what}: by hand {hand}, run {run}")
+    return run
+
+
+def each_same(hand: Iterable[float], run: Tensor, what: str) -> list[float]:
+    """Return the values that were run, which must be those computed by hand."""
+    values = run.detach().flatten().tolist()
+    return [same(h, r, what) for h, r in zip(hand, values, strict=True)]
