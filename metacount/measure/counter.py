@@ -46,21 +46,11 @@ class OtherThread(InputError):
 T = TypeVar("T")
 
 # What torch asks of a tensor whose sizes are symbols; nothing is computed.
-QUESTIONS = frozenset(
-    [
-        "aten::sym_size",
-        "aten::sym_stride",
-        "aten::sym_numel",
-        "aten::sym_storage_offset",
-        "aten::is_contiguous",
-        "aten::sym_is_contiguous",
-        "aten::is_strides_like_format",
-        "aten::is_non_overlapping_and_dense",
-        "aten::size",
-        "aten::stride",
-        "aten::dim",
-    ]
-)
+QUESTIONS = frozenset((
+    "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset",
+    "aten::is_contiguous", "aten::sym_is_contiguous", "aten::is_strides_like_format",
+    "aten::is_non_overlapping_and_dense", "aten::size", "aten::stride", "aten::dim",
+))  # fmt: skip
 
 
 # Whose operators compute nothing: what the interpreter asks, and marks for a profiler.

@@ -75,25 +75,13 @@ WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
 
 # Where a module says how many experts there are, and how many of them a token meets.
 EXPERT_COUNTS = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "n_experts",
+    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts",
     "num_total_experts",
-)
+)  # fmt: skip
 CHOSEN_COUNTS = (
-    "top_k",
-    "topk",
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "moe_top_k",
-    "moe_topk",
-    "num_selected_experts",
-    "top_k_experts",
-    "k",
-    "moe_k",
-)
+    "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk",
+    "num_selected_experts", "top_k_experts", "k", "moe_k",
+)  # fmt: skip
 # What a model says itself of the tables that tokens look up: one, or each layer's own beside it.
 TABLES = ("get_input_embeddings", "get_per_layer_input_embeddings")
 # Routers whose number of chosen experts is in their name and nowhere else.
@@ -272,18 +260,10 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) 
 
 
 # Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
-TOKEN_TENSORS = frozenset(
-    [
-        "keys",
-        "values",
-        "indexer_keys",
-        "idx_keys",
-        "compressed_kv",
-        "mems",
-        "buckets_cache",
-        "states_cache",
-    ]
-)
+TOKEN_TENSORS = frozenset((
+    "keys", "values", "indexer_keys", "idx_keys", "compressed_kv", "mems", "buckets_cache",
+    "states_cache",
+))  # fmt: skip
 CROSS = "cross_attention_cache"
 CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
 
