@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.alike import folded, shape_of
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
     Book,
-    Cost,
     FlopCounter,
     MeasuredCache,
     MeasuredFlops,
@@ -27,7 +26,7 @@ from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInpu
 from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
 from metacount.modules.block import Block
 from metacount.modules.borrowed import BorrowingAttention
-from metacount.modules.cache import Cache, LayerCache, StateCache
+from metacount.modules.cache import Cache
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
@@ -56,10 +55,6 @@ from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter,
 from metacount.modules.short_conv import ShortConvolution
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 ROLE_OF: dict[type[nn.Module], str] = {
     TokenEmbedding: "embedding",
@@ -236,83 +231,23 @@ class ReferenceBook(Book):
     @contextmanager
     def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
         """Run blocks that are alike once, on meta."""
-        blocks = [m for m in model.modules() if isinstance(m, Block)]
-        record: dict[object, _Replay] = {}
-        for block in blocks:
-            vars(block)["forward"] = _once(block, counter, self.hashable, record)
-        try:
+        on_meta = next(model.parameters()).is_meta
+        fold = folded(model, enabled=on_meta, layers=_blocks(model))
+        with fold as folding, folding.counting(counter):
             yield
-        finally:
-            for block in blocks:
-                del vars(block)["forward"]
+
+
+def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, int, object]]:
+    """Yield each block and its kind. Its code is handed no number: all have the same."""
+    for block in model.modules():
+        if isinstance(block, Block):
+            held = ((name, shape_of(p, None)) for name, p in block.named_parameters())
+            yield block, 0, (block.kind, tuple(held))
 
 
 def reference_counter() -> FlopCounter:
     """Make a counter of what our own modules run."""
     return FlopCounter(ReferenceBook())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Replay:
-    ran: Block  # whose cost it is
-    cost: Cost
-    out: object
-    cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
-    states: tuple[tuple[dict[str, Tensor], int], ...]  # the same of mixers with a state
-
-
-def _once(
-    block: Block,
-    counter: FlopCounter,
-    hashable: Callable[[object], object],
-    record: dict[object, _Replay],
-) -> Callable[..., object]:
-    """Wrap the block's forward to run once for each kind of block and shape of input, on meta only.
-
-    Two blocks are of one kind when their class says so (`kind`), when their parameters have the
-    same names and shapes, and when they get inputs of the same shapes.
-    """
-    forward = type(block).forward
-
-    def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> object:
-        caches = [c for c in rest.values() if isinstance(c, LayerCache)]
-        states = [c for c in rest.values() if isinstance(c, StateCache)]
-        if not x_BSD.is_meta:
-            return forward(block, x_BSD, visibility, **rest)
-        given = tuple(
-            (name, tuple(value.shape)) if isinstance(value, Tensor) else (name, value)
-            for name, value in sorted(rest.items())
-            if not isinstance(value, LayerCache | StateCache)
-        )
-        held = tuple((c.keep, c.length, tuple(t.shape for t in c.tensors)) for c in caches)
-        read = tuple(
-            (c.length, tuple((name, t.shape) for name, t in sorted(c.states.items())))
-            for c in states
-        )
-        shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-        key = hashable(
-            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held, read)
-        )
-        replay = record.get(key)
-        if replay is None:
-            before, read_before = [c.length for c in caches], [c.length for c in states]
-            out, cost = counter.spent_in(lambda: forward(block, x_BSD, visibility, **rest))
-            cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, before, strict=True))
-            kept = tuple(
-                ({**c.states}, c.length - n) for c, n in zip(states, read_before, strict=True)
-            )
-            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached, states=kept)
-            return out
-        counter.replay(replay.cost, replay.ran, block)
-        for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
-            cache.tensors = tuple(torch.empty_like(t) for t in tensors)
-            cache.length += added
-        for state, (by_name, added) in zip(states, replay.states, strict=True):
-            state.states = {name: torch.empty_like(t) for name, t in by_name.items()}
-            state.length += added
-        return replay.out
-
-    return run
 
 
 _KEPT: dict[Visibility, int] = {}
