@@ -275,11 +275,15 @@ class _Ran(NamedTuple):
     updated: bool
 
 
-class Folding:
-    """Replays of one model; lives as long as its forwards are replaced."""
+# Layers that may be alike, each with its number and what it must share with others.
+Layers: TypeAlias = Iterable[tuple[nn.Module, int | None, object]]
 
-    def __init__(self) -> None:
-        self.counter: FlopCounter | None = None
+
+class Folding:
+    """Replays of one model, through all of its forwards."""
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = list(layers)
         self._replays: dict[tuple[object, object], _Ran] = {}
         # of layers that are handed their number
         self._confirmed: set[tuple[object, object]] = set()
@@ -288,12 +292,15 @@ class Folding:
 
     @contextmanager
     def counting(self, counter: FlopCounter) -> Iterator[None]:
-        """Charge the costs of replayed layers to `counter` until the block ends."""
-        self.counter = counter
+        """Run layers that are alike once until the block ends; charge the others to `counter`."""
+        self._counter = counter
+        for layer, number, alike in self._layers:
+            layer.forward = partial(self.run, layer, alike, number, layer.forward)
         try:
             yield
         finally:
-            self.counter = None
+            for layer, _, _ in self._layers:
+                del layer.forward
 
     def run(
         self,
@@ -305,7 +312,7 @@ class Folding:
         **kwargs: object,
     ) -> object:
         """Run the layer's forward, or replay that of one like it."""
-        if self.counter is None or type(layer) in self._never:
+        if type(layer) in self._never:
             return forward(*args, **kwargs)
         caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
         pairs = [v for v in (*args, *kwargs.values()) if is_pair(v)]
@@ -321,7 +328,7 @@ class Folding:
         if found is not None and number is not None and (not own or key in self._confirmed):
             self.replayed += 1
             ran, out, cost, states, kept, updated = found
-            self.counter.replay(cost, ran, layer)
+            self._counter.replay(cost, ran, layer)
             for cache, state in zip(caches, states, strict=True):
                 _put_state(cache, number, state)
             for own_cache, values in zip(of_layer, kept, strict=True):
@@ -330,7 +337,7 @@ class Folding:
                 pair.is_updated[number] = updated
             return out
         others = [other_states(cache, number) for cache in caches]
-        out, cost = self.counter.spent_in(lambda: forward(*args, **kwargs))
+        out, cost = self._counter.spent_in(lambda: forward(*args, **kwargs))
         self.ran += 1
         try:
             after = shape_of((args, kwargs), number, own=False)
@@ -356,32 +363,7 @@ class Folding:
         return out
 
 
-Layers: TypeAlias = Iterable[tuple[nn.Module, int | None, object]]
-
-
-@contextmanager
-def folded(
-    model: nn.Module, *, enabled: bool = True, layers: Layers | None = None
-) -> Iterator[Folding]:
-    """Make alike layers of `model` run once until the block ends.
-
-    `layers` are those that may be alike, each with its number and what it must share with others;
-    without them, all children of lists of modules.
-    """
-    folding = Folding()
-    changed: list[nn.Module] = []
-    if enabled:
-        for layer, number, alike in _layers(model) if layers is None else layers:
-            layer.forward = partial(folding.run, layer, alike, number, layer.forward)
-            changed.append(layer)
-    try:
-        yield folding
-    finally:
-        for layer in changed:
-            del layer.forward
-
-
-def _layers(model: nn.Module) -> Layers:
+def layers_in_lists(model: nn.Module) -> Layers:
     """Yield each foldable layer, its number, and what it must share with another to be alike."""
     inside: set[int] = set()
     for module in model.modules():
