@@ -19,20 +19,21 @@ from metacount.cli.report import (
     markdown,
 )
 from metacount.cli.tree import Shown, table_of, tree_lines
+from metacount.cli.tree_rows import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
-    from metacount.measure.node import Node
+    from metacount.cli.tree_rows import Row
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
 
 UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
 CHOSEN = ("shape", "params", "share")
-STYLE = "margin-left:1.2em"
+STYLE = ' style="margin-left:1.2em"'
 
 
 def text_of(result: object) -> str:
@@ -130,24 +131,21 @@ def summary_html(summary: Summary) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(summary))
     return (
         f"<div><b>{escape(summary.name)}</b>{tables}"
-        f"{_details(summary.tree, 0)}<ul>{notes}</ul></div>"
+        f"{tree_html(rows_of(summary.tree), style=STYLE)}<ul>{notes}</ul></div>"
     )
 
 
-def _details(node: Node, depth: int, copies: int = 1) -> str:
-    """Render a module and, to be opened, those inside it, with the parameters of all copies."""
-    copies *= node.count
-    times = f" ×{node.count}" if node.count > 1 else ""
-    kind = "" if node.module in ("Linear", node.name) else f" ({node.module})"
-    weight = node.tensors.get("weight")
-    shape = "" if weight is None else "[" + ", ".join(map(str, weight)) + "]"
-    shape = "tied" if node.tied and not node.tensors else shape
-    text = (
-        f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
-        f"{units.exact(node.params * copies)}"
-    )
-    inside = "".join(_details(child, depth + 1, copies) for child in node.children)
-    if not inside:
-        return f'<div style="{STYLE}">{text}</div>'
-    is_open = " open" if depth == 0 else ""
-    return f'<details{is_open} style="{STYLE}"><summary>{text}</summary>{inside}</details>'
+def tree_html(rows: Sequence[Row], open_depth: int = 1, style: str = "") -> str:
+    """Render the rows of a tree, folded below `open_depth` levels; `style` is of each."""
+    found = []
+    depths = [*(len(row.last) for row in rows), 0]
+    for row, depth, below in zip(rows, depths, depths[1:], strict=False):
+        note, share = f"{row.note} {row.shape}".strip(), units.share(row.params, rows[0].params)
+        text = f"<code>{escape(row.name)}</code> {escape(note)} {units.exact(row.params)}"
+        text += f" {share}" if row.params else ""
+        opened = " open" if depth < open_depth else ""
+        if below > depth:
+            found.append(f"<details{opened}{style}><summary>{text}</summary>")
+        else:
+            found.append(f"<div{style}>{text}</div>{'</details>' * (depth - below)}")
+    return "".join(found)
