@@ -29,7 +29,7 @@ def missing_library(error: ModuleNotFoundError) -> InputError:
     library = (error.name or "").partition(".")[0]
     if library in ("", "metacount"):
         raise error
-    return InputError(f"this needs the library {library}, not installed here: pip install {library}")
+    return InputError(f"this needs {library}, which is not installed: pip install {library}")
 
 
 def shown_value(value: object) -> str:
