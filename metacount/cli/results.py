@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from metacount.cli.tree_rows import Row
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
+    from metacount.textbook.training import TrainingCount
 
 UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
@@ -49,7 +50,7 @@ def html_of(result: object) -> str:
 
 
 def _report_of(result: Any) -> Report:
-    from metacount.cli import audit, check, diff, fit, flow, shard, train, verify
+    from metacount.cli import audit, check, claims, diff, fit, flow, shard, train, verify
 
     reports: dict[str, Callable[[Any], Report]] = {
         "Audits": lambda found: audit.audits_report(found, outside=True),
@@ -60,7 +61,9 @@ def _report_of(result: Any) -> Report:
         "Judgement": lambda found: check.report_of(found, found.model),
         "Sharded": shard.report_of,
         "Training": train.report_of,
+        "TrainingCount": _training_report,
         "Tree": _tree_report,
+        "Verdict": claims.verdict_report,
         "Verification": lambda found: verify.report_of(found, found.model),
     }
     return reports.get(type(result).__name__, summary_report)(result)
@@ -72,6 +75,24 @@ def _count_report(result: Count) -> Report:
     said = [("warning", text) for text in result.warnings]
     said += [("config", text) for text in result.notes]
     return [*figures_report(result), *([[Notes(said)]] if said else [])]
+
+
+def _training_report(step: TrainingCount) -> Report:
+    """Report every figure of a step that is counted, and why others are not."""
+    from metacount.cli.count import figure_row
+    from metacount.figures import FIGURES
+    from metacount.notation import run_text
+
+    rows = [figure_row(name, getattr(step, name, None)) for name in FIGURES]
+    reasons: dict[str, list[str]] = {}
+    for name, why in step.uncovered.items():
+        reasons.setdefault(why, []).append(name)
+    ways = f"{step.attention} attention, {step.optimizer}, checkpointing {step.checkpointing}"
+    return [
+        [Text(f"a training step: {run_text(step.workload)}; {ways}", bold)],
+        [Grid(heads=(), rows=[row for row in rows if row[1] is not None], align="<>", prose=True)],
+        [Notes(("no formula", f"{', '.join(those)}: {why}") for why, those in reasons.items())],
+    ]
 
 
 def _tree_report(tree: Tree) -> Report:
