@@ -107,10 +107,14 @@ def run_apart(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[str, 
     `check`; return what it writes, and its exit code.
     """
     import json
+    from importlib.util import find_spec
 
     from metacount.check.given.process import answer_of
     from metacount.cli.layout import columns, is_terminal
 
+    for library in ("torch", "sympy"):  # the process would end without an answer
+        if find_spec(library) is None:
+            raise ModuleNotFoundError(name=library)
     job = {
         "arguments": list(arguments),
         "name": ", ".join(args.modules),
