@@ -16,7 +16,7 @@ from metacount.errors import SpecError
 from metacount.formulas import pieces
 from metacount.formulas.step import check_saved
 from metacount.formulas.tape import Op, Pass, Store, Tape, Tensor
-from metacount.huggingface.config.families import mapped_types
+from metacount.huggingface.config.record import mapped_types
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.ours import measure_forward
