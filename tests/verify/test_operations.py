@@ -28,7 +28,6 @@ from metacount.summary.training_step import train
 from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import measure_step
-from metacount.verify import operations
 from metacount.verify.compare import verify
 from metacount.verify.operations import (
     are_fused,
