@@ -19,15 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from types import MethodType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from metacount.measure.counter import summed
 from metacount.measure.torch_private import is_hooked, tensors_of
-from metacount.modules.attention import Visibility
-from metacount.modules.cache import LayerCache, Lent, StateCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +49,9 @@ def _size(size: object) -> object:
     return size.node.expr if isinstance(size, SYMBOLIC) else size
 
 
-# What our modules hand a layer of its own cache; and what layers leave to each other, or read.
-OF_LAYER = (LayerCache, StateCache)
-SHARED = (UserDict, Lent, Visibility)
+# Classes of what a layer is handed: a cache of its own; what all layers read, or leave to others.
+OF_LAYER: set[type] = set()
+SHARED: set[type] = {UserDict}
 
 
 class LayeredCache(Protocol):
@@ -211,12 +209,12 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return tuple(shape_of(item, number, own=own) for item in value)
     if isinstance(value, dict):
         return tuple((key, shape_of(item, number, own=own)) for key, item in value.items())
-    if isinstance(value, SHARED):
+    if isinstance(value, tuple(SHARED)):
         return type(value), shape_of(vars(value), number, own=own)
     if is_pair(value):
         known = value.is_updated.get(number, False) if own else None
         return known, tuple(shape_of(part, number, own=own) for part in caches_in(value))
-    if isinstance(value, OF_LAYER) or _is_cache(value):
+    if type(value) in OF_LAYER or _is_cache(value):
         return ("cache", type(value), *([_take_shape(value, number)] if own else []))
     if isinstance(value, partial):
         return id(value.func), shape_of((value.args, value.keywords), number, own=own)
@@ -242,8 +240,8 @@ def _state_shape(layer: object) -> object:
     return type(layer), shape_of(dict(sorted(vars(layer).items())), None)
 
 
-def _take_shape(cache: LayeredCache | LayerCache | StateCache, number: int | None) -> object:
-    if isinstance(cache, OF_LAYER):
+def _take_shape(cache: Any, number: int | None) -> object:
+    if type(cache) in OF_LAYER:
         return _state_shape(cache)
     if number is None:
         raise Unlike
@@ -316,7 +314,7 @@ class Folding:
             return forward(*args, **kwargs)
         caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
         pairs = [v for v in (*args, *kwargs.values()) if is_pair(v)]
-        of_layer = [v for v in (*args, *kwargs.values()) if isinstance(v, OF_LAYER)]
+        of_layer = [v for v in (*args, *kwargs.values()) if type(v) in OF_LAYER]
         args, kwargs, own = handed(layer, number, args, kwargs)
         try:
             given = shape_of((args, kwargs), number)

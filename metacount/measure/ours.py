@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metacount.measure.alike import Folding, shape_of
+from metacount.measure.alike import OF_LAYER, SHARED, Folding, shape_of
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
@@ -27,7 +27,7 @@ from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInpu
 from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
 from metacount.modules.block import Block
 from metacount.modules.borrowed import BorrowingAttention
-from metacount.modules.cache import Cache
+from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
 from metacount.modules.ends import (
     EmbeddingProjection,
     HeadTransform,
@@ -56,6 +56,9 @@ from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter,
 from metacount.modules.short_conv import ShortConvolution
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
+
+OF_LAYER.update([LayerCache, StateCache])
+SHARED.update([Lent, Visibility])
 
 ROLE_OF: dict[type[nn.Module], str] = {
     TokenEmbedding: "embedding",
