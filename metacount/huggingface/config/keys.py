@@ -175,6 +175,24 @@ class Keys:
             raise SpecError(name, "must be true or false", value, "choose true or false")
         return value
 
+    def sizes(self, names: str) -> Json:
+        """Read fields that are whole numbers: `field=key`, or one word for both."""
+        return {field: self.size(key) for field, key in pairs(names)}
+
+    def numbers(self, names: str) -> Json:
+        """Read fields that are positive numbers, likewise."""
+        return {field: self.number(key) for field, key in pairs(names)}
+
+    def flags(self, names: str) -> Json:
+        """Read fields that are true or false, likewise."""
+        return {field: self.flag(key) for field, key in pairs(names)}
+
+    def listed(self, name: str, value: object, n: int, what: str = "names") -> list[Any]:
+        """Check that a value is a list of `n`, one a layer."""
+        if not isinstance(value, list) or len(value) != n:
+            raise SpecError(name, f"must be a list of {n} {what}", value, "remove it")
+        return value
+
     def only(self, name: str, *allowed: object, why: str = "") -> Any:
         """Read a value that must be one of `allowed`, those that a spec can express."""
         value = self.raw(name)
@@ -261,6 +279,16 @@ class Keys:
                 )
             passed.append(name)
         return tuple(passed)
+
+
+def pairs(names: str) -> list[tuple[str, str]]:
+    """Split "field=key ..." into pairs; one word is both.
+
+    >>> pairs("d_ff=intermediate_size vocab_size")
+    [('d_ff', 'intermediate_size'), ('vocab_size', 'vocab_size')]
+    """
+    words = (word.partition("=") for word in names.split())
+    return [(field, key or field) for field, _, key in words]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from metacount.errors import RELATED, SpecError, nearest
 from metacount.frozen import frozen
 from metacount.huggingface.config.composite import text_of
-from metacount.huggingface.config.families import family_of, mapped_types
+from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import (
     Keys,
     Unmapped,
@@ -15,14 +15,14 @@ from metacount.huggingface.config.keys import (
     UnmappedKey,
     UnmappedType,
 )
-from metacount.huggingface.config.record import is_known, recorded_texts, refusals
-from metacount.huggingface.config.row import Family
+from metacount.huggingface.config.record import is_known, mapped_types, refusals
 from metacount.huggingface.config.unread import may_say_nothing, pass_over
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
+    from metacount.huggingface.config.row import Family
 
 # Of a spec, what belongs to the output head or needs it; a base class has none of it.
 HEAD_FIELDS = (
@@ -117,18 +117,10 @@ def text_from_config(config: Json) -> tuple[Json, Mapped] | None:
     if found is None or (named and not str(named).endswith(LANGUAGE_MODEL)):
         return None
     text, kind = found
-    family = family_of(text["model_type"])
+    family = family_of(text["model_type"], kind)
     assert family is not None  # it is in the record
-    row = Family(
-        parts=family.parts,
-        classes=family.classes,
-        defaults={**family.defaults, **recorded_texts().get(kind, {})},
-        aliases=family.aliases,
-        ignored=family.ignored,
-        kind=family.kind,
-    )
     whole = named or config["model_type"]
-    mapped = _mapped(text, text["model_type"], row, [f"the text part of {whole}, type {kind}"])
+    mapped = _mapped(text, text["model_type"], family, [f"the text part of {whole}, type {kind}"])
     return text, mapped
 
 
