@@ -6,9 +6,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from metacount.frozen import frozen
+from metacount.units import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from metacount.files import Json
     from metacount.teaching.texts import Sentence, Text
@@ -169,3 +170,33 @@ def _split(text: str) -> tuple[str, str]:
     """
     end = max(i for i, char in enumerate("0" + text) if char.isdigit())
     return text[:end], text[end:]
+
+
+def beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
+    """Lay a claimed number beside the exact one: does it hold, to what that rounds, how far off."""
+    return {
+        "label": stated.text,
+        "exact": count,
+        "holds": stated.holds(count),
+        "rounds": bool(stated.step),
+        "rounded": stated.rounded(count),
+        **apart(stated.value, count),
+    }
+
+
+def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
+    """Format a number, which need not be whole.
+
+    >>> number(1234), number(Fraction(1, 3))
+    ('1,234', '1/3')
+    """
+    return written(int(n)) if Fraction(n).denominator == 1 else str(n)
+
+
+def apart(said: int | Fraction, count: int | Fraction) -> dict[str, Any]:
+    """Compute how far a number is from the exact one.
+
+    >>> apart(7, 10), apart(1010, 10)
+    ({'few': True, 'off': '3'}, {'few': False, 'off': '1,000'})
+    """
+    return {"few": said < count, "off": number(abs(Fraction(said) - count))}

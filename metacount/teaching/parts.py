@@ -15,7 +15,7 @@ from metacount.formulas.tape import params_of
 from metacount.spec import legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.claim import VERDICTS
-from metacount.teaching.texts import FUNCTIONS, Known, evaluated
+from metacount.teaching.texts import FUNCTIONS, Known, computed, evaluated
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -331,9 +331,10 @@ class About(Subject):
     def __init__(
         self, claim: Claim, finding: Finding | None, lang: str, texts: Mapping[str, Text]
     ) -> None:
-        values: dict[str, object] = {"claimed": claim.claimed}
+        values: dict[str, object] = {"claimed": claim.claimed, "options": claim.options}
         if claim.model is not None:
-            values |= spec_of(claim).to_dict() | {"name": model_of(claim).name}
+            entry = model_of(claim)
+            values |= spec_of(claim).to_dict() | {"name": entry.name, "entry": entry}
         if finding is not None:
             values |= {verdict: verdict == finding.verdict for verdict in VERDICTS}
             values |= finding.values
@@ -346,11 +347,33 @@ class About(Subject):
         return spec_of(self.claim)
 
     def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
-        """Compute what a model has, or the claim's formula."""
-        if name != "stated":
+        """Compute what a model has, or one of `OF_CLAIMS`."""
+        if name not in OF_CLAIMS:
             return super().call(name, arguments, options)
-        spec = catalog.entry(str(arguments[0])).spec() if arguments else self.spec
-        return evaluated(self.claim.options["formula"], spec.to_dict())
+        return OF_CLAIMS[name](self, *arguments, **options)
+
+    def other(self, id: str | None = None, **changes: Any) -> ModelSpec:
+        """Return the model with that id, or the claim's, with other values of fields."""
+        return (self.spec if id is None else catalog.entry(id).spec()).replace(**changes)
+
+
+OF_CLAIMS: dict[str, Callable[..., object]] = {
+    # the claim's formula, at a model
+    "stated": lambda about, *id: evaluated(
+        about.claim.options["formula"], about.other(*id).to_dict()
+    ),
+    # a part that goes by a name of the data; the same in letters and numbers
+    "part": lambda about, part, *id: value(about.other(*id), part),
+    "steps": lambda about, part, *id, **changes: computation(about.other(*id, **changes), part),
+    "field": lambda about, name: getattr(about.spec, name),
+    "role": lambda about, role: model.params_by_role(about.spec)[role],
+    "model_biases": lambda about: (
+        model.params(about.spec) - model.params(without_biases(about.spec))
+    ),
+    "true": lambda about, conditions: all(computed(it, about) is True for it in conditions),
+    "catalog": lambda _, id: catalog.entry(id),
+    "models": lambda _: models(),
+}
 
 
 def named(claim: Claim) -> Known:

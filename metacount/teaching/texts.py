@@ -27,6 +27,7 @@ from functools import lru_cache
 from metacount import units
 from metacount.errors import SpecError
 from metacount.frozen import frozen
+from metacount.teaching.claim import beside, label
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "sum": lambda lang, values: sum(values.values() if isinstance(values, dict) else values),
     "round": lambda lang, value: round(value),
     "text": lambda lang, value: str(value),
+    "all": lambda lang, values: all(values),
+    "count": lambda lang, values: len(values),
+    "dict": lambda lang, **values: values,
+    "label": lambda lang, text: label(text),
+    "beside": lambda lang, text, count: beside(label(text), count),
     "min": lambda lang, values: min(values),
     "row": lambda lang, values: vector(values, "fixed"),
     "numbered": lambda lang, values: [{"n": n, "value": it} for n, it in enumerate(values)],
@@ -100,7 +106,7 @@ class Known:
 
     def __init__(
         self,
-        values: Mapping[str, object],
+        values: dict[str, object],
         lang: str = "en",
         texts: Mapping[str, Text] | None = None,
     ) -> None:
@@ -164,7 +170,7 @@ def evaluated(formula: str, sizes: Mapping[str, Dim]) -> Dim:
 
 def _walk(node: ast.expr, known: Known | Mapping[str, Dim]) -> Any:
     match node:
-        case ast.Constant(value=value) if type(value) in (int, str, bool):
+        case ast.Constant(value=value) if value is None or type(value) in (int, str, bool):
             return value
         case ast.Name(id=name):
             return known.name(name) if isinstance(known, Known) else known[name]
@@ -206,7 +212,10 @@ def _walk_further(node: ast.expr, known: Known) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             return known.call(name, *_arguments(node, known))
         case ast.Call(func=ast.Attribute(value=owner, attr=name)):
-            return _walk(owner, known).call(name, *_arguments(node, known))
+            inside, (arguments, options) = _walk(owner, known), _arguments(node, known)
+            if isinstance(inside, Known):
+                return inside.call(name, arguments, options)
+            return getattr(inside, name)(*arguments, **options)
     raise _not_understood(node)
 
 

@@ -13,7 +13,7 @@ from metacount.modules.ffn import activate
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.ffn import FeedForward as Part
 from metacount.teaching.experiments.modules import attention_of, each_same, normal, seeded
-from metacount.teaching.texts import matrix
+from metacount.teaching.texts import matrix, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,9 +77,9 @@ def swish(beta: int) -> list[float]:
     return each_same((x * _sigmoid(beta * x) for x in POINTS), run, "Swish")
 
 
-def points() -> list[float]:
-    """Return the points at which activations are looked at."""
-    return list(POINTS)
+def points() -> list[str]:
+    """Write the points at which activations are looked at."""
+    return [shown(x) for x in POINTS]
 
 
 def straight_slope() -> float:
