@@ -212,36 +212,6 @@ CHECKPOINTINGS = (NONE, FULL, SELECTIVE)
 
 
 @frozen
-class Pass:
-    """One forward with a loss: its sizes, bytes of an activation, kind of attention, checkpoints.
-
-    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`). In a `ring`,
-    `seq_len` are those of one rank.
-    """
-
-    batch_size: Dim
-    seq_len: Dim
-    source_len: Dim | None = None
-    bytes_per_value: int = 2
-    attention: str = EAGER
-    checkpointing: str = NONE
-    ring: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("attention", self.attention, ATTENTIONS),
-            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
-        ):
-            if value not in known:
-                raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
-
-    @property
-    def source(self) -> Dim:
-        """Tokens that an encoder reads."""
-        return self.seq_len if self.source_len is None else self.source_len
-
-
-@frozen
 class Rank:
     """The degrees that matter to one rank of a mesh, and its indices in them.
 
@@ -271,6 +241,39 @@ class Rank:
 
 
 ALONE = Rank()
+
+
+@frozen
+class Pass:
+    """One forward of a model: its sizes, bytes of an activation, kind of attention, checkpoints.
+
+    An encoder-decoder reads `source_len` tokens of each sequence (None: `seq_len`). In a `ring`,
+    `seq_len` are those of one rank. In a `decode` step one token of each sequence is new. On a
+    `rank` of a mesh, sizes are its own. Bytes may be a letter: FLOPs do not depend on them.
+    """
+
+    batch_size: Dim
+    seq_len: Dim
+    source_len: Dim | None = None
+    bytes_per_value: int = 2
+    attention: str = EAGER
+    checkpointing: str = NONE
+    ring: bool = False
+    decode: bool = False
+    rank: Rank = ALONE
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("attention", self.attention, ATTENTIONS),
+            ("checkpointing", self.checkpointing, CHECKPOINTINGS),
+        ):
+            if value not in known:
+                raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
+
+    @property
+    def source(self) -> Dim:
+        """Tokens that an encoder reads."""
+        return self.seq_len if self.source_len is None else self.source_len
 
 
 @frozen

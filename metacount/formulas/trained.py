@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.formulas import ends
-from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
+from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, is_zero, smaller
 from metacount.formulas.model import ROLES
 from metacount.formulas.pieces import (
     BLOCK,
-    Sizes,
+    LAYERS,
+    SHARED,
     merged,
     nominal_pieces,
     remembered,
-    run_of,
-    stream,
+    walk,
 )
 from metacount.formulas.tape import (
     BASE,
     HIGH,
     LOW,
-    SOURCE,
-    TOKENS,
-    Store,
-    Tape,
-    Tensor,
+    Pass,
     Weight,
     product,
 )
@@ -39,14 +35,11 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from metacount.spec.stack import Stack
-
 
 ALL_LINEAR = "all-linear"  # among targets: every linear layer but the output head
 ADAPTERS = (f".{LOW}", f".{HIGH}")
 # a linear layer though no token meets it: what it multiplies is a product of positions
 OF_POSITIONS = "self_attn.relative.r_proj.weight"
-LAYERS, SHARED = "layers", "shared_blocks"
 OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
 
 
@@ -390,62 +383,31 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
 def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
     """List every tensor by path, and whether the loss does not see it."""
     found: dict[str, tuple[Weight, bool]] = {}
-
-    def add(tape: Tape, lead: str, shared: str = "") -> None:
-        for weight in tape.weights:
+    altup = structure.last_stack.altup
+    for piece in walk(spec, Pass(batch_size=2, seq_len=2), structure=structure):
+        stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
+        lead = stack if piece.index is None else f"{stack}.{LAYERS}.{piece.index}"
+        for weight in piece.tape.weights:
             if any(is_zero(n) for n in weight.shape):
                 continue
-            name, unseen = weight.name, weight.name in tape.unseen
+            name, stored = weight.name, altered(weight, times=1)
+            if weight.used is not None:
+                shape = (weight.times, *weight.shape)
+                stored = altered(stored, shape=shape, used=None, rows="")
+            path = f"{lead}.{name}"
             if name.startswith(STORED):
-                path = f"{shared}.{name.removeprefix(STORED)}"
+                assert piece.index is not None  # a block uses it
+                number = structure.last_stack.shared_of(piece.index)
+                path = f"{stack}.{SHARED}.{number}.{name.removeprefix(STORED)}"
             elif name.startswith(ends.OF_MODEL) and not name.startswith(OF_STACK):
                 path = name
-            else:
-                path = f"{lead}.{name}"
-            for each in _listed(path, structure):
-                found.setdefault(each, (_stacked(weight), unseen))
-
-    for stack, numbered in zip(spec.stacks, structure.stacks, strict=True):
-        of_encoder = spec.has_encoder and stack is not spec.decoder
-        name, word = stack_name(spec, stack), SOURCE if of_encoder else TOKENS
-        run = run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2), of_encoder=of_encoder)
-        tape = Tape(run)
-        ends.embed(tape, spec, stack, word)
-        ends.final_norm(tape, stack, stream(tape, spec, word))
-        if not of_encoder:
-            ends.unembed(tape, spec, stream(tape, spec, word))
-        add(tape, name)
-        memory = Tensor(Store(1, spec.d_model, 2), spec.d_model, SOURCE, True)
-        known: dict[Layer, Tape] = {}
-        for index in range(numbered.n_layers):
-            layer = layer_of(structure, numbered, index)
-            if layer not in known:
-                known[layer] = tape = Tape(run)
-                run_block(tape, spec, layer, stream(tape, spec, word), Given(memory=memory))
-            number = numbered.shared_of(index)
-            add(known[layer], f"{name}.{LAYERS}.{index}", f"{name}.{SHARED}.{number}")
+            paths = [path]
+            if altup is not None and ".copies." in path:  # in a list of modules
+                path, _, kind = path.rpartition(".")
+                paths = [f"{path}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
+            for each in paths:
+                found.setdefault(each, (stored, name in piece.tape.unseen))
     return found
-
-
-def stack_name(spec: ModelSpec, stack: Stack) -> str:
-    """Name a stack as the module does: "decoder" or "encoder"."""
-    return "decoder" if stack is spec.decoder else "encoder"
-
-
-def _listed(path: str, structure: ModelSpec) -> list[str]:
-    """List a tensor's path, or the paths of several that stand in a list."""
-    altup = structure.last_stack.altup
-    if altup is None or ".copies." not in path:
-        return [path]
-    name, _, kind = path.rpartition(".")
-    return [f"{name}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
-
-
-def _stacked(weight: Weight) -> Weight:
-    """Return a tensor as a module stores it: experts stacked in one."""
-    if weight.used is None:
-        return altered(weight, times=1)
-    return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
 
 
 def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:

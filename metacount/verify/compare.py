@@ -11,7 +11,7 @@ from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.tensors import DTYPES
-from metacount.textbook.count import count, fitted, said_of_length
+from metacount.textbook.count import count, fitted, run_sizes, said_of_length
 from metacount.units import exact
 from metacount.witness import BREAKDOWNS, PREDICTED, QUANTITIES
 from metacount.witness import Witness as Witness
@@ -28,7 +28,7 @@ def formula_parts(spec: ModelSpec, run: Workload) -> dict[str, dict[str, int] | 
     """Give the formulas' parts by breakdown; None of each in a model without modules."""
     if spec.prediction is None:
         return {"mtp_by_role": None, "mtp_matmul_flops_by_role": None}
-    flops = mtp.matmul_flops_by_role(spec, batch_size=run.batch_size, seq_len=run.seq_len)
+    flops = mtp.PREDICTION["mtp_matmul_flops"](spec, run_sizes(spec, run))
     return {"mtp_by_role": mtp.params_by_role(spec), "mtp_matmul_flops_by_role": flops}
 
 

@@ -319,7 +319,7 @@ USING = TINY.replace(
     ],
 )
 def test_a_stored_block_by_hand(changed: dict[str, Any], expected: dict[str, int]) -> None:
-    stored, _, _ = sublayers.shared_tapes(USING.replace(**changed))
+    stored, _ = sublayers.shared_tapes(USING.replace(**changed))
     assert by_role(stored, lambda one: one.params) == expected
 
 
@@ -337,7 +337,7 @@ def test_a_stored_block_by_hand(changed: dict[str, Any], expected: dict[str, int
 def test_what_a_use_has_of_its_own_by_hand(
     changed: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    _, own, _ = sublayers.shared_tapes(USING.replace(**changed))
+    _, own = sublayers.shared_tapes(USING.replace(**changed))
     assert by_role(own, lambda one: one.params) == expected
     assert flops_of(own, {TOKENS: 11}) == 2 * 11 * sum(expected.values())  # all are matrices
 
