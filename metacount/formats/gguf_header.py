@@ -16,8 +16,8 @@ import re
 import struct
 
 from metacount.errors import InputError, shown
+from metacount.files import check_no_pointer, open_regular
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.header import check_no_pointer, open_regular
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import sys
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from metacount.errors import InputError, shown
-from metacount.files import STRICT_JSON, NotStrict
+from metacount.files import STRICT_JSON, NotStrict, check_no_pointer, open_regular, wrong
 
 MAX_HEADER_BYTES = 2**25  # 32 MiB are 200,000 tensors and more; the format's own limit is 10^8
 MAX_INDEX_BYTES = 2**26
@@ -75,11 +74,6 @@ class Index(NamedTuple):
     total_parameters: int | None = None
 
 
-def wrong(where: str, fault: str, remedy: str = "write the file again") -> InputError:
-    """Say what is wrong with a file, in one line."""
-    return InputError(f"{where}: {fault}; {remedy}")
-
-
 def header_length(start: bytes, size: int | None, where: str) -> int:
     """Read how many bytes the JSON header has,
     from the first eight bytes of a file of `size` bytes.
@@ -99,12 +93,6 @@ def header_length(start: bytes, size: int | None, where: str) -> int:
     if length < 2:
         raise InputError(f"{where}: the header has {length} bytes; the shortest is {{}}")
     return length
-
-
-def check_no_pointer(start: bytes, where: str) -> None:
-    """Refuse what Git LFS leaves where a file should be."""
-    if start.startswith(b"version "):
-        raise wrong(where, "is a Git LFS pointer, not the file", "fetch it with `git lfs pull`")
 
 
 def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dict[str, object]:
@@ -236,34 +224,10 @@ def _check_file(file: str, where: str) -> None:
         raise wrong(where, f"{named} no .safetensors", "only those are read")
 
 
-def open_regular(path: str, kind: str = "safetensors") -> BinaryIO:
-    """Open a regular file, so that a FIFO or a device can neither wait nor answer."""
-    where = shown(path)
-    try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            fault = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
-            raise wrong(where, fault, f"give a {kind} file")
-        # what was a file a moment ago may be a FIFO now: open without waiting, look again
-        flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        file = open(os.open(path, os.O_RDONLY | flags), "rb")  # noqa: SIM115
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file.close()
-            raise wrong(where, "is not a regular file", f"give a {kind} file")
-    except FileNotFoundError:
-        raise wrong(where, "no such file", "check the path, or fetch the file") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if isinstance(error, InputError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{where}: cannot be read: {reason}") from None
-    return file
-
-
 def read_local_header(path: str, file: str) -> list[StoredTensor]:
     """Read the tensors in a file on disk from its header; no value is read."""
     where = shown(path)
-    with open_regular(path) as stream:
+    with open_regular(path, "safetensors") as stream:
         size = os.fstat(stream.fileno()).st_size
         length = header_length(stream.read(min(8, size)), size, where)
         text = stream.read(length)
@@ -275,7 +239,7 @@ def read_local_header(path: str, file: str) -> list[StoredTensor]:
 def read_local_index(path: str) -> Index:
     """Read the index on disk."""
     where = shown(path)
-    with open_regular(path) as stream:
+    with open_regular(path, "safetensors") as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > MAX_INDEX_BYTES:
             raise InputError(f"{where}: has {size} bytes; an index has at most {MAX_INDEX_BYTES}")
