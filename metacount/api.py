@@ -285,8 +285,8 @@ def tree(
     from metacount.in_hand import has_config, is_module
     from metacount.measure.node import fold
     from metacount.measure.tree import found
-    from metacount.notation import run_text
     from metacount.resolve import Model, any_of
+    from metacount.textbook.count import run_text
 
     if is_module(model) and (inputs or not has_config(model)):
         if active:

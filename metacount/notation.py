@@ -1,16 +1,6 @@
-"""The field's short notation for parts of a model and for a run: GQA 32/8, silu(gate) · up."""
+"""The field's short notation for parts of a model: GQA 32/8, silu(gate) · up."""
 
 from __future__ import annotations
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from metacount.spec import Workload
-
-
-def run_text(run: Workload) -> str:
-    """Write the sizes of a run: batch 1, seq 2048, bf16."""
-    source = "" if run.source_len is None else f", source {run.source_len}"
-    return f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}{source}"
 
 
 def heads(n_heads: int, n_kv_heads: int) -> str:

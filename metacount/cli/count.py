@@ -29,12 +29,11 @@ from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
 from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, FIGURES, OF_MTP, is_shown
 from metacount.files import CONFIG
-from metacount.notation import run_text
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
 from metacount.settings import parse_settings
 from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, count, fitted, length_shown
+from metacount.textbook.count import OTHERS, count, fitted, length_shown, run_text
 from metacount.textbook.engine import ENGINES, reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 

@@ -19,10 +19,10 @@ from metacount.diff.compared import STATUSES
 from metacount.diff.parts import QUANTITIES
 from metacount.errors import InputError
 from metacount.figures import FIGURES, is_shown
-from metacount.notation import run_text
 from metacount.resolve import TransformersOnly, find_any
 from metacount.settings import parse_settings
 from metacount.spec.legend import TERMS
+from metacount.textbook.count import run_text
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

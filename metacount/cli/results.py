@@ -81,7 +81,7 @@ def _training_report(step: TrainingCount) -> Report:
     """Report every figure of a step that is counted, and why others are not."""
     from metacount.cli.count import figure_row
     from metacount.figures import FIGURES
-    from metacount.notation import run_text
+    from metacount.textbook.count import run_text
 
     rows = [figure_row(name, getattr(step, name, None)) for name in FIGURES]
     reasons: dict[str, list[str]] = {}

@@ -151,8 +151,8 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
             "kv_cache_bytes": priced(cache.kv_bytes),
             "cross_kv_cache_bytes": priced(cache.cross_kv_bytes),
             # a state of another dtype than the module's keeps it
-            "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
-            + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),
+            "state_bytes": tensor_bytes(s for s in cache.states if s.dtype != DTYPES[dtype])
+            + priced(tensor_bytes(s for s in cache.states if s.dtype == DTYPES[dtype])),
             **beside,
         },
         parts={
