@@ -176,9 +176,9 @@ def texts_of_judges() -> dict[str, tuple[dict[str, Text], Json]]:
     """
     with open(os.path.join(DATA, "judges.json"), encoding="utf-8") as file:
         data: dict[str, Json] = json.load(file)
-    judges = {}
+    judges: dict[str, tuple[dict[str, Text], Json]] = {}
     for judge, texts in data.items():
-        expressions = {it: texts.pop(it) for it in ("values", "holds") if it in texts}
+        expressions: Json = {it: texts.pop(it) for it in ("values", "holds") if it in texts}
         judges[judge] = {name: text_of(text) for name, text in texts.items()}, expressions
     return judges
 

@@ -27,7 +27,7 @@ from functools import lru_cache
 from metacount import units
 from metacount.errors import SpecError
 from metacount.frozen import frozen
-from metacount.teaching.claim import beside, label
+from metacount.teaching.labels import beside, label
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Known:
         return other
 
 
-def computed(text: str, known: Known | Mapping[str, Dim]) -> object:
+def computed(text: str, known: Known | Mapping[str, Dim]) -> Any:
     """Compute the value of one expression of the data.
 
     >>> computed("4*d**2 == 64 and not (d > 4)", {"d": 4})

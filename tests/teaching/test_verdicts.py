@@ -12,7 +12,7 @@ from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily
 
 from metacount.errors import SpecError
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, label
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
 from metacount.teaching.claims import (
     JUDGES,
     TOPICS,
@@ -21,6 +21,7 @@ from metacount.teaching.claims import (
     needs_torch,
     texts_of_judges,
 )
+from metacount.teaching.labels import label
 from metacount.teaching.texts import DATA
 
 V3_TABLES = 2 * 129_280 * 7168

@@ -9,7 +9,8 @@ from metacount.formulas import feed_forward, model, sublayers
 from metacount.formulas.pieces import indexed_layers
 from metacount.spec import FIELDS
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.claim import Claim, Finding, found, label
+from metacount.teaching.claim import Claim, Finding, found
+from metacount.teaching.labels import label
 from metacount.teaching.parts import (
     model_of,
     models,
