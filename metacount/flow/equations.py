@@ -17,36 +17,40 @@ from torch import nn
 
 from metacount.flow.steps import HIDDEN, Row, Seen
 from metacount.modules.altup import Laurel, LayerInput, LayerInputs, LayerTable
-from metacount.modules.attention import Attention, ScaledDotProduct
+from metacount.modules.attention import (
+    Attention,
+    BlockIndexer,
+    BlockScores,
+    BorrowingAttention,
+    Indexer,
+    IndexScores,
+    ScaledDotProduct,
+)
 from metacount.modules.block import Block
-from metacount.modules.borrowed import BorrowingAttention
-from metacount.modules.convolution import CausalConv1d
-from metacount.modules.ends import (
+from metacount.modules.convolution import CausalConv1d, ShortConvolution
+from metacount.modules.delta import ForgetGate, GatedDelta, KimiDelta
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.lightning import Lightning
+from metacount.modules.linear import Linear, Table
+from metacount.modules.mla import LatentAttention
+from metacount.modules.mlstm import MLstm, MultiHeadNorm
+from metacount.modules.model import (
     EmbeddingProjection,
     HeadTransform,
+    Model,
     OutputHead,
     Pooler,
     PositionTable,
+    Stack,
     TokenEmbedding,
     TypeTable,
 )
-from metacount.modules.ffn import FeedForward, GatedFeedForward
-from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.indexer import BlockIndexer, BlockScores, Indexer, IndexScores
-from metacount.modules.kimi_delta import ForgetGate, KimiDelta
-from metacount.modules.lightning import Lightning
-from metacount.modules.linear import Linear, Table
-from metacount.modules.mamba import Mamba
-from metacount.modules.mamba2 import GatedNorm, Mamba2
-from metacount.modules.mla import LatentAttention
-from metacount.modules.mlstm import MLstm, MultiHeadNorm
-from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 from metacount.modules.rg_lru import RecurrentBlock, RgLru
 from metacount.modules.shared_block import SharedBlock
-from metacount.modules.short_conv import ShortConvolution
+from metacount.modules.state_space import GatedNorm, Mamba, Mamba2
 from metacount.notation import factor
 
 # Names of projections: what they give, and the index of their matrix.

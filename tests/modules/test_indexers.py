@@ -14,8 +14,8 @@ from torch import Tensor
 
 from metacount.catalog import entry
 from metacount.modules import Visibility
+from metacount.modules.attention import CHOOSING, BlockIndexer, Indexer
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING, BlockIndexer, Indexer
 from metacount.spec import ModelSpec
 from metacount.spec import attention as spec
 from metacount.spec.position import Rope

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from metacount.modules import apply_rope, sinusoid
 from metacount.modules.moe import mixed
-from metacount.modules.position import grown
-from metacount.modules.rope_scaling import speeds
+from metacount.modules.position import grown, speeds
 from metacount.spec.position import QueryGrowth, RopeScaling
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
