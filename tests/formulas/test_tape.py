@@ -448,9 +448,8 @@ def test_terms_by_hand() -> None:
     experts = Weight(role="moe", name="up", shape=(3, 5), times=7, used=2, rows=TOKENS, cut=0)
     assert (experts.size, experts.params, experts.active) == (15, 105, 30)
     assert experts.flops({TOKENS: 11}) == 2 * 11 * 30
-    many = experts.repeated(4, rows={TOKENS: "source tokens"})
-    assert (many.times, many.used, many.rows, many.cut) == (28, 8, "source tokens", 0)
-    assert experts.repeated(4).rows == TOKENS
+    many = experts.repeated(4)
+    assert (many.times, many.used, many.rows, many.cut) == (28, 8, TOKENS, 0)
     shared = Weight(role="ffn", name="up", shape=(3, 5), rows=TOKENS).shared(2, 6)
     # stored twice, a token meets one of them six times
     assert (shared.params, shared.active, shared.flops({TOKENS: 11})) == (30, 30, 2 * 11 * 6 * 15)
