@@ -17,7 +17,6 @@ from metacount.errors import SpecError
 from metacount.formulas import model, pieces, sublayers
 from metacount.formulas.sublayers import attention_by_selection
 from metacount.formulas.tape import TOKENS, params_of
-from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import closed_form
 
@@ -218,20 +217,6 @@ def test_a_model_by_hand(
         assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("model_type", "class_name", "numel"),
-    [
-        ("bert", "BertForMaskedLM", 109_514_298),
-        ("electra", "ElectraForMaskedLM", 13_546_682),  # arXiv:2003.10555 table 6, small
-        ("modernbert", "ModernBertForMaskedLM", 149_655_232),  # arXiv:2412.13663, base
-    ],
-)
-def test_encoders_that_the_catalog_has_not(model_type: str, class_name: str, numel: int) -> None:
-    """Against the modules of transformers; models of the catalog: `tests/catalog`."""
-    config = {"model_type": model_type, "architectures": [class_name]}
-    assert model.params(spec_from_config(config).spec) == numel
-
-
 # --- sublayers of a model -----------------------------------------------------------------------
 
 OF_ONE: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
@@ -329,57 +314,6 @@ def test_shared_blocks_in_letters() -> None:
     assert "N_s" not in str(closed_form(spec, Workload(seq_len=64), "matmul_flops").parts)
 
 
-AROUND = TINY.replace(
-    **{"n_layers": 7, "head_dim": 10, "qk_norm": "head", "v_norm": True, "position": "rope"},
-    **{"activation": "gelu_tanh", "norm_placement": "sandwich"},
-)
-COPIES: dict[str, Any] = {"n_altup_inputs": 3, "altup_active": 1}
-PER_LAYER: dict[str, Any] = {"d_per_layer": 11, "vocab_size_per_layer": 97}
-
-
-@pytest.mark.parametrize(
-    ("changed", "more_params", "multiply_adds"),
-    [
-        # of 3 copies: each layer a router 3·13, coefficients 3³ and 3², a norm; outside two
-        # matrices a copy but one. The router twice a layer, every copy predicted from all: 13·3²
-        (COPIES, 7 * (39 + 27 + 9 + 13) + 4 * 169, 7 * (78 + 27 + 9 + 117) + 4 * 169),
-        # two matrices of rank 5, a norm
-        ({"laurel_rank": 5}, 7 * (2 * 5 * 13 + 13), 7 * 2 * 5 * 13),
-        # table 97·7·11, projection 7·11·13, norm 11; each layer gate and projection, a norm
-        (PER_LAYER, 97 * 77 + 77 * 13 + 11 + 7 * (2 * 11 * 13 + 13), 77 * 13 + 7 * 2 * 11 * 13),
-        # beside copies the corrected one is scaled before the gate reads it
-        ({**COPIES, **PER_LAYER}, 1292 + 10574 + 7 * 13, 2293 + 3003),
-        # of 3 layers neither k nor v, and no norm of keys; pairs are what they were
-        ({"n_kv_shared_layers": 3}, -3 * (2 * 13 * 20 + 10), -3 * 2 * 13 * 20),
-        # layers 1 and 4 of 7 are 2 wider
-        ({"d_ff_second": 19, "d_ff_pattern": "MWM"}, 2 * 3 * 13 * 2, 2 * 3 * 13 * 2),
-        ({"activation_sparsity": 0.9}, 0, 0),
-    ],
-)
-def test_what_is_added_by_hand(
-    changed: dict[str, Any], more_params: int, multiply_adds: int
-) -> None:
-    spec = AROUND.replace(**changed)
-    assert model.params(spec) - model.params(AROUND) == more_params
-    plain, found = (model.matmul_flops(one, **run(2, 29)) for one in (AROUND, spec))
-    assert found - plain == 2 * 58 * multiply_adds
-
-
-def test_borrowed_keys_and_values_are_kept_by_nobody() -> None:
-    spec = AROUND.replace(n_kv_shared_layers=3, window=5, window_pattern="LLG")
-    # LLGLLGL: of the four that make some three see the window; at most 5 - 1 positions are kept
-    assert pieces.caching_layers(spec) == (3, 1)
-    assert PER_TOKEN(spec, bytes_per_value=2) == 4 * 2 * 2 * 10 * 2
-    kept = (3 * 4 + 1 * 29) * 2 * 2 * 10
-    assert CACHE(spec, **run(2, 29), bytes_per_value=2) == 2 * kept * 2
-
-
-def test_tables_that_tokens_look_up_are_left_out_of_what_a_token_multiplies_with() -> None:
-    spec = AROUND.replace(**PER_LAYER)
-    assert tables_left_out(spec) == 101 * 13 + 97 * 77
-    assert tables_left_out(spec.replace(tie_embeddings=True)) == 97 * 77
-
-
 # --- an index, and what it leaves -----------------------------------------------------------------
 
 NO_INDEX: dict[str, Any] = {"index_pattern": "I", "n_index_heads": None, "index_head_dim": None}
@@ -428,16 +362,6 @@ def test_attention_by_selection(
     assert attention_by_selection(plain, **run(batch_size, seq_len)) == {}
 
 
-def test_the_cache_keeps_keys_of_the_index_too() -> None:
-    spec = entry("minimax-m3-text").spec()
-    with_index, without = (
-        CACHE(one, **run(3, 100), bytes_per_value=2) for one in (spec, spec.replace(**NO_INDEX))
-    )
-    # 57 layers of 60 have one, of 128 values
-    assert with_index - without == 3 * 100 * 2 * 57 * 128
-    assert PER_TOKEN(spec, bytes_per_value=1) == 60 * 2 * 4 * 128 + 57 * 128
-
-
 # --- what must hold, and what must not be asked ---------------------------------------------------
 
 
@@ -450,14 +374,6 @@ def test_what_must_not_be_asked() -> None:
         with pytest.raises(SpecError) as refused:
             count(spec, **sizes)
         assert (refused.value.field, refused.value.value) == (field, value)
-
-
-def test_a_prefix_of_all_tokens_sees_everything() -> None:
-    everything = model.matmul_flops(PREFIX, **run(1, 5))
-    s, p = sympy.symbols("S P")
-    for seq_len, prefix_len in ((5, 5), (5, p), (s, 5)):
-        closed = model.causal_matmul_flops(PREFIX, **run(1, seq_len), prefix_len=prefix_len)
-        assert sympy.sympify(closed).subs({s: 5, p: 5}) == everything
 
 
 @pytest.mark.parametrize("spec", [TINY, MLA, XL, PREFIX])
