@@ -151,8 +151,8 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
             "kv_cache_bytes": priced(cache.kv_bytes),
             "cross_kv_cache_bytes": priced(cache.cross_kv_bytes),
             # a state of another dtype than the module's keeps it
-            "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
-            + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),
+            "state_bytes": tensor_bytes(s for s in cache.states if s.dtype != DTYPES[dtype])
+            + priced(tensor_bytes(s for s in cache.states if s.dtype == DTYPES[dtype])),
             **beside,
         },
         parts={
@@ -258,9 +258,8 @@ def outside_witnesses(
     found = checkpoint_of(source, module)
     if found is None:
         return (theirs,), lines
-    from metacount.huggingface.checkpoint.compare import TIED, compare
+    from metacount.huggingface.checkpoint.compare import TIED, compare, module_tensors
     from metacount.huggingface.checkpoint.formats import quantization_of
-    from metacount.huggingface.checkpoint.names import module_tensors
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
     report, convert = found
