@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from metacount.modules import Attention, apply_rope, sinusoid
-from metacount.modules.position import alibi_slopes
-from metacount.modules.rope_scaling import speeds
+from metacount.modules.position import alibi_slopes, speeds
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.teaching.counts import rotary_width, theta_of
 from metacount.teaching.experiments.modules import (
