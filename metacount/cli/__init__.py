@@ -20,6 +20,7 @@ from metacount.errors import (
     EXIT_WRONG_INPUT,
     InputError,
     SpecError,
+    missing_library,
     nearest,
     printable,
     shown,
@@ -163,6 +164,8 @@ def _run(arguments: Sequence[str]) -> int:
             return _answered(arguments, line.stop)
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
+    except ModuleNotFoundError as error:
+        return _refuse(missing_library(error), as_json="--json" in arguments)
     except KeyboardInterrupt:
         # where the interrupt came in code compiled from text (a dataclass of somebody's library),
         # Python would end by the signal and not with our code; running text makes it forget that

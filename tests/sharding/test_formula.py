@@ -22,8 +22,8 @@ from metacount.formulas import attention, feed_forward, ranks
 from metacount.formulas.ranks import cut_shape
 from metacount.formulas.tape import Tape
 from metacount.formulas.tape import product as size_of
+from metacount.modules.attention import CHOOSING
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING
 from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_engine import measured_kinds
@@ -387,7 +387,7 @@ def test_checkpointing_that_is_refused_is_refused_in_one_line(
 # --- wrong formulas
 
 
-EXCHANGE, RIGHT_SIZES = Tape.exchange_keys, by_formula.Sizes
+EXCHANGE, RIGHT_SIZES = Tape.exchange_keys, by_formula.Pass
 DEEPSEEK, LLAMA = ("deepseek", "dp=4,tp=2,ep=4,pp=2"), ("llama", "dp=2,cp=3,tp=2")
 # whose rule, its name, another rule, and model and mesh of a case that shows it
 PLANTED: dict[str, tuple[Any, str, Any, tuple[str, str]]] = {
@@ -403,7 +403,7 @@ PLANTED: dict[str, tuple[Any, str, Any, tuple[str, str]]] = {
         LLAMA,
     ),
     "what a ring gives is not copied": (
-        *(by_formula, "Sizes", lambda **sizes: RIGHT_SIZES(**{**sizes, "ring": False})),
+        *(by_formula, "Pass", lambda **sizes: RIGHT_SIZES(**{**sizes, "ring": False})),
         ("gpt2", "cp=2"),
     ),
     "a cache of one more": (
