@@ -485,7 +485,8 @@ class Measuring:
         """Add the peak of a step that is run; without one, leave what is counted."""
         parts = self.peak(kind.first)
         if parts is None:
-            return kind
+            why = f"of layers that differ no more than {MOST_UNLIKE} are run"
+            return Kind(**{**vars(kind), "peak_unknown": kind.peak_unknown and why})
         peak = {"peak_bytes": sum(parts.values()), "peak_parts": parts, "peak_unknown": ""}
         return Kind(**{**vars(kind), **peak})
 
@@ -615,7 +616,7 @@ class Followed(DispatchMode, Watch):
 
 
 FEWEST = 4  # layers of which the first two and the last two have neighbours as those of more have
-MOST_UNLIKE = 8  # layers that are run where they differ
+MOST_UNLIKE = 32  # layers that are run where they differ
 
 
 def follow_step(

@@ -129,4 +129,4 @@ def test_the_peak_is_said_where_it_is_known(capsys: pytest.CaptureFixture[str]) 
     bound = ("shard", "qwen3-0.6b", "--mesh", "dp=1", "--train", "--formula", "--seq", "4096")
     (kind,) = run_json(capsys, *bound)["kinds"]
     assert (kind["peak_bytes"], kind["most_bytes"] > kind["total_bytes"]) == (None, True)
-    assert "at most, with what comes and goes" in " ".join(run(capsys, *bound).split())
+    assert "at most: what comes and goes" in " ".join(run(capsys, *bound).split())
