@@ -124,7 +124,9 @@ def kind_from(
         updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    kept = activations(job, stages[0], pieces)
+    kept: int | None = None
+    if all(piece.activation_bytes is not None for piece in pieces):
+        kept = job.kept_at(stages[0]) * sum(p.copies * (p.activation_bytes or 0) for p in pieces)
     accumulates = job.train and job.micro_batches > 1
     there = (gradients * stored, kept or 0)
     if not accumulates:
@@ -146,6 +148,7 @@ def kind_from(
         for (phase, kind, group, n_bytes), times in sums.items()
         if group_size(job.mesh, group) > 1
     ]
+    tokens = INDEX * job.rows * job.length if job.train else 0  # and as many targets of a loss
     sizes: dict[str, Any] = {
         "param_bytes": params * stored,
         "gathered_bytes": gathered * computed,
@@ -156,7 +159,7 @@ def kind_from(
         "state_bytes": sum(piece.copies * piece.state_bytes for piece in pieces),
         "loss_bytes": sum(piece.copies * piece.loss_bytes for piece in pieces),
         "embedding_bytes": sum(embedding_bytes(job, piece) for piece in pieces),
-        "input_bytes": sum(input_bytes(job, piece) for piece in pieces),
+        "input_bytes": tokens * sum(p.first + (p.last and p.loss_bytes > 0) for p in pieces),
         "passing_bytes": max((passing_bytes(job, p) for p in pieces if p.layer), default=0),
         "step_bytes": updated * STEP_COPIES.get(job.optimizer, 0) * stored,
         "backward_gradient_bytes": there[0],
@@ -283,13 +286,6 @@ def embedding_bytes(job: Job, piece: Piece) -> int:
     return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
 
 
-def input_bytes(job: Job, piece: Piece) -> int:
-    """Count the tokens that an embedding reads, and the targets of a loss, of a micro-batch."""
-    if not job.train:
-        return 0
-    return INDEX * job.rows * job.length * (piece.first + (piece.last and piece.loss_bytes > 0))
-
-
 def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
     """Count the gradients and saved activations that are there at once, as the backward goes
     through the blocks: bytes of each, at the worst moment of the two together.
@@ -314,16 +310,6 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
             gradients += piece.copies * of_gradients
             both = max(both, (0, of_saved), key=sum)
     return gradients + both[0], saved + both[1]
-
-
-def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
-    """Count the saved bytes on a rank of a stage, of all micro-batches held at once."""
-    found = 0
-    for piece in pieces:
-        if piece.activation_bytes is None:
-            return None
-        found += piece.copies * piece.activation_bytes
-    return job.kept_at(stage) * found
 
 
 def _order(each: Collective) -> tuple[str, str, str, int]:
