@@ -281,6 +281,10 @@ def _plain(value: Fraction) -> Number:
     return value.numerator if value.denominator == 1 else value
 
 
+# What of a `Tried` one process sends to another as it is.
+TRIED_AS_DATA = ("planned", "compared", "raised", "inexact", "late", "fixed")
+
+
 class Tried:
     """A comparison at other sizes: how many were planned, compared, and refused with an error.
 
