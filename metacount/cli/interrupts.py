@@ -77,7 +77,7 @@ def hear_interrupts(outermost: CodeType) -> None:
 def hear_no_more() -> None:
     """Let another Ctrl-C end the process at once: all is written."""
     if isinstance(signal.getsignal(signal.SIGINT), _Handler):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
 
 
 def end_with(code: int) -> None:
@@ -90,7 +90,7 @@ def end_with(code: int) -> None:
     if isinstance(handler, _Handler):
         signal.signal(signal.SIGINT, _end_interrupted)
         if handler.since:  # it is still held
-            raise KeyboardInterrupt
+            _end_interrupted(signal.SIGINT, None)
     atexit.register(_end, code)
 
 
