@@ -186,6 +186,20 @@ def test_a_forward_in_threads_is_no_zero(keeps: bool, function: str) -> None:
             metacount.train(module, inputs=[torch.ones(2, 3)])
 
 
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda: metacount.build(metacount.entry("textbook-block").spec(), device="cpu", seed=0),
+        lambda: judge_claim("causal-mask"),
+        lambda: lesson("norm"),
+    ],
+)
+def test_the_callers_generator_is_as_it_was(draws: Callable[[], object]) -> None:
+    before = torch.get_rng_state()
+    draws()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_the_environment_is_as_it_was() -> None:
     code = (
         "import os\nbefore = dict(os.environ)\nimport metacount\n"

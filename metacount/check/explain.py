@@ -215,11 +215,9 @@ READ = 0.03  # of a size that is read into a formula
 HERE = 1.3  # of a story that takes sizes as equal: another one makes the same formula at all sizes
 SMALL = 0.3  # more, where the number is small: it may be a factor
 DEAREST = 6.2
-MOST_MISTAKES, FEW = 5, 3
+MOST_MISTAKES = 5
 EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
 COPIES = ("counted twice", "counted three times", "only half counted")
-UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
-MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
@@ -343,11 +341,7 @@ class Teller:
             story = Search(edits, self.mistakes.room).cheapest(
                 difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
             )
-        if (
-            story is not None
-            and cost + story.cost < self.dearest
-            and self._plain(difference, story, everywhere)
-        ):
+        if story is not None and cost + story.cost < self.dearest:
             told = Told(reading=reading, everywhere=everywhere, story=story, cost=cost + story.cost)
             self.best = told
 
@@ -392,16 +386,6 @@ class Teller:
                 )
         return found
 
-    def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
-        """Tell whether a story is no accident,
-        which many large parts that cancel each other would be.
-        """
-        if len(story.told) + len(everywhere) < FEW:
-            return True
-        each = [abs(self.space.value(edit.adds, self.changes.here)) for edit in story.told]
-        whole = abs(self.space.value(left, self.changes.here))
-        return (bool(everywhere) and not each) or sum(each) <= MOST_CANCELLED * max(whole, each[-1])
-
     def _edits(
         self, reading: Reading, everywhere: tuple[Change, ...], difference: Table
     ) -> Iterator[Edit]:
@@ -414,21 +398,15 @@ class Teller:
         late = not any(change.whole for change in everywhere)
         # what stands alone in the text may be seen in the difference only together
         alone = {item for one in reading.summands if len(one) == 1 for item in one.items()}
-        undoes = [
-            UNDOES[one.factor[0]]
-            for one in everywhere
-            if one.whole and one.factor and one.factor[0] in UNDOES
-        ]
         for mistake in self.mistakes.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
             if adds and true:
-                undone = AGAINST * any(mistake.words.endswith(one) for one in undoes)
                 yield Edit(
                     words=mistake.words,
                     adds=adds,
                     true=true,
-                    cost=mistake.cost + undone,
+                    cost=mistake.cost,
                     uses=mistake.uses,
                     change=mistake.otherwise,
                 )
@@ -722,16 +700,8 @@ def _told(
         # what is most alike first: a cheap story ends the search under the others early
         readings.sort(key=lambda one: sum(unlike(one[0], library.whole)[1:]))
 
-    def read_as(one: Numerals, *, everything: bool = False) -> Iterator[Reading]:
-        table, several, said, left = one
-        words = (*whole, *said)
-        return read(table, several, library.whole, known, words, left, everything=everything)
-
-    for one in readings:
-        for reading in read_as(one):
-            teller.tell(reading)
-    if teller.best is None and readings:
-        for reading in read_as(readings[0], everything=True):
+    for table, several, said, left in readings:
+        for reading in read(table, several, library.whole, known, (*whole, *said), left):
             teller.tell(reading)
     return teller.best, teller
 

@@ -23,6 +23,7 @@ from importlib import import_module
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.languages import checked_language
+from metacount.measure.isolated import randomness_of_its_own
 from metacount.resolve import find_model, model_of
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.page import Block, Exercise, Here, Page, read_page
@@ -32,7 +33,6 @@ from metacount.teaching.texts import shown as as_text
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from metacount.resolve import Given, Model
@@ -98,23 +98,12 @@ def page_of(
             f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "
             f"its blocks; {such_as}"
         )
-    with _randomness(topic):
+    with randomness_of_its_own(topic in RUNNING):
         return _page(topic, Here(found, lang, values.VALUES))
 
 
 def _found(model: Given, settings: Sequence[str]) -> Model:
     return find_model(model, settings) if isinstance(model, str) else model_of(model)
-
-
-def _randomness(topic: str) -> AbstractContextManager[None]:
-    """Keep what a lesson draws at random inside from changing the reader's random state."""
-    from contextlib import nullcontext
-
-    if topic not in RUNNING:
-        return nullcontext()
-    import torch
-
-    return torch.random.fork_rng(devices=[])
 
 
 def _page(topic: str, here: Here) -> Page:
