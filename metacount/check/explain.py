@@ -218,6 +218,7 @@ DEAREST = 6.2
 MOST_MISTAKES = 5
 EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
 COPIES = ("counted twice", "counted three times", "only half counted")
+UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
@@ -398,15 +399,21 @@ class Teller:
         late = not any(change.whole for change in everywhere)
         # what stands alone in the text may be seen in the difference only together
         alone = {item for one in reading.summands if len(one) == 1 for item in one.items()}
+        undoes = [
+            UNDOES[one.factor[0]]
+            for one in everywhere
+            if one.whole and one.factor and one.factor[0] in UNDOES
+        ]
         for mistake in self.mistakes.known:
             true = reading.taken(mistake.adds)
             adds = changed(true)
             if adds and true:
+                undone = AGAINST * any(mistake.words.endswith(one) for one in undoes)
                 yield Edit(
                     words=mistake.words,
                     adds=adds,
                     true=true,
-                    cost=mistake.cost,
+                    cost=mistake.cost + undone,
                     uses=mistake.uses,
                     change=mistake.otherwise,
                 )
