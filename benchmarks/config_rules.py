@@ -171,7 +171,7 @@ def records() -> list[dict[str, Any]]:
     for model_type, (file_name, row) in rows.items():
         theirs = config_class(model_type)
         own = kinds(theirs)
-        if "cache_implementation" in row.ignored.split():
+        if "cache_implementation" in row.ignored:
             own["cache_implementation"] = cache_implementation()
         ends, kind = classes(model_type)
         found.append(

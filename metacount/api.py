@@ -286,6 +286,7 @@ def tree(
     from metacount.measure.node import fold
     from metacount.measure.tree import found
     from metacount.resolve import Model, any_of
+    from metacount.textbook.count import run_text
 
     if is_module(model) and (inputs or not has_config(model)):
         if active:
@@ -300,7 +301,7 @@ def tree(
             made = _of_transformers(asked.source, request, flops or outputs, active)
     whole, made_by, run, given = made
     root = fold(found(whole, only) if only else whole)
-    said = run if isinstance(run, str) else _said(run)
+    said = run if isinstance(run, str) else run_text(run)
     ran = None if isinstance(run, str) else run
     given = given if outputs else {}
     return Tree(root=root, made_by=made_by, run=said, outputs=given, workload=ran)
@@ -374,8 +375,3 @@ def _of_transformers(
         role=lambda path: role_name(roles.role.get(id(path[-1]))),
     )
     return root, f"transformers: {choice}", run, outputs
-
-
-def _said(run: Workload) -> str:
-    said = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
-    return said if run.source_len is None else f"{said}, source {run.source_len}"

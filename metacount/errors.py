@@ -24,6 +24,14 @@ class NoModel(InputError):
     """A file has none of the keys of a model."""
 
 
+def missing_library(error: ModuleNotFoundError) -> InputError:
+    """Say which library is needed; an error for a module of our own is raised as it is."""
+    library = (error.name or "").partition(".")[0]
+    if library in ("", "metacount"):
+        raise error
+    return InputError(f"this needs {library}, which is not installed: pip install {library}")
+
+
 def shown_value(value: object) -> str:
     """Show `value` in at most 60 characters of one line, whatever it is."""
     try:

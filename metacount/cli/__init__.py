@@ -20,6 +20,7 @@ from metacount.errors import (
     EXIT_WRONG_INPUT,
     InputError,
     SpecError,
+    missing_library,
     nearest,
     printable,
     shown,
@@ -166,6 +167,8 @@ def _run(arguments: Sequence[str]) -> int:
             return _answered(arguments, line.stop)
     except (InputError, SpecError) as error:
         return _refuse(error, as_json="--json" in arguments)
+    except ModuleNotFoundError as error:
+        return _refuse(missing_library(error), as_json="--json" in arguments)
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as done:  # argparse has printed the help

@@ -74,11 +74,9 @@ def enveloped(
     model: Model | TransformersOnly | OwnModule | None = None,
     workload: Workload | None = None,
 ) -> Any:
-    """Put the envelope that all commands share around an answer, or around each of several; rows of
-    a list (models, claims) are as they are.
-    """
+    """Put the envelope that all commands share around an answer, or around each of several."""
     if isinstance(data, list):
-        return [enveloped(each) if "workload" in each else each for each in data]
+        return [enveloped(each, model, workload) for each in data]
     missing: Any = next((data[name] for name in NOT_COUNTED if data.get(name)), [])
     if isinstance(missing, dict):
         missing = [f"{name}: {why}" for name, why in missing.items()]
@@ -107,10 +105,14 @@ def run_apart(args: argparse.Namespace, arguments: Sequence[str]) -> tuple[str, 
     `check`; return what it writes, and its exit code.
     """
     import json
+    from importlib.util import find_spec
 
     from metacount.check.given.process import answer_of
     from metacount.cli.layout import columns, is_terminal
 
+    for library in ("torch", "sympy"):  # the process would end without an answer
+        if find_spec(library) is None:
+            raise ModuleNotFoundError(name=library)
     job = {
         "arguments": list(arguments),
         "name": ", ".join(args.modules),

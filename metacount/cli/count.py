@@ -27,13 +27,13 @@ from metacount.cli.options import (
 )
 from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
 from metacount.errors import InputError, shown
-from metacount.figures import COUNTED, OF_MTP, is_shown
+from metacount.figures import COUNTED, FIGURES, OF_MTP, is_shown
 from metacount.files import CONFIG
 from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
 from metacount.settings import parse_settings
 from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, count, fitted, length_shown
+from metacount.textbook.count import OTHERS, count, fitted, length_shown, run_text
 from metacount.textbook.engine import ENGINES, reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
@@ -206,7 +206,7 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
     if not inputs:
         notes.append(f"FLOPs: give --input: {INPUT_SHOWN}")
     missing = "roles, active parameters and KV cache: not known of a module without a config"
-    lines = [_figure(name, n, COUNTED[name].brief) for name, n in figures.items() if n is not None]
+    lines = [figure_row(name, n) for name, n in figures.items() if n is not None]
     lines[1:1] = [("trainable_params", trained, "of which have a gradient")]
     lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
     shapes = ", ".join(str([*each.shape]) for each in inputs)
@@ -378,14 +378,11 @@ def figures_report(result: Count) -> Report:
     run, data = result.workload, result.to_dict()
     roles = _roles(result.by_role, result.active_by_role)
     figures = [
-        _figure(name, data.get(name), figure.brief)
-        for name, figure in COUNTED.items()
-        if is_shown(name, [data.get(name)])
+        figure_row(name, data.get(name)) for name in COUNTED if is_shown(name, [data.get(name)])
     ]
-    work = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
     return [
         [Grid(heads=ROLES, rows=roles, align="<>>>")],
-        [Text(work, bold), Grid(heads=(), rows=figures, align="<>", prose=True)],
+        [Text(run_text(run), bold), Grid(heads=(), rows=figures, align="<>", prose=True)],
         [Notes([("warning", text) for text in result.warnings])],
     ]
 
@@ -474,7 +471,7 @@ def _figures(spec: ModelSpec, result: Count, verbose: bool) -> list[tuple[Cell, 
         words["active_params"] = "the most used for one token"
     data = result.to_dict()
     return [
-        _figure(name, data.get(name), words.get(name, _words(name, verbose)))
+        figure_row(name, data.get(name), words.get(name, _words(name, verbose)))
         for name in COUNTED
         if name not in OF_MTP and is_shown(name, [data.get(name)])
     ]
@@ -484,10 +481,12 @@ def _words(name: str, verbose: bool) -> str:
     return COUNTED[name].meaning if verbose else COUNTED[name].brief
 
 
-def _figure(name: str, value: int | None, meaning: str) -> tuple[Cell, ...]:
+def figure_row(name: str, value: int | None, meaning: str = "") -> tuple[Cell, ...]:
+    """Make a row of a figure: its name, its value, and what it is, with the value in short."""
+    meaning = meaning or FIGURES[name].brief
     if value is None:
         return name, None, "an encoder has no decode step"
-    return name, value, f"{COUNTED[name].short(value)}: {meaning}" if value else meaning
+    return name, value, f"{FIGURES[name].short(value)}: {meaning}" if value else meaning
 
 
 def _prediction(model: Model, result: Count, verbose: bool) -> list[Block]:
@@ -496,7 +495,9 @@ def _prediction(model: Model, result: Count, verbose: bool) -> list[Block]:
         return []
     n = model.spec.n_mtp_layers
     head = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
-    rows = [_figure(name, n, _words(name, verbose)) for name, n in result.prediction.items() if n]
+    rows = [
+        figure_row(name, n, _words(name, verbose)) for name, n in result.prediction.items() if n
+    ]
     return [
         Text(head, bold),
         Grid(heads=(), rows=rows, align="<>", prose=True),

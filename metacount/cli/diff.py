@@ -22,6 +22,7 @@ from metacount.figures import FIGURES, is_shown
 from metacount.resolve import TransformersOnly, find_any
 from metacount.settings import parse_settings
 from metacount.spec.legend import TERMS
+from metacount.textbook.count import run_text
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -150,11 +151,7 @@ def _numbers(label: str, a: int | None, b: int | None, figure: str) -> tuple[Cel
 
 def _runs(found: Diff) -> str:
     """Say what was run; of each model where they differ."""
-    runs = []
-    for side in (found.a, found.b):
-        run = side.workload
-        source = f", source {run.source_len}" if run.source_len is not None else ""
-        runs.append(f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}{source}")
+    runs = [run_text(side.workload) for side in (found.a, found.b)]
     if runs[0] == runs[1]:
         return runs[0]
     return f"{found.a.name}: {runs[0]}; {found.b.name}: {runs[1]}"

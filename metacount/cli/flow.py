@@ -187,7 +187,7 @@ def _run(flow: Flow) -> str:
 
 def _lines(steps: Sequence[Step], indent: int, width: int, depth: int | None) -> Iterator[str]:
     for step in steps:
-        label = _label(step)
+        label = name_of(step)
         if _opened(step, depth):
             kind = step.module if step.module != _last(step.name) else ""
             kind = f"  {kind}" * bool(kind) + ", each" * (step.times > 1)
@@ -206,16 +206,16 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _label(step: Step) -> str:
+def name_of(step: Step) -> str:
     return step.name + (f" ×{step.times}" if step.times > 1 else "")
 
 
 def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
     """Yield the lines of a step: what it is, and its shapes unless it repeats another."""
-    label, shown = _label(step), _figures(step)
+    label, shown = name_of(step), _figures(step)
     room = width - (len(shown) + 2 if shown else 0)
     start = indent + len(label) + (2 if label else 0)
-    said = _said(step, room - start)
+    said = described(step, room - start)
     if label and start + len(said) > room:
         yield _figured(" " * indent + bold(label), indent + len(label), step, width)
         yield " " * (indent + 2) + said
@@ -228,10 +228,10 @@ def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
         yield _figured(text, length, step, width)
     if step.like is None:
         inner = indent + 4
-        yield from (" " * inner + dim(line) for line in _shapes(step, width - inner))
+        yield from (" " * inner + dim(line) for line in shape_lines(step, width - inner))
 
 
-def _said(step: Step, room: int) -> str:
+def described(step: Step, room: int) -> str:
     """Choose the equation; else the statement, if it fits; else the module and what ran in it."""
     if step.like is not None:
         return f"as {step.like}"
@@ -269,7 +269,7 @@ def _figured(text: str, length: int, step: Step, width: int) -> str:
     return text + " " * gap + shown
 
 
-def _shapes(step: Step, width: int) -> list[str]:
+def shape_lines(step: Step, width: int) -> list[str]:
     """Write shapes in letters and in numbers; once where inputs and outputs are of one shape."""
     ends = [_shown(step.inputs, step.input_letters), _shown(step.outputs, step.output_letters)]
     if not step.inputs or len({*ends[0], *ends[1]}) == 1:

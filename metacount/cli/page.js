@@ -12,6 +12,8 @@ function most(...all) { return all.reduce((a, b) => (b > a ? b : a)); }
 const models = [
 //MODELS//
 ];
+const words = //WORDS//;
+function say(text) { return words[text] || text; }
 
 // ---- a setting: texts of the inputs, by the names of the sizes ----
 
@@ -314,7 +316,7 @@ function controls(model, i, onInput) {
     const number = made("input", { id, type: "text", inputmode: "numeric", autocomplete: "off",
       spellcheck: "false", name: size.name });
     const slider = made("input", { type: "range", min: String(size.least), max: farthest(size),
-      step: "1", "aria-label": `${size.name}, slider` });
+      step: "1", "aria-label": `${size.name}, ${say("slider")}` });
     number.addEventListener("input", () => onInput(size.name, number.value, "number"));
     slider.addEventListener("input", () => onInput(size.name, slider.value, "slider"));
     inputs[size.name] = { number, slider };
@@ -331,12 +333,12 @@ function controls(model, i, onInput) {
   inputs.dtype = { number: choice };
   const dtype = made("div", { class: "size" },
     made("label", { for: `m${i + 1}-dtype` }, made("i", {}, "c"), " dtype"), choice);
-  const reset = made("button", { type: "button" }, "the model's own sizes");
+  const reset = made("button", { type: "button" }, say("the model's own sizes"));
   reset.addEventListener("click", () => onInput(null, null, "reset"));
   const derived = made("p", { class: "derived" });
   const element = made("div", { class: "controls" },
-    made("fieldset", {}, made("legend", {}, "what is run"), ...runs.map(row), dtype),
-    made("fieldset", {}, made("legend", {}, "sizes of the model"), ...rest.map(row), derived, reset));
+    made("fieldset", {}, made("legend", {}, say("what is run")), ...runs.map(row), dtype),
+    made("fieldset", {}, made("legend", {}, say("sizes of the model")), ...rest.map(row), derived, reset));
   return { element, inputs, derived };
 }
 
@@ -347,26 +349,26 @@ function card(quantity) {
   const rows = (quantity.parts || []).map((part) => {
     const value = made("td", { class: "number" }), percent = made("td", { class: "number" });
     const bar = made("div", { class: "bar" });
-    const row = made("tr", {}, made("th", { scope: "row" }, part.role),
+    const row = made("tr", {}, made("th", { scope: "row" }, say(part.role)),
       made("td", { class: "form" }, part.letters), value, percent,
       made("td", { class: "bars" }, bar));
     return { row, value, percent, bar };
   });
   const head = made("tr", {}, ...["part", "closed form", "value", "share", ""].map((text) =>
-    made("th", { scope: "col" }, text)));
+    made("th", { scope: "col" }, say(text))));
   const table = made("table", {}, made("thead", {}, head), made("tbody", {}, ...rows.map((r) => r.row)));
   const none = quantity.parts === null ? "an encoder has no decode step"
     : rows.length ? null : "nothing is kept: 0 at every setting";
   const element = made("section", { class: "card", "data-quantity": quantity.name },
     made("h3", {}, quantity.name, " ", total, " ", about),
     made("p", { class: "meaning" }, quantity.meaning),
-    none === null ? made("div", { class: "scroll" }, table) : made("p", {}, none), proof);
+    none === null ? made("div", { class: "scroll" }, table) : made("p", {}, say(none)), proof);
   return { element, total, about, proof, rows };
 }
 
 function proofLines(model, quantity, said, v) {
   if (model.proofs === null) {
-    return [made("p", {}, made("b", { class: "tag no" }, "not proven"), ` ${model.unproven}`)];
+    return [made("p", {}, made("b", { class: "tag no" }, say("not proven")), ` ${model.unproven}`)];
   }
   const whose = (side, name) => (side === "reference" ? "our reference modules"
     : `the code of ${name} in transformers ${model.proofs.transformers}`);
@@ -381,9 +383,9 @@ function proofLines(model, quantity, said, v) {
       "not said": ["not proven", "no", `against ${code}: ${one.text}`],
       "other figure": ["not proven", "no", one.text],
     }[one.verdict];
-    return made("p", {}, made("b", { class: `tag ${told[1]}` }, told[0]), ` ${told[2]}`);
+    return made("p", {}, made("b", { class: `tag ${told[1]}` }, say(told[0])), ` ${told[2]}`);
   });
-  return lines.length ? lines : [made("p", {}, made("b", { class: "tag no" }, "not proven"),
+  return lines.length ? lines : [made("p", {}, made("b", { class: "tag no" }, say("not proven")),
     " nothing is recorded of this quantity")];
 }
 
@@ -429,8 +431,8 @@ function mount(model, i, settings, changedSettings) {
     refresh(from);
     changedSettings();
   });
-  place.append(control.element, alert, warnings,
-    made("div", { class: "cards" }, ...Object.values(cards).map((one) => one.element)));
+  place.append(control.element, made("div", {}, alert, warnings),
+    ...Object.values(cards).map((one) => one.element));
   refresh("start");
   return refresh;
 }

@@ -16,6 +16,10 @@ from metacount import __version__, units
 from metacount.algebra.javascript import condition, in_javascript, names_in
 from metacount.algebra.writing import in_letters
 from metacount.cli.expressions import in_python
+from metacount.cli.flow import described, name_of, shape_lines
+from metacount.cli.labels import say, words
+from metacount.cli.results import tree_html
+from metacount.cli.tree_rows import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
 from metacount.files import read_of_package
@@ -29,14 +33,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from metacount.files import Json
+    from metacount.flow.result import Flow
+    from metacount.flow.steps import Step
     from metacount.resolve import Given
-    from metacount.spec import ModelSpec, Request, Workload
+    from metacount.spec import Request, Workload
     from metacount.textbook.closed_form import ClosedForm
     from metacount.textbook.read_rules import Rule
     from metacount.textbook.worksheet import Worksheet
 
 
 UNKNOWN = "nothing is recorded of a model of this structure"
+WIDEST, NO_END = 160, 10**6  # characters of what a step is, and of its shapes
 REFUSED = "transformers refuses this config, so that nothing of its code speaks of it"
 
 
@@ -62,12 +69,8 @@ def literal(value: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def models_js(sheets: Sequence[Worksheet]) -> str:
-    """Write the models of a page in JavaScript, one a line."""
-    return ",\n".join(literal(_model(sheet)) for sheet in sheets)
-
-
-def _model(sheet: Worksheet) -> Json:
+def _model(sheet: Worksheet, lang: str) -> Json:
+    """Collect what the script evaluates of a model."""
     spec = sheet.model.spec
     return {
         "name": sheet.model.name,
@@ -81,7 +84,7 @@ def _model(sheet: Worksheet) -> Json:
             {
                 "name": s.term.name,
                 "letter": s.term.letter,
-                "meaning": s.term.meaning,
+                "meaning": _meaning(s.term.name, s.term.meaning, lang),
                 "isLength": s.term.name in (*LENGTHS, *RUN[1:]),
                 "number": s.number,
                 "least": s.least,
@@ -93,7 +96,7 @@ def _model(sheet: Worksheet) -> Json:
             {
                 "name": name,
                 "letter": term.letter,
-                "meaning": term.meaning,
+                "meaning": _meaning(name, term.meaning, lang),
                 "value": Code(f"(v) => {in_javascript(text, _names(text))}"),
             }
             for name, (term, text) in sheet.derived.items()
@@ -101,7 +104,7 @@ def _model(sheet: Worksheet) -> Json:
         "quantities": [
             {
                 "name": name,
-                "meaning": FIGURES[name].meaning,
+                "meaning": _meaning(name, FIGURES[name].meaning, lang),
                 "parts": None if form is None else _parts(form),
             }
             for name, form in sheet.forms.items()
@@ -123,6 +126,10 @@ def _model(sheet: Worksheet) -> Json:
         "unproven": REFUSED if sheet.model.refused else UNKNOWN,
         "proofs": None if sheet.proofs is None else _proofs(sheet.proofs),
     }
+
+
+def _meaning(name: str, english: str, lang: str) -> str:
+    return words(lang).get(name, english)
 
 
 def _parts(form: ClosedForm) -> list[Json]:
@@ -199,140 +206,38 @@ def _case(case: Json) -> Json:
     return found
 
 
-TREE_OPEN_DEPTH = 2  # modules that stand open at first
+OPEN_DEPTH = 2  # levels that stand open at first
 
 
-def tree_html(tree: Json, total: int) -> str:
-    """Render the lines of `measure`'s tree, as the tree's `to_dict` gives them."""
-    return f'<div class="tree">{_module(tree, total, 0)}</div>'
+def flow_html(flow: Flow, lang: str = "en") -> str:
+    """Render the steps of a flow, to be opened module by module, and their sum."""
+    steps = "".join(_step(step, 0) for step in flow.steps)
+    total = f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs"
+    notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in flow.notes)
+    return f'<div class="tree flow">{steps}</div><p>{say("In all", lang)} {total}.</p>{notes}'
 
 
-def _module(node: Json, total: int, depth: int) -> str:
-    name = node["name"] if node["count"] == 1 else f"{node['name']} ×{node['count']}"
-    kind = "" if node["module"] in ("ModuleList", node["name"]) else f" ({node['module']})"
-    kind += f" {node['computes']}" if node.get("computes") else ""
-    if node["n_experts"] is not None:
-        kind += f" {node['n_experts']} fused, {node['top_k']} used per token"
-    params = node["all_params"]
-    line = _line(name, kind, units.exact(params), units.share(params, total))
-    copies = params // node["params"] if node["params"] else 1
-    tensors = node["tensors"]
-    if list(tensors) == ["weight"] and not (node["children"] or node["tied"] or node["buffers"]):
-        kind += f" {tensors['weight']}"  # one weight and nothing else is one line, not two
-        line = _line(name, kind, units.exact(params), units.share(params, total))
-        return f'<div class="leaf">{line}</div>'
-    inner = [_tensor(key, shape, copies) for key, shape in tensors.items()]
-    inner += [_leaf(key, f" is {place}, counted there", "0") for key, place in node["tied"].items()]
-    inner += [_leaf(key, f" {shape} buffer", "0") for key, shape in node["buffers"].items()]
-    inner += [_module(child, total, depth + 1) for child in node["children"]]
-    if not inner:
-        return f'<div class="leaf">{line}</div>'
-    opened = " open" if depth < TREE_OPEN_DEPTH else ""
-    return f"<details{opened}><summary>{line}</summary>{''.join(inner)}</details>"
-
-
-def _tensor(name: str, shape: list[int], copies: int) -> str:
-    numel = copies
-    for n in shape:
-        numel *= n
-    return _leaf(name, f" {shape}", units.exact(numel))
-
-
-def _leaf(name: str, said: str, params: str) -> str:
-    return f'<div class="leaf">{_line(name, said, params, "")}</div>'
-
-
-def _line(name: str, said: str, params: str, share: str) -> str:
-    about = f'<span class="faint">{escape(said)}</span>' if said else ""
-    shown = f' <span class="faint">{escape(share)}</span>' if share else ""
-    return f'{escape(name)}{about} <span class="n">{params}</span>{shown}'
-
-
-FLOW_OPEN_DEPTH = 2  # modules whose steps stand open at first
-
-
-def flow_html(flow: Json) -> str:
-    """Render the steps of a flow, as its `to_dict` gives them, and their sum."""
-    steps = "".join(_step(step, 0) for step in flow["steps"])
-    total = f"{units.exact(flow['params'])} parameters, {units.exact(flow['matmul_flops'])} FLOPs"
-    notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in flow["notes"])
-    return f'<div class="tree flow">{steps}</div><p>In all {total}.</p>{notes}'
-
-
-def _step(step: Json, depth: int) -> str:
-    times = f" ×{step['times']}" if step["times"] > 1 else ""
-    name = f"<b>{escape(step['name'] + times)}</b> " if step["name"] else ""
-    line = name + _said(step) + _figures(step)
-    if not step["steps"] or step["like"]:
-        return f'<div class="leaf">{line}{_shapes(step)}</div>'
-    inner = "".join(_step(one, depth + 1) for one in step["steps"])
-    opened = " open" if depth < FLOW_OPEN_DEPTH else ""
+def _step(step: Step, depth: int) -> str:
+    """Write what a step is with its figures, of one repetition, then its shapes or its steps."""
+    name = f"<b>{escape(name_of(step))}</b> " if step.name else ""
+    figures = [f"{units.short(step.params)} parameters"] if step.params else []
+    figures += [units.flops(step.flops)] if step.flops else []
+    if step.flops_letters and step.flops and not step.inside:
+        figures.append(step.flops_letters)
+    line = f"{name}<code>{escape(described(step, WIDEST))}</code>"
+    line += f' <span class="n faint">{escape(", ".join(figures))}</span>' if figures else ""
+    if not step.inside or step.like:
+        shown = "" if step.like else escape(" ".join(shape_lines(step, NO_END)))
+        return f'<div>{line}<div class="faint shape">{shown}</div></div>'
+    inner = "".join(_step(below, depth + 1) for below in step.inside)
+    opened = " open" if depth < OPEN_DEPTH else ""
     return f"<details{opened}><summary>{line}</summary>{inner}</details>"
 
 
-def _said(step: Json) -> str:
-    """Choose the equation; else the step that is repeated, or the module or what ran in it."""
-    if step["like"]:
-        return escape(f"as {step['like']}")
-    if step["equation"]:
-        return f"<code>{escape(step['equation'])}</code>"
-    if step["steps"]:
-        return f'<span class="faint">{escape(step["module"])}</span>'
-    return escape(step["module"] or " ".join(step["operators"]) or "reshaped")
-
-
-def _figures(step: Json) -> str:
-    """Write parameters and FLOPs, of one repetition; FLOPs in letters too where they are known."""
-    found = [f"{units.short(step['params'])} parameters"] if step["params"] else []
-    found += [units.flops(step["matmul_flops"])] if step["matmul_flops"] else []
-    letters = step["matmul_flops_letters"]
-    found += [letters] if letters and step["matmul_flops"] and not step["steps"] else []
-    text = escape(", ".join(found))
-    return f' <span class="n faint">{text}</span>' if found else ""
-
-
-def _shapes(step: Json) -> str:
-    """Write inputs and outputs, in letters and in numbers; once where all are of one shape."""
-    sides = [step["inputs"], step["outputs"]]
-    if not step["inputs"] or all(one == step["outputs"][0] for side in sides for one in side):
-        sides = [step["outputs"][:1]]
-    letters = " → ".join(_all(side, "letters") for side in sides)
-    numbers = " → ".join(_all(side, "shape") for side in sides)
-    text = letters if letters == numbers else f"{letters} = {numbers}"
-    return f'<div class="faint shape">{escape(text)}</div>' if text else ""
-
-
-def _all(shapes: Sequence[Json], kind: str) -> str:
-    return "; ".join(
-        "["
-        + ", ".join(
-            str(n if term is None else term)
-            for n, term in zip(one["shape"], one[kind], strict=True)
-        )
-        + "]"
-        for one in shapes
-    )
-
-
-READ = (
-    "The figures are computed in this page, in whole numbers of any length, by the closed "
-    "forms of the textbook formulas; a tag says which of them were proven equal to code, and for "
-    "which sizes. Sizes can be typed (a length of 128k is 128·1024) or dragged; the address keeps "
-    "them."
-)
-TREE = (
-    "×N: N modules with the same tensors, shown once; the numbers are of all N. Read off the "
-    "reference module as instantiated on the meta device."
-)
-
-FLOW = (
-    "Read off a run of the reference module on the meta device. Figures of what repeats (×N) are "
-    "of one; FLOPs are of matrix products alone, 2 for each multiply-add."
-)
-
-
-def page(*models: Given, workload: Workload | Request | None = None) -> str:
+def page(*models: Given, workload: Workload | Request | None = None, lang: str = "en") -> str:
     """Make the page of models that `metacount plot --html` writes: HTML, whole in itself.
+
+    `lang` is the language of its labels: en or zh.
 
     >>> page("gpt2").partition("\\n")[0]
     '<!doctype html>'
@@ -341,102 +246,100 @@ def page(*models: Given, workload: Workload | Request | None = None) -> str:
     from metacount.spec import Request
     from metacount.textbook.worksheet import worksheet
 
-    return page_html([worksheet(model_of(model), workload or Request()) for model in models])
+    return page_html([worksheet(model_of(m), workload or Request()) for m in models], lang)
 
 
-def page_html(sheets: Sequence[Worksheet]) -> str:
-    """Write the page of some models, each with its forms and the tree of its reference module."""
-    trees = [_tree(sheet.model.spec) for sheet in sheets]
-    script = _inside("page.js").replace("//MODELS//", models_js(sheets))
+PAGE = """<!doctype html>
+<html lang="{lang}">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{names}: metacount</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>metacount</h1>
+<p class="faint">{read}</p>
+{contents}
+<p id="address" role="alert" hidden></p>
+<noscript><p>{noscript}</p></noscript>
+</header>
+<main>
+{sections}
+</main>
+<footer><p class="faint">metacount {version}. B = 10^9, T = 10^12; GiB = 2^30 bytes.</p></footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def page_html(sheets: Sequence[Worksheet], lang: str = "en") -> str:
+    """Write the page of some models side by side, each with its forms, its tree and its flow."""
+    models = ",\n".join(literal(_model(sheet, lang)) for sheet in sheets)
+    script = _inside("page.js").replace("//MODELS//", models)
+    script = script.replace("//WORDS//", literal(words(lang)))
     style = _inside("page.css")
-    names = ", ".join(sheet.model.name for sheet in sheets)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    sections = [
-        _section(i, sheet, tree)
-        for i, (sheet, tree) in enumerate(zip(sheets, trees, strict=True), 1)
-    ]
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(names)}: metacount</title>",
-            f"<style>{style}</style>",
-            "</head>",
-            "<body>",
-            "<header>",
-            "<h1>metacount</h1>",
-            f'<p class="faint">{escape(READ)}</p>',
-            _contents(sheets),
-            '<p id="address" role="alert" hidden></p>',
-            "<noscript><p>The numbers need JavaScript; the trees do not.</p></noscript>",
-            "</header>",
-            "<main>",
-            *sections,
-            "</main>",
-            f'<footer><p class="faint">metacount {__version__}. B = 10^9, T = 10^12; GiB = 2^30 '
-            "bytes.</p></footer>",
-            f"<script>{script}</script>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
-
-
-def _tree(spec: ModelSpec) -> Json:
-    from metacount.measure.tree import module_tree
-    from metacount.modules.build import build
-
-    root = module_tree(build(spec))
-    return root.to_dict(root.params)
-
-
-def _section(i: int, sheet: Worksheet, tree: Json) -> str:
-    model = sheet.model
-    title = model.name + (f" ({model.id})" if model.id != model.name else "")
-    changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-    said = [f"changed: {changed}"] if changed else []
-    said += model.notes
-    about = "".join(f'<p class="faint">{escape(text)}</p>' for text in said)
-    return (
-        f'<section aria-labelledby="t{i}"><h2 id="t{i}">{escape(title)}</h2>{about}'
-        f'<div id="m{i}"></div><details><summary>Module tree, at the sizes that the model came '
-        f'with</summary><p class="faint">{escape(TREE)}</p>'
-        f"{tree_html(tree, tree['all_params'])}</details>{_flow(sheet)}</section>"
-    )
-
-
-def _flow(sheet: Worksheet) -> str:
-    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
-    from metacount.flow.run import flow
-
-    run = sheet.workload
-    what = f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
-    try:
-        inside = flow_html(flow(sheet.model, run, reference=True).to_dict())
-    except InputError as error:
-        return f'<p class="faint">No forward in order: {escape(str(error))}</p>'
-    return (
-        f"<details><summary>Forward in execution order, at these sizes too, {what}</summary>"
-        f'<p class="faint">{escape(FLOW)}</p>{inside}</details>'
-    )
-
-
-def _contents(sheets: Sequence[Worksheet]) -> str:
-    if len(sheets) == 1:
-        return ""
     links = "".join(
         f'<li><a href="#t{i}">{escape(sheet.model.name)}</a></li>'
         for i, sheet in enumerate(sheets, 1)
     )
-    return f'<nav aria-label="Models"><ul>{links}</ul></nav>'
+    return PAGE.format(
+        lang=lang,
+        policy=escape(policy),
+        names=escape(", ".join(sheet.model.name for sheet in sheets)),
+        style=style,
+        read=escape(say("how the page is read", lang)),
+        contents=f'<nav aria-label="Models"><ul>{links}</ul></nav>' if len(sheets) > 1 else "",
+        noscript=say("The numbers need JavaScript; the trees do not.", lang),
+        sections="\n".join(_section(i, sheet, lang) for i, sheet in enumerate(sheets, 1)),
+        version=__version__,
+        script=script,
+    )
+
+
+def _section(i: int, sheet: Worksheet, lang: str) -> str:
+    """Write a model: its name, room for what the script makes, its tree, its forward."""
+    from metacount.measure.tree import module_tree
+    from metacount.modules.build import build
+
+    model = sheet.model
+    title = model.name + (f" ({model.id})" if model.id != model.name else "")
+    changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
+    notes = [f"{say('changed', lang)}: {changed}"] if changed else []
+    about = "".join(f'<p class="faint">{escape(text)}</p>' for text in (*notes, *model.notes))
+    rows = rows_of(module_tree(build(model.spec)))
+    tree = _folded("module tree", "what the tree is", tree_html(rows, OPEN_DEPTH), lang)
+    return (
+        f'<section aria-labelledby="t{i}"><div><h2 id="t{i}">{escape(title)}</h2>{about}</div>'
+        f'<div id="m{i}"></div>{tree}{_flow(sheet, lang)}</section>'
+    )
+
+
+def _folded(title: str, about: str, inside: str, lang: str, run: str = "") -> str:
+    return (
+        f"<details><summary>{escape(say(title, lang) + run)}</summary>"
+        f'<p class="faint">{escape(say(about, lang))}</p><div class="tree">{inside}</div></details>'
+    )
+
+
+def _flow(sheet: Worksheet, lang: str) -> str:
+    """Write the forward in order, at the sizes that the model came with; or why it cannot run."""
+    from metacount.flow.run import flow
+
+    run = sheet.workload
+    try:
+        inside = flow_html(flow(sheet.model, run, reference=True), lang)
+    except InputError as error:
+        return f'<p class="faint">{say("No forward in order", lang)}: {escape(str(error))}</p>'
+    what = f", batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
+    return _folded("forward in order", "what the forward is", inside, lang, what)
 
 
 def _inside(name: str) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
+from metacount.cli.labels import say, words
 from metacount.errors import InputError, shown
 from metacount.figures import BYTES, FIGURES, FLOPS, MACS, VALUES
 from metacount.output_file import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -76,21 +77,27 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain(text: str) -> str:
-    """Write somebody's text in letters that can be drawn; a $ is one, no start of a formula."""
-
-    return known_letters(text).replace("$", r"\$")
+    """Write somebody's text in letters that an installed font has, others as squares; a $ is one,
+    no start of a formula.
+    """
+    _, missing = _families(text)
+    return "".join(NO_LETTER if c in missing else c for c in text).replace("$", r"\$")
 
 
 def save(figure: Figure, file: str) -> None:
     """Write the picture, without the date that would make each one different."""
-    from io import BytesIO
-
     ending = os.path.splitext(file)[1].lower()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
     give_letters(figure)
-    drawn = BytesIO()
-    figure.savefig(drawn, format=ending[1:], metadata=metadata)
-    write_whole("-o", file, drawn.getvalue())
+    write_whole("-o", file, _drawn(figure, format=ending[1:], metadata=metadata))
+
+
+def _drawn(figure: Figure, **how: Any) -> bytes:
+    from io import BytesIO
+
+    file = BytesIO()
+    figure.savefig(file, **how)
+    return file.getvalue()
 
 
 PLAIN = "DejaVu Sans"  # comes with matplotlib
@@ -113,17 +120,11 @@ FIRST = (
 NO_SHAPES = "Last Resort"  # a font of boxes
 
 
-def known_letters(text: str) -> str:
-    """Replace each letter of a text that no installed font has by a square."""
-    _, missing = _families(text)
-    return "".join(NO_LETTER if letter in missing else letter for letter in text)
-
-
 def give_letters(figure: Figure) -> None:
     """Set fonts that have, together, the letters of all texts of a figure."""
     from matplotlib.text import Text
 
-    texts = [one for one in figure.findobj(Text) if isinstance(one, Text)]
+    texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
     families, _ = _families("".join(text.get_text() for text in texts))
     if len(families) > 1:
         for text in texts:
@@ -143,9 +144,9 @@ def _families(text: str) -> tuple[list[str], set[str]]:
     return families, missing
 
 
-def check_chinese(words: Iterable[str]) -> None:
-    """Raise `InputError` where no installed font has the letters of these words."""
-    needed = {letter for word in words for letter in word} - _letters_of_plain()
+def check_chinese() -> None:
+    """Raise `InputError` where no installed font has the letters of the Chinese labels."""
+    needed = {c for label in words("zh").values() for c in label} - _letters_of_plain()
     if not any(needed <= letters for _, letters in _installed()):
         raise InputError(
             "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
@@ -196,54 +197,12 @@ def _letters(file: str, index: int) -> set[str]:
     return {chr(code) for code in font.get_charmap()}
 
 
-# What is not here is the same in both.
-CHINESE = {
-    "embedding": "词嵌入",
-    "position": "位置编码",
-    "attention": "注意力",
-    "ffn": "前馈网络",
-    "recurrent": "状态混合层",
-    "moe": "混合专家",
-    "norm": "归一化",
-    "head": "输出头",
-    "other": "其他",
-    "self-attention": "自注意力",
-    "cross-attention": "交叉注意力",
-    "parameters": "参数量",
-    "active_params": "激活参数量",
-    "matmul_flops": "前向矩阵乘 FLOP 数",
-    "causal_matmul_flops": "前向矩阵乘 FLOP 数（仅计掩码保留的位置对）",
-    "decode_matmul_flops": "解码一个词元的矩阵乘 FLOP 数",
-    "kv_cache_bytes": "KV 缓存",
-    "powers of 1000": "千进位",
-    "share": "占比",
-    "share of the parameters": "占全部参数的比例",
-    "batch": "批量",
-    "seq": "序列长度",
-    "KV cache of one token, all layers": "每个词元的 KV 缓存（所有层）",
-    "KV cache": "KV 缓存",
-    "tokens of the sequence": "序列中的词元数",
-    "the model's own": "模型自身",
-    "every layer keeps every token": "每层保留全部词元",
-    "activation": "激活函数",
-    "derivative": "导数",
-}
-
-
-def say(text: str, lang: str) -> str:
-    """Translate `text` into a language; words that have no other form stay.
-
-    >>> say("share", "en"), say("share", "zh"), say("llama-7b", "zh")
-    ('share', '占比', 'llama-7b')
-    """
-    return CHINESE.get(text, text) if lang == "zh" else text
-
-
 LEAST_LABELLED = 0.06  # of a bar; a smaller part has no room for its percentage
 DARK = ("#0072B2", "#009E73", "#D55E00", "#555555")  # white text reads better on these
 MOST_BARS = 40
 WIDEST_NAME = 30  # letters of one line of a name
 WIDEST_NOTE = 150
+WHOLE = {VALUES: "", FLOPS: " FLOP", MACS: " MAC"}
 THOUSANDS = ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "k"), (0, ""))
 # Letter and size of the units of an axis, the largest first.
 AXES = {
@@ -288,28 +247,68 @@ def plot(
 
     found = [model_of(model) for model in models]
     requests = [Request(seq_len=n) for n in seq_lens] or [Request()]
-    figure = quantities_figure(
-        bars([(one.name, one) for one in found], requests, quantity), quantity, lang
-    )
+    drawn = bars([(model.name, model) for model in found], requests, quantity)
+    figure = quantities_figure(drawn, quantity, lang)
     give_letters(figure)
-    vars(figure)["_repr_png_"] = partial(_png, figure)  # what a notebook shows
+    # what a notebook shows
+    vars(figure)["_repr_png_"] = lambda: _drawn(figure, format="png", bbox_inches="tight")
     return figure
-
-
-def _png(figure: Figure) -> bytes:
-    from io import BytesIO
-
-    file = BytesIO()
-    figure.savefig(file, format="png", bbox_inches="tight")
-    return file.getvalue()
 
 
 def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> Figure:
     """Draw one bar for each of `bars`, absolute on the left, percent on the right."""
+    if len(bars) > MOST_BARS:
+        raise InputError(f"{len(bars)} bars are too many for one picture, at most {MOST_BARS}")
+    totals = [sum(bar.parts.values()) for bar in bars]
+    if not any(totals):
+        raise InputError(f"there is nothing to draw: {quantity} is 0 for all that was asked for")
     runs = bool(FIGURES[quantity].run)  # what is stored is the same whatever is run
-    rows = [(_name(bar, bars, lang) if runs else bar.label, bar.parts) for bar in bars]
-    notes = _notes(bars) if runs else []
-    return _figure(rows, quantity, lang, said=_said(bars, quantity, lang), notes=notes)
+    names = [_name(bar, bars, lang) if runs else bar.label for bar in bars]
+    names = [plain("\n".join(textwrap.wrap(name, WIDEST_NAME))) for name in names]
+    notes = [line for note in _notes(bars) for line in textwrap.wrap(note, WIDEST_NOTE)]
+    notes = notes if runs else []
+    parts = [part for part in PARTS if any(bar.parts.get(part) for bar in bars)]
+    lines = max(name.count("\n") + 1 for name in names)
+    # a part alone has no shares
+    figure = new_figure(10, 1.4 + max(0.5, 0.2 * lines) * max(2, len(bars)) + 0.2 * len(notes))
+    axes = figure.subplots(1, 2 if len(parts) > 1 else 1, sharey=True, squeeze=False)[0]
+    figure_of = FIGURES[quantity]
+    unit, bracket = _unit(figure_of.unit, max(totals), lang)
+    lefts = [0] * len(bars)
+    for part in parts:
+        values = [bar.parts.get(part, 0) for bar in bars]
+        axes[0].barh(
+            range(len(bars)),
+            [v / unit for v in values],
+            left=[x / unit for x in lefts],
+            color=COLOUR_OF[part],
+            label=say(part, lang),
+            height=0.66,
+        )
+        if len(parts) > 1:
+            _shares(axes[1], values, lefts, totals, COLOUR_OF[part])
+        lefts = [x + v for x, v in zip(lefts, values, strict=True)]
+    for place, total in enumerate(totals):
+        axes[0].text(total / unit, place, f" {figure_of.short(total)}", va="center", fontsize=8)
+    axes[0].set_yticks(range(len(bars)), names)
+    axes[0].set_ylim(len(bars) - 0.5, -0.5)  # the first one on top
+    axes[0].set_xlabel(say(quantity, lang) + bracket)
+    axes[0].set_xlim(0, (1.14 if figure_of.unit == VALUES else 1.2) * max(totals) / unit)
+    for each in axes:
+        each.grid(axis="x")
+        each.tick_params(axis="y", length=0)
+    if said := _said(bars, quantity, lang):
+        axes[0].set_title(plain(said), loc="left", fontsize=9)
+    if len(parts) > 1:
+        share = "share of the parameters" if quantity == "params" else "share"
+        axes[1].set_xlabel(f"{say(share, lang)} [%]")
+        axes[1].set_xlim(0, 100)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    if notes:
+        below = plain("\n".join(notes))
+        figure.supxlabel(below, x=0.01, ha="left", fontsize=7.5, color="#555555")
+    return figure
 
 
 def _notes(bars: Sequence[Bar]) -> list[str]:
@@ -327,92 +326,23 @@ def _notes(bars: Sequence[Bar]) -> list[str]:
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
     """Name a bar by what it does not share with the others."""
     at = f"{say('seq', lang)} {bar.run.seq_len:,}"
-    same_length = len({one.run.seq_len for one in bars}) == 1
-    same_label = len({one.label for one in bars}) == 1
-    if same_length:
+    if len({other.run.seq_len for other in bars}) == 1:
         return bar.label
-    return at if same_label else f"{bar.label}, {at}"
+    return at if len({other.label for other in bars}) == 1 else f"{bar.label}, {at}"
 
 
 def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     """Say what all bars share: the model where it is not beside them, and what is run."""
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
     run = bars[0].run
-    found = []
+    shared = []
     if FIGURES[quantity].run:
-        found = [f"{say('batch', lang)} {run.batch_size:,}"]
-        found += [f"{say('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
-        found += [run.dtype] if "c" in FIGURES[quantity].run else []
-    beside = len(bars) == 1 or any(bar.label != bar.model for bar in bars) or len(lengths) > 1
-    name = [bars[0].model] if len(models) == 1 and beside and len(bars) > 1 else []
-    return ": ".join(filter(None, [*name, ", ".join(found)]))
-
-
-def _figure(
-    rows: Sequence[tuple[str, dict[str, int]]],
-    quantity: str,
-    lang: str,
-    *,
-    said: str,
-    notes: Sequence[str],
-) -> Figure:
-    if len(rows) > MOST_BARS:
-        raise InputError(f"{len(rows)} bars are too many for one picture, at most {MOST_BARS}")
-    totals = [sum(parts.values()) for _, parts in rows]
-    if not any(totals):
-        raise InputError(f"there is nothing to draw: {quantity} is 0 for all that was asked for")
-    parts = [part for part in PARTS if any(found.get(part) for _, found in rows)]
-    names = [plain("\n".join(textwrap.wrap(name, WIDEST_NAME))) for name, _ in rows]
-    lines = max(name.count("\n") + 1 for name in names)
-    # one part alone has no shares
-    figure = new_figure(10, 1.4 + max(0.5, 0.2 * lines) * max(2, len(rows)) + 0.2 * len(notes))
-    axes = figure.subplots(1, 2 if len(parts) > 1 else 1, sharey=True, squeeze=False)[0]
-    _bars(axes, rows, totals, parts, _unit(quantity, max(totals)), lang)
-    for place, total in enumerate(totals):
-        axes[0].text(
-            total / _unit(quantity, max(totals)),
-            place,
-            f" {FIGURES[quantity].short(total)}",
-            va="center",
-            fontsize=8,
-        )
-    axes[0].set_yticks(range(len(rows)), names)
-    axes[0].set_ylim(len(rows) - 0.5, -0.5)  # the first one on top
-    _labels(axes, quantity, max(totals), lang)
-    if said:
-        axes[0].set_title(plain(said), loc="left", fontsize=9)
-    handles, labels = axes[0].get_legend_handles_labels()
-    if len(parts) > 1:
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    if notes:
-        below = [line for note in notes for line in textwrap.wrap(note, WIDEST_NOTE)]
-        figure.supxlabel(plain("\n".join(below)), x=0.01, ha="left", fontsize=7.5, color="#555555")
-    return figure
-
-
-def _bars(
-    axes: Sequence[Axes],
-    rows: Sequence[tuple[str, dict[str, int]]],
-    totals: Sequence[int],
-    shown: Sequence[str],
-    unit: int,
-    lang: str,
-) -> None:
-    places, lefts = range(len(rows)), [0] * len(rows)
-    for part in shown:
-        colour = COLOUR_OF[part]
-        values = [parts.get(part, 0) for _, parts in rows]
-        axes[0].barh(
-            places,
-            [v / unit for v in values],
-            left=[x / unit for x in lefts],
-            color=colour,
-            label=say(part, lang),
-            height=0.66,
-        )
-        if len(shown) > 1:
-            _shares(axes[1], values, lefts, totals, colour)
-        lefts = [x + v for x, v in zip(lefts, values, strict=True)]
+        shared = [f"{say('batch', lang)} {run.batch_size:,}"]
+        shared += [f"{say('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
+        shared += [run.dtype] if "c" in FIGURES[quantity].run else []
+    apart = any(bar.label != bar.model for bar in bars) or len(lengths) > 1
+    name = [bars[0].model] if len(models) == 1 and apart and len(bars) > 1 else []
+    return ": ".join(filter(None, [*name, ", ".join(shared)]))
 
 
 def _shares(
@@ -425,43 +355,18 @@ def _shares(
         axes.barh([place], [share], left=[start], color=colour, height=0.66)
         if share >= 100 * LEAST_LABELLED:
             text = ">99 %" if share >= 99.5 and value < total else f"{share:.0f} %"
+            ink = "white" if colour in DARK else "black"
             axes.text(
-                start + share / 2,
-                place,
-                text,
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if colour in DARK else "black",
+                start + share / 2, place, text, ha="center", va="center", fontsize=8, color=ink
             )
 
 
-def _labels(axes: Sequence[Axes], quantity: str, largest: int, lang: str) -> None:
-    letter, unit = _unit_of(quantity, largest)
-    name = "parameters" if quantity == "params" else quantity
-    thousands = say("powers of 1000", lang)
-    if FIGURES[quantity].unit == BYTES:
-        bracket = f" [{letter}]" if unit == 1 else f" [{letter} = 2^{unit.bit_length() - 1} B]"
-    else:
-        bracket = f" [{letter}, {thousands}]" if unit > 1 else ""
-    axes[0].set_xlabel(say(name, lang) + bracket)
-    axes[0].set_xlim(0, (1.14 if FIGURES[quantity].unit == VALUES else 1.2) * largest / unit)
-    for one in axes:
-        one.grid(axis="x")
-        one.tick_params(axis="y", length=0)
-    if len(axes) > 1:
-        share = "share of the parameters" if quantity == "params" else "share"
-        axes[1].set_xlabel(f"{say(share, lang)} [%]")
-        axes[1].set_xlim(0, 100)
-
-
-def _unit(quantity: str, largest: int) -> int:
-    return _unit_of(quantity, largest)[1]
-
-
-def _unit_of(quantity: str, largest: int) -> tuple[str, int]:
-    known = AXES[FIGURES[quantity].unit]
-    return next((u for u in known if largest >= u[1]), known[-1])
+def _unit(kind: str, largest: int, lang: str) -> tuple[int, str]:
+    """Choose the unit of an axis, and write it in brackets."""
+    letter, unit = next((u for u in AXES[kind] if largest >= u[1]), AXES[kind][-1])
+    if kind == BYTES:
+        return unit, f" [{letter}]" if unit == 1 else f" [{letter} = 2^{unit.bit_length() - 1} B]"
+    return unit, f" [{letter} = 10^{len(str(unit)) - 1}{WHOLE[kind]}]" if unit > 1 else ""
 
 
 def short_tokens(n: int) -> str:
@@ -480,17 +385,12 @@ def caches_figure(
     figure = new_figure(10, 4)
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
-    letter, unit = next(u for u in AXES[BYTES] if largest >= u[1])
+    unit, bracket = _unit(BYTES, largest, lang)
     names, mine = [], say("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
-        one.text(
-            kind.bytes_per_token / unit,
-            place,
-            f" {units.gib(kind.bytes_per_token)}",
-            va="center",
-            fontsize=8,
-        )
+        text = f" {units.gib(kind.bytes_per_token)}"
+        one.text(kind.bytes_per_token / unit, place, text, va="center", fontsize=8)
         sizes = ", ".join(f"{name} = {size}" for name, size in kind.sizes.items())
         own = f"\n({mine})" if kind.own else ""
         names.append(f"{kind.kind}\n{sizes}{own}")
@@ -506,8 +406,7 @@ def caches_figure(
     one.set_yticks(range(len(kinds)), names)
     one.set_ylim(len(kinds) - 0.5, -0.5)
     one.set_xlim(0, 1.2 * largest / unit)
-    power = unit.bit_length() - 1
-    one.set_xlabel(f"{say('KV cache of one token, all layers', lang)} [{letter} = 2^{power} B]")
+    one.set_xlabel(say("KV cache of one token, all layers", lang) + bracket)
     one.tick_params(axis="y", length=0)
     one.grid(axis="x")
     whole.set_xscale("log", base=2)
@@ -571,22 +470,31 @@ def mesh_figure(found: Sharded, job: str) -> Figure:
         for first, last, step in kind.ranks:
             held[first : last + 1 : step] = kind.total_bytes
     rows = held.reshape(mesh.pp, mesh.shard, mesh.tp).transpose(0, 2, 1)
-    figure = new_figure(9, min(9, 1.8 + 0.25 * mesh.pp + 0.08 * mesh.pp * mesh.tp))
+    figure = new_figure(9, min(9, 2 + 0.35 * mesh.pp + 0.08 * mesh.pp * mesh.tp))
     axes = figure.subplots()
     drawn = axes.imshow(
         rows.reshape(mesh.pp * mesh.tp, mesh.shard) / 2**30,
         cmap="cividis",
         aspect="auto",
         interpolation="nearest",
+        vmin=0,
     )
     for stage in range(1, mesh.pp):
         axes.axhline(stage * mesh.tp - 0.5, color="white", linewidth=1.5)
     middles = [stage * mesh.tp + (mesh.tp - 1) / 2 for stage in range(mesh.pp)]
     few = range(0, mesh.pp, -(-mesh.pp // 16))
-    axes.set_yticks([middles[stage] for stage in few], [f"stage {stage}" for stage in few])
-    axes.set_ylabel(f"in each stage, tp {mesh.tp}")
-    axes.set_xlabel(f"dp {mesh.dp}" + (f" · cp {mesh.cp}" if mesh.cp > 1 else ""))
-    figure.colorbar(drawn, ax=axes, label="bytes of a rank [GiB]")
+    names = [f"stage {stage}\n{_between(rows[stage].min(), rows[stage].max())}" for stage in few]
+    axes.set_yticks([middles[stage] for stage in few], names)
+    axes.set_xticks(range(0, mesh.shard, -(-mesh.shard // 16)))
+    axes.set_ylabel(f"tp 0 to {mesh.tp - 1} in each stage" if mesh.tp > 1 else "stages")
+    ranks = f"dp rank, {mesh.dp} in all" if mesh.cp == 1 else f"dp {mesh.dp} · cp {mesh.cp}: rank"
+    axes.set_xlabel(ranks)
+    figure.colorbar(drawn, ax=axes, label="memory of a rank [GiB = 2^30 B]")
     said = f"{plain(found.name)} on {units.exact(mesh.world)} ranks: {mesh}\n{job}"
     figure.suptitle(said, x=0.01, ha="left", fontsize=9)
     return figure
+
+
+def _between(least: float, most: float) -> str:
+    first, last = units.gib(int(least)), units.gib(int(most))
+    return first if first == last else f"{first} to {last}"

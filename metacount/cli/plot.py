@@ -154,10 +154,10 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
     check_output(args.output)
     if kind in draw and (args.lang or terminal_language()) == "zh":
-        from metacount.cli.pictures import CHINESE, check_chinese
+        from metacount.cli.pictures import check_chinese
 
         try:
-            check_chinese(CHINESE.values())
+            check_chinese()
             args.lang = "zh"
         except InputError:  # a terminal may be Chinese without such a font
             if args.lang is not None:
@@ -185,10 +185,8 @@ def _asked_kind(args: argparse.Namespace) -> str:
         raise InputError(
             "--json prints numbers in place of a picture; leave out -o, --html and --lang"
         )
-    if args.html and (args.output or args.over or args.lang):
-        raise InputError(
-            "--html takes the place of -o, and a page has no --over and no --lang; leave them out"
-        )
+    if args.html and (args.output or args.over):
+        raise InputError("--html takes the place of -o, and a page has no --over; leave them out")
     return wanted[0]
 
 
@@ -320,6 +318,6 @@ def _page(args: argparse.Namespace) -> str:
     from metacount.textbook.worksheet import worksheet
 
     request = _request(args, lengths[0] if lengths else None)
-    text = page_html([worksheet(model, request) for model in models])
+    text = page_html([worksheet(m, request) for m in models], args.lang or terminal_language())
     write_whole("--html", args.html, text.encode())
     return f"{shown(args.html)}: page of {', '.join(model.id for model in models)}\n"

@@ -19,20 +19,22 @@ from metacount.cli.report import (
     markdown,
 )
 from metacount.cli.tree import Shown, table_of, tree_lines
+from metacount.cli.tree_rows import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
-    from metacount.measure.node import Node
+    from metacount.cli.tree_rows import Row
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
+    from metacount.textbook.training import TrainingCount
 
 UNKNOWN = "unknown"
 LINES = 45  # of a tree in a terminal
 CHOSEN = ("shape", "params", "share")
-STYLE = "margin-left:1.2em"
+STYLE = ' style="margin-left:1.2em"'
 
 
 def text_of(result: object) -> str:
@@ -48,7 +50,7 @@ def html_of(result: object) -> str:
 
 
 def _report_of(result: Any) -> Report:
-    from metacount.cli import audit, check, diff, fit, flow, shard, train, verify
+    from metacount.cli import audit, check, claims, diff, fit, flow, shard, train, verify
 
     reports: dict[str, Callable[[Any], Report]] = {
         "Audits": lambda found: audit.audits_report(found, outside=True),
@@ -59,7 +61,9 @@ def _report_of(result: Any) -> Report:
         "Judgement": lambda found: check.report_of(found, found.model),
         "Sharded": shard.report_of,
         "Training": train.report_of,
+        "TrainingCount": _training_report,
         "Tree": _tree_report,
+        "Verdict": claims.verdict_report,
         "Verification": lambda found: verify.report_of(found, found.model),
     }
     return reports.get(type(result).__name__, summary_report)(result)
@@ -71,6 +75,24 @@ def _count_report(result: Count) -> Report:
     said = [("warning", text) for text in result.warnings]
     said += [("config", text) for text in result.notes]
     return [*figures_report(result), *([[Notes(said)]] if said else [])]
+
+
+def _training_report(step: TrainingCount) -> Report:
+    """Report every figure of a step that is counted, and why others are not."""
+    from metacount.cli.count import figure_row
+    from metacount.figures import FIGURES
+    from metacount.textbook.count import run_text
+
+    rows = [figure_row(name, getattr(step, name, None)) for name in FIGURES]
+    reasons: dict[str, list[str]] = {}
+    for name, why in step.uncovered.items():
+        reasons.setdefault(why, []).append(name)
+    ways = f"{step.attention} attention, {step.optimizer}, checkpointing {step.checkpointing}"
+    return [
+        [Text(f"a training step: {run_text(step.workload)}; {ways}", bold)],
+        [Grid(heads=(), rows=[row for row in rows if row[1] is not None], align="<>", prose=True)],
+        [Notes(("no formula", f"{', '.join(those)}: {why}") for why, those in reasons.items())],
+    ]
 
 
 def _tree_report(tree: Tree) -> Report:
@@ -130,24 +152,21 @@ def summary_html(summary: Summary) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(summary))
     return (
         f"<div><b>{escape(summary.name)}</b>{tables}"
-        f"{_details(summary.tree, 0)}<ul>{notes}</ul></div>"
+        f"{tree_html(rows_of(summary.tree), style=STYLE)}<ul>{notes}</ul></div>"
     )
 
 
-def _details(node: Node, depth: int, copies: int = 1) -> str:
-    """Render a module and, to be opened, those inside it, with the parameters of all copies."""
-    copies *= node.count
-    times = f" ×{node.count}" if node.count > 1 else ""
-    kind = "" if node.module in ("Linear", node.name) else f" ({node.module})"
-    weight = node.tensors.get("weight")
-    shape = "" if weight is None else "[" + ", ".join(map(str, weight)) + "]"
-    shape = "tied" if node.tied and not node.tensors else shape
-    text = (
-        f"<code>{escape(node.name + times + kind)}</code> {escape(shape)} "
-        f"{units.exact(node.params * copies)}"
-    )
-    inside = "".join(_details(child, depth + 1, copies) for child in node.children)
-    if not inside:
-        return f'<div style="{STYLE}">{text}</div>'
-    is_open = " open" if depth == 0 else ""
-    return f'<details{is_open} style="{STYLE}"><summary>{text}</summary>{inside}</details>'
+def tree_html(rows: Sequence[Row], open_depth: int = 1, style: str = "") -> str:
+    """Render the rows of a tree, folded below `open_depth` levels; `style` is of each."""
+    found = []
+    depths = [*(len(row.last) for row in rows), 0]
+    for row, depth, below in zip(rows, depths, depths[1:], strict=False):
+        note, share = f"{row.note} {row.shape}".strip(), units.share(row.params, rows[0].params)
+        text = f"<code>{escape(row.name)}</code> {escape(note)} {units.exact(row.params)}"
+        text += f" {share}" if row.params else ""
+        opened = " open" if depth < open_depth else ""
+        if below > depth:
+            found.append(f"<details{opened}{style}><summary>{text}</summary>")
+        else:
+            found.append(f"<div{style}>{text}</div>{'</details>' * (depth - below)}")
+    return "".join(found)

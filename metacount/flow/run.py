@@ -14,10 +14,8 @@ from metacount.flow.record import Recording
 from metacount.flow.result import Flow, Letter
 from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
 from metacount.flow.steps import Step, steps_of
-from metacount.measure.alike import folded
-from metacount.measure.ours import ReferenceBook, run_decode, run_encoder, run_prefill
-from metacount.measure.their_roles import Roles
-from metacount.measure.theirs import Runner, as_it_runs, kind_of, routing
+from metacount.measure.ours import ReferenceForwards
+from metacount.measure.theirs import Runner, as_it_runs
 from metacount.resolve import Model, Source, TransformersOnly, any_of
 from metacount.spec import ModelSpec, Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
@@ -32,13 +30,9 @@ def reference_steps(
     model: RunModel, workload: Workload, *, decode: bool = False
 ) -> tuple[Step, ...]:
     """Record the steps of a forward of `model` (on meta): of the workload, or of its last token."""
-    counter = Recording(ReferenceBook())
-    if decode:
-        run_decode(model, workload, counter)
-    elif model.spec.kind == "encoder":
-        run_encoder(model, workload, counter)
-    else:
-        run_prefill(model, workload, workload.seq_len, counter)
+    run = ReferenceForwards(model, workload)
+    counter = run.last_token(Recording) if decode else run.prefill(Recording)[0]
+    assert isinstance(counter, Recording)
     return steps_of(counter.root, model, explain)
 
 
@@ -50,29 +44,21 @@ def foreign_steps(
     model: nn.Module, workload: Workload, *, decode: bool = False
 ) -> tuple[tuple[Step, ...], tuple[str, ...], int]:
     """Return the steps of transformers' `model`, what was assumed, FLOPs of idle experts."""
-    roles = Roles(model)
-    roles.routed = routing(model)[0]
-    (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, roles, decode))
+    (counter, assumed), note = as_it_runs(model, lambda: _recorded(model, workload, decode))
     said = (*sorted(assumed | counter.said), *note)
     return steps_of(counter.root, model, of_torch), said, counter.beside(idle=True)
 
 
-def _recorded(
-    model: nn.Module, workload: Workload, roles: Roles, decode: bool
-) -> tuple[Recording, set[str]]:
+def _recorded(model: nn.Module, workload: Workload, decode: bool) -> tuple[Recording, set[str]]:
     """Record a forward, and return what was assumed in it, too."""
-    with folded(model) as folding:
-        run = Runner(model, workload, roles, kind_of(model), folding)
-        if decode:
-            _, cache = run.prefill()
-            if cache is None or run.no_cache or workload.seq_len < 2:
-                raise NoDecode(run.no_cache or "it returns no cache")
-            _, cache = run.forward(workload.seq_len - 1)
-            run.counter = Recording
-            counter, _ = run.forward(1, cache=cache)
-        else:
-            run.counter = Recording
-            counter, _ = run.prefill()
+    run = Runner(model, workload)
+    if decode:
+        _, cache = run.prefill()
+        if cache is None or workload.seq_len < 2:
+            raise NoDecode(run.no_cache or "it returns no cache")
+        counter = run.last_token(Recording)
+    else:
+        counter, _ = run.prefill(Recording)
     assert isinstance(counter, Recording)
     return counter, run.assumed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -85,19 +85,6 @@ class Seen:
 
 # None: nothing is known of it. An empty text: it says nothing worth a line.
 Explain: TypeAlias = Callable[[Seen], str | None]
-
-
-class Row(NamedTuple):
-    """One equation: a text, or who makes it of what was seen. An empty text is not shown."""
-
-    module: type
-    gives: str
-    ran: str
-    text: str | Callable[[Seen], str | None]
-    beside: str = ""
-
-
-HIDDEN = ""
 
 
 def summed(steps: Iterable[Step]) -> dict[str, Any]:
@@ -221,54 +208,14 @@ def without_met(step: Step, like: str) -> Step:
 
 
 # Operators that compute nothing: another look at the same values, a copy, a new empty tensor.
-PLAIN = frozenset(
-    [
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "_reshape_alias",
-        "transpose",
-        "t",
-        "permute",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "slice",
-        "select",
-        "split",
-        "split_with_sizes",
-        "unsafe_split",
-        "chunk",
-        "unbind",
-        "clone",
-        "_to_copy",
-        "detach",
-        "alias",
-        "arange",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "zeros",
-        "zeros_like",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "new_ones",
-        "full",
-        "full_like",
-        "scalar_tensor",
-        "copy_",
-        "copy",
-        "lift_fresh",
-        "unfold",
-        "_local_scalar_dense",
-        "is_same_size",
-        "transpose_",
-        "t_",
-        "squeeze_",
-        "unsqueeze_",
-    ]
-)
+PLAIN = frozenset((
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "t", "permute", "unsqueeze",
+    "squeeze", "expand", "slice", "select", "split", "split_with_sizes", "unsafe_split", "chunk",
+    "unbind", "clone", "_to_copy", "detach", "alias", "arange", "empty", "empty_like",
+    "new_empty", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full",
+    "full_like", "scalar_tensor", "copy_", "copy", "lift_fresh", "unfold", "_local_scalar_dense",
+    "is_same_size", "transpose_", "t_", "squeeze_", "unsqueeze_",
+))  # fmt: skip
 
 RESHAPES = frozenset(["view", "_unsafe_view", "reshape", "transpose", "permute", "unfold"])
 

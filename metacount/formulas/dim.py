@@ -32,12 +32,13 @@ def is_symbolic(x: Dim) -> bool:
 def is_zero(x: Dim) -> bool:
     """Tell whether `x` is 0, which says in a model's structure that it has none.
 
-    A symbol is never zero here, and neither is an array, whatever it holds.
+    A symbol is never zero here, neither is an array, whatever it holds, nor a number that is
+    recorded: a form in letters is of all of them.
 
     >>> is_zero(0), is_zero(1)
     (True, False)
     """
-    return (isinstance(x, int) or is_symbolic(x)) and bool(x == 0)
+    return (type(x) in (int, bool) or is_symbolic(x)) and bool(x == 0)
 
 
 def chunk(size: Dim, degree: Dim, index: Dim) -> Dim:

@@ -34,7 +34,6 @@ from metacount.formulas.dim import Dim, exact_div, is_zero, smaller
 from metacount.formulas.ends import TABLE
 from metacount.formulas.masks import cached_positions, self_attention_pairs
 from metacount.formulas.pieces import (
-    Sizes,
     counts_of,
     nominal_pieces,
     products_of_pieces,
@@ -47,6 +46,7 @@ from metacount.formulas.tape import (
     PAIRS,
     TOKENS,
     WINDOWED_PAIRS,
+    Pass,
     Product,
     State,
     Tape,
@@ -55,6 +55,10 @@ from metacount.formulas.tape import (
 )
 from metacount.spec import ModelSpec
 from metacount.spec.attention import NoAttention
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm", "head", "other")
 
@@ -79,7 +83,7 @@ def cached_tensors(spec: ModelSpec, *, indexed: bool = False) -> tuple[State, ..
     """List what one token leaves in the cache of one block's self-attention, tensor by tensor."""
     if isinstance(spec.last_stack.attention, NoAttention):
         return ()
-    tape = Tape(run_of(spec, Sizes(batch_size=1, seq_len=1)))
+    tape = Tape(run_of(spec, Pass(batch_size=1, seq_len=1)))
     run_attention(tape, spec, Layer(indexed=indexed), stream(tape, spec, TOKENS), Given())
     return tuple(tape.cached)
 
@@ -144,25 +148,6 @@ def kv_cache_bytes_by_part(
     return {"self-attention": values * price, "cross-attention": crossed * price}
 
 
-def kv_cache_bytes(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    seq_len: Dim,
-    bytes_per_value: Dim,
-    source_len: Dim | None = None,
-) -> Dim:
-    """Count the bytes that must be kept after seq_len tokens. See `kv_cache_bytes_by_part`."""
-    parts = kv_cache_bytes_by_part(
-        spec,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        bytes_per_value=bytes_per_value,
-        source_len=source_len,
-    )
-    return sum(parts.values())
-
-
 def states(spec: ModelSpec) -> tuple[State, ...]:
     """List what the mixer with a state of one block keeps of one sequence, by name."""
     found = {state.name: state for piece in nominal_pieces(spec) for state in piece.tape.states}
@@ -185,12 +170,6 @@ def state_bytes_by_part(
     }
 
 
-def state_bytes(spec: ModelSpec, *, batch_size: Dim, bytes_per_value: Dim) -> Dim:
-    """Count the bytes that mixers with a state keep between tokens, convolutions included."""
-    parts = state_bytes_by_part(spec, batch_size=batch_size, bytes_per_value=bytes_per_value)
-    return sum(parts.values())
-
-
 def forward_run(
     spec: ModelSpec,
     *,
@@ -205,22 +184,22 @@ def forward_run(
 
     Returns: what `Weight.flops` and `Product.flops` take.
     """
-    source = seq_len if source_len is None else source_len
-    sizes = Sizes(batch_size=batch_size, seq_len=seq_len, source_len=source)
-    run = counts_of(spec, sizes)
+    run = counts_of(spec, Pass(batch_size=batch_size, seq_len=seq_len, source_len=source_len))
     if pairs is not None:
         full, windowed = pairs
         run |= {PAIRS: batch_size * full, WINDOWED_PAIRS: batch_size * windowed}
     return run
 
 
-def decode_run(spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim) -> dict[str, Dim]:
+def decode_run(
+    spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
+) -> dict[str, Dim]:
     """Count what words (`tape.TOKENS`, ...) stand for in a step of decoding.
 
     Returns: what `Weight.flops` and `Product.flops` take.
     """
-    sizes = Sizes(batch_size=batch_size, seq_len=kv_len, source_len=source_len, decode=True)
-    return counts_of(spec, sizes)
+    run = Pass(batch_size=batch_size, seq_len=kv_len, source_len=source_len, decode=True)
+    return counts_of(spec, run)
 
 
 def kept_pairs(spec: ModelSpec, seq_len: Dim, prefix_len: Dim) -> tuple[Dim, Dim]:
@@ -247,15 +226,7 @@ def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
 
     Returns: every role in order; their sum is `params`.
     """
-    return _params_by_role(spec, active=False)
-
-
-def params(spec: ModelSpec) -> Dim:
-    """Count the distinct stored parameters, tied ones once.
-
-    Source: `params_by_role`.
-    """
-    return sum(params_by_role(spec).values())
+    return by_role(weights(spec), lambda one: one.params, ROLES)
 
 
 def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
@@ -266,15 +237,7 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     Returns: every role in order; their sum is `active_params`.
     Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
     """
-    return _params_by_role(spec, active=True)
-
-
-def active_params(spec: ModelSpec) -> Dim:
-    """Count the parameters used for one token, the whole token table included.
-
-    Source: `active_params_by_role`.
-    """
-    return sum(active_params_by_role(spec).values())
+    return by_role(weights(spec), lambda one: one.active, ROLES)
 
 
 def active_params_no_embed(spec: ModelSpec) -> Dim:
@@ -324,7 +287,9 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
     values = 0
     mixture = spec.last_stack.mixture
     if mixture is not None and mixture.selection_bias:
-        values = sum(pieces.moe_layers(spec, n) * mixture.n_scores for n in _depths(spec))
+        values = sum(
+            pieces.moe_layers(spec, stack.n_layers) * mixture.n_scores for stack in spec.stacks
+        )
     return {"selection_bias": values}
 
 
@@ -341,17 +306,7 @@ def matmul_flops_by_role(
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len)
-    return _flops_by_role(spec, run, decode=False)
-
-
-def matmul_flops(
-    spec: ModelSpec, *, batch_size: Dim, seq_len: Dim, source_len: Dim | None = None
-) -> Dim:
-    """Count the FLOPs of a forward, attention counted in full. See `matmul_flops_by_role`."""
-    by_role = matmul_flops_by_role(
-        spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len
-    )
-    return sum(by_role.values())
+    return flops_by_role(spec, run)
 
 
 def causal_matmul_flops_by_role(
@@ -375,26 +330,7 @@ def causal_matmul_flops_by_role(
     run = forward_run(
         spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len, pairs=pairs
     )
-    return _flops_by_role(spec, run, decode=False)
-
-
-def causal_matmul_flops(
-    spec: ModelSpec,
-    *,
-    batch_size: Dim,
-    seq_len: Dim,
-    source_len: Dim | None = None,
-    prefix_len: Dim = 0,
-) -> Dim:
-    """Count a forward's FLOPs over pairs that the mask keeps. See `causal_matmul_flops_by_role`."""
-    by_role = causal_matmul_flops_by_role(
-        spec,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        source_len=source_len,
-        prefix_len=prefix_len,
-    )
-    return sum(by_role.values())
+    return flops_by_role(spec, run)
 
 
 def decode_matmul_flops_by_role(
@@ -412,27 +348,8 @@ def decode_matmul_flops_by_role(
     """
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
-    source = kv_len if source_len is None else source_len
-    run = decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=source)
-    return _flops_by_role(spec, run, decode=True)
-
-
-def decode_matmul_flops(
-    spec: ModelSpec, *, batch_size: Dim, kv_len: Dim, source_len: Dim | None = None
-) -> Dim:
-    """Count the FLOPs of one more token per sequence. See `decode_matmul_flops_by_role`."""
-    by_role = decode_matmul_flops_by_role(
-        spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len
-    )
-    return sum(by_role.values())
-
-
-def _depths(spec: ModelSpec) -> list[Dim]:
-    return [stack.n_layers for stack in spec.stacks]
-
-
-def _params_by_role(spec: ModelSpec, *, active: bool) -> dict[str, Dim]:
-    return by_role(weights(spec), lambda one: one.active if active else one.params, ROLES)
+    run = decode_run(spec, batch_size=batch_size, kv_len=kv_len, source_len=source_len)
+    return flops_by_role(spec, run, decode=True)
 
 
 def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
@@ -443,6 +360,31 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
         raise SpecError("prefix_len", rule, prefix_len, f"choose 0 to {seq_len}")
 
 
-def _flops_by_role(spec: ModelSpec, run: dict[str, Dim], *, decode: bool) -> dict[str, Dim]:
+def flops_by_role(
+    spec: ModelSpec, run: Mapping[str, Dim], *, decode: bool = False
+) -> dict[str, Dim]:
+    """Count FLOPs by role in a `forward_run` or a `decode_run`.
+
+    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    """
     terms: tuple[Weight | Product, ...] = (*weights(spec), *products(spec, decode=decode))
     return by_role(terms, lambda term: term.flops(run), ROLES)
+
+
+def _summed(by_part: Callable[..., dict[str, Dim]]) -> Callable[..., Dim]:
+    """Give the sum over the parts of a count, with the same arguments."""
+
+    def total(spec: ModelSpec, **sizes: Dim) -> Dim:
+        return sum(by_part(spec, **sizes).values())
+
+    total.__doc__ = f"Count what `{by_part.__name__}` does, in all."
+    return total
+
+
+params = _summed(params_by_role)
+active_params = _summed(active_params_by_role)
+matmul_flops = _summed(matmul_flops_by_role)
+causal_matmul_flops = _summed(causal_matmul_flops_by_role)
+decode_matmul_flops = _summed(decode_matmul_flops_by_role)
+kv_cache_bytes = _summed(kv_cache_bytes_by_part)
+state_bytes = _summed(state_bytes_by_part)

@@ -23,6 +23,8 @@ from metacount.formulas.block import (
     around,
     has_queries,
     is_parallel,
+    layer_of,
+    run_block,
     run_branch,
     run_parallel,
     run_shared,
@@ -30,10 +32,8 @@ from metacount.formulas.block import (
 from metacount.formulas.dim import Dim, floor_div, is_symbolic, is_zero, smaller
 from metacount.formulas.mixers import mixer_counts
 from metacount.formulas.tape import (
-    ALONE,
     CACHED,
     CROSS_PAIRS,
-    EAGER,
     PAIRS,
     POSITIONS,
     SEQUENCES,
@@ -42,8 +42,8 @@ from metacount.formulas.tape import (
     TOKENS,
     WINDOWED_PAIRS,
     WINDOWED_POSITIONS,
+    Pass,
     Product,
-    Rank,
     Run,
     Store,
     Tape,
@@ -69,15 +69,18 @@ from metacount.spec.stack import (
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, TypeVar
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from typing import Any, TypeAlias, TypeVar
 
     Term = TypeVar("Term", Weight, Product, Weight | Product)
     Made = TypeVar("Made")
+    TapeOf: TypeAlias = Callable[..., Tape]  # of a run, and of each owner its path and a prefix
 
 ANY_MIXER, ANY_FFN = "ARPSN", "FEBN"
 NORM = "layernorm"  # the last part of the name of every norm of the residual stream in a block
 BLOCK, BEFORE, AFTER = "block", "before", "after"
+LAYERS, SHARED = "layers", "shared_blocks"  # what the modules' lists of blocks are called
+ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
 
 
 def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
@@ -313,11 +316,6 @@ def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
     return [kind for kind in found if not is_zero(kind.times)]
 
 
-def shared_uses(spec: ModelSpec, stack: Stack) -> Dim:
-    """Count the blocks that use one of the blocks that are stored once."""
-    return lettered_layers(stack.n_layers, spec.last_stack.mixer_pattern, SHARING)
-
-
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
     """Count the blocks whose mixer is one of `mixers` and whose feed-forward is one of `ffns`.
 
@@ -363,42 +361,30 @@ class Piece:
 
     `place` is where it stands: in a `block`, `before` the blocks of a stack or `after` them.
     `of_encoder`: it is of the encoder beside a decoder. `memory`: the storage of what the encoder
-    gave, which all blocks of a decoder read. `layer` says of which blocks a branch is.
+    gave, which all blocks of a decoder read. `layer` says of which blocks a branch is, `index`
+    which block it is, where each is a piece of its own.
     """
 
-    times: Dim
     tape: Tape
     place: str
+    times: Dim = 1
     of_encoder: bool = False
     memory: Store | None = None
     layer: Layer = Layer()
+    index: int | None = None
 
 
-@frozen
-class Sizes:
-    """Sizes of one forward of a model, from which each stack's `Run` is made."""
-
-    batch_size: Dim
-    seq_len: Dim
-    source_len: Dim = 0
-    value: int = 2
-    attention: str = EAGER
-    ring: bool = False
-    decode: bool = False
-    rank: Rank = ALONE
-
-
-def counts_of(spec: ModelSpec, sizes: Sizes) -> dict[str, Dim]:
+def counts_of(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """Count what words (`tape.TOKENS`, ...) stand for: attention over every pair of positions.
 
     In a step of decoding one token of each sequence is new, and `seq_len` positions are attended
     to, of a windowed layer as many as it sees; the encoder does not run again.
     """
-    batch, n, source = sizes.batch_size, sizes.seq_len, sizes.source_len
+    batch, n, source = run.batch_size, run.seq_len, run.source
     part, of_mixer = spec.last_stack.recurrent, {}
     if not isinstance(part, NoRecurrent):
-        of_mixer = mixer_counts(part, batch, 1 if sizes.decode else n, decode=sizes.decode)
-    if sizes.decode:
+        of_mixer = mixer_counts(part, batch, 1 if run.decode else n, decode=run.decode)
+    if run.decode:
         from metacount.formulas.masks import attended_positions
 
         window = spec.last_stack.attention.window
@@ -431,54 +417,127 @@ def counts_of(spec: ModelSpec, sizes: Sizes) -> dict[str, Dim]:
     }
 
 
-def run_of(spec: ModelSpec, sizes: Sizes, *, of_encoder: bool = False) -> Run:
+def run_of(spec: ModelSpec, run: Pass, *, of_encoder: bool = False) -> Run:
     """Describe the forward of one stack."""
-    n = sizes.source_len if of_encoder else sizes.seq_len
+    n = run.source if of_encoder else run.seq_len
     return Run(
-        counts=counts_of(spec, sizes),
-        batch_size=sizes.batch_size,
-        n_queries=1 if sizes.decode else n,
+        counts=counts_of(spec, run),
+        batch_size=run.batch_size,
+        n_queries=1 if run.decode else n,
         n_keys=n,
-        source_len=sizes.source_len,
-        value=sizes.value,
-        attention=sizes.attention,
-        ring=sizes.ring,
-        decode=sizes.decode,
-        rank=sizes.rank,
+        source_len=run.source,
+        value=run.bytes_per_value if isinstance(run.bytes_per_value, int) else ANY_WIDTH,
+        attention=run.attention,
+        ring=run.ring,
+        decode=run.decode,
+        rank=run.rank,
     )
 
 
+def stack_name(spec: ModelSpec, stack: Stack) -> str:
+    """Name a stack as the module does: "decoder" or "encoder"."""
+    return "decoder" if stack is spec.decoder else "encoder"
+
+
 def pieces_of(
-    spec: ModelSpec, sizes: Sizes, *, loss: bool = False, blocks: bool = True
+    spec: ModelSpec, run: Pass, *, loss: bool = False, blocks: bool = True
 ) -> list[Piece]:
     """Record every piece of a model's forward, or its ends alone; with `loss` the loss as well.
 
     All is trained: each piece's input has a gradient.
     """
-    found: list[Piece] = []
-    memory = None
-    for stack in spec.stacks:
+
+    def of_kinds(
+        stack: Stack, _: Stack, stack_run: Run, given: Given, word: str
+    ) -> Generator[Piece, None, bool]:
+        yield from block_pieces(spec, stack, stack_run, given, word) if blocks else ()
+        return True
+
+    return list(_in_order(spec, run, of_kinds, loss=loss))
+
+
+def walk(
+    spec: ModelSpec,
+    run: Pass,
+    *,
+    structure: ModelSpec | None = None,
+    tape_of: TapeOf | None = None,
+    loss: bool = False,
+) -> Iterator[Piece]:
+    """Record a model's forward block by block, in order; blocks that are alike share a tape.
+
+    `structure` is the same spec with numbers for sizes, where `spec` has letters. `tape_of` makes
+    the tape of some owners of tensors, which knows what of theirs is trained: each a path, and what
+    stands before the names of its weights on the tape. Without it all is trained.
+    """
+    numbers, tape_of = structure or spec, tape_of or _plain_tape
+
+    def one_by_one(
+        stack: Stack, numbered: Stack, stack_run: Run, given: Given, word: str
+    ) -> Generator[Piece, None, bool]:
+        assert given.first is not None
+        path, grad = stack_name(spec, stack), given.first.grad
+        known: dict[object, tuple[Tape, bool]] = {}
+        for index in range(numbered.n_layers):
+            layer, number = layer_of(numbers, numbered, index), numbered.shared_of(index)
+            shared = [] if number is None else [(f"{path}.{SHARED}.{number}", STORED)]
+            tape = tape_of(stack_run, (f"{path}.{LAYERS}.{index}", ""), *shared)
+            grad = grad or tape.trained is None
+            key = (layer, tape.trained, grad)
+            if key not in known:
+                read = stream(tape, spec, word, grad=grad)
+                known[key] = tape, run_block(tape, spec, layer, read, given).grad
+            tape, grad = known[key]
+            yield _piece(tape, BLOCK, word, given, layer=layer, index=index)
+        return grad
+
+    return _in_order(spec, run, one_by_one, structure=numbers, tape_of=tape_of, loss=loss)
+
+
+def _plain_tape(run: Run, *_: tuple[str, str]) -> Tape:
+    return Tape(run)
+
+
+def _piece(tape: Tape, place: str, word: str, given: Given, **fields: Any) -> Piece:
+    memory = None if given.memory is None else given.memory.store
+    of_encoder = word == SOURCE
+    return Piece(tape=tape, place=place, of_encoder=of_encoder, memory=memory, **fields)
+
+
+def _in_order(
+    spec: ModelSpec,
+    run: Pass,
+    blocks: Callable[[Stack, Stack, Run, Given, str], Generator[Piece, None, bool]],
+    *,
+    structure: ModelSpec | None = None,
+    tape_of: TapeOf = _plain_tape,
+    loss: bool,
+) -> Iterator[Piece]:
+    """Record the ends of each stack, with its `blocks` between them.
+
+    `blocks` say in the end whether the stream behind them has a gradient.
+    """
+    memory: Tensor | None = None
+    for stack, numbered in zip(spec.stacks, (structure or spec).stacks, strict=True):
         of_encoder = spec.has_encoder and stack is not spec.decoder
-        run = run_of(spec, sizes, of_encoder=of_encoder)
+        stack_run = run_of(spec, run, of_encoder=of_encoder)
         word = SOURCE if of_encoder else TOKENS
-        tape = Tape(run)
+        owners = ("", ""), (stack_name(spec, stack), "")
+        tape = tape_of(stack_run, *owners)
         x, bias, queries = ends.embed(tape, spec, stack, word)
-        found.append(Piece(times=1, tape=tape, place=BEFORE, of_encoder=of_encoder))
-        given = Given(bias=bias, memory=memory, queries=queries)
-        if blocks:
-            found += block_pieces(spec, stack, run, given, word)
-        tape = Tape(run)
-        x = ends.final_norm(tape, stack, stream(tape, spec, word))
-        read = None if memory is None else memory.store
-        found.append(Piece(times=1, tape=tape, place=AFTER, of_encoder=of_encoder, memory=read))
+        given = Given(bias=bias, memory=memory, first=x, queries=queries)
+        yield _piece(tape, BEFORE, word, given)
+        grad = yield from blocks(stack, numbered, stack_run, given, word)
+        tape = tape_of(stack_run, *owners)
+        x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=grad))
         if of_encoder:
-            memory = Tensor(Store(x.rows, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
-    tape = Tape(run_of(spec, sizes))
-    logits = ends.unembed(tape, spec, stream(tape, spec, TOKENS))
-    if loss and logits is not None:
-        ends.loss(tape, logits)
-    found.append(Piece(times=1, tape=tape, place=AFTER))
-    return found
+            store = Store(x.rows, spec.d_model, stack_run.value)
+            memory = Tensor(store, spec.d_model, SOURCE, x.grad)
+        else:
+            logits = ends.unembed(tape, spec, x)
+            if loss and logits is not None:
+                ends.loss(tape, logits)
+        yield _piece(tape, AFTER, word, given)
 
 
 def stream(t: Tape, spec: ModelSpec, word: str, *, grad: bool = True) -> Tensor:
@@ -489,45 +548,35 @@ def stream(t: Tape, spec: ModelSpec, word: str, *, grad: bool = True) -> Tensor:
 
 def block_pieces(
     spec: ModelSpec, stack: Stack, run: Run, given: Given, word: str = TOKENS
-) -> list[Piece]:
+) -> Iterator[Piece]:
     """Record the branches of a stack's blocks, each kind once."""
-    of_encoder, memory = word == SOURCE, given.memory
-    found: list[Piece] = []
+    for times, layer, branch in _branches(spec, stack, given, word):
+        if not is_zero(times):
+            tape = Tape(run)
+            branch(tape, stream(tape, spec, word), layer)
+            yield _piece(tape, BLOCK, word, given, times=times, layer=layer)
 
-    def add(times: Dim, layer: Layer, branch: Callable[[Tape, Tensor, Layer], object]) -> None:
-        if is_zero(times):
-            return
-        tape = Tape(run)
-        branch(tape, stream(tape, spec, word), layer)
-        found.append(
-            Piece(
-                times=times,
-                tape=tape,
-                place=BLOCK,
-                of_encoder=of_encoder,
-                memory=None if memory is None else memory.store,
-                layer=layer,
-            )
-        )
 
+def _branches(
+    spec: ModelSpec, stack: Stack, given: Given, word: str
+) -> Iterator[tuple[Dim, Layer, Callable[[Tape, Tensor, Layer], object]]]:
     mixers, feeds = mixer_kinds(spec, stack), feed_forward_kinds(spec, stack)
     if is_parallel(spec):
         for kind in _side_by_side(mixers, feeds):
-            add(kind.times, kind.layer, lambda t, x, y: run_parallel(t, spec, y, x, given))
-        return found
+            yield kind.times, kind.layer, lambda t, x, y: run_parallel(t, spec, y, x, given)
+        return
     for kind in mixers:
-        add(kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, MIXER, x, given))
+        yield kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, MIXER, x, given)
     if stack.shared is not None:
-        sharing = Layer(mixer=SHARING)
-        add(shared_uses(spec, stack), sharing, lambda t, x, _: run_shared(t, spec, x, given))
-    if spec.has_encoder and not of_encoder:
+        uses = lettered_layers(stack.n_layers, spec.last_stack.mixer_pattern, SHARING)
+        yield uses, Layer(mixer=SHARING), lambda t, x, _: run_shared(t, spec, x, given)
+    if spec.has_encoder and word != SOURCE:
         crossed = Layer(cross=True)
-        add(stack.n_layers, crossed, lambda t, x, y: run_branch(t, spec, y, CROSS, x, given))
+        yield stack.n_layers, crossed, lambda t, x, y: run_branch(t, spec, y, CROSS, x, given)
     for kind in feeds:
-        add(kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, FFN, x, given))
+        yield kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, FFN, x, given)
     if stack.altup is not None or stack.layer_inputs is not None:
-        add(stack.n_layers, Layer(), lambda t, x, _: around(t, spec, x))
-    return found
+        yield stack.n_layers, Layer(), lambda t, x, _: around(t, spec, x)
 
 
 def _side_by_side(mixers: list[Kind], feeds: list[Kind]) -> list[Kind]:
@@ -584,8 +633,8 @@ def nominal_pieces(
 
     `made`: pieces that were recorded for a run, and serve as well.
     """
-    sizes = Sizes(batch_size=2, seq_len=2, source_len=2, decode=decode)
-    return remembered(spec, f"pieces {decode}", lambda: made or pieces_of(spec, sizes))
+    run = Pass(batch_size=2, seq_len=2, decode=decode)
+    return remembered(spec, f"pieces {decode}", lambda: made or pieces_of(spec, run))
 
 
 def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Weight]]:

@@ -15,34 +15,29 @@ What has no formula is refused, at the end of this file: structures, and ways to
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formulas import ends, folds
+from metacount.formulas import folds
 from metacount.formulas.block import (
     FFN,
     MIXER,
-    STORED,
     Given,
     Layer,
     branches_of,
     is_parallel,
-    layer_of,
-    run_block,
     run_branch,
     run_parallel,
 )
 from metacount.formulas.dim import Dim, is_symbolic, is_zero
 from metacount.formulas.model import ROLES
 from metacount.formulas.pieces import (
-    AFTER,
-    BEFORE,
     BLOCK,
     Piece,
-    Sizes,
     layers_with,
     nominal_pieces,
     pieces_of,
     remembered,
     run_of,
     stream,
+    walk,
 )
 from metacount.formulas.tape import (
     EAGER,
@@ -59,15 +54,16 @@ from metacount.formulas.tape import (
     Run,
     Store,
     Tape,
-    Tensor,
 )
-from metacount.formulas.trained import Tensors, check_reached, stack_name
+from metacount.formulas.trained import Tensors, check_reached
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba2
 from metacount.spec.position import Alibi, RelativeBuckets, TransformerXL
 from metacount.spec.rules import AROUND, beyond_branches
+from metacount.spec.stack import SHARING
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -154,7 +150,7 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     """
     check_saved(spec, run)
     if run.checkpointing == FULL:  # what is in the blocks does not matter
-        pieces = pieces_of(spec, sizes_of(run), loss=True, blocks=False)
+        pieces = pieces_of(spec, run, loss=True, blocks=False)
     else:
         pieces = _pieces(spec, run)
     kept = {spec.has_encoder and each is not spec.decoder: each.n_layers for each in spec.stacks}
@@ -170,7 +166,7 @@ def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
 
 def _pieces(spec: ModelSpec, run: Pass) -> list[Piece]:
     """Record a whole step's forward with its loss; several figures of one run share it."""
-    found = remembered(spec, "step", lambda: pieces_of(spec, sizes_of(run), loss=True), run)
+    found = remembered(spec, "step", lambda: pieces_of(spec, run, loss=True), run)
     nominal_pieces(spec, made=found)
     return found
 
@@ -240,66 +236,24 @@ def _walked(
                     adapters[prefix + name.removesuffix(f".{LOW}")] = rank
         return Tape(stack_run, trained=frozenset(trained), adapters=adapters)
 
-    found: list[Piece] = []
-    kept: dict[bool, Dim] = {}
+    found: dict[Tape, Piece] = {}
+    kept: dict[bool, Dim] = {
+        spec.has_encoder and each is not spec.decoder: 0 for each in spec.stacks
+    }
+    keeps_first = reads_first = False
+    for piece in walk(spec, run, tape_of=tape_of, loss=True):
+        times = found[piece.tape].times + 1 if piece.tape in found else 1
+        found[piece.tape] = altered(piece, times=times)
+        if piece.place == BLOCK and folds.needs_backward(piece.tape):
+            kept[piece.of_encoder] += 1
+            keeps_first = keeps_first or piece.index == 0  # as its own input
+            reads_first = not keeps_first and (reads_first or piece.layer.mixer == SHARING)
     beside: list[tuple[Dim, str, Dim]] = []
-    memory: Tensor | None = None
-    for stack in spec.stacks:
-        of_encoder = spec.has_encoder and stack is not spec.decoder
-        stack_run = run_of(spec, sizes_of(run), of_encoder=of_encoder)
-        word, name = SOURCE if of_encoder else TOKENS, stack_name(spec, stack)
-        tape = tape_of(stack_run, ("", ""), (name, ""))
-        x, bias, queries = ends.embed(tape, spec, stack, word)
-        first = x
-        found.append(Piece(times=1, tape=tape, place=BEFORE))
-        known: dict[object, tuple[Tape, Tensor]] = {}
-        times: dict[Tape, int] = {}
-        keeps_first, reads_first = False, False
-        for index in range(stack.n_layers):
-            layer, number = layer_of(spec, stack, index), stack.shared_of(index)
-            shared = [] if number is None else [(f"{name}.shared_blocks.{number}", STORED)]
-            given = Given(bias=bias, memory=memory, first=first, queries=queries)
-            tape = tape_of(stack_run, (f"{name}.layers.{index}", ""), *shared)
-            grads = tuple(None if y is None else y.grad for y in (x, bias, memory, first, queries))
-            key = (layer, tape.trained, grads)
-            if key not in known:
-                read = stream(tape, spec, word, grad=x.grad)
-                known[key] = tape, run_block(tape, spec, layer, read, given)
-            tape, out = known[key]
-            times[tape] = times.get(tape, 0) + 1
-            if folds.needs_backward(tape):
-                keeps_first = keeps_first or index == 0  # as its own input
-                reads_first = not keeps_first and (reads_first or number is not None)
-            x = Tensor(x.store, spec.d_model, word, out.grad)
-        seen = None if memory is None else memory.store
-        found += (Piece(times=n, tape=t, place=BLOCK, memory=seen) for t, n in times.items())
-        kept[of_encoder] = sum(n for t, n in times.items() if folds.needs_backward(t))
-        if reads_first and run.checkpointing != NONE:
-            # the embedded tokens, which a block of those that layers share reads beside its input
-            beside.append((1, "other", first.store.bytes))
-        tape = tape_of(stack_run, ("", ""), (name, ""))
-        x = ends.final_norm(tape, stack, stream(tape, spec, word, grad=x.grad))
-        logits = None if of_encoder else ends.unembed(tape, spec, x)
-        if logits is not None:
-            ends.loss(tape, logits)
-        found.append(Piece(times=1, tape=tape, place=AFTER))
-        memory = Tensor(Store(x.rows, spec.d_model, stack_run.value), spec.d_model, SOURCE, x.grad)
-    return found, kept, beside
-
-
-ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
-
-
-def sizes_of(run: Pass) -> Sizes:
-    """Return the sizes of the forward of a step."""
-    return Sizes(
-        batch_size=run.batch_size,
-        seq_len=run.seq_len,
-        source_len=run.source,
-        value=run.bytes_per_value if isinstance(run.bytes_per_value, int) else ANY_WIDTH,
-        attention=run.attention,
-        ring=run.ring,
-    )
+    if reads_first and run.checkpointing != NONE:
+        # the embedded tokens, which a block of those that layers share reads beside its input
+        embedded = run.batch_size * run.seq_len * spec.d_model * run.bytes_per_value
+        beside.append((1, "other", embedded))
+    return list(found.values()), kept, beside
 
 
 def role_of_memory(run: Pass) -> str:
@@ -382,7 +336,7 @@ def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
                 times = layers_with(spec, stack.n_layers, mixers=mixers, ffns=ffn)
                 if is_zero(times):
                     continue
-                tape = Tape(run_of(spec, sizes_of(run), of_encoder=of_encoder))
+                tape = Tape(run_of(spec, run, of_encoder=of_encoder))
                 layer = Layer(mixer=mixers[0], ffn=ffn, of_encoder=of_encoder)
                 _run_last(tape, spec, layer, SOURCE if of_encoder else TOKENS)
                 n = len(folds.repeated_ops(tape.ops))
@@ -403,26 +357,18 @@ def _run_last(tape: Tape, spec: ModelSpec, layer: Layer, word: str) -> None:
 def saved_in_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Dim:
     """Count the bytes that one block saves, all trained; without the output of an encoder."""
     of_encoder = spec.has_encoder and stack is not spec.decoder
-    sizes = run_of(spec, sizes_of(run), of_encoder=of_encoder)
-    word = SOURCE if of_encoder else TOKENS
-    _, bias, queries = ends.embed(Tape(sizes), spec, stack, word)
-    memory = None
-    if spec.has_encoder and not of_encoder:
-        store = Store(sizes.counts[SOURCE], spec.d_model, sizes.value)
-        memory = Tensor(store, spec.d_model, SOURCE, True)
-    given = Given(bias=bias, memory=memory, queries=queries)
-    tape = Tape(sizes)
-    run_block(tape, spec, layer_of(spec, stack, index), stream(tape, spec, word), given)
-    outside = () if memory is None else (memory.store,)
+    pieces = walk(spec, run)
+    block = next(one for one in pieces if (one.index, one.of_encoder) == (index, of_encoder))
     if run.checkpointing == SELECTIVE:
-        first = run.batch_size * sizes.n_queries * spec.d_model * sizes.value
-        return first + sum(amount for _, amount in folds.product_results(tape.ops))
-    return sum(amount for _, amount in folds.saved_bytes(tape.ops, outside))
+        first = run.batch_size * block.tape.run.n_queries * spec.d_model * run.bytes_per_value
+        return first + sum(amount for _, amount in folds.product_results(block.tape.ops))
+    outside = () if block.memory is None else (block.memory,)
+    return sum(amount for _, amount in folds.saved_bytes(block.tape.ops, outside))
 
 
 def saved_in_blocks(spec: ModelSpec, run: Pass) -> Amounts:
     """Yield number, role and bytes of what all blocks of a model save, without checkpoints."""
-    for piece in pieces_of(spec, sizes_of(run)):
+    for piece in pieces_of(spec, run):
         if piece.place == BLOCK:
             for role, amount in folds.saved_bytes(piece.tape.ops):
                 yield piece.times, role, amount
@@ -433,7 +379,7 @@ def block_stores(spec: ModelSpec, run: Pass) -> Iterator[tuple[Dim, str, Store, 
 
     Of pairs of positions: the probabilities, and the tanh of capped scores.
     """
-    for piece in pieces_of(spec, sizes_of(run)):
+    for piece in pieces_of(spec, run):
         ops = piece.tape.ops if piece.place == BLOCK else []
         of_pairs = {op.out for op in ops if (op.role, op.name) == ("attention", "tanh")}
         of_pairs |= {op.saves[0] for op in ops if op.name == "sums of values" and op.saves}

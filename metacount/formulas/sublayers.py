@@ -35,16 +35,16 @@ from metacount.formulas.masks import (
     selected_block_pairs,
     selected_block_positions,
 )
-from metacount.formulas.pieces import Sizes, indexed_layers, run_of
+from metacount.formulas.pieces import indexed_layers, run_of
 from metacount.formulas.tape import (
     CACHED,
     PAIRS,
     POSITIONS,
     SOURCE,
     TOKENS,
+    Pass,
     Product,
     Run,
-    Store,
     Tape,
     Tensor,
     Weight,
@@ -62,6 +62,7 @@ from metacount.spec.stack import Norms
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 # --- a sublayer of a model --------------------------------------------------------------------
@@ -71,25 +72,23 @@ def recorded(
     spec: ModelSpec, forward: Callable[[Tape, Tensor], object], *, decode: bool = False
 ) -> Tape:
     """Record one forward of a model of two sequences of two tokens: its weights and products."""
-    tape = Tape(run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2, decode=decode)))
+    tape = Tape(run_of(spec, Pass(batch_size=2, seq_len=2, decode=decode)))
     forward(tape, tape.tensor(spec.d_model, TOKENS, grad=True))
     return tape
 
 
-def attention_tape(
-    spec: ModelSpec, *, borrows: bool = False, indexed: bool = False, decode: bool = False
-) -> Tape:
+def attention_tape(spec: ModelSpec, *, indexed: bool = False, decode: bool = False) -> Tape:
     """Record one block's self-attention; `decode`: of one token more, which absorbs MLA."""
-    layer = Layer(borrows=borrows, indexed=indexed)
+    layer = Layer(indexed=indexed)
     return recorded(spec, lambda t, x: run_attention(t, spec, layer, x, Given()), decode=decode)
 
 
-def dense_tape(spec: ModelSpec, *, second: bool = False) -> Tape:
+def dense_tape(spec: ModelSpec) -> Tape:
     """Record a block's dense feed-forward; nothing where every block is MoE (no d_ff)."""
     part = spec.last_stack.feed_forward
     if part is None or part.d_ff is None:
         return recorded(spec, lambda t, x: None)
-    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(second=second), x))
+    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x))
 
 
 def mixture_tape(spec: ModelSpec) -> Tape:
@@ -100,28 +99,11 @@ def mixture_tape(spec: ModelSpec) -> Tape:
     return recorded(spec, lambda t, x: mixture(t, part, like, x, name=name))
 
 
-def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight], list[Product]]:
-    """Record the use of a block that many layers share.
-
-    Returns: the weights that are stored once; those that each use has of its own; the products.
-    """
-    tape = recorded(spec, lambda t, x: run_shared(t, spec, x, Given()))
-    stored = [
-        altered(one, name=one.name.removeprefix(STORED))
-        for one in tape.weights
-        if one.name.startswith(STORED)
-    ]
-    return stored, [one for one in tape.weights if not one.name.startswith(STORED)], tape.products
-
-
-def block_tape(spec: ModelSpec, layer: Layer) -> Tape:
-    """Record one whole block."""
-
-    def forward(t: Tape, x: Tensor) -> None:
-        memory = Tensor(Store(t.run.counts[SOURCE], spec.d_model, 2), spec.d_model, SOURCE, True)
-        run_block(t, spec, layer, x, Given(memory=memory))
-
-    return recorded(spec, forward)
+def shared_tapes(spec: ModelSpec) -> tuple[list[Weight], list[Weight]]:
+    """List the tensors of a block that many layers share, and those of each use of it."""
+    weights = recorded(spec, lambda t, x: run_shared(t, spec, x, Given())).weights
+    stored = [one for one in weights if one.name.startswith(STORED)]
+    return stored, [one for one in weights if one not in stored]
 
 
 def end_weights(spec: ModelSpec) -> list[Weight]:
@@ -144,28 +126,20 @@ def _ends(spec: ModelSpec) -> Tape:
     return recorded(spec, forward)
 
 
-def width_norm_weights(spec: ModelSpec, name: str = "layernorm") -> list[Weight]:
-    """List the tensors of one norm of the residual stream."""
-    return recorded(spec, lambda t, x: t.norm(x, name, spec.last_stack.norms)).weights
-
-
 def params_of_role(tape: Tape, role: str) -> Dim:
     """Count the parameters of one role that a tape declares."""
     return params_of(weight for weight in tape.weights if weight.role == role)
 
 
-def block_params(
-    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
-) -> dict[str, Dim]:
-    """Count by role the parameters of one block with attention, or if `active` those a token uses.
-
-    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
+def block_params(spec: ModelSpec, *, moe: bool) -> dict[str, Dim]:
+    """Count by role the parameters of one block with attention, and if `moe` with experts.
 
     Returns: parameters, exact.
     """
-    tape = block_tape(spec, Layer(ffn="E" if moe else "F", cross=cross))
+    layer = Layer(ffn="E" if moe else "F")
+    tape = recorded(spec, lambda t, x: run_block(t, spec, layer, x, Given()))
     roles = ("position", "attention", "norm", "moe" if moe else "ffn")
-    return by_role(tape.weights, lambda one: one.active if active else one.params, roles)
+    return by_role(tape.weights, lambda one: one.params, roles)
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:
@@ -186,7 +160,8 @@ def moe_layer_params(spec: ModelSpec, *, active: bool) -> Dim:
 
 def width_norm_params(spec: ModelSpec) -> Dim:
     """Count the parameters of one norm of the residual stream."""
-    return params_of(width_norm_weights(spec))
+    tape = recorded(spec, lambda t, x: t.norm(x, "layernorm", spec.last_stack.norms))
+    return params_of(tape.weights)
 
 
 def self_attention_flops(
@@ -223,15 +198,13 @@ def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str
     return by_role(tape.weights, lambda one: one.flops({TOKENS: n_tokens}), (role,))
 
 
-END_ROLES = ("embedding", "position", "head", "norm", "other")
-
-
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
     """Count the parameters before and after the blocks by role, without what belongs to each stack.
 
     Returns: parameters, exact.
     """
-    return by_role(end_weights(spec), lambda weight: weight.params, END_ROLES)
+    roles = ("embedding", "position", "head", "norm", "other")
+    return by_role(end_weights(spec), lambda weight: weight.params, roles)
 
 
 def end_flops(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
@@ -273,6 +246,8 @@ def _recorded(d_model: Dim, forward: Callable[[Tape, Tensor], object], **run: bo
 
 
 def _grouped(d_model: Dim, **sizes: object) -> Tape:
+    if unknown := sizes.keys() - vars(HEADS).keys():
+        raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
     part = altered(HEADS, **sizes)
     return _recorded(d_model, lambda t, x: grouped_attention(t, part, x, d_model))
 
@@ -282,19 +257,15 @@ def attention_params(
     n_heads: Dim,
     n_kv_heads: Dim,
     head_dim: Dim,
-    *,
-    q_bias: bool = False,
-    k_bias: bool = False,
-    v_bias: bool = False,
-    o_bias: bool = False,
-    sinks: bool = False,
-    output_gate: bool = False,
+    **options: bool,
 ) -> Dim:
     """Count the parameters of one attention layer.
 
     q [h·h_d, d] + k, v [h_kv·h_d, d] + o [d, h·h_d] = 2·d·h_d·(h + h_kv)
     (+ h·h_d, h_kv·h_d, h_kv·h_d, d with a bias on q, k, v, o;   + h with one sink per head;
      with an output gate h·h_d more rows of q)
+
+    `options`: q_bias, k_bias, v_bias, o_bias, sinks, output_gate.
 
     Returns: parameters, exact; without the weights of a QK-norm, see `qk_norm_params`.
     Source: `attention.grouped_attention`.
@@ -306,19 +277,8 @@ def attention_params(
     >>> attention_params(2048, 16, 2, 256, output_gate=True)  # Qwen3-Next-80B-A3B
     27262976
     """
-    tape = _grouped(
-        d_model,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=head_dim,
-        q_bias=q_bias,
-        k_bias=k_bias,
-        v_bias=v_bias,
-        o_bias=o_bias,
-        sinks=sinks,
-        output_gate=output_gate,
-    )
-    return params_of(tape.weights)
+    sizes = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
+    return params_of(_grouped(d_model, **sizes, **options).weights)
 
 
 def attention_projection_flops(
@@ -388,15 +348,6 @@ def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
 
 
 def _latent(
-    d_model: Dim, sizes: dict[str, Dim | None], *, bias: bool = False, absorbed: bool = False
-) -> Tape:
-    part = altered(LATENT, **sizes, bias=bias)
-    return _recorded(
-        d_model, lambda t, x: latent_attention(t, part, x, d_model, rotated=False), decode=absorbed
-    )
-
-
-def mla_params(
     d_model: Dim,
     n_heads: Dim,
     *,
@@ -406,12 +357,31 @@ def mla_params(
     qk_rope_head_dim: Dim,
     v_head_dim: Dim,
     bias: bool = False,
-) -> Dim:
+    absorbed: bool = False,
+) -> Tape:
+    part = altered(
+        LATENT,
+        n_heads=n_heads,
+        q_lora_rank=q_lora_rank,
+        kv_lora_rank=kv_lora_rank,
+        qk_nope_head_dim=qk_nope_head_dim,
+        qk_rope_head_dim=qk_rope_head_dim,
+        v_head_dim=v_head_dim,
+        bias=bias,
+    )
+    return _recorded(
+        d_model, lambda t, x: latent_attention(t, part, x, d_model, rotated=False), decode=absorbed
+    )
+
+
+def mla_params(d_model: Dim, n_heads: Dim, *, bias: bool = False, **sizes: Any) -> Dim:
     """Count the parameters of one MLA layer.
 
     q_a [r_q, d] + q_b [h·(d_n + d_r), r_q], or q [h·(d_n + d_r), d] without q_lora_rank
     + kv_a [d_c + d_r, d] + kv_b [h·(d_n + d_v), d_c] + o [d, h·d_v]
     (+ r_q + (d_c + d_r) + d with biases, on q_a, kv_a and o)
+
+    `sizes`: q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim.
 
     Returns: parameters, exact; without the two latent norms, see `latent_norm_params`.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 (appendix).
@@ -420,15 +390,7 @@ def mla_params(
     ...            qk_rope_head_dim=64, v_head_dim=128)  # DeepSeek-V3
     187105280
     """
-    sizes = {
-        "n_heads": n_heads,
-        "q_lora_rank": q_lora_rank,
-        "kv_lora_rank": kv_lora_rank,
-        "qk_nope_head_dim": qk_nope_head_dim,
-        "qk_rope_head_dim": qk_rope_head_dim,
-        "v_head_dim": v_head_dim,
-    }
-    return params_of_role(_latent(d_model, sizes, bias=bias), "attention")
+    return params_of_role(_latent(d_model, n_heads, bias=bias, **sizes), "attention")
 
 
 def mla_matmul_flops(
@@ -437,13 +399,9 @@ def mla_matmul_flops(
     d_model: Dim,
     n_heads: Dim,
     *,
-    q_lora_rank: Dim | None,
-    kv_lora_rank: Dim,
-    qk_nope_head_dim: Dim,
-    qk_rope_head_dim: Dim,
-    v_head_dim: Dim,
     absorbed: bool,
     n_kv_tokens: Dim | None = None,
+    **sizes: Any,
 ) -> Dim:
     """Count the FLOPs of one MLA layer over n new tokens and n_pairs pairs of positions.
 
@@ -457,6 +415,7 @@ def mla_matmul_flops(
                per pair and head, d_c + d_r for the score, d_c for the sum
 
     `n_kv_tokens` (n_tokens when None) is what the expanded form expands; absorbed expands nothing.
+    `sizes` as `mla_params`.
 
     Returns: FLOPs of the forward, exact.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 and, for the absorption, sec. 2.1.2.
@@ -467,15 +426,7 @@ def mla_matmul_flops(
     ...                  absorbed=False)  # DeepSeek-V3, 128 tokens
     49241128960
     """
-    sizes = {
-        "n_heads": n_heads,
-        "q_lora_rank": q_lora_rank,
-        "kv_lora_rank": kv_lora_rank,
-        "qk_nope_head_dim": qk_nope_head_dim,
-        "qk_rope_head_dim": qk_rope_head_dim,
-        "v_head_dim": v_head_dim,
-    }
-    tape = _latent(d_model, sizes, absorbed=absorbed)
+    tape = _latent(d_model, n_heads, absorbed=absorbed, **sizes)
     n_cached = n_tokens if absorbed or n_kv_tokens is None else n_kv_tokens
     run = {TOKENS: n_tokens, CACHED: n_cached, PAIRS: n_pairs}
     return flops_of((*tape.weights, *tape.products), run)
@@ -492,8 +443,9 @@ def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
     >>> mla_kv_cache_values(512, 64)  # DeepSeek-V3
     576
     """
-    sizes = {"kv_lora_rank": kv_lora_rank, "qk_rope_head_dim": qk_rope_head_dim}
-    return sum(state.size for state in _latent(1, sizes).cached)
+    part = altered(LATENT, kv_lora_rank=kv_lora_rank, qk_rope_head_dim=qk_rope_head_dim)
+    tape = _recorded(1, lambda t, x: latent_attention(t, part, x, 1))
+    return sum(state.size for state in tape.cached)
 
 
 def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
@@ -619,8 +571,8 @@ def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
     >>> latent_norm_params(1536, 512)  # DeepSeek-V3
     2048
     """
-    sizes = {"q_lora_rank": q_lora_rank, "kv_lora_rank": kv_lora_rank}
-    return params_of_role(_latent(1, sizes), "norm")
+    part = altered(LATENT, q_lora_rank=q_lora_rank, kv_lora_rank=kv_lora_rank)
+    return params_of_role(_recorded(1, lambda t, x: latent_attention(t, part, x, 1)), "norm")
 
 
 def _feed_forward(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Tape:

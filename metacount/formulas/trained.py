@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.formulas import ends
-from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
+from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim, ceil_div, is_symbolic, is_zero, smaller
 from metacount.formulas.model import ROLES
 from metacount.formulas.pieces import (
     BLOCK,
-    Sizes,
+    LAYERS,
+    SHARED,
     merged,
     nominal_pieces,
     remembered,
-    run_of,
-    stream,
+    walk,
 )
 from metacount.formulas.tape import (
     BASE,
     HIGH,
     LOW,
-    SOURCE,
-    TOKENS,
-    Store,
-    Tape,
-    Tensor,
+    Pass,
     Weight,
     product,
 )
@@ -39,14 +35,11 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from metacount.spec.stack import Stack
-
 
 ALL_LINEAR = "all-linear"  # among targets: every linear layer but the output head
 ADAPTERS = (f".{LOW}", f".{HIGH}")
 # a linear layer though no token meets it: what it multiplies is a product of positions
 OF_POSITIONS = "self_attn.relative.r_proj.weight"
-LAYERS, SHARED = "layers", "shared_blocks"
 OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
 
 
@@ -131,51 +124,13 @@ CODES = 4 * 2**8  # bytes of the table of what each code means, a float32 each
 CODED = 4096  # values from which on a tensor's state is kept in 8 bits
 
 
-def adamw_state(weight: Weight, width: int) -> Dim:
-    """Count the state of AdamW for one tensor: two moments of its size, and a step counter.
+def kept_values(n: int, *, step: int = STEP) -> Callable[[Weight, int], Dim]:
+    """Give an optimizer's state of `n` values for each value of a tensor: n·c·size + step bytes.
 
-    2·c·n + 4
-
-    Returns: bytes.
-    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2, their m and v; torch.optim.
-
-    >>> adamw_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    >>> kept_values(2)(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
     180355076
     """
-    return 2 * width * weight.size + STEP
-
-
-def sgd_state(weight: Weight, width: int) -> Dim:
-    """Count the state of SGD without momentum for one tensor: none.
-
-    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586; torch.optim.
-    """
-    return 0
-
-
-def momentum_state(weight: Weight, width: int) -> Dim:
-    """Count the state of SGD with momentum for one tensor: its velocity, c·n.
-
-    Source: Polyak 1964, doi:10.1016/0041-5553(64)90137-5; torch.optim.
-
-    >>> momentum_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177536
-    """
-    return width * weight.size
-
-
-def adagrad_state(weight: Weight, width: int) -> Dim:
-    """Count the state of Adagrad for one tensor: a sum of squares of its size, and a step counter.
-
-    c·n + 4
-
-    Returns: bytes.
-    Source: Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1; torch.optim.
-
-    >>> adagrad_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177540
-    """
-    return width * weight.size + STEP
+    return lambda weight, width: n * width * weight.size + step
 
 
 def adafactor_state(weight: Weight, width: int) -> Dim:
@@ -193,17 +148,6 @@ def adafactor_state(weight: Weight, width: int) -> Dim:
     if len(shape) < 2:
         return width * weight.size + STEP
     return width * (product(shape[:-1]) + product(shape[:-2]) * shape[-1]) + STEP
-
-
-def muon_state(weight: Weight, width: int) -> Dim:
-    """Count the state of Muon for one matrix: its momentum, c·n, and no step counter.
-
-    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
-
-    >>> muon_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177536
-    """
-    return width * weight.size
 
 
 def in_blocks(size: Dim) -> Dim:
@@ -239,30 +183,43 @@ def adam8bit_state(weight: Weight, width: int) -> Dim:
 
 
 # The state of one tensor: of a matrix in a block, and of any other.
+adamw_state = kept_values(2)
 OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
     "adamw": (adamw_state, adamw_state),
-    "sgd": (sgd_state, sgd_state),
-    "sgd-momentum": (momentum_state, momentum_state),
-    "adagrad": (adagrad_state, adagrad_state),
+    "sgd": (kept_values(0, step=0), kept_values(0, step=0)),
+    "sgd-momentum": (kept_values(1, step=0), kept_values(1, step=0)),
+    "adagrad": (kept_values(1), kept_values(1)),
     "adafactor": (adafactor_state, adafactor_state),
-    "muon": (muon_state, adamw_state),
+    "muon": (kept_values(1, step=0), adamw_state),
     "adam8bit": (adam8bit_state, adam8bit_state),
 }
-
-
-def check_optimizer(optimizer: str) -> None:
-    """Raise `SpecError` for an optimizer without a formula."""
-    if optimizer not in OPTIMIZERS:
-        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
-        raise SpecError("optimizer", "has no formula", optimizer, remedy)
 
 
 def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> Dim:
     """Count an optimizer's state for one tensor, `inner` to the blocks or not.
 
-    Source: the optimizers' own functions.
+    adamw         two moments, their m and v, and a step counter: 2·c·n + 4
+    sgd           nothing
+    sgd-momentum  its velocity: c·n
+    adagrad       a sum of squares and a step counter: c·n + 4
+    adafactor     `adafactor_state`
+    muon          of a matrix of a block its momentum, c·n, of what else there is adamw's
+    adam8bit      `adam8bit_state`
+
+    Returns: bytes.
+    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2 (adamw); Robbins and Monro
+    1951, doi:10.1214/aoms/1177729586 (sgd); Polyak 1964, doi:10.1016/0041-5553(64)90137-5
+    (momentum); Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1 (adagrad); Jordan et
+    al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
+
+    >>> up = Weight(role="ffn", name="up_proj", shape=(11008, 4096))  # LLaMA-7B
+    >>> kinds = ("adamw", "sgd", "sgd-momentum", "adagrad", "muon")
+    >>> [state_bytes(up, optimizer=kind, width=2, inner=True) for kind in kinds]
+    [180355076, 0, 90177536, 90177540, 90177536]
     """
-    check_optimizer(optimizer)
+    if optimizer not in OPTIMIZERS:
+        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
+        raise SpecError("optimizer", "has no formula", optimizer, remedy)
     of_matrix, of_other = OPTIMIZERS[optimizer]
     return (of_matrix if inner and len(weight.shape) == 2 else of_other)(weight, width)
 
@@ -390,62 +347,31 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
 def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
     """List every tensor by path, and whether the loss does not see it."""
     found: dict[str, tuple[Weight, bool]] = {}
-
-    def add(tape: Tape, lead: str, shared: str = "") -> None:
-        for weight in tape.weights:
+    altup = structure.last_stack.altup
+    for piece in walk(spec, Pass(batch_size=2, seq_len=2), structure=structure):
+        stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
+        lead = stack if piece.index is None else f"{stack}.{LAYERS}.{piece.index}"
+        for weight in piece.tape.weights:
             if any(is_zero(n) for n in weight.shape):
                 continue
-            name, unseen = weight.name, weight.name in tape.unseen
+            name, stored = weight.name, altered(weight, times=1)
+            if weight.used is not None:
+                shape = (weight.times, *weight.shape)
+                stored = altered(stored, shape=shape, used=None, rows="")
+            path = f"{lead}.{name}"
             if name.startswith(STORED):
-                path = f"{shared}.{name.removeprefix(STORED)}"
+                assert piece.index is not None  # a block uses it
+                number = structure.last_stack.shared_of(piece.index)
+                path = f"{stack}.{SHARED}.{number}.{name.removeprefix(STORED)}"
             elif name.startswith(ends.OF_MODEL) and not name.startswith(OF_STACK):
                 path = name
-            else:
-                path = f"{lead}.{name}"
-            for each in _listed(path, structure):
-                found.setdefault(each, (_stacked(weight), unseen))
-
-    for stack, numbered in zip(spec.stacks, structure.stacks, strict=True):
-        of_encoder = spec.has_encoder and stack is not spec.decoder
-        name, word = stack_name(spec, stack), SOURCE if of_encoder else TOKENS
-        run = run_of(spec, Sizes(batch_size=2, seq_len=2, source_len=2), of_encoder=of_encoder)
-        tape = Tape(run)
-        ends.embed(tape, spec, stack, word)
-        ends.final_norm(tape, stack, stream(tape, spec, word))
-        if not of_encoder:
-            ends.unembed(tape, spec, stream(tape, spec, word))
-        add(tape, name)
-        memory = Tensor(Store(1, spec.d_model, 2), spec.d_model, SOURCE, True)
-        known: dict[Layer, Tape] = {}
-        for index in range(numbered.n_layers):
-            layer = layer_of(structure, numbered, index)
-            if layer not in known:
-                known[layer] = tape = Tape(run)
-                run_block(tape, spec, layer, stream(tape, spec, word), Given(memory=memory))
-            number = numbered.shared_of(index)
-            add(known[layer], f"{name}.{LAYERS}.{index}", f"{name}.{SHARED}.{number}")
+            paths = [path]
+            if altup is not None and ".copies." in path:  # in a list of modules
+                path, _, kind = path.rpartition(".")
+                paths = [f"{path}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
+            for each in paths:
+                found.setdefault(each, (stored, name in piece.tape.unseen))
     return found
-
-
-def stack_name(spec: ModelSpec, stack: Stack) -> str:
-    """Name a stack as the module does: "decoder" or "encoder"."""
-    return "decoder" if stack is spec.decoder else "encoder"
-
-
-def _listed(path: str, structure: ModelSpec) -> list[str]:
-    """List a tensor's path, or the paths of several that stand in a list."""
-    altup = structure.last_stack.altup
-    if altup is None or ".copies." not in path:
-        return [path]
-    name, _, kind = path.rpartition(".")
-    return [f"{name}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
-
-
-def _stacked(weight: Weight) -> Weight:
-    """Return a tensor as a module stores it: experts stacked in one."""
-    if weight.used is None:
-        return altered(weight, times=1)
-    return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
 
 
 def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:

@@ -13,13 +13,13 @@ others) stands for no other, and those before it stand for none after it.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from types import MethodType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,11 @@ def _shape(tensor: Tensor) -> tuple[object, ...]:
 def _size(size: object) -> object:
     # an expression is compared as it is written: what is written differently is run
     return size.node.expr if isinstance(size, SYMBOLIC) else size
+
+
+# Classes of what a layer is handed: a cache of its own; what all layers read, or leave to others.
+OF_LAYER: set[type] = set()
+SHARED: set[type] = {UserDict}
 
 
 class LayeredCache(Protocol):
@@ -103,7 +108,7 @@ for _name in set(dir(int)) - NO_QUESTION - {"__index__", "__getnewargs__"}:
         setattr(OwnNumber, _name, _noted(_name))
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _parameters(forward: Callable[..., object]) -> tuple[str, ...]:
     """Return the names of what a forward takes, without `self`; none if it does not say."""
     try:
@@ -156,23 +161,10 @@ def signature(layer: nn.Module, number: int | None, n_layers: int) -> tuple[obje
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _plain(item)) for key, item in value.items())
-    if isinstance(value, Tensor):
-        return _shape(value), value.dtype
-    if isinstance(value, SYMBOLIC):
-        return type(value), _size(value)
-    if isinstance(value, functools.partial):
-        return id(value.func), _plain(value.args), _plain(value.keywords)
-    if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
-        # a method of a module inside the layer, whose own state is compared in its place
-        return id(value.__func__), type(value.__self__)
-    # functions, classes and objects are alike only when they are the same one
-    return id(value)
+    try:
+        return shape_of(value, None)
+    except Unlike:
+        return id(value)  # an object is alike only to itself
 
 
 def _at_number(config: object, number: int | None, n_layers: int) -> tuple[object, ...]:
@@ -217,15 +209,20 @@ def shape_of(value: object, number: int | None, *, own: bool = True) -> object:
         return tuple(shape_of(item, number, own=own) for item in value)
     if isinstance(value, dict):
         return tuple((key, shape_of(item, number, own=own)) for key, item in value.items())
-    if isinstance(value, UserDict):  # keys and values that layers share
+    if isinstance(value, tuple(SHARED)):
         return type(value), shape_of(vars(value), number, own=own)
     if is_pair(value):
         known = value.is_updated.get(number, False) if own else None
         return known, tuple(shape_of(part, number, own=own) for part in caches_in(value))
-    if _is_cache(value):
-        return ("cache", type(value), _take_shape(value, number)) if own else ("cache", type(value))
+    if type(value) in OF_LAYER or _is_cache(value):
+        return ("cache", type(value), *([_take_shape(value, number)] if own else []))
+    if isinstance(value, partial):
+        return id(value.func), shape_of((value.args, value.keywords), number, own=own)
+    if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
+        # a method of a module inside the layer, whose own state is compared in its place
+        return id(value.__func__), type(value.__self__)
     if hasattr(value, "to_diff_dict") or isinstance(value, nn.Module) or callable(value):
-        return id(value)
+        return id(value)  # functions, classes and configs are alike only when they are the same one
     raise Unlike
 
 
@@ -240,26 +237,12 @@ def without_own(given: object) -> object:
 
 
 def _state_shape(layer: object) -> object:
-    return type(layer), tuple(
-        (name, _state_value(value)) for name, value in sorted(vars(layer).items())
-    )
+    return type(layer), shape_of(dict(sorted(vars(layer).items())), None)
 
 
-def _state_value(value: object) -> object:
-    if isinstance(value, dict):
-        return tuple((key, _state_value(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(_state_value(item) for item in value)
-    if isinstance(value, Tensor):
-        return _shape(value), value.dtype
-    if isinstance(value, SYMBOLIC):
-        return _size(value)
-    if isinstance(value, PLAIN):
-        return value
-    raise Unlike
-
-
-def _take_shape(cache: LayeredCache, number: int | None) -> object:
+def _take_shape(cache: Any, number: int | None) -> object:
+    if type(cache) in OF_LAYER:
+        return _state_shape(cache)
     if number is None:
         raise Unlike
     if len(cache.layers) <= number:
@@ -286,14 +269,19 @@ class _Ran(NamedTuple):
     out: object
     cost: Cost
     states: list[State | None]
+    kept: list[dict[str, object]]  # what is the layer's alone
     updated: bool
 
 
-class Folding:
-    """Replays of one model; lives as long as its forwards are replaced."""
+# Layers that may be alike, each with its number and what it must share with others.
+Layers: TypeAlias = Iterable[tuple[nn.Module, int | None, object]]
 
-    def __init__(self) -> None:
-        self.counter: FlopCounter | None = None
+
+class Folding:
+    """Replays of one model, through all of its forwards."""
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = list(layers)
         self._replays: dict[tuple[object, object], _Ran] = {}
         # of layers that are handed their number
         self._confirmed: set[tuple[object, object]] = set()
@@ -302,12 +290,15 @@ class Folding:
 
     @contextmanager
     def counting(self, counter: FlopCounter) -> Iterator[None]:
-        """Charge the costs of replayed layers to `counter` until the block ends."""
-        self.counter = counter
+        """Run layers that are alike once until the block ends; charge the others to `counter`."""
+        self._counter = counter
+        for layer, number, alike in self._layers:
+            layer.forward = partial(self.run, layer, alike, number, layer.forward)
         try:
             yield
         finally:
-            self.counter = None
+            for layer, _, _ in self._layers:
+                del layer.forward
 
     def run(
         self,
@@ -315,14 +306,15 @@ class Folding:
         alike: object,
         number: int | None,
         forward: Callable[..., object],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
+        *args: object,
+        **kwargs: object,
     ) -> object:
         """Run the layer's forward, or replay that of one like it."""
-        if self.counter is None or type(layer) in self._never:
+        if type(layer) in self._never:
             return forward(*args, **kwargs)
         caches = [c for v in (*args, *kwargs.values()) for c in caches_in(v)]
         pairs = [v for v in (*args, *kwargs.values()) if is_pair(v)]
+        of_layer = [v for v in (*args, *kwargs.values()) if type(v) in OF_LAYER]
         args, kwargs, own = handed(layer, number, args, kwargs)
         try:
             given = shape_of((args, kwargs), number)
@@ -333,15 +325,17 @@ class Folding:
         found = self._replays.get(key)
         if found is not None and number is not None and (not own or key in self._confirmed):
             self.replayed += 1
-            ran, out, cost, states, updated = found
-            self.counter.replay(cost, ran, layer)
+            ran, out, cost, states, kept, updated = found
+            self._counter.replay(cost, ran, layer)
             for cache, state in zip(caches, states, strict=True):
                 _put_state(cache, number, state)
+            for own_cache, values in zip(of_layer, kept, strict=True):
+                vars(own_cache).update(_copy_of(values))
             for pair in pairs:
                 pair.is_updated[number] = updated
             return out
         others = [other_states(cache, number) for cache in caches]
-        out, cost = self.counter.spent_in(lambda: forward(*args, **kwargs))
+        out, cost = self._counter.spent_in(lambda: forward(*args, **kwargs))
         self.ran += 1
         try:
             after = shape_of((args, kwargs), number, own=False)
@@ -362,38 +356,12 @@ class Folding:
             return out
         states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
-        self._replays[key] = _Ran(layer, out, cost, states, updated)
+        kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
+        self._replays[key] = _Ran(layer, out, cost, states, kept, updated)
         return out
 
 
-@contextmanager
-def folded(model: nn.Module, *, enabled: bool = True) -> Iterator[Folding]:
-    """Make alike layers of `model` run once until the block ends."""
-    folding = Folding()
-    changed: list[nn.Module] = []
-    if enabled:
-        for layer, number, alike in _layers(model):
-            layer.forward = _replacement(folding, layer, alike, number)
-            changed.append(layer)
-    try:
-        yield folding
-    finally:
-        for layer in changed:
-            del layer.forward
-
-
-def _replacement(
-    folding: Folding, layer: nn.Module, alike: object, number: int | None
-) -> Callable[..., object]:
-    forward = layer.forward
-
-    def run(*args: object, **kwargs: object) -> object:
-        return folding.run(layer, alike, number, forward, args, kwargs)
-
-    return run
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[nn.Module, int | None, object]]:
+def layers_in_lists(model: nn.Module) -> Layers:
     """Yield each foldable layer, its number, and what it must share with another to be alike."""
     inside: set[int] = set()
     for module in model.modules():
@@ -427,8 +395,9 @@ def _copied(value: object, made: dict[int, Tensor]) -> object:
         return made.setdefault(id(value), torch.empty_like(value))
     if isinstance(value, dict):
         return {key: _copied(item, made) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copied(item, made) for item in value]
+    if isinstance(value, list | tuple):
+        items = [_copied(item, made) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
     return value
 
 

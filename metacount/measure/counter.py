@@ -46,21 +46,11 @@ class OtherThread(InputError):
 T = TypeVar("T")
 
 # What torch asks of a tensor whose sizes are symbols; nothing is computed.
-QUESTIONS = frozenset(
-    [
-        "aten::sym_size",
-        "aten::sym_stride",
-        "aten::sym_numel",
-        "aten::sym_storage_offset",
-        "aten::is_contiguous",
-        "aten::sym_is_contiguous",
-        "aten::is_strides_like_format",
-        "aten::is_non_overlapping_and_dense",
-        "aten::size",
-        "aten::stride",
-        "aten::dim",
-    ]
-)
+QUESTIONS = frozenset((
+    "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset",
+    "aten::is_contiguous", "aten::sym_is_contiguous", "aten::is_strides_like_format",
+    "aten::is_non_overlapping_and_dense", "aten::size", "aten::stride", "aten::dim",
+))  # fmt: skip
 
 
 # Whose operators compute nothing: what the interpreter asks, and marks for a profiler.
@@ -155,6 +145,7 @@ class MeasuredCache:
     state_bytes: int
     by_name: dict[str, int] = field(default_factory=dict)
     key_heads: int = 0  # heads of the keys as cached, where these have four axes
+    states: tuple[Tensor, ...] = field(default=(), compare=False)  # of mixers of our own modules
 
     def halved(self) -> MeasuredCache:
         """Halve the bytes, as for a type of half the size."""
@@ -182,7 +173,6 @@ class MeasuredRun:
     decode: MeasuredFlops | None
     cache: MeasuredCache | None
     kv_bytes_per_token: int | None
-    states: tuple[Tensor, ...] = ()  # what mixers of our own modules keep
     assumed: tuple[str, ...] = ()
     no_cache: str = ""  # why there is none; empty for an encoder, which keeps none
     # what the prefill and the decoded token ran, in order

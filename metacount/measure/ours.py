@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from metacount.measure.alike import OF_LAYER, SHARED, Folding, shape_of
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
     Book,
-    Cost,
     FlopCounter,
     MeasuredCache,
     MeasuredFlops,
@@ -22,44 +21,49 @@ from metacount.measure.counter import (
     MeasuredRun,
     UnclaimedTensor,
 )
+from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.torch_private import unwatched
 from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs, LayerTable
-from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
+from metacount.modules.attention import (
+    Attention,
+    BlockIndexer,
+    BlockScores,
+    BorrowingAttention,
+    Indexer,
+    IndexScores,
+    ScaledDotProduct,
+    Visibility,
+)
 from metacount.modules.block import Block
-from metacount.modules.borrowed import BorrowingAttention
-from metacount.modules.cache import Cache, LayerCache, StateCache
-from metacount.modules.ends import (
+from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
+from metacount.modules.convolution import ShortConvolution
+from metacount.modules.delta import GatedDelta, KimiDelta
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.lightning import Lightning
+from metacount.modules.mla import LatentAttention
+from metacount.modules.mlstm import MLstm, MultiHeadNorm
+from metacount.modules.model import (
     EmbeddingProjection,
     HeadTransform,
+    Model,
     OutputHead,
     Pooler,
     PositionTable,
     TokenEmbedding,
     TypeTable,
 )
-from metacount.modules.ffn import FeedForward, GatedFeedForward
-from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.indexer import BlockIndexer, BlockScores, Indexer, IndexScores
-from metacount.modules.kimi_delta import KimiDelta
-from metacount.modules.lightning import Lightning
-from metacount.modules.mamba import Mamba
-from metacount.modules.mamba2 import GatedNorm, Mamba2
-from metacount.modules.mla import LatentAttention
-from metacount.modules.mlstm import MLstm, MultiHeadNorm
-from metacount.modules.model import Model
 from metacount.modules.moe import Experts, MixtureOfExperts
 from metacount.modules.mtp import MultiTokenPrediction, PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter, SharedUse
-from metacount.modules.short_conv import ShortConvolution
+from metacount.modules.state_space import GatedNorm, Mamba, Mamba2
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+OF_LAYER.update([LayerCache, StateCache])
+SHARED.update([Lent, Visibility])
 
 ROLE_OF: dict[type[nn.Module], str] = {
     TokenEmbedding: "embedding",
@@ -236,83 +240,22 @@ class ReferenceBook(Book):
     @contextmanager
     def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
         """Run blocks that are alike once, on meta."""
-        blocks = [m for m in model.modules() if isinstance(m, Block)]
-        record: dict[object, _Replay] = {}
-        for block in blocks:
-            vars(block)["forward"] = _once(block, counter, self.hashable, record)
-        try:
+        on_meta = all(p.is_meta for p in model.parameters())
+        with Folding(_blocks(model) if on_meta else ()).counting(counter):
             yield
-        finally:
-            for block in blocks:
-                del vars(block)["forward"]
+
+
+def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, int, object]]:
+    """Yield each block and its kind. Its code is handed no number: all have the same."""
+    for block in model.modules():
+        if isinstance(block, Block):
+            held = ((name, shape_of(p, None)) for name, p in block.named_parameters())
+            yield block, 0, (block.kind, tuple(held))
 
 
 def reference_counter() -> FlopCounter:
     """Make a counter of what our own modules run."""
     return FlopCounter(ReferenceBook())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Replay:
-    ran: Block  # whose cost it is
-    cost: Cost
-    out: object
-    cached: tuple[tuple[tuple[Tensor, ...], int], ...]  # tensors kept, positions added
-    states: tuple[tuple[dict[str, Tensor], int], ...]  # the same of mixers with a state
-
-
-def _once(
-    block: Block,
-    counter: FlopCounter,
-    hashable: Callable[[object], object],
-    record: dict[object, _Replay],
-) -> Callable[..., object]:
-    """Wrap the block's forward to run once for each kind of block and shape of input, on meta only.
-
-    Two blocks are of one kind when their class says so (`kind`), when their parameters have the
-    same names and shapes, and when they get inputs of the same shapes.
-    """
-    forward = type(block).forward
-
-    def run(x_BSD: Tensor, visibility: Visibility, **rest: Any) -> object:
-        caches = [c for c in rest.values() if isinstance(c, LayerCache)]
-        states = [c for c in rest.values() if isinstance(c, StateCache)]
-        if not x_BSD.is_meta:
-            return forward(block, x_BSD, visibility, **rest)
-        given = tuple(
-            (name, tuple(value.shape)) if isinstance(value, Tensor) else (name, value)
-            for name, value in sorted(rest.items())
-            if not isinstance(value, LayerCache | StateCache)
-        )
-        held = tuple((c.keep, c.length, tuple(t.shape for t in c.tensors)) for c in caches)
-        read = tuple(
-            (c.length, tuple((name, t.shape) for name, t in sorted(c.states.items())))
-            for c in states
-        )
-        shapes = tuple((name, tuple(p.shape)) for name, p in block.named_parameters())
-        key = hashable(
-            (block.kind, shapes, tuple(x_BSD.shape), x_BSD.dtype, visibility, given, held, read)
-        )
-        replay = record.get(key)
-        if replay is None:
-            before, read_before = [c.length for c in caches], [c.length for c in states]
-            out, cost = counter.spent_in(lambda: forward(block, x_BSD, visibility, **rest))
-            cached = tuple((c.tensors, c.length - n) for c, n in zip(caches, before, strict=True))
-            kept = tuple(
-                ({**c.states}, c.length - n) for c, n in zip(states, read_before, strict=True)
-            )
-            record[key] = _Replay(ran=block, cost=cost, out=out, cached=cached, states=kept)
-            return out
-        counter.replay(replay.cost, replay.ran, block)
-        for cache, (tensors, added) in zip(caches, replay.cached, strict=True):
-            cache.tensors = tuple(torch.empty_like(t) for t in tensors)
-            cache.length += added
-        for state, (by_name, added) in zip(states, replay.states, strict=True):
-            state.states = {name: torch.empty_like(t) for name, t in by_name.items()}
-            state.length += added
-        return replay.out
-
-    return run
 
 
 _KEPT: dict[Visibility, int] = {}
@@ -334,142 +277,117 @@ def kept_pairs(sees: Visibility) -> int | None:
     return _KEPT[sees]
 
 
+class ReferenceForwards(Forwards):
+    """Forwards of a model of ours, on meta."""
+
+    def __init__(self, model: Model, workload: Any) -> None:
+        super().__init__(model, workload)
+        self.kind = model.spec.kind
+        self._memory: Tensor | None = None
+
+    def forward(
+        self, length: int, *, cache: Cache | None = None, counter: MakeCounter | None = None
+    ) -> tuple[FlopCounter, Cache | None]:
+        """Run a forward, of the encoder first where there is no cache yet."""
+        model, run = self.model, self.workload
+        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        with torch.no_grad(), counting.watching(model):
+            if self.kind == "encoder":
+                model(self._input(length))
+                return counting, None
+            prefix = 0
+            if cache is None:
+                cache, prefix = model.new_cache(), run.prefix_len
+                if model.spec.has_encoder:
+                    source = self._input(run.encoder_len)
+                    self._memory = counting.called(model, model.encode, source)
+                if isinstance(length, int):  # of a symbol nothing is asked
+                    prefix = min(prefix, length)
+            if type(length) is not int or length or self._memory is not None:
+                tokens = self._input(length)
+                model(
+                    tokens,
+                    memory_BTD=self._memory,
+                    cache=cache,
+                    prefix_len=prefix,
+                    absorbed=absorbed,
+                )
+        return counting, cache
+
+    def _input(self, length: int) -> Tensor:
+        spec, batch = self.model.spec, self.workload.batch_size
+        if spec.vocab_size is None:
+            dtype = next(self.model.parameters()).dtype
+            return torch.empty(batch, length, spec.d_model, device="meta", dtype=dtype)
+        return torch.empty(batch, length, device="meta", dtype=torch.long)
+
+    def before_last(self) -> Cache:
+        """Return the cache of all tokens but the last, which continues a state, also where it is
+        the only token that attention sees.
+        """
+        cache: Cache = super().before_last()
+        if self.model.spec.recurrent != "none" and not any(one.states for one in cache.states):
+            _, of_one = self.forward(1)
+            assert of_one is not None  # a model with a state is no encoder
+            for empty, filled in zip(cache.states, of_one.states, strict=True):
+                empty.states = filled.states
+        return cache
+
+    def measure_cache(self, cache: Cache) -> MeasuredCache:
+        """Count the bytes of a cache, in the types of the model."""
+        states = tuple(cache.state_tensors())
+        return MeasuredCache(
+            kv_bytes=tensor_bytes(cache.tensors()),
+            cross_kv_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
+            state_bytes=tensor_bytes(states),
+            states=states,
+        )
+
+
+class PredictionForwards(ReferenceForwards):
+    """Forwards of prediction modules alone, the model itself not run.
+
+    Each reads as many hidden states and next tokens as there are tokens.
+    """
+
+    def __init__(self, module: MultiTokenPrediction, workload: Workload) -> None:
+        Forwards.__init__(self, module, workload)
+        self.kind = "decoder"
+
+    def forward(
+        self, length: int, *, cache: Cache | None = None, counter: MakeCounter | None = None
+    ) -> tuple[FlopCounter, Cache]:
+        """Run a forward of the modules, perhaps from a cache."""
+        module, batch = self.model, self.workload.batch_size
+        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        cache = cache or module.new_cache()
+        if length:
+            width, like = module.main.spec.d_model, next(module.parameters())
+            hidden = torch.empty(batch, length, width, device="meta", dtype=like.dtype)
+            shape = batch, length + len(module.layers) - 1
+            tokens = torch.empty(shape, device="meta", dtype=torch.long)
+            with torch.no_grad(), counting.watching(module):
+                module(hidden, tokens, cache=cache, absorbed=absorbed)
+        return counting, cache
+
+    def before_last(self) -> Cache:
+        """Return the cache of all tokens but the last."""
+        return self.forward(self.workload.seq_len - 1)[1]
+
+
 def measure_forward(model: Model, workload: Workload) -> MeasuredRun:
     """Run `model` (on meta) over `workload` and measure it.
 
     The workload's dtype is the model's own: cache bytes are those of the tensors it makes.
     """
-    batch, seq_len = workload.batch_size, workload.seq_len
-    prefill = reference_counter()
-    if model.spec.kind == "encoder":
-        run_encoder(model, workload, prefill)
-        return MeasuredRun(
-            kind=model.spec.kind,
-            prefill=prefill.report(),
-            decode=None,
-            cache=None,
-            kv_bytes_per_token=None,
-            counters=(prefill,),
-        )
-    cache, _ = run_prefill(model, workload, seq_len, prefill)
-    single, _ = run_prefill(model, workload, 1, reference_counter())
-    decode = reference_counter()
-    run_decode(model, workload, decode)
-    per_token = tensor_bytes(t for layer in single.layers for t in layer.tensors)
-    return MeasuredRun(
-        kind=model.spec.kind,
-        prefill=prefill.report(),
-        decode=decode.report(),
-        cache=_bytes_of(cache),
-        kv_bytes_per_token=per_token // batch,
-        states=tuple(cache.state_tensors()),
-        counters=(prefill, decode),
-    )
-
-
-def _bytes_of(cache: Cache) -> MeasuredCache:
-    return MeasuredCache(
-        kv_bytes=tensor_bytes(cache.tensors()),
-        cross_kv_bytes=tensor_bytes(t for layer in cache.cross for t in layer.tensors),
-        state_bytes=tensor_bytes(cache.state_tensors()),
-    )
+    return measured(ReferenceForwards(model, workload))
 
 
 def measure_prediction(module: MultiTokenPrediction, workload: Workload) -> MeasuredRun:
-    """Run prediction modules (on meta) over `workload`, the model itself not, and measure them.
-
-    Each reads as many hidden states and next tokens as the workload has tokens.
-    """
-    prefill, decode, seq_len = reference_counter(), reference_counter(), workload.seq_len
-    cache, single, shorter = (module.new_cache() for _ in range(3))
-    _predict(module, workload.batch_size, seq_len, cache, prefill)
-    _predict(module, workload.batch_size, 1, single, reference_counter())
-    if seq_len > 1:
-        _predict(module, workload.batch_size, seq_len - 1, shorter, reference_counter())
-    _predict(module, workload.batch_size, 1, shorter, decode, absorbed=True)
-    return MeasuredRun(
-        kind="decoder",
-        prefill=prefill.report(),
-        decode=decode.report(),
-        cache=_bytes_of(cache),
-        kv_bytes_per_token=tensor_bytes(single.tensors()) // workload.batch_size,
-    )
-
-
-def _predict(
-    module: MultiTokenPrediction,
-    batch: int,
-    length: int,
-    cache: Cache,
-    counter: FlopCounter,
-    *,
-    absorbed: bool = False,
-) -> None:
-    like = next(module.parameters())
-    hidden_BSD = torch.empty(
-        batch, length, module.main.spec.d_model, device="meta", dtype=like.dtype
-    )
-    tokens = torch.empty(batch, length + len(module.layers) - 1, device="meta", dtype=torch.long)
-    with torch.no_grad(), counter.watching(module):
-        module(hidden_BSD, tokens, cache=cache, absorbed=absorbed)
+    """Run prediction modules (on meta) over `workload` and measure them."""
+    return measured(PredictionForwards(module, workload))
 
 
 def measure_prefill(model: Model, workload: Workload) -> MeasuredFlops:
     """Run `model` (on meta) once over the whole workload."""
-    counter = reference_counter()
-    if model.spec.kind == "encoder":
-        run_encoder(model, workload, counter)
-    else:
-        run_prefill(model, workload, workload.seq_len, counter)
-    return counter.report()
-
-
-def _input(model: Model, batch: int, length: int) -> Tensor:
-    if model.spec.vocab_size is None:
-        dtype = next(model.parameters()).dtype
-        return torch.empty(batch, length, model.spec.d_model, device="meta", dtype=dtype)
-    return torch.empty(batch, length, device="meta", dtype=torch.long)
-
-
-def run_prefill(
-    model: Model, workload: Workload, length: int, counter: FlopCounter
-) -> tuple[Cache, Tensor | None]:
-    """Read `length` tokens into a new cache (none: only the encoder runs), what runs being counted.
-
-    Returns the cache, and what the encoder gave.
-    """
-    cache, batch = model.new_cache(), workload.batch_size
-    with torch.no_grad(), counter.watching(model):
-        memory = None
-        if model.spec.has_encoder:
-            source = _input(model, batch, workload.encoder_len)
-            memory = counter.called(model, model.encode, source)
-        if length or memory is not None:
-            model(
-                _input(model, batch, max(length, 0)),
-                memory_BTD=memory,
-                cache=cache,
-                prefix_len=min(workload.prefix_len, length),
-            )
-    return cache, memory
-
-
-def run_decode(model: Model, workload: Workload, counter: FlopCounter) -> None:
-    """Run one more token, the last of the workload's, what runs being counted.
-
-    The token continues a state, also where it is the only one that attention sees.
-    """
-    shorter, memory = run_prefill(model, workload, workload.seq_len - 1, reference_counter())
-    if workload.seq_len == 1 and model.spec.recurrent != "none":
-        one, _ = run_prefill(model, workload, 1, reference_counter())
-        for empty, filled in zip(shorter.states, one.states, strict=True):
-            empty.states = filled.states
-    with torch.no_grad(), counter.watching(model):
-        token = _input(model, workload.batch_size, 1)
-        model(token, memory_BTD=memory, cache=shorter, absorbed=True)
-
-
-def run_encoder(model: Model, workload: Workload, counter: FlopCounter) -> None:
-    """Run a model that has no decoder, what runs being counted."""
-    with torch.no_grad(), counter.watching(model):
-        model(_input(model, workload.batch_size, workload.seq_len))
+    return ReferenceForwards(model, workload).prefill()[0].report()

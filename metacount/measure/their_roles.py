@@ -61,27 +61,10 @@ ATTRIBUTES = {
 }
 
 # A table that is looked up by where, not by what.
-POSITION_WORDS = frozenset(
-    [
-        "wpe",
-        "pos",
-        "position",
-        "positions",
-        "positional",
-        "relative",
-        "rel",
-        "x",
-        "y",
-        "h",
-        "w",
-        "left",
-        "top",
-        "right",
-        "bottom",
-        "depth",
-        "distance",
-    ]
-)
+POSITION_WORDS = frozenset((
+    "wpe", "pos", "position", "positions", "positional", "relative", "rel", "x", "y", "h", "w",
+    "left", "top", "right", "bottom", "depth", "distance",
+))  # fmt: skip
 POSITION_CLASSES = frozenset(["Position", "Positional", "Rotary"])
 ROTARY_WORDS = frozenset(["Rotary", "Rope", "RoPE"])
 SHORT_CONVOLUTION = "ShortConv"

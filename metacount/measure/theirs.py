@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from metacount.measure.alike import Folding, folded
+from metacount.measure.alike import Folding, layers_in_lists
 from metacount.measure.counter import (
     BUFFERS,
     ROLES,
@@ -23,6 +23,7 @@ from metacount.measure.counter import (
     MeasuredParams,
     MeasuredRun,
 )
+from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.questions import ListQuestions, NeedsData, Ordinary
 from metacount.measure.their_roles import Roles, role_name, text_config, told
 from metacount.measure.torch_private import parameters_of, stored_buffers_of
@@ -75,25 +76,13 @@ WHOLE: Any = (int, torch.SymInt)  # a number, or the symbol that stands for one
 
 # Where a module says how many experts there are, and how many of them a token meets.
 EXPERT_COUNTS = (
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "n_experts",
+    "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_experts",
     "num_total_experts",
-)
+)  # fmt: skip
 CHOSEN_COUNTS = (
-    "top_k",
-    "topk",
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "moe_top_k",
-    "moe_topk",
-    "num_selected_experts",
-    "top_k_experts",
-    "k",
-    "moe_k",
-)
+    "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk",
+    "num_selected_experts", "top_k_experts", "k", "moe_k",
+)  # fmt: skip
 # What a model says itself of the tables that tokens look up: one, or each layer's own beside it.
 TABLES = ("get_input_embeddings", "get_per_layer_input_embeddings")
 # Routers whose number of chosen experts is in their name and nowhere else.
@@ -272,18 +261,10 @@ def _chosen(module: nn.Module, parents: dict[int, nn.Module], model: nn.Module) 
 
 
 # Attributes of a cache that hold keys and values of tokens; anything else is recurrent state.
-TOKEN_TENSORS = frozenset(
-    [
-        "keys",
-        "values",
-        "indexer_keys",
-        "idx_keys",
-        "compressed_kv",
-        "mems",
-        "buckets_cache",
-        "states_cache",
-    ]
-)
+TOKEN_TENSORS = frozenset((
+    "keys", "values", "indexer_keys", "idx_keys", "compressed_kv", "mems", "buckets_cache",
+    "states_cache",
+))  # fmt: skip
 CROSS = "cross_attention_cache"
 CONTAINERS = frozenset(["layers", "self_attention_cache", CROSS])
 
@@ -352,8 +333,9 @@ aten = torch.ops.aten
 class ClassBook(Book):
     """Roles by class, and the answers of an ordinary run to questions of data."""
 
-    def __init__(self, roles: Roles, ordinary: Ordinary) -> None:
+    def __init__(self, roles: Roles, ordinary: Ordinary, folding: Folding | None = None) -> None:
         self.roles, self.ordinary = roles, ordinary
+        self._folding = folding or Folding(())
 
     def answer(self, func: OpOverload, args: tuple[Any, ...], path: list[nn.Module]) -> object:
         """Answer as an ordinary run would where the last module of `path` asks about data."""
@@ -394,8 +376,13 @@ class ClassBook(Book):
 
     @contextmanager
     def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
-        """Run on meta, without gradients, and answer what never reaches the dispatcher."""
-        with torch.no_grad(), torch.device("meta"), ListQuestions(self.ordinary):
+        """Run on meta, without gradients, alike layers once; answer what reaches no dispatcher."""
+        with (
+            torch.no_grad(),
+            torch.device("meta"),
+            ListQuestions(self.ordinary),
+            self._folding.counting(counter),
+        ):
             yield
 
 
@@ -439,9 +426,7 @@ def measure_any_forward(
     With `fold`, layers proven alike run once. Raises `UncountedOp` and `NeedsData`, and whatever
     the model raises when it cannot run.
     """
-    roles = Roles(model) if roles is None else roles
-    roles.routed = routing(model)[0]
-    run, note = as_it_runs(model, lambda: _measured(model, workload, roles, fold))
+    run, note = as_it_runs(model, lambda: measured(Runner(model, workload, roles, fold=fold)))
     if note:
         run = run.halved()
     return dataclasses.replace(run, assumed=(*run.assumed, *note))
@@ -485,107 +470,78 @@ def as_it_runs(model: nn.Module, measure: Callable[[], T]) -> tuple[T, tuple[str
     return widened, (WIDENED,)
 
 
-def _measured(model: nn.Module, workload: Workload, roles: Roles, fold: bool) -> MeasuredRun:
-    kind = kind_of(model)
-    with folded(model, enabled=fold) as folding:
-        run = Runner(model, workload, roles, kind, folding)
-        prefill, cache = run.prefill()
-        assumed = run.assumed | prefill.said
-        nothing = kind == "encoder" or cache is None or run.no_cache
-        if nothing:
-            return MeasuredRun(
-                kind=kind,
-                prefill=prefill.report(),
-                decode=None,
-                cache=None,
-                kv_bytes_per_token=None,
-                assumed=tuple(sorted(assumed)),
-                no_cache=run.no_cache or _why_none(kind, run),
-                counters=(prefill,),
-            )
-        found = measure_cache(cache)
-        _, single = run.forward(1)
-        per_token = measure_cache(single)
-        decode = None
-        if workload.seq_len > 1:
-            _, shorter = run.forward(workload.seq_len - 1)
-            decode, _ = run.forward(1, cache=shorter)
-    return MeasuredRun(
-        kind=kind,
-        prefill=prefill.report(),
-        decode=None if decode is None else decode.report(),
-        cache=found,
-        kv_bytes_per_token=(per_token.kv_bytes - per_token.cross_kv_bytes) // workload.batch_size,
-        assumed=tuple(sorted(assumed)),
-        counters=(prefill,) if decode is None else (prefill, decode),
-    )
+class Runner(Forwards):
+    """Forwards of a model of transformers'; layers proven alike run once."""
 
-
-def _why_none(kind: str, run: Runner) -> str:
-    if kind == "encoder":
-        return ""
-    return "it returns none" if run.takes_cache else TAKES_NONE
-
-
-class Runner:
-    """Forwards of one model over one workload."""
+    decodes_first = False
 
     def __init__(
-        self, model: Any, workload: Workload, roles: Roles, kind: str, folding: Folding
+        self, model: Any, workload: Any, roles: Roles | None = None, *, fold: bool = True
     ) -> None:
-        self._model, self._workload, self._roles, self._kind = model, workload, roles, kind
-        self._folding = folding
+        super().__init__(model, workload)
+        self.kind, self._roles = kind_of(model), roles or Roles(model)
+        self._roles.routed = routing(model)[0]
+        self.folding = Folding(layers_in_lists(model) if fold else ())
         self._takes = inspect.signature(model.forward).parameters
         self._memory: Tensor | None = None
-        self.no_cache = ""
-        self.counter: Callable[[ClassBook], FlopCounter] = FlopCounter
         self.ordinary: Callable[[int], Ordinary] = Ordinary
-        self.assumed: set[str] = set()  # of the last forward
-        self.takes_cache = any(name in self._takes for name in CACHES)
 
-    def prefill(self) -> tuple[FlopCounter, object]:
+    def prefill(self, counter: MakeCounter | None = None) -> tuple[FlopCounter, Any]:
         """Run a forward over the whole workload; without a cache, and `no_cache` says why, where
         the model fails with its own.
         """
         try:
-            return self.forward(self._workload.seq_len)
+            found, cache = super().prefill(counter)
         except (AttributeError, IndexError, ValueError, TypeError) as error:
-            if self._kind == "encoder":
+            if self.kind == "encoder":
                 raise
             self.no_cache = f"it fails with a cache: {type(error).__name__}: {str(error)[:120]}"
-            return self.forward(self._workload.seq_len)
+            found, cache = super().prefill(counter)
+        return found, None if self.no_cache or self.kind == "encoder" else cache
 
-    def forward(self, length: int, *, cache: object = None) -> tuple[FlopCounter, object]:
+    def measure_cache(self, cache: Any) -> MeasuredCache:
+        """Count the bytes of a cache by what they are."""
+        return measure_cache(cache)
+
+    def why_none(self) -> str:
+        """Say why a forward gave no cache; empty for an encoder, which keeps none."""
+        if self.no_cache or self.kind == "encoder":
+            return self.no_cache
+        return "it returns none" if any(name in self._takes for name in CACHES) else TAKES_NONE
+
+    def forward(
+        self, length: int, *, cache: Any = None, counter: MakeCounter | None = None
+    ) -> tuple[FlopCounter, Any]:
         """Run a forward over `length` tokens, perhaps from a cache; return counter and cache."""
-        seen = 0 if cache is None else self._workload.seq_len - length
-        book = ClassBook(self._roles, self.ordinary(seen + length - 1))
-        counter, self.assumed = self.counter(book), book.ordinary.assumed
+        seen = 0 if cache is None else self.workload.seq_len - length
+        book = ClassBook(self._roles, self.ordinary(seen + length - 1), self.folding)
+        counting, self.assumed = (counter or self.counter)(book), book.ordinary.assumed
         given = self.inputs(length, seen, cache)
-        with quiet(), counter.watching(self._model), self._folding.counting(counter):
-            out = self._model(**given)
+        with quiet(), counting.watching(self.model):
+            out = self.model(**given)
         self._memory = getattr(out, "encoder_last_hidden_state", self._memory)
         for name in CACHES:
             after = getattr(out, name, None)
             if after is not None:
-                return counter, after
+                return counting, after
         # some change the cache they get and do not return it
         own = given.get("past_key_values")
-        return counter, own if own is not None and holds_tensors(own) else None
+        return counting, own if own is not None and holds_tensors(own) else None
 
     def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
         """Build the inputs of a forward over `length` tokens, `seen` before them in a cache."""
-        name, takes = type(self._model).__name__, self._takes
-        rows = self._workload.batch_size
+        name, takes = type(self.model).__name__, self._takes
+        rows = self.workload.batch_size
         if name in ROWS:
-            rows *= getattr(self._model.config, ROWS[name])
+            rows *= getattr(self.model.config, ROWS[name])
         if name in ALL_TOKENS:
             length += seen
         ids = torch.empty(rows, length, dtype=torch.long, device="meta")
         given: dict[str, Any] = {"return_dict": True} if "return_dict" in takes else {}
-        if self._kind == "encoder-decoder":
+        if self.kind == "encoder-decoder":
             given["decoder_input_ids"] = ids
             if cache is None:
-                source = self._workload.encoder_len
+                source = self.workload.encoder_len
                 given["input_ids"] = torch.empty(rows, source, dtype=torch.long, device="meta")
             else:
                 from transformers.modeling_outputs import MoEModelOutput
@@ -594,12 +550,12 @@ class Runner:
                 given["encoder_outputs"] = MoEModelOutput(last_hidden_state=self._memory)
         else:
             given["input_ids"] = ids
-        if "use_cache" in takes and self._kind != "encoder":
+        if "use_cache" in takes and self.kind != "encoder":
             given["use_cache"] = not self.no_cache
         if cache is not None:
             given[next(n for n in CACHES if n in takes)] = cache
         elif name in KEEPS_GIVEN:
             from transformers.cache_utils import DynamicCache
 
-            given["past_key_values"] = DynamicCache(config=self._model.config)
+            given["past_key_values"] = DynamicCache(config=self.model.config)
         return given

@@ -9,7 +9,6 @@ from metacount.formulas import ends, folds
 from metacount.formulas.block import STORED, Given, Layer, layer_of, run_block
 from metacount.formulas.masks import cached_positions
 from metacount.formulas.pieces import (
-    Sizes,
     counted_weights,
     nominal_pieces,
     run_of,
@@ -43,13 +42,7 @@ from metacount.formulas.tape import (
     Tape,
     Weight,
 )
-from metacount.formulas.trained import (
-    adagrad_state,
-    adam8bit_state,
-    adamw_state,
-    momentum_state,
-    sgd_state,
-)
+from metacount.formulas.trained import OPTIMIZERS
 from metacount.frozen import frozen
 from metacount.sharding.adding import Part, Piece, kinds_of_mesh
 from metacount.sharding.mesh import breaks, kinds
@@ -59,17 +52,12 @@ from metacount.spec import DTYPE_BYTES, ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from metacount.formulas.dim import Dim
 
 # What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
-STATES: dict[str, Callable[[Weight, int], Dim]] = {
-    "adamw": adamw_state,
-    "adagrad": adagrad_state,
-    "sgd": sgd_state,
-    "sgd-momentum": momentum_state,
-    "adam8bit": adam8bit_state,
+STATES = {
+    name: OPTIMIZERS[name][1] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
 }
 
 
@@ -99,7 +87,7 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
     window = stack.attention.window
     found = []
     for layer, layers in alike.items():
-        tape = _forward(spec, layer, Sizes(batch_size=2, seq_len=2))
+        tape = _forward(spec, layer, Pass(batch_size=2, seq_len=2))
         weights = (one for one in tape.weights if not one.name.startswith(STORED))
         found.append(
             Unit(
@@ -109,8 +97,8 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
                 window=window.size if layer.windowed and window is not None else None,
             )
         )
-    table, *others = cuts_of(_end(spec, Sizes(batch_size=2, seq_len=2), last=False).weights)
-    head = cuts_of(_end(spec, Sizes(batch_size=2, seq_len=2), last=True).weights)
+    table, *others = cuts_of(_end(spec, Pass(batch_size=2, seq_len=2), last=False).weights)
+    head = cuts_of(_end(spec, Pass(batch_size=2, seq_len=2), last=True).weights)
     # blocks that layers share are gathered with what else the model has outside its layers
     counted = counted_weights(spec, nominal_pieces(spec))
     others += cuts_of(one for _, one in counted if one.uses is not None)
@@ -127,7 +115,7 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
     return (Unit(cuts=((table,), tuple(others)), first=True), *found, Unit(cuts=groups, last=True))
 
 
-def _forward(spec: ModelSpec, layer: Layer, sizes: Sizes) -> Tape:
+def _forward(spec: ModelSpec, layer: Layer, sizes: Pass) -> Tape:
     """Record the forward of one block."""
     run = run_of(spec, sizes)
     _, bias, queries = ends.embed(Tape(run), spec, spec.last_stack, TOKENS)
@@ -137,7 +125,7 @@ def _forward(spec: ModelSpec, layer: Layer, sizes: Sizes) -> Tape:
     return tape
 
 
-def _end(spec: ModelSpec, sizes: Sizes, *, last: bool) -> Tape:
+def _end(spec: ModelSpec, sizes: Pass, *, last: bool) -> Tape:
     """Record what stands before the first block, or after the last one."""
     tape = Tape(run_of(spec, sizes))
     if not last:
@@ -257,12 +245,12 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
 def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str, list[Op]], Tape]:
     """Record each pass of a part on a rank; return the operations by pass, and the last tape."""
     found: dict[str, list[Op]] = {}
-    tape = Tape(run_of(spec, Sizes(batch_size=1, seq_len=1)))
+    tape = Tape(run_of(spec, Pass(batch_size=1, seq_len=1)))
     for name, length in job.passes.items():
-        sizes = Sizes(
+        sizes = Pass(
             batch_size=job.rows,
             seq_len=length,
-            value=DTYPE_BYTES[job.dtype],
+            bytes_per_value=DTYPE_BYTES[job.dtype],
             attention=job.attention if job.train else EAGER,
             ring=job.ring,
             rank=rank,

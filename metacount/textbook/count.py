@@ -22,6 +22,12 @@ ALL_POSITIONS = "all its positions"
 OTHERS = "others"
 
 
+def run_text(run: Workload) -> str:
+    """Write the sizes of a run: batch 1, seq 2048, bf16."""
+    source = "" if run.source_len is None else f", source {run.source_len}"
+    return f"batch {run.batch_size}, seq {run.seq_len}, {run.dtype}{source}"
+
+
 def length_shown(spec: ModelSpec, n: int) -> str:
     """Write a length as a screen shows it.
 

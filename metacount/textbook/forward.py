@@ -13,12 +13,10 @@
 from __future__ import annotations
 
 from metacount.algebra.writing import in_letters
-from metacount.formulas import ends
-from metacount.formulas.block import STORED, Given, layer_of, run_block
+from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim, is_zero
-from metacount.formulas.pieces import Sizes, run_of, stream
-from metacount.formulas.tape import EAGER, SOURCE, TOKENS, Op, Store, Tape, Tensor, Weight
-from metacount.formulas.trained import stack_name
+from metacount.formulas.pieces import Piece, walk
+from metacount.formulas.tape import EAGER, Op, Pass, Store, Tape, Weight
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.textbook.rows import in_symbols
@@ -124,81 +122,54 @@ def forward_table(spec: ModelSpec, workload: Workload, *, attention: str = EAGER
     }
     symbols = legend.sympy_symbols(run)
     numbers |= {symbols[name].name: size for name, size in run.items() if size}
-    sizes = Sizes(
+    sizes = Pass(
         batch_size=symbols["batch_size"],
         seq_len=symbols["seq_len"],
         source_len=symbols["source_len"],
-        value=DTYPE_BYTES[workload.dtype],
+        bytes_per_value=DTYPE_BYTES[workload.dtype],
         attention=attention,
     )
-    parts = _Parts(letters, spec, sizes, numbers).found
+    alike: dict[Tape, list[Piece]] = {}
+    for piece in walk(letters, sizes, structure=spec):
+        alike.setdefault(piece.tape, []).append(piece)
+    parts = []
+    for tape, pieces in alike.items():
+        lead = f"{'encoder' if pieces[0].of_encoder else 'decoder'}: " if spec.has_encoder else ""
+        indices = [piece.index for piece in pieces if piece.index is not None]
+        place = f"layers {ranges(indices)}" if indices else f"{pieces[0].place} the blocks"
+        if tape.ops:
+            steps = _steps(tape, numbers)
+            parts.append(ForwardPart(name=f"{lead}{place}", times=len(pieces), steps=steps))
     return ForwardTable(workload=workload, attention=attention, parts=tuple(parts), numbers=numbers)
 
 
-class _Parts:
-    """Records the parts of a forward in order, blocks that are alike once."""
-
-    def __init__(
-        self, letters: ModelSpec, spec: ModelSpec, sizes: Sizes, numbers: dict[str, int]
-    ) -> None:
-        self.letters, self.spec, self.sizes, self.numbers = letters, spec, sizes, numbers
-        self.found: list[ForwardPart] = []
-        memory: Tensor | None = None
-        for stack, numbered in zip(letters.stacks, spec.stacks, strict=True):
-            of_encoder = spec.has_encoder and numbered is not spec.decoder
-            word = SOURCE if of_encoder else TOKENS
-            lead = f"{stack_name(spec, numbered)}: " if spec.has_encoder else ""
-            run = run_of(letters, sizes, of_encoder=of_encoder)
-            tape = Tape(run)
-            _, bias, queries = ends.embed(tape, letters, stack, word)
-            self._add(f"{lead}before the blocks", 1, tape)
-            alike: dict[object, list[int]] = {}
-            for index in range(numbered.n_layers):
-                alike.setdefault(layer_of(spec, numbered, index), []).append(index)
-            for indices in alike.values():
-                tape = Tape(run)
-                layer = layer_of(spec, numbered, indices[0])
-                given = Given(bias=bias, memory=memory, queries=queries)
-                run_block(tape, letters, layer, stream(tape, letters, word), given)
-                self._add(f"{lead}layers {ranges(indices)}", len(indices), tape)
-            tape = Tape(run)
-            x = ends.final_norm(tape, stack, stream(tape, letters, word))
-            if of_encoder:
-                store = Store(x.rows, letters.d_model, sizes.value)
-                memory = Tensor(store, letters.d_model, SOURCE, True)
-            else:
-                ends.unembed(tape, letters, x)
-            self._add(f"{lead}after the blocks", 1, tape)
-
-    def _add(self, name: str, times: int, tape: Tape) -> None:
-        weights = {one.name.removesuffix(".weight"): one for one in tape.weights}
-        known: set[Store] = set()
-        steps = []
-        for op in tape.ops:
-            fresh = [store for store in dict.fromkeys(op.saves) if store not in known]
-            known |= set(fresh)
-            steps.append(self._step(op, weights.get(op.name), fresh))
-        if steps:
-            self.found.append(ForwardPart(name=name, times=times, steps=tuple(steps)))
-
-    def _step(self, op: Op, weight: Weight | None, fresh: Sequence[Store]) -> ForwardStep:
-        flops, saved = op.flops, sum(store.bytes for store in fresh)
-        return ForwardStep(
+def _steps(tape: Tape, numbers: dict[str, int]) -> tuple[ForwardStep, ...]:
+    """Write the operations of a tape, each with what it saves and none before it did."""
+    weights = {one.name.removesuffix(".weight"): one for one in tape.weights}
+    known: set[Store] = set()
+    steps = []
+    for op in tape.ops:
+        fresh = [store for store in dict.fromkeys(op.saves) if store not in known]
+        known |= set(fresh)
+        flops, saved, weight = op.flops, sum(store.bytes for store in fresh), weights.get(op.name)
+        step = ForwardStep(
             name=op.name.removeprefix(STORED),
             equation=_equation(op, weight),
             weight=_shape(weight.shape) if weight is not None else "",
             result=_shape((op.out.rows, op.out.columns)),
             flops="" if is_zero(flops) else _written(flops),
-            flops_value=self._value(flops),
+            flops_value=_value(flops, numbers),
             saved="" if is_zero(saved) else _written(saved),
-            saved_value=self._value(saved),
+            saved_value=_value(saved, numbers),
         )
+        steps.append(step)
+    return tuple(steps)
 
-    def _value(self, amount: Dim) -> int:
-        if isinstance(amount, int):
-            return amount
-        numbers = {letter: self.numbers[letter.name] for letter in amount.free_symbols}
-        return int(amount.subs(numbers))
+
+def _value(amount: Dim, numbers: dict[str, int]) -> int:
+    if isinstance(amount, int):
+        return amount
+    return int(amount.subs({letter: numbers[letter.name] for letter in amount.free_symbols}))
 
 
 def ranges(indices: Sequence[int]) -> str:

@@ -17,9 +17,15 @@ from __future__ import annotations
 
 from metacount.formulas import ends, model
 from metacount.formulas.dim import Dim
-from metacount.formulas.pieces import BLOCK, nominal_pieces, weights_of_pieces
+from metacount.formulas.pieces import (
+    BLOCK,
+    LAYERS,
+    nominal_pieces,
+    stack_name,
+    weights_of_pieces,
+)
 from metacount.formulas.tape import params_of
-from metacount.formulas.trained import LAYERS, stack_name, tensors_by_path
+from metacount.formulas.trained import tensors_by_path
 from metacount.spec import ModelSpec, legend
 
 

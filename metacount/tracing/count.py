@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from metacount.frozen import frozen
-from metacount.measure.alike import folded
-from metacount.measure.counter import IDLE, FlopCounter
+from metacount.measure.counter import IDLE, Book, FlopCounter
 from metacount.measure.operators import flops_of
 from metacount.measure.questions import Ordinary
 from metacount.measure.their_roles import Roles, role_name
 from metacount.measure.theirs import (
-    ClassBook,
     Runner,
     as_it_runs,
     distinct_tensors,
-    kind_of,
     measure_cache,
     routing,
 )
@@ -217,29 +214,22 @@ def _run(
     seconds: float,
 ) -> TracedRun:
     deadline = time.process_time() + seconds
-    roles.routed = routing(model)[0]
-    kind = kind_of(model)
     where = places_by_name(model)
 
-    def counter(book: ClassBook) -> FlopCounter:
+    def counter(book: Book) -> FlopCounter:
         made = WithSymbols(book)
         made.deadline, made.sizes = deadline, sizes
         made.may_run = int(MAX_OPERATORS * seconds / 60)
         return made
 
-    with folded(model) as folding:
-        runner = Runner(model, workload, roles, kind, folding)
-        runner.counter, runner.ordinary = counter, OneExpert
-        prefill, cache = runner.prefill()
-        assumed = runner.assumed
-        decode = None
-        generates = kind != "encoder" and cache is not None and not runner.no_cache
-        if and_decode and generates:
-            _, shorter = runner.forward(workload.seq_len - 1)
-            decode, _ = runner.forward(1, cache=shorter)
-    kept = _cached(cache, model, sizes) if generates else (None, None)
+    runner = Runner(model, workload, roles)
+    runner.counter, runner.ordinary = counter, OneExpert
+    prefill, cache = runner.prefill()
+    assumed = runner.assumed
+    decode = runner.last_token() if and_decode and cache is not None else None
+    kept = (None, None) if cache is None else _cached(cache, model, sizes)
     return TracedRun(
-        kind=kind,
+        kind=runner.kind,
         prefill=_flops(prefill, sizes, where),
         decode=None if decode is None else _of_one_token(_flops(decode, sizes, where)),
         cache=kept[0],

@@ -10,14 +10,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metacount.errors import SpecError
 from metacount.measure.ours import (
     ReferenceBook,
+    ReferenceForwards,
     active_values,
     measure_forward,
     measure_params,
@@ -37,6 +39,7 @@ from metacount.tracing.symbols import NotTraced, Sizes, kept_pairs, with_symbols
 if TYPE_CHECKING:
     import sympy
 
+    from metacount.measure.counter import FlopCounter
     from metacount.modules.cache import Cache
     from metacount.spec import Workload
     from metacount.tracing.count import As
@@ -81,57 +84,25 @@ class ReferenceRun:
     def __init__(
         self, model: Model, sizes: Sizes, seq_len: int, prefix_len: int, run_as: As
     ) -> None:
-        self._model, self._sizes = model, sizes
-        lengths = _lengths(model, sizes, seq_len, run_as)
-        self._batch, length = lengths["batch_size"], lengths["seq_len"]
-        self._source_len = lengths["encoder_len"]
-        self._length, self._prefix_len = length, prefix_len
-        self.cache = model.new_cache() if model.spec.kind != "encoder" else None
+        self._sizes = sizes
+        workload = SimpleNamespace(
+            batch_size=1 if run_as.one_sequence else sizes.new("B", 5),
+            seq_len=sizes.new("S", seq_len),
+            encoder_len=sizes.new("S_e", 53) if model.spec.has_encoder else 0,
+            prefix_len=prefix_len,
+        )
+        self._run = ReferenceForwards(model, workload)
+        self._run.counter = lambda _: SymbolicCounter(sizes)
         with sizes.tracing(), with_symbols(Model):
-            self.prefill, _ = self._prefill(length, self.cache)
+            self.prefill, self.cache = self._run.prefill()
 
     @cached_property
-    def decode(self) -> SymbolicCounter | None:
+    def decode(self) -> FlopCounter | None:
         """One token more; None for an encoder. It is run when it is asked for."""
         if self.cache is None:
             return None
-        shorter = self._model.new_cache()
         with self._sizes.tracing(), with_symbols(Model):
-            _, memory = self._prefill(self._length - 1, shorter)
-            with self._counter().watching(self._model) as counter, torch.no_grad():
-                self._model(self._input(1), memory_BTD=memory, cache=shorter, absorbed=True)
-        return counter
-
-    def _counter(self) -> SymbolicCounter:
-        return SymbolicCounter(self._sizes)
-
-    def _prefill(
-        self, length: int | torch.SymInt, cache: Cache | None
-    ) -> tuple[SymbolicCounter, Tensor | None]:
-        with self._counter().watching(self._model) as counter, torch.no_grad():
-            memory = None
-            if self._model.spec.has_encoder:
-                memory = self._model.encode(self._input(self._source_len))
-            self._model(
-                self._input(length), memory_BTD=memory, cache=cache, prefix_len=self._prefix_len
-            )
-        return counter, memory
-
-    def _input(self, length: int | torch.SymInt) -> Tensor:
-        if self._model.spec.vocab_size is None:
-            dtype = next(self._model.parameters()).dtype
-            width = self._model.spec.d_model
-            return torch.empty(self._batch, length, width, device="meta", dtype=dtype)
-        return torch.empty(self._batch, length, device="meta", dtype=torch.long)
-
-
-def _lengths(model: Model, sizes: Sizes, seq_len: int, run_as: As) -> dict[str, int | torch.SymInt]:
-    """Make B, S and S_e symbols; one sequence is the number 1."""
-    return {
-        "batch_size": 1 if run_as.one_sequence else sizes.new("B", 5),
-        "seq_len": sizes.new("S", seq_len),
-        "encoder_len": sizes.new("S_e", 53) if model.spec.has_encoder else 0,
-    }
+            return self._run.last_token()
 
 
 # Fields that say which blocks are of which kind, not how large one is.
@@ -190,9 +161,10 @@ class ReferenceTrace:
                 found[key] += self.sizes.expr(values)
         return dict(found)
 
-    def _flops(self, counter: SymbolicCounter, by_operator: bool, *, causal: bool) -> Amounts:
+    def _flops(self, counter: FlopCounter, by_operator: bool, *, causal: bool) -> Amounts:
         found: Amounts = defaultdict(lambda: 0)
         kept: dict[object, sympy.Expr] = {}
+        assert isinstance(counter.book, SymbolicBook)
         for charge, flops in counter.charges():
             amount, sees = self.sizes.expr(flops), charge.detail
             if causal and sees is not None:

@@ -48,45 +48,20 @@ if TYPE_CHECKING:
 
 
 # Whole numbers of a config that are no sizes: names of tokens, seeds, choices.
-NO_SIZES = frozenset(
-    [
-        "chunk_size_feed_forward",
-        "num_return_sequences",
-        "num_beams",
-        "num_beam_groups",
-        "top_k",
-        "pretraining_tp",
-        "seed",
-        "max_length",
-        "min_length",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-    ]
-)
+NO_SIZES = frozenset((
+    "chunk_size_feed_forward", "num_return_sequences", "num_beams", "num_beam_groups", "top_k",
+    "pretraining_tp", "seed", "max_length", "min_length", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+))  # fmt: skip
 
 # Those that say which layers are of another kind.
-LAYER_PATTERNS = frozenset(
-    [
-        "first_k_dense_replace",
-        "decoder_sparse_step",
-        "encoder_sparse_step",
-        "moe_layer_interval",
-        "moe_layer_freq",
-        "interleave_moe_layer_step",
-        "expert_layer_period",
-        "expert_layer_offset",
-        "attn_layer_period",
-        "attn_layer_offset",
-        "full_attention_interval",
-        "layer_group_size",
-        "global_attn_every_n_layers",
-        "no_rope_layer_interval",
-        "cross_layer_interval",
-        "cross_attention_frequency",
-        "sliding_window_pattern",
-        "num_kv_shared_layers",
-    ]
-)
+LAYER_PATTERNS = frozenset((
+    "first_k_dense_replace", "decoder_sparse_step", "encoder_sparse_step", "moe_layer_interval",
+    "moe_layer_freq", "interleave_moe_layer_step", "expert_layer_period", "expert_layer_offset",
+    "attn_layer_period", "attn_layer_offset", "full_attention_interval", "layer_group_size",
+    "global_attn_every_n_layers", "no_rope_layer_interval", "cross_layer_interval",
+    "cross_attention_frequency", "sliding_window_pattern", "num_kv_shared_layers",
+))  # fmt: skip
 
 # With a period of 1 all layers are of one kind: there is no pattern.
 _EVERY = {name: 1 for name in LAYER_PATTERNS if name != "first_k_dense_replace"}

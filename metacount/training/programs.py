@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metacount.errors import InputError
-from metacount.measure.alike import folded
 from metacount.measure.ours import ReferenceBook
 from metacount.measure.questions import ListQuestions, Ordinary
 from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import ClassBook, Runner, as_it_runs, kind_of, quiet, routing
+from metacount.measure.theirs import ClassBook, Runner, as_it_runs, quiet
 from metacount.measure.transformers_private import attention_way
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
@@ -146,10 +145,8 @@ NO_CACHE = "a training step keeps no cache"
 def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Program:
     """Make a training step of transformers' `model` (on meta) over a workload."""
     roles = Roles(model)
-    roles.routed = routing(model)[0]
     book = ClassBook(roles, Ordinary(workload.seq_len - 1))
-    with folded(model, enabled=False) as unfolded:
-        runner = Runner(model, workload, roles, kind_of(model), unfolded)
+    runner = Runner(model, workload, roles, fold=False)
     runner.no_cache = NO_CACHE
     given = runner.inputs(workload.seq_len)
     names = [name for name, value in given.items() if isinstance(value, Tensor)]

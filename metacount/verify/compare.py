@@ -11,7 +11,7 @@ from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.tensors import DTYPES
-from metacount.textbook.count import count, fitted, said_of_length
+from metacount.textbook.count import count, fitted, run_sizes, said_of_length
 from metacount.units import exact
 from metacount.witness import BREAKDOWNS, PREDICTED, QUANTITIES
 from metacount.witness import Witness as Witness
@@ -28,7 +28,7 @@ def formula_parts(spec: ModelSpec, run: Workload) -> dict[str, dict[str, int] | 
     """Give the formulas' parts by breakdown; None of each in a model without modules."""
     if spec.prediction is None:
         return {"mtp_by_role": None, "mtp_matmul_flops_by_role": None}
-    flops = mtp.matmul_flops_by_role(spec, batch_size=run.batch_size, seq_len=run.seq_len)
+    flops = mtp.PREDICTION["mtp_matmul_flops"](spec, run_sizes(spec, run))
     return {"mtp_by_role": mtp.params_by_role(spec), "mtp_matmul_flops_by_role": flops}
 
 
@@ -151,8 +151,8 @@ def reference_witness(spec: ModelSpec, workload: Workload) -> tuple[Witness, Mea
             "kv_cache_bytes": priced(cache.kv_bytes),
             "cross_kv_cache_bytes": priced(cache.cross_kv_bytes),
             # a state of another dtype than the module's keeps it
-            "state_bytes": tensor_bytes(s for s in ran.states if s.dtype != DTYPES[dtype])
-            + priced(tensor_bytes(s for s in ran.states if s.dtype == DTYPES[dtype])),
+            "state_bytes": tensor_bytes(s for s in cache.states if s.dtype != DTYPES[dtype])
+            + priced(tensor_bytes(s for s in cache.states if s.dtype == DTYPES[dtype])),
             **beside,
         },
         parts={
@@ -258,9 +258,8 @@ def outside_witnesses(
     found = checkpoint_of(source, module)
     if found is None:
         return (theirs,), lines
-    from metacount.huggingface.checkpoint.compare import TIED, compare
+    from metacount.huggingface.checkpoint.compare import TIED, compare, module_tensors
     from metacount.huggingface.checkpoint.formats import quantization_of
-    from metacount.huggingface.checkpoint.names import module_tensors
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
     report, convert = found

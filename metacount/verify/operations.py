@@ -14,12 +14,9 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from metacount.formulas import ends
-from metacount.formulas.block import Given, layer_of, run_block
-from metacount.formulas.pieces import Piece, Sizes, pieces_of, run_of, stream
-from metacount.formulas.step import role_of_memory, sizes_of
-from metacount.formulas.tape import SOURCE, TOKENS, Op, Pass, Store, Tape, Tensor
-from metacount.formulas.trained import stack_name
+from metacount.formulas.pieces import Piece, pieces_of, stack_name, walk
+from metacount.formulas.step import role_of_memory
+from metacount.formulas.tape import Op, Pass, Store, Tape
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.field import altered
@@ -54,35 +51,19 @@ class Operation:
 
 def formula_operations(spec: ModelSpec, run: Workload, *, decode: bool = False) -> list[Operation]:
     """List the products of a forward of `run`, or of its last token, from the formulas' tape."""
-    source = run.encoder_len if spec.has_encoder else 0
-    sizes = Sizes(batch_size=run.batch_size, seq_len=run.seq_len, source_len=source, decode=decode)
+    sizes = Pass(
+        batch_size=run.batch_size,
+        seq_len=run.seq_len,
+        source_len=run.encoder_len if spec.has_encoder else 0,
+        decode=decode,
+    )
     found: list[Operation] = []
-    memory: Tensor | None = None
-    for stack in spec.stacks:
-        of_encoder = spec.has_encoder and stack is not spec.decoder
-        word = SOURCE if of_encoder else TOKENS
-        if of_encoder and decode:  # it does not run again, and its keys and values are cached
-            memory = Tensor(Store(0, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
+    for piece in walk(spec, sizes):
+        if decode and piece.of_encoder:  # it does not run again, and its keys and values are cached
             continue
-        run_of_stack = run_of(spec, sizes, of_encoder=of_encoder)
-        tape = Tape(run_of_stack)
-        _, bias, queries = ends.embed(tape, spec, stack, word)
-        found += _of_tape(tape, OUTSIDE)
-        given = Given(bias=bias, memory=memory, queries=queries)
-        tapes: dict[object, Tape] = {}
-        for index in range(stack.n_layers):
-            layer = layer_of(spec, stack, index)
-            if layer not in tapes:
-                tapes[layer] = Tape(run_of_stack)
-                run_block(tapes[layer], spec, layer, stream(tape, spec, word), given)
-            found += _of_tape(tapes[layer], f"{stack_name(spec, stack)}.layers.{index}")
-        tape = Tape(run_of_stack)
-        x = ends.final_norm(tape, stack, stream(tape, spec, word))
-        if of_encoder:
-            memory = Tensor(Store(x.rows, spec.d_model, sizes.value), spec.d_model, SOURCE, True)
-        else:
-            ends.unembed(tape, spec, x)
-        found += _of_tape(tape, OUTSIDE)
+        stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
+        place = OUTSIDE if piece.index is None else f"{stack}.layers.{piece.index}"
+        found += _of_tape(piece.tape, place)
     return found
 
 
@@ -399,7 +380,7 @@ def differing_step(spec: ModelSpec, run: Pass, step: Measured) -> Iterator[str]:
     """Say of a measured step without checkpoints which saved storages are the first to differ in
     number, and whose backward is the first to differ in FLOPs.
     """
-    pieces = pieces_of(spec, sizes_of(run), loss=True)
+    pieces = pieces_of(spec, run, loss=True)
     # a scan saves chunk by chunk, SparseMixer choice by choice: parts of the formulas' storages
     added_up = {"recurrent"} | ({"moe"} if spec.mixer_jitter is not None else set())
     ours, ran = formula_saved(pieces, run, added_up), recorded_saved(step, added_up)

@@ -208,7 +208,7 @@ def test_plot_of_parameters(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         "46.7B",
         "97 %",
         "share of the parameters [%]",
-        "parameters [B, powers of 1000]",
+        "parameters [B = 10^9]",
     ):
         assert f"<!-- {text}" in svg or f"{text} -->" in svg, text
     again = svg_of(capsys, tmp_path / "q.svg", "llama-7b", "mixtral-8x7b")

@@ -11,6 +11,7 @@ from helpers.release import daily, one_day_in, one_in
 import metacount
 from metacount import InputError, Workload, find_model
 from metacount.check import Judgement
+from metacount.check.given.process import answer_of
 from metacount.check.verdict import judged_file
 
 GOOD = """
@@ -170,3 +171,24 @@ def test_a_function_of_the_caller_is_called_here() -> None:
         "embedding left out",
         "position table left out",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        (["{'text': 'mine'}", '{"ended": 0}'], None),
+        (['{"text": "ours"}', '{"ended": 0}'], "ours"),  # both before anybody reads
+        (['{"text": "ours"}', '{"text": "mine"}'], None),
+    ],
+)
+def test_an_answer_and_the_end_of_its_process_may_come_together(
+    lines: list[str], answer: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "server.py").write_text(f"import os\nos.write(1, {text!r})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if answer is None:
+        with pytest.raises(InputError, match="wrote over"):
+            answer_of("{}", "mine.py:f", 20, "server")
+    else:
+        assert answer_of("{}", "mine.py:f", 20, "server") == {"text": answer}

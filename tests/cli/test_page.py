@@ -7,7 +7,6 @@ import re
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.command_line import refused
@@ -17,7 +16,7 @@ from helpers.structures import first_of_each
 from metacount import InputError, Model, Request, count, find_model, page, units
 from metacount.algebra.javascript import NotWhole, condition, in_javascript
 from metacount.cli import main
-from metacount.cli.page import REFUSED, UNKNOWN, flow_html, tree_html
+from metacount.cli.page import REFUSED, UNKNOWN
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> & '\"`${3}`"
 
@@ -68,8 +67,10 @@ def test_the_page_loads_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         total = count(name, Request(seq_len=1024)).matmul_flops
         assert f"{units.exact(total)} FLOPs." in text
     assert text.count("y = x / √(mean(x²) + ε) · w") > 4
+    assert "[B, h, S, S] = [1, 128, 1024, 1024]" in text
     # the tree of each model, folded, with its tensors
     assert "0-60" not in text and "3-60 ×58" in text and "decoder" in text
+    assert "<code>lm_head</code> (OutputHead) [129280, 7168] 926,679,040 0.1 %" in text
     assert '"number": 1024n' in text
 
 
@@ -111,109 +112,13 @@ def test_a_model_of_any_structure_has_a_page(name: str) -> None:
     assert name in page(find_model(name))
 
 
-def module(name: str, kind: str, **more: Any) -> dict[str, Any]:
-    plain = {
-        "name": name,
-        "module": kind,
-        "count": 1,
-        "n_experts": None,
-        "top_k": None,
-        "tensors": {},
-        "tied": {},
-        "buffers": {},
-        "children": [],
-    }
-    return {**plain, **more}
-
-
-def test_a_tree_line_by_line() -> None:
-    linear = module("q", "Linear", params=6, all_params=12, tensors={"weight": [2, 3]})
-    head = module(
-        "head",
-        "Head",
-        params=2,
-        all_params=2,
-        tensors={"b": [2]},
-        tied={"w": "e.w"},
-        buffers={"c": [4]},
-    )
-    layers = module(
-        "layers",
-        "ModuleList",
-        params=12,
-        all_params=12,
-        children=[module("0-1", "Block", count=2, params=6, all_params=12, children=[linear])],
-    )
-    root = module("Model", "Model", params=14, all_params=14, children=[layers, head])
-    text = tree_html(root, 14)
-    assert Tags(text).open == []
-    assert re.sub(r"<[^>]*>", "", text) == (
-        "Model 14 100 %layers 12 85.7 %0-1 ×2 (Block) 12 85.7 %q (Linear) [2, 3] 12 85.7 %"
-        "head (Head) 2 14.3 %b [2] 2w is e.w, counted there 0c [4] buffer 0"
-    )
-    # the first two levels stand open
-    opened = [
-        attributes.get("open", "closed") for tag, attributes in Tags(text).found if tag == "details"
-    ]
-    assert opened == [None, None, "closed", None]
-
-
-def test_a_forward_line_by_line() -> None:
-    plain = {
-        "name": "",
-        "module": "",
-        "equation": None,
-        "operators": [],
-        "times": 1,
-        "like": None,
-        "params": 0,
-        "matmul_flops": 0,
-        "matmul_flops_letters": None,
-        "steps": [],
-    }
-    x = {"shape": [1, 3], "letters": ["B", None]}
-    y = {"shape": [1, 6], "letters": ["B", "2·d"]}
-    steps = [
-        {
-            **plain,
-            "name": "q",
-            "module": "Linear",
-            "equation": "q = x·Wᵀ",
-            "params": 18,
-            "matmul_flops": 36,
-            "matmul_flops_letters": "2·B·d",
-            "inputs": [x],
-            "outputs": [y],
-        },
-        {**plain, "operators": ["aten.mul"], "inputs": [y, y], "outputs": [y]},
-        {**plain, "name": "1", "module": "Block", "like": "0", "inputs": [], "outputs": [x]},
-    ]
-    block = {
-        **plain,
-        "name": "layers.0-1",
-        "module": "Block",
-        "times": 2,
-        "params": 18,
-        "inputs": [x],
-        "outputs": [y],
-        "steps": steps,
-    }
-    flow = {"steps": [block], "params": 36, "matmul_flops": 72, "notes": ["<note>"]}
-    text = flow_html(flow)
-    assert Tags(text).open == []
-    assert re.sub(r"<[^>]*>", "", text) == (
-        "layers.0-1 ×2 Block 18 parameters"
-        "q q = x·Wᵀ 18 parameters, 36 FLOP, 2·B·d[B, 3] → [B, 2·d] = [1, 3] → [1, 6]"
-        "aten.mul[B, 2·d] = [1, 6]"
-        "1 as 0[B, 3] = [1, 3]"
-        "In all 36 parameters, 72 FLOPs.&lt;note&gt;"
-    )
-
-
 def test_the_page_of_the_api_is_that_of_the_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert written(capsys, tmp_path / "p.html", "gpt2") == page("gpt2")
+    assert written(capsys, tmp_path / "p.html", "gpt2", "--lang", "en") == page("gpt2")
+    chinese = written(capsys, tmp_path / "p.html", "gpt2", "--lang", "zh")
+    assert chinese == page("gpt2", lang="zh") and '<html lang="zh">' in chinese
+    assert "按执行顺序的前向（同样的尺寸）, batch 1, seq 1024, bf16" in chinese
 
 
 @pytest.mark.parametrize(
@@ -225,7 +130,7 @@ def test_the_page_of_the_api_is_that_of_the_command(
         (("--caches", "gpt2", "--html", "p.html"), "--html belongs to MODEL"),
         (("gpt2", "--html", "p.html", "--seq", "1,2"), "--seq of a page is one length"),
         (("gpt2", "--html", "p.html", "--quantity", "matmul_flops"), "--quantity belongs to"),
-        (("gpt2", "--html", "p.html", "--lang", "zh"), "a page has no --over and no --lang"),
+        (("gpt2", "--html", "p.html", "--over", "d_ff=1"), "a page has no --over"),
         # transformers alone knows it: there is no closed form
         (("type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
         (("gpt2", "type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),

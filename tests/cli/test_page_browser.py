@@ -10,7 +10,8 @@ import pytest
 from helpers.browser import POLICY, dom, evaluated
 from helpers.page_settings import differences, drawn
 
-from metacount import units
+from metacount import Workload, count, units
+from metacount import page as page_of
 from metacount.algebra import javascript
 from metacount.cli.page import page_html
 from metacount.resolve import find_model
@@ -189,6 +190,8 @@ found.reset = [total("params"), location.hash, field("seq_len").value];
 const deep = models.find((model) => model.id === "deepseek-v3");
 found.zero = evaluate(deep, { ...startOf(deep), n_shared_experts: "0" }).problem;
 found.none = evaluate(deep, { ...startOf(deep), n_dense_layers: "0" }).problem;
+const gemma = models.find((model) => model.id === "gemma3-27b-text");
+found.few = evaluate(gemma, { ...startOf(gemma), n_layers: "3" }).figures.params.total;
 found.units = UNITS.map((n) => ["params", "matmul_flops", "kv_cache_bytes"].map((quantity) =>
   rounded(quantity, BigInt(n))));
 found.shares = UNITS.map((n) => share(BigInt(n), 10n ** 27n));
@@ -223,8 +226,6 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
     assert "error" not in found, found
 
     def layers(n: int) -> str:
-        from metacount import count
-
         changed = find_model("llama-7b", [f"n_layers={n}"])
         return units.exact(count(changed.spec).params)
 
@@ -243,6 +244,8 @@ def test_the_inputs_are_driven(page: str, tmp_path: Path) -> None:
         "n_shared_experts 0 is another structure, with other formulas; "
         "metacount count deepseek-v3 --set n_shared_experts=0 counts it"
     )
+    # three layers with windows, and none of those that see everything
+    assert found["few"] == str(count(find_model("gemma3-27b-text", ["n_layers=3"])).params)
     assert found["none"].startswith("d_ff has no meaning when every layer is MoE: got 18432")
     assert found["reset"] == ["6,738,415,616", "", "2048"]
     for n, texts in zip(UNITS, found["units"], strict=True):
@@ -255,11 +258,19 @@ def test_the_address_sets_the_sizes_and_no_policy_is_in_the_way(page: str, tmp_p
     file.write_text(page, encoding="utf-8")
     assert POLICY.search(page) is not None
     shown = dom(file, "#B=3&S=77&d=512&2.N=1&x=1")
-    from metacount import Workload, count
-
     first = count(find_model("llama-7b", ["d_model=512"]).spec, Workload(batch_size=3, seq_len=77))
     second = count(find_model("llama3-8b", ["n_layers=1"]).spec)
     for result in (first, second):
         for figure in (result.params, result.matmul_flops, result.kv_cache_bytes):
             assert f">{units.exact(figure)}</output>" in shown
     assert "the address says what no model here has: x=1; left out" in shown
+
+
+def test_labels_in_chinese_and_models_side_by_side(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page_of("gpt2", "llama-7b", lang="zh"), encoding="utf-8")
+    drawn = dom(file)
+    for label in ("注意力", "闭式", "参数量", "模型尺寸", "已证明"):
+        assert drawn.count(f">{label}<") >= 2, label
+    for label in ("attention", "closed form", "proven", "sizes of the model"):
+        assert f">{label}<" not in drawn, label

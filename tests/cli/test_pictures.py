@@ -14,7 +14,7 @@ from helpers.command_line import refused, run_json
 from metacount import InputError, Request, catalog, count, find_model, plot
 from metacount.cli import main
 from metacount.cli import pictures as fonts
-from metacount.cli.pictures import CHINESE, MOST_BARS, activations_figure, quantities_figure
+from metacount.cli.pictures import MOST_BARS, activations_figure, quantities_figure
 from metacount.measure.activations import STEP, curve
 from metacount.output_file import write_whole
 from metacount.textbook.count import QUANTITIES
@@ -103,7 +103,7 @@ def test_lengths_are_bars(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         "128.00 MiB",
         "16.00 GiB",
         "Llama-3 / 3.1 8B: batch 2, fp8",
-        "kv_cache_bytes [GiB = 2^30 B]",
+        "KV cache after the sequence [GiB = 2^30 B]",
     } <= said(svg)
     long = svg_of(capsys, tmp_path / "q.svg", "gpt2", "bert-base", "--quantity", "matmul_flops")
     assert {"GPT-2 small, seq 1,024", "BERT-base uncased, seq 512"} <= said(long)
@@ -217,7 +217,7 @@ def test_activations_are_executed() -> None:
 
 def chinese_or_skip() -> None:
     try:
-        fonts.check_chinese(CHINESE.values())
+        fonts.check_chinese()
     except InputError as error:
         pytest.skip(f"needs a font with Chinese letters: {error}")
 

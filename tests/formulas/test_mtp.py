@@ -17,7 +17,6 @@ from metacount.formulas.tape import Weight
 from metacount.measure.ours import measure_params, measure_prediction
 from metacount.modules.build import build, build_prediction
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.model import prediction_layers
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import count
 
@@ -56,6 +55,10 @@ ATTENTION = 13 * 10 * (6 + 2 + 2) + 6 * 10 * 13  # q, k, v, then o
 TABLES = 2 * 101 * 13  # embedding and head
 
 
+def counted(quantity: str, spec: ModelSpec) -> dict[str, Any]:
+    return mtp.PREDICTION[quantity](spec, {**RUN, "bytes_per_value": 4})
+
+
 def test_params_by_hand() -> None:
     spec = made(MOE, n_mtp_layers=2, n_shared_experts=1)
     moe = 12 * 3 * 13 * 7 + 12 * 13 + 3 * 13 * 7  # experts, router, the shared expert
@@ -66,9 +69,8 @@ def test_params_by_hand() -> None:
     total = 2 * sum(by_role.values())
     assert mtp.params(spec) == total
     assert sum(mtp.with_copies(spec).values()) == total + 2 * TABLES
-    assert (
-        sum(mtp.active_params_by_role(spec).values()) == total - 2 * 10 * 3 * 13 * 7
-    )  # 2 of 12 experts
+    active = counted("mtp_active_params", spec)
+    assert sum(active.values()) == total - 2 * 10 * 3 * 13 * 7  # 2 of 12 experts
     assert mtp.shared_params(spec) == TABLES
 
 
@@ -81,9 +83,9 @@ def test_flops_by_hand() -> None:
         "other": 10 * 2 * 13 * 13,
         "head": 10 * 101 * 13,
     }
-    found = {name: n for name, n in mtp.matmul_flops_by_role(spec, **RUN).items() if n}
+    found = {name: n for name, n in counted("mtp_matmul_flops", spec).items() if n}
     assert found == {name: 2 * n for name, n in by_role.items()}
-    cache = mtp.kv_cache_bytes_by_part(spec, **RUN, bytes_per_value=4)
+    cache = counted("mtp_kv_cache_bytes", spec)
     assert cache == {"self-attention": 2 * 5 * 2 * 2 * 10 * 4}
 
 
@@ -91,9 +93,9 @@ def test_a_model_without_modules_has_none() -> None:
     spec = made(DENSE)
     assert mtp.module_weights(spec) == mtp.module_products(spec) == ()
     assert not any(mtp.with_copies(spec).values())
-    assert mtp.kv_cache_bytes_by_part(spec, **RUN, bytes_per_value=4) == {"self-attention": 0}
+    assert counted("mtp_kv_cache_bytes", spec) == {"self-attention": 0}
     for one in (spec, made(MOE, n_mtp_layers=1)):
-        assert mtp.buffers(one) == {"selection_bias": 0}
+        assert counted("mtp_buffers", one) == {"moe": 0}
 
 
 def test_the_shared_head() -> None:
@@ -123,16 +125,19 @@ def test_modules_on_meta_have_the_same(name: str) -> None:
     modules = build_prediction(main)
     found, whole = measure_params(modules.layers), measure_params(main)
     assert found.by_role == mtp.params_by_role(spec)
-    assert found.active_by_role == mtp.active_params_by_role(spec)
+    assert found.active_by_role == counted("mtp_active_params", spec)
     assert unmatched(modules.layers, mtp.module_weights(spec)) == (set(), {})
     own = {id(tensor) for tensor in main.parameters()}
     rest = sum(tensor.numel() for tensor in modules.parameters() if id(tensor) not in own)
     assert rest == found.params
-    ran, run = measure_prediction(modules, work), {"batch_size": 3, "seq_len": 7}
+    ran, run = measure_prediction(modules, work), {"batch_size": 3, "seq_len": 7, "kv_len": 7}
     assert ran.decode is not None
-    assert ran.prefill.by_role == mtp.matmul_flops_by_role(spec, **run)
-    assert ran.prefill.causal_by_role == mtp.causal_matmul_flops_by_role(spec, **run)
-    assert ran.decode.by_role == mtp.decode_matmul_flops_by_role(spec, batch_size=3, kv_len=7)
+    for name, measured in (
+        ("mtp_matmul_flops", ran.prefill.by_role),
+        ("mtp_causal_matmul_flops", ran.prefill.causal_by_role),
+        ("mtp_decode_matmul_flops", ran.decode.by_role),
+    ):
+        assert mtp.PREDICTION[name](spec, run) == measured
     shared, active = whole.by_role["embedding"] + whole.by_role["head"], found.active_by_role
     forward = sum(ran.prefill.by_role.values())
     assert count(spec, work).prediction == {
@@ -177,15 +182,6 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("id", PUBLISHED)
-def test_a_module_has_the_kind_of_layer_that_its_model_ends_with(id: str) -> None:
-    spec = entry(id).spec()
-    assert spec.prediction is not None
-    last, own = spec.last_stack, prediction_layers(spec).last_stack
-    ends_with = last.mixer_of(last.n_layers - 1), last.ffn_of(last.n_layers - 1)
-    assert (own.mixer_of(0), own.ffn_of(0)) == ends_with == ("A", "E")
-
-
 def scales(weights: tuple[Weight, ...]) -> int:
     """One scale for each block of 128 x 128 of the matrices that DeepSeek-V3 stores in FP8."""
     n = 0
@@ -203,7 +199,7 @@ def test_published_checkpoints_are_the_model_its_modules_and_copies(id: str) -> 
     stored = entry(id).stored_checkpoint
     assert stored is not None and stored.total == total
     found = model.params(spec) + mtp.params(spec)
-    found += sum(model.buffers(spec).values()) + sum(mtp.buffers(spec).values())
+    found += sum(model.buffers(spec).values()) + sum(counted("mtp_buffers", spec).values())
     found += mtp.shared_params(spec) if copies else 0
     if id == "deepseek-v3":
         # experts' gate and up are one tensor here, two of the same size there
@@ -214,7 +210,7 @@ def test_published_checkpoints_are_the_model_its_modules_and_copies(id: str) -> 
 def test_the_modules_of_deepseek_v3_as_its_readme_prints_them() -> None:
     """README_WEIGHTS: 11.5B of its own, 2.4B activated with embedding and head, less eh_proj."""
     spec, projection = entry("deepseek-v3").spec(), 2 * 7168 * 7168
-    active = sum(mtp.active_params_by_role(spec).values()) + mtp.shared_params(spec)
+    active = sum(counted("mtp_active_params", spec).values()) + mtp.shared_params(spec)
     for count_, rounded, printed in ((mtp.params(spec), 116, 115), (active, 25, 24)):
         assert (round(count_ / 1e8), round((count_ - projection) / 1e8)) == (rounded, printed)
 

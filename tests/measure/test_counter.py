@@ -13,7 +13,7 @@ from torch import nn
 
 from metacount import catalog
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.alike import OwnNumber, folded
+from metacount.measure.alike import Folding, OwnNumber, layers_in_lists
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
 from metacount.measure.ours import reference_counter
@@ -98,13 +98,10 @@ def test_layers_of_transformers_that_did_not_run_stand_under_their_own_names() -
     model, _ = build_transformers(config, dtype=torch.bfloat16)
 
     def counted(fold: bool) -> FlopCounter:
-        counter = FlopCounter(ClassBook(Roles(model), Ordinary(S - 1)))
+        folding = Folding(layers_in_lists(model) if fold else ())
+        counter = FlopCounter(ClassBook(Roles(model), Ordinary(S - 1), folding))
         ids = torch.empty(B, S, dtype=torch.long, device="meta")
-        with (
-            folded(model, enabled=fold) as folding,
-            counter.watching(model),
-            folding.counting(counter),
-        ):
+        with counter.watching(model):
             model(input_ids=ids, use_cache=False)
         return counter
 
@@ -234,12 +231,8 @@ def stack() -> Any:
 
 def products(net: Any, *, enabled: bool) -> tuple[int, int, int]:
     """FLOPs of it, and how many layers ran and did not."""
-    counter = FlopCounter()
-    with (
-        folded(net, enabled=enabled) as folding,
-        counter.watching(net),
-        folding.counting(counter),
-    ):
+    counter, folding = FlopCounter(), Folding(layers_in_lists(net) if enabled else ())
+    with counter.watching(net), folding.counting(counter):
         net(torch.empty(1, 7, device="meta"))
     return sum(counter.by_operator().values()), folding.ran, folding.replayed
 

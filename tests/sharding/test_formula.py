@@ -25,8 +25,8 @@ from metacount.formulas.mixers import state_space
 from metacount.formulas.ranks import Cut, cut_shape
 from metacount.formulas.tape import COLUMNS, Rank, State, Tape
 from metacount.formulas.tape import product as size_of
+from metacount.modules.attention import CHOOSING
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING
 from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_engine import Measuring, measured_kinds, place
@@ -463,7 +463,7 @@ def all_have_experts(spec: ModelSpec, stack: Any, index: int) -> Any:
 
 
 WEIGHT, EXCHANGE, UNEMBED, LAYER_OF = Tape.weight, Tape.exchange_keys, ends.unembed, block.layer_of
-RIGHT_SIZES = by_formula.Sizes
+RIGHT_SIZES = by_formula.Pass
 DEEPSEEK, LLAMA = ("deepseek", "dp=4,tp=2,ep=4,pp=2"), ("llama", "dp=2,cp=3,tp=2")
 ELECTRA, LONGCAT = ("electra", "dp=3,tp=2"), ("longcat", "dp=2,pp=2,ep=2")
 TRAINED, SERVED, EXPERTS = (
@@ -485,7 +485,7 @@ PLANTED: dict[str, tuple[Any, str, Any, tuple[str, str]]] = {
         LLAMA,
     ),
     "what a ring gives is not copied": (
-        *(by_formula, "Sizes", lambda **sizes: RIGHT_SIZES(**{**sizes, "ring": False})),
+        *(by_formula, "Pass", lambda **sizes: RIGHT_SIZES(**{**sizes, "ring": False})),
         ("gpt2", "cp=2"),
     ),
     "the head has no transform": (ends, "unembed", without_a_transform, ELECTRA),

@@ -96,8 +96,8 @@ def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"train": True, "dtype": "bf16", "attention": "flash", "seq_len": 24}
     counted, measured = told(SPECS["gpt2"], "cp=2", **how)
     assert counted == measured
-    right = by_formula.Sizes
+    right = by_formula.Pass
     wrong = lambda **sizes: right(**{**sizes, "ring": False})  # noqa: E731
-    monkeypatch.setattr(by_formula, "Sizes", wrong)
+    monkeypatch.setattr(by_formula, "Pass", wrong)
     counted, measured = told(SPECS["gpt2"], "cp=2", **how)
     assert counted != measured

@@ -17,6 +17,8 @@ from metacount.cli import main
     ("found", "shown"),
     [
         (metacount.count("gpt2"), "124,439,808"),
+        (metacount.count_training("gpt2"), "train_matmul_flops"),
+        (metacount.judge_claim("mixtral-total"), "46,702,792,704"),
         (metacount.diff("gpt2", "gpt2-medium"), "resized   embedding"),
         (metacount.verify("gpt2"), "agree  formula, reference, published"),
         (metacount.check("12*N*d**2", "gpt2"), "wrong: short by 39,505,152"),

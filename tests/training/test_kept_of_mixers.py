@@ -24,7 +24,7 @@ from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import folds
 from metacount.formulas.mixers import convolution, delta, gates, lightning, run_mixer, state_space
-from metacount.formulas.pieces import Sizes, run_of
+from metacount.formulas.pieces import run_of
 from metacount.formulas.step import activation_bytes_by_role
 from metacount.formulas.tape import TOKENS, Pass, Tape
 from metacount.modules.recurrent import make_recurrent
@@ -122,7 +122,7 @@ def formula(
     spec: ModelSpec, run: tuple[Any, Any, str], trained: Collection[str] | None = None
 ) -> Any:
     batch_size, seq_len, dtype = run
-    sizes = Sizes(batch_size=batch_size, seq_len=seq_len, value=DTYPE_BYTES[dtype])
+    sizes = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=DTYPE_BYTES[dtype])
     tape = Tape(run_of(spec, sizes))
     if trained is not None:  # on the tape a name begins with that of the mixer
         tape.is_trained = lambda name: name.partition(".")[2] in trained  # type: ignore[method-assign]

@@ -13,9 +13,10 @@ from helpers.structures import first_of_each
 
 from metacount.catalog import entry
 from metacount.errors import SpecError
+from metacount.formulas import pieces
 from metacount.formulas.step import check_saved
 from metacount.formulas.tape import Op, Pass, Store, Tape, Tensor
-from metacount.huggingface.config.families import mapped_types
+from metacount.huggingface.config.record import mapped_types
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.ours import measure_forward
@@ -27,7 +28,6 @@ from metacount.summary.training_step import train
 from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import measure_step
-from metacount.verify import operations
 from metacount.verify.compare import verify
 from metacount.verify.operations import (
     are_fused,
@@ -37,7 +37,7 @@ from metacount.verify.operations import (
     layers_of_module,
 )
 
-LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, operations.layer_of
+LINEAR, RECORD, LAYER_OF = Tape.linear, Tape.record, pieces.layer_of
 
 
 def found(name: str, run: Workload) -> tuple[list[str], list[str]]:
@@ -103,7 +103,7 @@ PLANTED: dict[str, tuple[tuple[Any, str, Any], str, str]] = {
         "decoder.layers.0: formula attention scores",
     ),
     "layers that have each other's window": (
-        (operations, "layer_of", swapped_layers),
+        (pieces, "layer_of", swapped_layers),
         "gemma3-1b",
         "decode, first product that differs: decoder.layers.0: formula attention scores",
     ),
@@ -263,7 +263,7 @@ def test_layers_of_transformers_that_are_swapped(monkeypatch: pytest.MonkeyPatch
     source = Source(config=config)
     assert verify("glm", spec, run, source=source).differences == ()
     monkeypatch.setattr(
-        operations, "layer_of", lambda *a: LAYER_OF(*a[:2], {0: last, last: 0}.get(a[2], a[2]))
+        pieces, "layer_of", lambda *a: LAYER_OF(*a[:2], {0: last, last: 0}.get(a[2], a[2]))
     )
     lines = verify("glm", spec, run, source=source).differences
     said = "forward, first layer that differs: model.layers.0"

@@ -65,8 +65,11 @@ def answer_of(
     if not output.endswith(b"\n"):
         how = "with an answer that is too long" if len(output) > MAX_ANSWER else _ended(code)
         raise InputError(f"{name}: its process ended {how}")
+    lines = output.splitlines()
+    if len(lines) == 2 and lines[1].startswith(b'{"%s": ' % ENDED.encode()):  # it had answered
+        lines.pop()
     try:
-        answer = json.loads(output)
+        answer = json.loads(b"\n".join(lines))
     except ValueError:
         answer = None
     if not isinstance(answer, dict):

@@ -5,7 +5,8 @@ The parts that see and hear are not read: transformers' own module says what the
 
 from __future__ import annotations
 
-from metacount.huggingface.config.record import recorded_types
+from metacount.huggingface.config.record import mapped_types
+from metacount.huggingface.config.rope import AXES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ LIKE = {
 }
 OTHER_NAMES = {"kimi_k2": "deepseek_v3"}  # what transformers reads it as
 FLAT = ("qwen2_vl", "qwen2_5_vl")  # published with the text's keys beside vision_config
-AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
 
 
 def text_of(config: Json) -> tuple[Json, str] | None:
@@ -80,8 +80,8 @@ def text_of(config: Json) -> tuple[Json, str] | None:
         return None
     named = inside.get("model_type", kind)
     named = OTHER_NAMES.get(named, named) if isinstance(named, str) else kind
-    kind = named if named in LIKE or named in recorded_types() else kind
-    if kind not in LIKE and kind not in recorded_types():
+    kind = named if named in LIKE or named in mapped_types() else kind
+    if kind not in LIKE and kind not in mapped_types():
         return None
     text = {**inside, "model_type": LIKE.get(kind, kind)}
     for key in ("rope_scaling", "rope_parameters"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from metacount.errors import SpecError
 from metacount.huggingface.config.keys import Keys
-from metacount.huggingface.config.parts import always, indices, number, size
+from metacount.huggingface.config.parts import always, indices, letters_of, number, part, size
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -25,16 +24,8 @@ def routed(
     """Read how many experts there are and how many of them a token uses;
     `router` says how it chooses.
     """
-    return {
-        "n_experts": keys.size(count, lowest=lowest),
-        "top_k": keys.size(chosen),
-        "router": router,
-    }
-
-
-def divided_weights(keys: Keys, scoring: str, key: str = "norm_topk_prob") -> str:
-    """Name the router; `key` says whether the chosen weights are divided by their sum."""
-    return f"{scoring}_renorm" if keys.flag(key) else scoring
+    n_experts = keys.size(count, lowest=lowest)
+    return {"n_experts": n_experts, "top_k": keys.size(chosen), "router": router}
 
 
 def placed(fields: Json, layout: Json | None, found: Json) -> Json:
@@ -48,7 +39,10 @@ def placed(fields: Json, layout: Json | None, found: Json) -> Json:
     return {**layout, **found}
 
 
+@part
 def experts(
+    keys: Keys,
+    fields: Json,
     count: str,
     router: str,
     *parts: Part,
@@ -56,46 +50,39 @@ def experts(
     layout: Layout | None = None,
     chosen: str = "num_experts_per_tok",
     lowest: int = 1,
-) -> Part:
+) -> Json:
     """Read experts, and what more `parts` say of them, in the layers of `layout`; without one in
     every layer, each as wide as the feed-forward was said to be.
 
     `renorm`: whether weights are divided by their sum is a key, norm_topk_prob or this one.
     """
-
-    def part(keys: Keys, fields: Json) -> Json:
-        layers = None if layout is None else layout(keys, fields["n_layers"])
-        key = renorm if isinstance(renorm, str) else "norm_topk_prob"
-        name = divided_weights(keys, router, key) if renorm else router
-        found = routed(keys, count, name, chosen=chosen, lowest=lowest)
-        for more in parts:
-            found |= more(keys, fields)
-        if layout is not None:
-            return placed(fields, layers, found)
-        return {**({"d_ff_expert": fields.pop("d_ff")} if "d_ff" in fields else {}), **found}
-
-    return part
+    layers = None if layout is None else layout(keys, fields["n_layers"])
+    if renorm and keys.flag(renorm if isinstance(renorm, str) else "norm_topk_prob"):
+        router = f"{router}_renorm"
+    found = routed(keys, count, router, chosen=chosen, lowest=lowest)
+    for more in parts:
+        found |= more(keys, fields)
+    if layout is not None:
+        return placed(fields, layers, found)
+    return {**({"d_ff_expert": fields.pop("d_ff")} if "d_ff" in fields else {}), **found}
 
 
 def shared_experts(key: str, *, lowest: int = 0) -> Part:
     """Read how many experts every token uses."""
-    return size("n_shared_experts", key, lowest=lowest)
+    return size(f"n_shared_experts={key}", lowest=lowest)
 
 
-def groups(key: str) -> Part:
+@part
+def groups(keys: Keys, _: Json, key: str) -> Json:
     """Read the group-limited choice of experts; one group is no limit."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        n_groups, top_groups = keys.size(key), keys.size("topk_group")
-        if n_groups == 1:
-            return {}
-        return {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
-
-    return part
+    n_groups, top_groups = keys.size(key), keys.size("topk_group")
+    if n_groups == 1:
+        return {}
+    return {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
 
 
-EXPERT_WIDTH = size("d_ff_expert", "moe_intermediate_size")
-ROUTED_SCALE = number("routed_scale", "routed_scaling_factor")
+EXPERT_WIDTH = size("d_ff_expert=moe_intermediate_size")
+ROUTED_SCALE = number("routed_scale=routed_scaling_factor")
 CHOICE_BIAS = always(selection_bias=True)
 grouped = groups("n_group")
 
@@ -110,24 +97,21 @@ def noaux(
     return experts(count, "sigmoid", *more, renorm=True, layout=layout)
 
 
-def prediction(key: str = "num_nextn_predict_layers") -> Part:
+@part
+def prediction(keys: Keys, _: Json, key: str = "num_nextn_predict_layers") -> Json:
     """Read the number of multi-token-prediction modules,
     which are in the checkpoint, not in the class.
     """
-
-    def part(keys: Keys, _: Json) -> Json:
-        if key not in keys.data and key not in keys.defaults:
-            return {}
-        n_modules = keys.raw(key) and keys.layers(key, lowest=0)
-        if not n_modules:
-            return {}
-        apart = "; they are counted apart, as mtp_params" if keys.end == "head" else ""
-        keys.notes.append(
-            f"{key}: {n_modules} prediction layers are in the checkpoint, not in the class{apart}"
-        )
-        return {"n_mtp_layers": n_modules}
-
-    return part
+    if key not in keys.data and key not in keys.defaults:
+        return {}
+    n_modules = keys.raw(key) and keys.layers(key, lowest=0)
+    if not n_modules:
+        return {}
+    apart = "; they are counted apart, as mtp_params" if keys.end == "head" else ""
+    keys.notes.append(
+        f"{key}: {n_modules} prediction layers are in the checkpoint, not in the class{apart}"
+    )
+    return {"n_mtp_layers": n_modules}
 
 
 # ---- which layers have experts ----
@@ -135,14 +119,18 @@ def prediction(key: str = "num_nextn_predict_layers") -> Part:
 
 def dense_first(keys: Keys, n_layers: int) -> Json | None:
     """Apply DeepSeek's rule: dense layers first, then experts in all."""
-    first = keys.size("first_k_dense_replace", lowest=0)
     keys.fixed("moe_layer_freq", 1)
-    return after(keys, "first_k_dense_replace", first, n_layers)
+    return after("first_k_dense_replace")(keys, n_layers)
 
 
-def after(keys: Keys, name: str, first: int, n_layers: int) -> Json | None:
-    """Find the layout of dense layers first, then experts in all."""
-    return moe_layout(keys, name, [[i >= first for i in range(n_layers)]], first=first)
+def after(name: str) -> Layout:
+    """Read how many dense layers come first, before experts in all."""
+
+    def layout(keys: Keys, n_layers: int) -> Json | None:
+        first = keys.size(name, lowest=0)
+        return moe_layout(keys, name, [[i >= first for i in range(n_layers)]], first=first)
+
+    return layout
 
 
 def sparse_layers(first: int | str) -> Layout:
@@ -152,18 +140,11 @@ def sparse_layers(first: int | str) -> Layout:
 
     def layout(keys: Keys, n_layers: int) -> Json | None:
         n_dense = keys.size(first, lowest=0) if isinstance(first, str) else first
-        given = keys.given("mlp_layer_types")
-        if given is None:
-            given = [DENSE_OR_SPARSE[i >= n_dense] for i in range(n_layers)]
-        if not isinstance(given, list) or len(given) != n_layers:
-            raise SpecError(
-                "mlp_layer_types", f"must be a list of {n_layers} words", given, "remove it"
-            )
-        for item in given:
-            if item not in DENSE_OR_SPARSE:
-                keys.unmapped("mlp_layer_types", item, "choose dense or sparse")
-        stack = [item == "sparse" for item in given]
-        return moe_layout(keys, "mlp_layer_types", [stack], first=n_dense)
+        name, words = "mlp_layer_types", keys.given("mlp_layer_types")
+        if words is None:
+            words = [DENSE_OR_SPARSE[i >= n_dense] for i in range(n_layers)]
+        letters = letters_of(keys, name, words, {"dense": "D", "sparse": "S"}, n_layers)
+        return moe_layout(keys, name, [[letter == "S" for letter in letters]], first=n_dense)
 
     return layout
 
@@ -206,7 +187,15 @@ def moe_layout(
     """
     if not any(map(any, stacks)):
         return None
-    for n_dense, step, offset in [(first, every, 0), *_guesses(stacks)]:
+    layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
+    guesses = [(first, every, 0)]
+    for found in layers:
+        if len(found) > 1:
+            step = found[1] - found[0]
+            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
+        elif found:
+            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
+    for n_dense, step, offset in guesses:
         if all(
             on == (i >= n_dense and (i + 1 - offset) % step == 0)
             for stack in stacks
@@ -214,17 +203,4 @@ def moe_layout(
         ):
             shift = {"moe_offset": offset} if offset else {}
             return {"n_dense_layers": n_dense, "moe_every": step, **shift}
-    layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
     keys.unmapped(name, layers, "layers with experts must be every n-th one, after the dense ones")
-
-
-def _guesses(stacks: list[list[bool]]) -> list[tuple[int, int, int]]:
-    guesses = []
-    for stack in stacks:
-        found = [i for i, on in enumerate(stack) if on]
-        if len(found) > 1:
-            step = found[1] - found[0]
-            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
-        elif found:
-            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
-    return guesses

@@ -7,7 +7,7 @@ from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any, NoReturn, TypeGuard
 
     from metacount.files import Json
@@ -175,6 +175,24 @@ class Keys:
             raise SpecError(name, "must be true or false", value, "choose true or false")
         return value
 
+    def sizes(self, names: str) -> Json:
+        """Read fields that are whole numbers: `field=key`, or one word for both."""
+        return {field: self.size(key) for field, key in pairs(names)}
+
+    def numbers(self, names: str) -> Json:
+        """Read fields that are positive numbers, likewise."""
+        return {field: self.number(key) for field, key in pairs(names)}
+
+    def flags(self, names: str) -> Json:
+        """Read fields that are true or false, likewise."""
+        return {field: self.flag(key) for field, key in pairs(names)}
+
+    def listed(self, name: str, value: object, n: int, what: str = "names") -> list[Any]:
+        """Check that a value is a list of `n`, one a layer."""
+        if not isinstance(value, list) or len(value) != n:
+            raise SpecError(name, f"must be a list of {n} {what}", value, "remove it")
+        return value
+
     def only(self, name: str, *allowed: object, why: str = "") -> Any:
         """Read a value that must be one of `allowed`, those that a spec can express."""
         value = self.raw(name)
@@ -261,6 +279,34 @@ class Keys:
                 )
             passed.append(name)
         return tuple(passed)
+
+
+def pairs(names: str) -> list[tuple[str, str]]:
+    """Split "field=key ..." into pairs; one word is both.
+
+    >>> pairs("d_ff=intermediate_size vocab_size")
+    [('d_ff', 'intermediate_size'), ('vocab_size', 'vocab_size')]
+    """
+    words = (word.partition("=") for word in names.split())
+    return [(field, key or field) for field, _, key in words]
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Reword a message with the names that a file has for what it speaks of.
+
+    >>> renamed("n_kv_heads must divide n_heads", {"n_heads": "n_head"})
+    'n_kv_heads must divide n_head'
+    """
+    import re
+
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
+
+
+def in_names(error: SpecError, names: Mapping[str, str]) -> SpecError:
+    """Reword a broken rule of a spec in the names that a file has for its fields."""
+    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
+    field, rule, remedy = (renamed(t, names) for t in (plain.field, plain.rule, plain.remedy))
+    return SpecError(field, rule, plain.value, remedy)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

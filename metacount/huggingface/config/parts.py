@@ -1,14 +1,14 @@
 """The small readers that the rows of model types are made of.
 
 A part reads some keys, given the fields of the spec so far, and returns more fields. A function of
-these two is a part, a call in a row makes one, and a name in capitals is one that is made, or
-several in a tuple.
+these two is a part, a call in a row makes one (`@part`), and a name in capitals is one that is
+made, or several in a tuple.
 """
 
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.keys import Keys, pairs
 from metacount.huggingface.config.rope import (
     latent_scale,
     rope_by_layer_type,
@@ -19,10 +19,12 @@ from metacount.huggingface.config.rope import (
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Concatenate, ParamSpec
 
     from metacount.files import Json
     from metacount.huggingface.config.row import Part
+
+    P = ParamSpec("P")
 
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
 TORCH_EPS = 1e-5  # where a family's LayerNorm takes torch's default
@@ -30,15 +32,20 @@ OFFSET = 2  # rows of a position table before the first position (fairseq's padd
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
 
 
+def part(read: Callable[Concatenate[Keys, Json, P], Json]) -> Callable[P, Part]:
+    """Make of a reader with further arguments a function of these that makes a part."""
+
+    def made(*args: P.args, **options: P.kwargs) -> Part:
+        return lambda keys, fields: read(keys, fields, *args, **options)
+
+    return made
+
+
 def divided(name: str, width: int, n_heads: int) -> int:
     """Compute the width of one head where heads share the model's width."""
-    if width % n_heads:
-        raise SpecError(
-            name,
-            f"must divide the width {width}: {width} % {n_heads} = {width % n_heads}",
-            n_heads,
-            f"choose a divisor of {width}",
-        )
+    if rest := width % n_heads:
+        rule = f"must divide the width {width}: {width} % {n_heads} = {rest}"
+        raise SpecError(name, rule, n_heads, f"choose a divisor of {width}")
     return width // n_heads
 
 
@@ -47,15 +54,20 @@ def nullable_size(keys: Keys, name: str) -> int | None:
     return keys.optional_size(name) if keys.defaults[name] is None else keys.size(name)
 
 
-def trunk(keys: Keys, layers: str = "num_hidden_layers") -> Json:
+def trunk(keys: Keys, layers: str = "num_hidden_layers", width: str = "hidden_size") -> Json:
     """Read what every decoder has: its width, its layers, its tables."""
     return {
         "kind": "decoder",
-        "d_model": keys.size("hidden_size"),
+        "d_model": keys.size(width),
         "n_layers": keys.layers(layers),
         "vocab_size": keys.size("vocab_size"),
         "tie_embeddings": keys.flag("tie_word_embeddings"),
     }
+
+
+def heads(d_model: int, n_heads: int, name: str = "num_attention_heads") -> Json:
+    """Build the fields of heads that share the width, each with a key and a value of its own."""
+    return {"n_heads": n_heads, "n_kv_heads": n_heads, "head_dim": divided(name, d_model, n_heads)}
 
 
 def sizes(keys: Keys, _: Json) -> Json:
@@ -73,12 +85,8 @@ def sizes(keys: Keys, _: Json) -> Json:
     n_kv_heads = None
     if "num_key_value_heads" in keys.defaults:
         n_kv_heads = nullable_size(keys, "num_key_value_heads")
-    return {
-        **trunk(keys),
-        "n_heads": n_heads,
-        "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads,
-        "head_dim": head_dim,
-    }
+    found = {"n_heads": n_heads, "n_kv_heads": n_heads if n_kv_heads is None else n_kv_heads}
+    return {**trunk(keys), **found, "head_dim": head_dim}
 
 
 def biases(qkv: bool, o: bool) -> Json:
@@ -125,22 +133,22 @@ def named_layers(keys: Keys) -> Any:
     return [RENAMED_LAYERS.get(t, t) if isinstance(t, str) else t for t in types]
 
 
+def letters_of(keys: Keys, key: str, names: object, letters: dict[str, str], n: int) -> str:
+    """Write the letter of each name in a list of `n`."""
+    found = keys.listed(key, names, n)
+    for name in found:
+        if not isinstance(name, str) or name not in letters:
+            keys.unmapped(key, name, f"choose {' or '.join(letters)}")
+    return "".join(letters[name] for name in found)
+
+
 def layer_types(keys: Keys, n_layers: int, default: list[str], allowed: tuple[str, ...]) -> str:
     """Write one letter a layer: L where `layer_types` has `allowed[1]`,
     G where it has `allowed[0]`.
     """
     types = named_layers(keys)
-    types = default if types is None else types
-    if not isinstance(types, list):
-        raise SpecError("layer_types", "must be a list", types, "remove it")
-    if len(types) != n_layers:
-        raise SpecError(
-            "layer_types", f"must have one item a layer: {n_layers}", len(types), "remove it"
-        )
-    for item in types:
-        if item not in allowed:
-            keys.unmapped("layer_types", item, f"choose {' or '.join(allowed)}")
-    return "".join("GL"[allowed.index(item)] for item in types)
+    letters = dict(zip(allowed, "GL", strict=True))
+    return letters_of(keys, "layer_types", default if types is None else types, letters, n_layers)
 
 
 def windows(letters: str, window: int | None, *, kind: str = "sliding") -> Json:
@@ -158,9 +166,8 @@ def nope_every(keys: Keys, name: str, rotates: list[bool]) -> Json:
     if first == 1 and not any(rotates):
         return {"nope_every": 1}
     if any(on == ((i + 1) % first == 0) for i, on in enumerate(rotates)):
-        keys.unmapped(
-            name, [int(on) for on in rotates], "the layers without RoPE must be every n-th one"
-        )
+        layers = [int(on) for on in rotates]
+        keys.unmapped(name, layers, "the layers without RoPE must be every n-th one")
     return {"nope_every": first}
 
 
@@ -172,24 +179,24 @@ def always(**fields: Any) -> Part:
     return lambda keys, _: fields
 
 
-def size(field: str, key: str, *, lowest: int = 1) -> Part:
-    """Read a field that is a whole number."""
-    return lambda keys, _: {field: keys.size(key, lowest=lowest)}
+def size(names: str, *, lowest: int = 1) -> Part:
+    """Read fields that are whole numbers: `field=key`, or one word for both."""
+    read = pairs(names)
+    return lambda keys, _: {field: keys.size(key, lowest=lowest) for field, key in read}
 
 
-def number(field: str, key: str) -> Part:
-    """Read a field that is a positive number."""
-    return lambda keys, _: {field: keys.number(key)}
+def number(names: str) -> Part:
+    """Read fields that are positive numbers, likewise."""
+    return lambda keys, _: keys.numbers(names)
 
 
-def optional_number(field: str, key: str, *, null: float | None = None) -> Part:
+@part
+def optional_number(
+    keys: Keys, _: Json, field: str, key: str, *, null: float | None = None
+) -> Json:
     """Read a field that is a positive number, or `null` where its key is null."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        value = keys.optional_number(key)
-        return {field: null if value is None else value}
-
-    return part
+    value = keys.optional_number(key)
+    return {field: null if value is None else value}
 
 
 def flag(field: str, key: str, *, off: Any = False, on: Any = True) -> Part:
@@ -197,36 +204,27 @@ def flag(field: str, key: str, *, off: Any = False, on: Any = True) -> Part:
     return lambda keys, _: {field: on if keys.flag(key) else off}
 
 
-def only(*, why: str = "", **allowed: object) -> Part:
+@part
+def only(keys: Keys, _: Json, /, *, why: str = "", **allowed: object) -> Json:
     """Check keys that must have one value, or one of a tuple of them."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        for name, values in allowed.items():
-            keys.only(name, *(values if isinstance(values, tuple) else (values,)), why=why)
-        return {}
-
-    return part
+    for name, values in allowed.items():
+        keys.only(name, *(values if isinstance(values, tuple) else (values,)), why=why)
+    return {}
 
 
-def fixed(**allowed: object) -> Part:
+@part
+def fixed(keys: Keys, _: Json, /, **allowed: object) -> Json:
     """Check keys that transformers computes or takes for granted, where they are written down."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        for name, value in allowed.items():
-            keys.fixed(name, value)
-        return {}
-
-    return part
+    for name, value in allowed.items():
+        keys.fixed(name, value)
+    return {}
 
 
-def differs(what: str) -> Part:
+@part
+def differs(keys: Keys, _: Json, what: str) -> Json:
     """Note what transformers computes and no spec says."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        keys.differs(what)
-        return {}
-
-    return part
+    keys.differs(what)
+    return {}
 
 
 def activation(*, gated: bool, key: str = "hidden_act") -> Part:
@@ -234,17 +232,16 @@ def activation(*, gated: bool, key: str = "hidden_act") -> Part:
     return lambda keys, _: keys.activation(key, gated=gated)
 
 
-def bias(qkv: str | bool, *, o: str | bool | None = None, ffn: str = "") -> Part:
+@part
+def bias(
+    keys: Keys, _: Json, qkv: str | bool, *, o: str | bool | None = None, ffn: str = ""
+) -> Json:
     """Read the biases of attention by the keys that switch them: the output's as the others',
     unless `o` says so; and those of the feed-forward by `ffn`.
     """
-
-    def part(keys: Keys, _: Json) -> Json:
-        first = keys.flag(qkv) if isinstance(qkv, str) else qkv
-        last = first if o is None else keys.flag(o) if isinstance(o, str) else o
-        return {**biases(first, last), **({"ffn_bias": keys.flag(ffn)} if ffn else {})}
-
-    return part
+    first = keys.flag(qkv) if isinstance(qkv, str) else qkv
+    last = first if o is None else keys.flag(o) if isinstance(o, str) else o
+    return {**biases(first, last), **({"ffn_bias": keys.flag(ffn)} if ffn else {})}
 
 
 def rms_norm(eps: str = "rms_norm_eps", **fields: Any) -> Part:
@@ -252,14 +249,11 @@ def rms_norm(eps: str = "rms_norm_eps", **fields: Any) -> Part:
     return lambda keys, _: {"norm": "rmsnorm", "norm_eps": keys.number(eps), **fields}
 
 
-def layer_norm(eps: str | float, **fields: Any) -> Part:
+@part
+def layer_norm(keys: Keys, _: Json, /, eps: str | float, **fields: Any) -> Json:
     """Read a LayerNorm with weight and bias, by the key of its epsilon or with a fixed one."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        value = keys.number(eps) if isinstance(eps, str) else eps
-        return {"norm": "layernorm", "norm_bias": True, "norm_eps": value, **fields}
-
-    return part
+    value = keys.number(eps) if isinstance(eps, str) else eps
+    return {"norm": "layernorm", "norm_bias": True, "norm_eps": value, **fields}
 
 
 def rope(
@@ -282,15 +276,12 @@ def rope_by_kind(old_local: str = "rope_local_base_freq", scaled: tuple[str, ...
     )
 
 
-def rope_unless_given(**parameters: Any) -> Part:
+@part
+def rope_unless_given(keys: Keys, _: Json, /, **parameters: Any) -> Json:
     """Take these parameters of RoPE where a config has none."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
-            keys.data["rope_parameters"] = dict(parameters)
-        return {}
-
-    return part
+    if not keys.data.get("rope_scaling") and keys.data.get("rope_parameters") is None:
+        keys.data["rope_parameters"] = dict(parameters)
+    return {}
 
 
 def all_windows(keys: Keys, _: Json) -> Json:
@@ -313,40 +304,34 @@ def letters_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> 
     return layer_types(keys, n_layers, default, FULL_OR_SLIDING)
 
 
-def windows_where(windowed: Callable[[int], bool]) -> Part:
+@part
+def windows_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> Json:
     """Read a window in the layers that `layer_types`, or else `windowed`, names."""
-
-    def part(keys: Keys, fields: Json) -> Json:
-        letters = letters_where(keys, fields, windowed)
-        return checked_windows(keys, letters, keys.optional_size("sliding_window"))
-
-    return part
+    letters = letters_where(keys, fields, windowed)
+    return checked_windows(keys, letters, keys.optional_size("sliding_window"))
 
 
-def windows_from(switch: str = "use_sliding_window", *, lowest: int = 0) -> Part:
+@part
+def windows_from(
+    keys: Keys, fields: Json, switch: str = "use_sliding_window", *, lowest: int = 0, every: int = 0
+) -> Json:
     """Apply Qwen's rule: where `switch` is on (or there is none), a window from layer
-    `max_window_layers` on, or where `layer_types` has one.
+    `max_window_layers` on, or in every so many below it; or where `layer_types` has one.
     """
+    first = keys.size("max_window_layers", lowest=0)
+    window = keys.optional_size("sliding_window", lowest=lowest)
+    if switch and not keys.flag(switch):
+        window = None
 
-    def part(keys: Keys, fields: Json) -> Json:
-        first = keys.size("max_window_layers", lowest=0)
-        window = keys.optional_size("sliding_window", lowest=lowest)
-        if switch and not keys.flag(switch):
-            window = None
-        letters = letters_where(keys, fields, lambda i: window is not None and i >= first)
-        return checked_windows(keys, letters, window)
+    def is_windowed(i: int) -> bool:
+        return window is not None and (i < first and i % every == 0 if every else i >= first)
 
-    return part
+    return checked_windows(keys, letters_where(keys, fields, is_windowed), window)
 
 
 def scales(keys: Keys, _: Json) -> Json:
     """Read Granite's four multipliers; its logits are divided, ours multiplied."""
-    return {
-        "attention_scale": keys.number("attention_multiplier"),
-        "embedding_scale": keys.number("embedding_multiplier"),
-        "residual_scale": keys.number("residual_multiplier"),
-        "logit_scale": 1 / keys.number("logits_scaling"),
-    }
+    return {**keys.numbers(MULTIPLIERS), "logit_scale": 1 / keys.number("logits_scaling")}
 
 
 def latents(keys: Keys) -> Json:
@@ -357,46 +342,47 @@ def latents(keys: Keys) -> Json:
         "attention": "mla",
         "n_heads": n_heads,
         "q_lora_rank": keys.optional_size("q_lora_rank"),
-        "kv_lora_rank": keys.size("kv_lora_rank"),
-        "qk_nope_head_dim": keys.size("qk_nope_head_dim"),
-        "qk_rope_head_dim": keys.size("qk_rope_head_dim"),
+        **keys.sizes("kv_lora_rank qk_nope_head_dim qk_rope_head_dim"),
         "mla_bias": keys.flag("attention_bias"),
         "latent_norm_eps": None if eps == LATENT_EPS else LATENT_EPS,
     }
 
 
+@part
 def latent(
+    keys: Keys,
+    _: Json,
     *,
     interleaved: bool | str = False,
     layers: str = "num_hidden_layers",
     width: str = "intermediate_size",
-) -> Part:
+) -> Json:
     """Read sizes, MLA, gated FFN and RMSNorm; `layers` and `width` are the keys of these sizes.
 
     Rotated values are interleaved, or in halves; `interleaved` may be the key that says so.
     """
-
-    def part(keys: Keys, _: Json) -> Json:
-        pairs = keys.flag(interleaved) if isinstance(interleaved, str) else interleaved
-        found = latents(keys)
-        rope_dim, nope_dim = found["qk_rope_head_dim"], found["qk_nope_head_dim"]
-        if keys.given("head_dim") is not None:
-            keys.size("head_dim")  # written by transformers, and read for RoPE alone
-        turned = rotation(keys, rope_dim, style="interleaved" if pairs else "half")
-        return {
-            **trunk(keys, layers),
-            **found,
-            "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
-            "d_ff": keys.size(width),
-            **GATED(keys, {}),
-            **RMS(keys, {}),
-            **turned,
-        }
-
-    return part
+    is_paired = keys.flag(interleaved) if isinstance(interleaved, str) else interleaved
+    found = latents(keys)
+    rope_dim, nope_dim = found["qk_rope_head_dim"], found["qk_nope_head_dim"]
+    if keys.given("head_dim") is not None:
+        keys.size("head_dim")  # written by transformers, and read for RoPE alone
+    turned = rotation(keys, rope_dim, style="interleaved" if is_paired else "half")
+    return {
+        **trunk(keys, layers),
+        **found,
+        "attention_scale": latent_scale(keys, rope_object(keys), nope_dim + rope_dim),
+        "d_ff": keys.size(width),
+        **GATED(keys, {}),
+        **RMS(keys, {}),
+        **turned,
+    }
 
 
-D_FF = size("d_ff", "intermediate_size")
+MULTIPLIERS = (
+    "attention_scale=attention_multiplier embedding_scale=embedding_multiplier "
+    "residual_scale=residual_multiplier"
+)
+D_FF = size("d_ff=intermediate_size")
 GATED, UNGATED = activation(gated=True), activation(gated=False)
 RMS = rms_norm()
 BLOCK = (sizes, D_FF, GATED, RMS)  # of LLaMA
@@ -405,4 +391,4 @@ BIAS = bias("attention_bias")
 FFN_BIAS = flag("ffn_bias", "mlp_bias")
 HEAD_NORM = always(qk_norm="head")
 POST_NORM = always(norm_placement="post_branch", qk_norm="full")  # of OLMo 2
-V_HEAD = size("v_head_dim", "v_head_dim")
+V_HEAD = size("v_head_dim")

@@ -59,7 +59,7 @@ def recorded(model_type: str) -> Json:
     return record
 
 
-def recorded_types() -> tuple[str, ...]:
+def mapped_types() -> tuple[str, ...]:
     """List the types in the record."""
     return tuple(_read())
 

@@ -36,14 +36,14 @@ from metacount.huggingface.config.parts import (
     windows_from,
 )
 from metacount.huggingface.config.rope import rotation
-from metacount.huggingface.config.row import Family
+from metacount.huggingface.config.row import row
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
+    from metacount.huggingface.config.row import Family, Part
 
 TRAINED_WITH = "max_position_embeddings"  # a key of Baichuan's 7B alone, beside both's own name
 LENGTH = "model_max_length"
@@ -51,24 +51,22 @@ LENGTH = "model_max_length"
 
 def remote(
     classes: dict[str, str | None] | str,
+    needed: str,
     *parts: Part,
     aliases: dict[str, str] | None = None,
     ignored: str = "",
     **defaults: Any,
 ) -> Family:
-    """Make the family of a type; `classes` may be one or two stems of `<stem>ForCausalLM`."""
+    """Make the family of a type; `classes` may be one or two stems of `<stem>ForCausalLM`.
+    `needed`: keys that have no default, and some whose default is null.
+    """
     if isinstance(classes, str):
         stems = classes.split()
-        heads: dict[str, str | None] = {f"{stem}ForCausalLM": "head" for stem in stems}
-        classes = {**heads, f"{stems[0]}Model": "body"}
+        ends: dict[str, str | None] = {f"{stem}ForCausalLM": "head" for stem in stems}
+        classes = {**ends, f"{stems[0]}Model": "body"}
         ignored = f"_from_model_config use_flash_attn {ignored}"
-    return Family(
-        parts=parts,
-        classes=classes,
-        defaults={"tie_word_embeddings": False, **defaults},
-        aliases=aliases or {},
-        ignored=tuple(ignored.split()),
-    )
+    defaults = {"tie_word_embeddings": False, **dict.fromkeys(needed.split()), **defaults}
+    return row(*parts, ends=classes, aliases=aliases, ignored=ignored, **defaults)
 
 
 def baichuan_positions(keys: Keys, fields: Json) -> Json:
@@ -79,12 +77,8 @@ def baichuan_positions(keys: Keys, fields: Json) -> Json:
         return rotation(keys, fields["head_dim"])
     if not given:
         rule = f"or {LENGTH} must be there: the first is of the code with RoPE (7B), the second "
-        raise SpecError(
-            TRAINED_WITH,
-            rule + "alone of the code with ALiBi (13B)",
-            None,
-            f"give {TRAINED_WITH} or {LENGTH}",
-        )
+        rule += "alone of the code with ALiBi (13B)"
+        raise SpecError(TRAINED_WITH, rule, None, f"give {TRAINED_WITH} or {LENGTH}")
     keys.notes.append(f"ALiBi: it has {LENGTH} and no {TRAINED_WITH}, as the 13B's code")
     return {"position": "alibi"}
 
@@ -106,16 +100,10 @@ def deepseek_experts(keys: Keys, fields: Json) -> Json:
         for name in ("n_shared_experts", "num_experts_per_tok"):
             keys.fixed(name)
         return {}
-    n_shared = {"n_shared_experts": keys.optional_size("n_shared_experts", lowest=0) or 0}
-    found = experts(
-        "n_routed_experts",
-        "softmax",
-        EXPERT_WIDTH,
-        always(**n_shared),
-        renorm=True,
-        layout=dense_first,
-    )
-    return found(keys, fields)
+    n_shared = keys.optional_size("n_shared_experts", lowest=0) or 0
+    more = (EXPERT_WIDTH, always(n_shared_experts=n_shared))
+    read = experts("n_routed_experts", "softmax", *more, renorm=True, layout=dense_first)
+    return read(keys, fields)
 
 
 def bailing_experts(keys: Keys, fields: Json) -> Json:
@@ -134,18 +122,16 @@ def phi3_small(keys: Keys, fields: Json) -> Json:
     keys.only("hidden_act", "gegelu")
     every = keys.optional_size("dense_attention_every_n_layers")
     if every != 1:
-        keys.notes.append(
-            "dense_attention_every_n_layers: the block-sparse layers are counted as ones that see "
-            "all: causal FLOPs are an upper bound"
-        )
+        sparse = "the block-sparse layers are counted as ones that see all"
+        bound = "causal FLOPs are an upper bound"
+        keys.notes.append(f"dense_attention_every_n_layers: {sparse}: {bound}")
     keys.differs("gegelu adds 1 to the value beside its gate and cuts both off at gegelu_limit")
     return {
         **found,
         **biases(True, True),
+        **SILU,
         "d_ff": keys.size("ff_intermediate_size"),
-        "activation": "silu",
         "swish_beta": QUICK_GELU_BETA,
-        "gated": True,
         "ffn_bias": True,
         "embedding_scale": keys.number("mup_embedding_multiplier"),
         "attention_scale": keys.number("mup_attn_multiplier") / found["head_dim"],
@@ -157,23 +143,13 @@ def qwen_block(keys: Keys, fields: Json) -> Json:
     """Read Qwen's block: `intermediate_size` is that of gate and up together."""
     both, bias = keys.size("intermediate_size"), not keys.flag("no_bias")
     if both % 2:
-        raise SpecError(
-            "intermediate_size",
-            "must be even: gate and up have half of it each",
-            both,
-            f"choose {both + 1}",
-        )
+        rule = "must be even: gate and up have half of it each"
+        raise SpecError("intermediate_size", rule, both, f"choose {both + 1}")
     keys.only("scale_attn_weights", True)
     keys.fixed("n_inner")
     keys.fixed("apply_residual_connection_post_layernorm", False)
     keys.only("kv_channels", fields["head_dim"], why="heads share the width")
-    return {
-        **biases(True, bias),
-        "d_ff": both // 2,
-        "activation": "silu",
-        "gated": True,
-        "ffn_bias": bias,
-    }
+    return {**biases(True, bias), **SILU, "d_ff": both // 2, "ffn_bias": bias}
 
 
 def chatglm_block(keys: Keys, fields: Json) -> Json:
@@ -190,9 +166,8 @@ def chatglm_block(keys: Keys, fields: Json) -> Json:
         "n_kv_heads": groups if many else fields["n_heads"],
         **biases(qkv_bias, bias),
         **norm("layernorm_epsilon")(keys, fields),
+        **SILU,
         "d_ff": keys.size("ffn_hidden_size"),
-        "activation": "silu",
-        "gated": True,
         "ffn_bias": bias,
         "final_norm": last,
         "position": "rope",
@@ -205,10 +180,8 @@ def chatglm_block(keys: Keys, fields: Json) -> Json:
 def exaone_heads(keys: Keys, fields: Json) -> Json:
     """Read key/value heads and a width of heads, as many and as wide as queries where null."""
     n_kv_heads, head_dim = keys.optional_size("num_key_value_heads"), keys.optional_size("head_dim")
-    return {
-        "n_kv_heads": n_kv_heads or fields["n_heads"],
-        "head_dim": head_dim or fields["head_dim"],
-    }
+    width = head_dim or fields["head_dim"]
+    return {"n_kv_heads": n_kv_heads or fields["n_heads"], "head_dim": width}
 
 
 def phi_groups(keys: Keys, fields: Json) -> Json:
@@ -217,54 +190,44 @@ def phi_groups(keys: Keys, fields: Json) -> Json:
     return {"n_kv_heads": fields["n_heads"] if groups is None else groups}
 
 
-SIZES: Json = dict.fromkeys(
-    ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"]
-)
-HEADS: Json = {
-    **SIZES,
-    "num_hidden_layers": None,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-}
-GROUPED = {**HEADS, "num_key_value_heads": None}
+SILU = {"activation": "silu", "gated": True}
+SIZES = "vocab_size hidden_size intermediate_size num_attention_heads"
+LAYERS = f"{SIZES} num_hidden_layers"
+GROUPED = f"{LAYERS} num_key_value_heads"
+LLAMA: Json = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
 
 REMOTE = {
     # arXiv:2309.10305
     "baichuan": remote(
-        "Baichuan BaiChuan", *BLOCK, baichuan_positions, ignored="z_loss_weight", **HEADS
+        "Baichuan BaiChuan", LAYERS, *BLOCK, baichuan_positions, ignored="z_loss_weight", **LLAMA
     ),
     # arXiv:2403.17297
     "internlm2": remote(
-        "InternLM2", *BLOCK, bias("bias"), ROPE, ignored="fp16 bf16", **GROUPED, bias=True
+        "InternLM2", GROUPED, *BLOCK, bias("bias"), ROPE, ignored="fp16 bf16", **LLAMA, bias=True
     ),
-    "xverse": remote("Xverse", *BLOCK, ROPE, ignored="max_tokenizer_truncation", **GROUPED),
+    "xverse": remote("Xverse", GROUPED, *BLOCK, ROPE, ignored="max_tokenizer_truncation", **LLAMA),
     # arXiv:2404.06395
     "minicpm": remote(
         "MiniCPM",
+        f"{GROUPED} scale_emb dim_model_base scale_depth",
         *BLOCK,
         BIAS,
         minicpm_scales,
         ROPE,
-        **{**GROUPED, "tie_word_embeddings": True},
+        **LLAMA,
+        tie_word_embeddings=True,
         attention_bias=False,
-        scale_emb=None,
-        dim_model_base=None,
-        scale_depth=None,
     ),
     # arXiv:2401.06066
     "deepseek": remote(
         "Deepseek",
+        f"{GROUPED} n_routed_experts n_shared_experts num_experts_per_tok moe_intermediate_size",
         *BLOCK,
         BIAS,
         ROPE,
         deepseek_experts,
-        **GROUPED,
+        **LLAMA,
         attention_bias=False,
-        n_routed_experts=None,
-        n_shared_experts=None,
-        num_experts_per_tok=None,
-        moe_intermediate_size=None,
         first_k_dense_replace=0,
         scoring_func="softmax",
         norm_topk_prob=False,
@@ -272,6 +235,7 @@ REMOTE = {
     # EXAONE 3, arXiv:2408.03541
     "exaone": remote(
         "Exaone",
+        f"{SIZES} num_layers num_key_value_heads head_dim",
         named("hidden_size", "num_layers", "num_attention_heads"),
         exaone_heads,
         D_FF,
@@ -279,10 +243,6 @@ REMOTE = {
         rms_norm("layer_norm_epsilon"),
         ROPE,
         aliases={"num_hidden_layers": "num_layers"},
-        **SIZES,
-        num_layers=None,
-        num_key_value_heads=None,
-        head_dim=None,
         activation_function="silu",
         layer_norm_epsilon=1e-5,
         rope_theta=10000.0,
@@ -290,15 +250,14 @@ REMOTE = {
     # arXiv:2505.07608: Qwen2's block, and a prediction module in the checkpoint
     "mimo": remote(
         "MiMo",
+        f"{GROUPED} head_dim sliding_window",
         *BLOCK,
         bias("attention_bias", o=False),
         windows_from(),
         ROPE,
         prediction(),
-        **GROUPED,
-        head_dim=None,
+        **LLAMA,
         attention_bias=True,
-        sliding_window=None,
         use_sliding_window=False,
         max_window_layers=28,
         num_nextn_predict_layers=0,
@@ -306,6 +265,7 @@ REMOTE = {
     # Ling, arXiv:2503.05139; Ling 2.0 and Ring with norms of heads and DeepSeek-V3's experts
     "bailing_moe": remote(
         "BailingMoe BailingMoeV2",
+        f"{GROUPED} head_dim num_experts num_experts_per_tok moe_intermediate_size",
         fixed(use_sliding_window=False, norm_head=False, use_rmsnorm=True),
         *BLOCK,
         bias("use_qkv_bias", o="use_bias", ffn="use_bias"),
@@ -313,16 +273,12 @@ REMOTE = {
         ROPE,
         bailing_experts,
         ignored="sliding_window max_window_layers router_dtype",
-        **GROUPED,
-        head_dim=None,
+        **LLAMA,
         partial_rotary_factor=1.0,
         use_bias=False,
         use_qkv_bias=False,
         use_qk_norm=False,
-        num_experts=None,
         num_shared_experts=0,
-        num_experts_per_tok=None,
-        moe_intermediate_size=None,
         first_k_dense_replace=0,
         norm_topk_prob=True,
         score_function="softmax",
@@ -334,6 +290,7 @@ REMOTE = {
     # Phi-3-small, arXiv:2404.14219
     "phi3small": remote(
         "Phi3Small",
+        f"{GROUPED} ff_intermediate_size dense_attention_every_n_layers",
         phi3_small,
         layer_norm("layer_norm_epsilon"),
         rope(theta="rope_embedding_base"),
@@ -342,12 +299,8 @@ REMOTE = {
         "blocksparse_vert_stride ff_dim_multiplier gegelu_pad_to_256 mup_use_scaling "
         "pad_sequence_to_multiple_of_64 reorder_and_upcast_attn rope_position_scale "
         "attention_dropout_prob embedding_dropout_prob ffn_dropout_prob",
-        **{**SIZES, "tie_word_embeddings": True},
-        num_hidden_layers=None,
-        num_key_value_heads=None,
-        ff_intermediate_size=None,
+        tie_word_embeddings=True,
         hidden_act="gegelu",
-        dense_attention_every_n_layers=None,
         mup_attn_multiplier=1.0,
         mup_embedding_multiplier=10.0,
         mup_width_multiplier=8.0,
@@ -357,6 +310,7 @@ REMOTE = {
     # arXiv:2309.16609
     "qwen": remote(
         {"QWenLMHeadModel": "head", "QWenModel": "body"},
+        f"{LAYERS} kv_channels",
         named("hidden_size", "num_hidden_layers", "num_attention_heads"),
         qwen_block,
         rms_norm("layer_norm_epsilon"),
@@ -371,9 +325,6 @@ REMOTE = {
         ignored="n_positions attn_dropout_prob emb_dropout_prob bf16 fp16 fp32 onnx_safe "
         "seq_length softmax_in_fp32 use_dynamic_ntk use_flash_attn use_logn_attn "
         "use_cache_quantization use_cache_kernel",
-        **SIZES,
-        num_hidden_layers=None,
-        kv_channels=None,
         layer_norm_epsilon=1e-6,
         no_bias=True,
         scale_attn_weights=True,
@@ -387,6 +338,7 @@ REMOTE = {
             "ChatGLMModel": "head",
             "ChatGLMForSequenceClassification": None,
         },
+        "vocab_size num_layers hidden_size ffn_hidden_size kv_channels num_attention_heads",
         named("hidden_size", "num_layers", "num_attention_heads"),
         chatglm_block,
         fixed(original_rope=True),
@@ -394,12 +346,6 @@ REMOTE = {
         ignored="seq_length attention_softmax_in_fp32 fp32_residual_connection "
         "apply_query_key_layer_scaling bias_dropout_fusion quantization_bit pre_seq_len "
         "prefix_projection interleaved_qkv",
-        vocab_size=None,
-        num_layers=None,
-        hidden_size=None,
-        ffn_hidden_size=None,
-        kv_channels=None,
-        num_attention_heads=None,
         layernorm_epsilon=1e-5,
         rmsnorm=True,
         apply_residual_connection_post_layernorm=False,
@@ -413,6 +359,7 @@ REMOTE = {
     # Phi-1 to Phi-2 as first published: both branches behind one norm, biases everywhere
     "phi-msft": remote(
         {"PhiForCausalLM": "head", "PhiModel": "body"},
+        "vocab_size n_positions n_embd n_layer n_inner n_head n_head_kv rotary_dim",
         named("n_embd", "n_layer", "n_head"),
         phi_groups,
         rotated("half"),
@@ -421,14 +368,6 @@ REMOTE = {
         plain_ffn("n_inner", "activation_function"),
         layer_norm("layer_norm_epsilon", norm_placement="parallel"),
         ignored="n_positions flash_attn flash_rotary fused_dense img_processor",
-        vocab_size=None,
-        n_positions=None,
-        n_embd=None,
-        n_layer=None,
-        n_inner=None,
-        n_head=None,
-        n_head_kv=None,
-        rotary_dim=None,
         activation_function="gelu_new",
         layer_norm_epsilon=1e-5,
     ),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
 
 TRAINED = "original_max_position_embeddings"
+AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
 # Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
 ROPE_DETAILS = words(
@@ -49,13 +50,13 @@ def rotation(
         fields |= rotary(keys, head_dim, factor, rounds_up)
     else:
         keys.fixed("partial_rotary_factor", 1.0)
-        if found.get("partial_rotary_factor", 1.0) not in (1.0, None):
-            keys.unmapped(
-                "partial_rotary_factor",
-                found["partial_rotary_factor"],
-                "this family rotates whole heads",
-            )
+        _check_whole(keys, found)
     return fields
+
+
+def _check_whole(keys: Keys, found: Json) -> None:
+    if (share := found.get("partial_rotary_factor")) not in (1.0, None):
+        keys.unmapped("partial_rotary_factor", share, "this family rotates whole heads")
 
 
 def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
@@ -66,12 +67,8 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
     # a half or a quarter in whole numbers: a head_dim that is a letter stays one
     width = head_dim * above // below if below <= 64 else int(head_dim * factor)
     if width < 2:
-        raise SpecError(
-            "partial_rotary_factor",
-            f"leaves {width} of head_dim = {head_dim}",
-            factor,
-            "choose a larger one",
-        )
+        rule = f"leaves {width} of head_dim = {head_dim}"
+        raise SpecError("partial_rotary_factor", rule, factor, "choose a larger one")
     if width % 2 and width < head_dim and rounds_up:
         # the angles are still those of the odd width
         width += 1
@@ -94,21 +91,14 @@ def rope_by_layer_type(
         inner = found.get(kind)
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
         inner = {**inner, **scaling} if kind in scaled else inner
-        if inner.get("partial_rotary_factor", 1.0) != 1.0:
-            keys.unmapped(
-                "partial_rotary_factor",
-                inner["partial_rotary_factor"],
-                "this family rotates whole heads",
-            )
+        _check_whole(keys, inner)
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
         scalings[kind] = scaling_of(keys, inner, nested=True)
     full, local = "full_attention", "sliding_attention"
     fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
     if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
-        fields |= {
-            "rope_theta_windowed": bases[local],
-            "rope_scaling_windowed": scalings[local],
-        }
+        fields["rope_theta_windowed"] = bases[local]
+        fields["rope_scaling_windowed"] = scalings[local]
     return fields
 
 
@@ -181,14 +171,12 @@ def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
     if factor is None:
         factor = _number("max_position_embeddings", _limit(keys)) / _number(TRAINED, trained)
     if kind == "longrope":
-        short, long = (_tuple(found.get(f"{name}_factor")) for name in ("short", "long"))
-        attention = _longrope_attention(found, factor, trained)
-        return {
-            "n_trained": trained,
-            "short_factors": short,
-            "long_factors": long,
-            "attention_factor": attention,
-        }
+        short, long = (
+            tuple(value) if isinstance(value, list) else value
+            for value in (found.get("short_factor"), found.get("long_factor"))
+        )
+        factors = {"n_trained": trained, "short_factors": short, "long_factors": long}
+        return {**factors, "attention_factor": _longrope_attention(found, factor, trained)}
     # of several objects transformers reads no truncate
     truncate = True if nested else found.get("truncate", True)
     return {
@@ -256,10 +244,6 @@ def _longrope_attention(found: Json, factor: object, trained: object) -> object:
         return given
     times, length = _number("factor", factor), _number(TRAINED, trained)
     return math.sqrt(1 + math.log(times) / math.log(length)) if min(times, length) > 1 else 1.0
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def latent_scale(keys: Keys, found: Json, width: int) -> float | None:

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -406,14 +407,15 @@ def _made(name: str, make: Callable[[], T]) -> T:
         # the last line of a validator's message is the rule, the first of any other the fact
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         said = lines[-1 if "alidat" in type(error).__name__ else 0]
-        said = "".join(c if c.isprintable() else "?" for c in said)[:160]
+        said = "".join(c if c.isprintable() else "?" for c in said)[:160].rstrip(":")
         if isinstance(error, AttributeError | TypeError | LookupError):  # Python's words, not ours
             said = f"its code does not take a value of this config ({said})"
+        remedy = re.search(r"pip install [\w.-]+\w", str(error) * isinstance(error, ImportError))
         raise SpecError(
             "config",
             f"makes no {name} in transformers {version()}: {said}",
             type(error).__name__,
-            "correct the config",
+            remedy[0] if remedy else "correct the config",
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import ROOT, one_line
+from helpers import ROOT
 from helpers.release import daily, one_day_in, one_in
 from helpers.small_configs import SMALL
 from hypothesis import given, settings
@@ -250,32 +250,3 @@ def test_remedies_in_the_words_of_the_medium(
     assert capsys.readouterr().err.endswith(f"; {typed}\n")
     with pytest.raises(SpecError, match=r"leave \w+ out|set \w+"):
         metacount.ModelSpec.from_dict({**find_model(model).spec.to_dict(), **changes})
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            {"model_type": "llama", "num_key_value_heads": 5},
-            "num_key_value_heads must divide num_attention_heads: 32 % 5 = 2: got 5",
-        ),
-        (
-            {"model_type": "mixtral", "num_experts": 4, "num_experts_per_tok": 6},
-            "num_experts_per_tok must be at most num_experts = 4: got 6",
-        ),
-        (
-            {"model_type": "mixtral", "num_experts": 4, "num_local_experts": 6},
-            "num_local_experts is the same as num_experts, which has another value: got 6; "
-            "remove one of them",
-        ),
-        (
-            {"model_type": "gpt2", "n_embd": 12, "hidden_size": 24},
-            "hidden_size is the same as n_embd, which has another value: got 24; remove one",
-        ),
-        ({"model_type": "qwen3", "layer_types": 7}, "layer_types must be a list: got 7; remove it"),
-    ],
-)
-def test_errors_speak_of_the_keys_of_the_config(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match="; ") as caught:
-        spec_from_config(config)
-    assert one_line(caught.value).startswith(message)

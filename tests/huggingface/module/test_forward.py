@@ -223,14 +223,12 @@ def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
 
 
 def test_folding_runs_one_layer_of_each_kind() -> None:
-    from metacount.measure.alike import folded
-    from metacount.measure.their_roles import Roles
     from metacount.measure.theirs import Runner
 
     module, _ = build_transformers({**LLAMA, "num_hidden_layers": 9})
-    with folded(module) as folding:
-        Runner(module, RUN, Roles(module), "decoder", folding).forward(S)
-    assert (folding.ran, folding.replayed) == (1, 8)
+    run = Runner(module, RUN)
+    run.forward(S)
+    assert (run.folding.ran, run.folding.replayed) == (1, 8)
     assert all("forward" not in vars(m) for m in module.modules())
 
 

@@ -141,6 +141,17 @@ def test_a_wrong_config_is_one_clear_line(change: dict[str, Any], match: str) ->
     one_line(caught.value)
 
 
+def test_a_library_that_a_class_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any, **__: Any) -> None:
+        raise ImportError("It needs the frame library.\nInstall it:\n`pip install frame`. Restart.")
+
+    monkeypatch.setattr("transformers.MixtralForCausalLM.__init__", raises)
+    with pytest.raises(SpecError) as caught:
+        build_transformers(TINY_MIXTRAL)
+    assert caught.value.remedy == "pip install frame"
+    one_line(caught.value)
+
+
 def test_nesting_is_bounded() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100):

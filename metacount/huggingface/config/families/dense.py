@@ -12,6 +12,7 @@ from metacount.huggingface.config.parts import (
     FULL_OR_SLIDING,
     GATED,
     HEAD_NORM,
+    MULTIPLIERS,
     POST_NORM,
     ROPE,
     UNGATED,
@@ -27,11 +28,11 @@ from metacount.huggingface.config.parts import (
     flag,
     latent,
     layer_norm,
-    layer_types,
     letters_where,
     nope_every,
     only,
     optional_number,
+    part,
     rms_norm,
     rope,
     rope_by_kind,
@@ -51,7 +52,6 @@ from metacount.spec.position import QueryGrowth, record_from
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
 
 OLMO_EPS = 1e-5  # fixed in OLMo's LayerNorm
 OLMO3_THETA = 500000.0
@@ -84,11 +84,7 @@ def rotating_layers(keys: Keys, n_layers: int, *, empty_is_default: bool) -> lis
     every = keys.layers("no_rope_layer_interval")
     if given is None or (given == [] and empty_is_default):
         return [(i + 1) % every != 0 for i in range(n_layers)]
-    if not isinstance(given, list) or len(given) != n_layers:
-        raise SpecError(
-            "no_rope_layers", f"must be a list of {n_layers} numbers", given, "remove it"
-        )
-    for item in given:
+    for item in keys.listed("no_rope_layers", given, n_layers, "numbers"):
         if item not in (0, 1):
             raise SpecError("no_rope_layers", "must hold 0 and 1 only", item, "remove it")
     return [bool(item) for item in given]
@@ -117,8 +113,7 @@ def square_output(keys: Keys, fields: Json) -> Json:
 def ministral_windows(keys: Keys, fields: Json) -> Json:
     """Read a window in all layers, unless `layer_types` says which."""
     window = keys.optional_size("sliding_window")
-    letters = letters_where(keys, fields, lambda _: window is not None)
-    return checked_windows(keys, letters, window)
+    return windows_where(lambda _: window is not None)(keys, fields)
 
 
 def cohere2_layers(keys: Keys, fields: Json) -> Json:
@@ -137,12 +132,9 @@ def exaone_layers(keys: Keys, fields: Json) -> Json:
     """Read windows in all layers but every n-th,
     and RoPE in windowed layers only, where there are any.
     """
-    every = keys.raw("sliding_window_pattern")
-    if keys.given("layer_types") is None:
-        every = keys.layers("sliding_window_pattern")
-        letters = letters_where(keys, fields, lambda i: (i + 1) % every != 0)
-    else:
-        letters = layer_types(keys, fields["n_layers"], [], FULL_OR_SLIDING)
+    keys.raw("sliding_window_pattern")
+    every = keys.layers("sliding_window_pattern") if keys.given("layer_types") is None else 1
+    letters = letters_where(keys, fields, lambda i: (i + 1) % every != 0)
     return windows_that_rotate(keys, letters)
 
 
@@ -158,19 +150,15 @@ def granite_windows(keys: Keys, fields: Json) -> Json:
     thetas, n_layers = keys.given("layer_rope_theta"), fields["n_layers"]
     if thetas is None:
         return {}
-    if not isinstance(thetas, list) or len(thetas) != n_layers:
-        raise SpecError(
-            "layer_rope_theta", f"must be a list of {n_layers} numbers", thetas, "remove it"
-        )
-    if not all(is_number(theta) and 0 <= theta < 1e12 for theta in thetas):
-        raise SpecError("layer_rope_theta", "must hold numbers from 0 to 1e12", thetas, "remove it")
+    name = "layer_rope_theta"
+    for theta in keys.listed(name, thetas, n_layers, "numbers"):
+        if not is_number(theta) or not 0 <= theta < 1e12:
+            raise SpecError(name, "must hold numbers from 0 to 1e12", thetas, "remove it")
     turned = {theta for theta in thetas if theta}
     if len(turned) != 1:
-        keys.unmapped("layer_rope_theta", sorted(turned), "one base for all layers that rotate")
-    return {
-        "rope_theta": float(turned.pop()),
-        **nope_every(keys, "layer_rope_theta", [bool(theta) for theta in thetas]),
-    }
+        keys.unmapped(name, sorted(turned), "one base for all layers that rotate")
+    nope = nope_every(keys, name, [bool(theta) for theta in thetas])
+    return {"rope_theta": float(turned.pop()), **nope}
 
 
 GRANITE_SWA = (windows_where(lambda i: i % 4 > 0), always(attention_sinks=True), granite_windows)
@@ -178,13 +166,9 @@ GRANITE_SWA = (windows_where(lambda i: i % 4 > 0), always(attention_sinks=True),
 
 def hyperclovax_scales(keys: Keys, fields: Json) -> Json:
     """Read Granite's multipliers as HyperCLOVA X has them: logits are multiplied."""
-    scale = keys.optional_number("attention_multiplier")
-    return {
-        "attention_scale": fields["head_dim"] ** -0.5 if scale is None else scale,
-        "embedding_scale": keys.number("embedding_multiplier"),
-        "residual_scale": keys.number("residual_multiplier"),
-        "logit_scale": keys.number("logits_scaling"),
-    }
+    if keys.raw("attention_multiplier") is None:
+        keys.data["attention_multiplier"] = fields["head_dim"] ** -0.5
+    return keys.numbers(f"{MULTIPLIERS} logit_scale=logits_scaling")
 
 
 def hunyuan_rope(keys: Keys, fields: Json) -> Json:
@@ -230,25 +214,22 @@ def gemma_activation(keys: Keys, fields: Json) -> Json:
     return {"activation": "gelu_tanh"} if fields["activation"] == "gelu" else {}
 
 
-def gemma_windows(every: int | str) -> Part:
+@part
+def gemma_windows(keys: Keys, fields: Json, every: int | str) -> Json:
     """Read windows in all layers but every n-th, a number or the key of one."""
-
-    def part(keys: Keys, fields: Json) -> Json:
-        step = keys.layers(every) if isinstance(every, str) else every
-        letters = letters_where(keys, fields, lambda i: (i + 1) % step != 0)
-        window = keys.optional_size("sliding_window")
-        keys.fixed("sliding_window_size", window)
-        if "L" in letters and window is None:
-            keys.unmapped("sliding_window", None, "give its size")
-        return {
-            "norm_placement": "sandwich",
-            "attention_scale": keys.number("query_pre_attn_scalar") ** -0.5,
-            "attention_softcap": keys.optional_number("attn_logit_softcapping"),
-            "logit_softcap": keys.optional_number("final_logit_softcapping"),
-            **windows(letters, window),
-        }
-
-    return part
+    step = keys.layers(every) if isinstance(every, str) else every
+    letters = letters_where(keys, fields, lambda i: (i + 1) % step != 0)
+    window = keys.optional_size("sliding_window")
+    keys.fixed("sliding_window_size", window)
+    if "L" in letters and window is None:
+        keys.unmapped("sliding_window", None, "give its size")
+    return {
+        "norm_placement": "sandwich",
+        "attention_scale": keys.number("query_pre_attn_scalar") ** -0.5,
+        "attention_softcap": keys.optional_number("attn_logit_softcapping"),
+        "logit_softcap": keys.optional_number("final_logit_softcapping"),
+        **windows(letters, window),
+    }
 
 
 def gemma3_norms(keys: Keys, fields: Json) -> Json:
@@ -270,11 +251,7 @@ def gemma3n_windows(keys: Keys, fields: Json) -> Json:
         keys.notes.append("num_attention_heads: transformers wants a divisor of hidden_size")
     letters = letters_where(keys, fields, lambda i: (i + 1) % 5 != 0)
     seen = windows(letters, keys.size("sliding_window"))
-    clip = keys.raw("altup_coef_clip")
-    if not is_number(clip) or clip <= 0:
-        raise SpecError(
-            "altup_coef_clip", "must be a positive number", clip, "remove it: it limits training"
-        )
+    keys.number("altup_coef_clip")  # it limits training alone
     if not keys.flag("altup_correct_scale"):
         keys.differs("altup_correct_scale: transformers stores the scale and leaves it out")
     return {"embedding_scale": fields["d_model"] ** 0.5, **seen}
@@ -284,38 +261,21 @@ def gemma3n_borrowing(keys: Keys, fields: Json) -> Json:
     """Read how many of the last layers make no keys and values."""
     n_layers, n_borrowing = fields["n_layers"], keys.layers("num_kv_shared_layers", lowest=0)
     if n_borrowing > n_layers:
-        raise SpecError(
-            "num_kv_shared_layers",
-            f"must be below num_hidden_layers = {n_layers}",
-            n_borrowing,
-            f"choose 0 to {n_layers - 1}",
-        )
+        rule = f"must be below num_hidden_layers = {n_layers}"
+        raise SpecError("num_kv_shared_layers", rule, n_borrowing, f"choose 0 to {n_layers - 1}")
     return {"n_kv_shared_layers": n_borrowing}
-
-
-def _of_layers(keys: Keys, name: str, value: object, n_layers: int) -> list[object]:
-    """Return one value a layer: those of a list of as many, or the same for all."""
-    if not isinstance(value, list):
-        return [value] * n_layers
-    if len(value) != n_layers:
-        raise SpecError(
-            name, f"must have one item a layer: {n_layers}", len(value), "give one number for all"
-        )
-    return value
 
 
 def gemma3n_widths(keys: Keys, fields: Json) -> Json:
     """Read one width of the feed-forward, or two and which layer has which."""
-    name = "intermediate_size"
-    of_layers = _of_layers(keys, name, keys.raw(name), fields["n_layers"])
-    widths: list[int] = []
+    name, n_layers = "intermediate_size", fields["n_layers"]
+    given = keys.raw(name)
+    given = given if isinstance(given, list) else [given] * n_layers
+    of_layers = keys.listed(name, given, n_layers, "numbers")
     for width in of_layers:
         if type(width) is not int or width < 1:
-            raise SpecError(
-                name, "must be a whole number for each layer", width, "choose 1 or more"
-            )
-        if width not in widths:
-            widths.append(width)
+            raise SpecError(name, "must be a whole number for each", width, "choose 1 or more")
+    widths = list(dict.fromkeys(of_layers))
     if len(widths) > 2:
         keys.unmapped(name, widths, "choose at most two widths")
     if len(widths) == 1:
@@ -334,13 +294,11 @@ def gemma3n_sparsity(keys: Keys, fields: Json) -> Json:
         given = [SPARSITY if i < n_sparse else 0.0 for i in range(n_layers)]
     elif not isinstance(given, list):
         keys.unmapped(name, given, "give a list with one number a layer")
-    of_layers = _of_layers(keys, name, given, n_layers)
+    of_layers = keys.listed(name, given, n_layers, "numbers")
     for share in of_layers:
         if not is_number(share) or not 0 <= share < 1:
-            raise SpecError(
-                name, "must be 0, or a share below 1, for each layer", share, "choose 0 to 1"
-            )
-    shares = sorted({share for share in of_layers if is_number(share) and share > 0})
+            raise SpecError(name, "must be 0, or a share below 1, for each", share, "choose 0 to 1")
+    shares = sorted({share for share in of_layers if share > 0})
     if len(shares) > 1:
         keys.unmapped(name, shares, "choose one share, or 0, for each layer")
     if not shares:
@@ -498,11 +456,9 @@ ROWS = {
         gemma3n_widths,
         gemma3n_sparsity,
         gemma3n_borrowing,
-        size("n_altup_inputs", "altup_num_inputs"),
-        size("altup_active", "altup_active_idx", lowest=0),
-        size("laurel_rank", "laurel_rank"),
-        size("d_per_layer", "hidden_size_per_layer_input"),
-        size("vocab_size_per_layer", "vocab_size_per_layer_input"),
+        size("n_altup_inputs=altup_num_inputs laurel_rank d_per_layer=hidden_size_per_layer_input"),
+        size("vocab_size_per_layer=vocab_size_per_layer_input"),
+        size("altup_active=altup_active_idx", lowest=0),
         ignored="default_theta",
         rope_theta=1000000.0,
         rope_local_base_freq=10000.0,

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.experts import moe_layout
+from metacount.huggingface.config.experts import moe_layout, placed
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
+    BIAS,
+    D_FF,
+    FFN_BIAS,
     FULL_OR_SLIDING,
     OFFSET,
     TORCH_EPS,
+    UNGATED,
     always,
     biases,
-    divided,
     fixed,
-    layer_types,
+    heads,
+    layer_norm,
+    letters_where,
+    rms_norm,
+    trunk,
     windows,
 )
 from metacount.huggingface.config.rope import rope_by_layer_type
@@ -22,44 +29,39 @@ from metacount.huggingface.config.row import row
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Row
+    from metacount.huggingface.config.row import Family
 
 
 def bert(keys: Keys, _: Json) -> Json:
     """Read three tables, a norm, the original block, no final norm."""
-    d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     keys.fixed("position_embedding_type", "absolute")
     causal = keys.flag("is_decoder")
     if causal and keys.end != "head":
         keys.unmapped("is_decoder", True, "a class without a head stays an encoder here")
     if keys.end == "head":
         keys.only("tie_word_embeddings", True, why="untied, the class holds a second bias")
+    d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     return {
         "kind": "decoder" if causal else "encoder",
         "d_model": d_model,
         "n_layers": keys.layers("num_hidden_layers"),
-        "vocab_size": keys.size("vocab_size"),
-        "n_token_types": keys.size("type_vocab_size"),
-        "embedding_norm": True,
+        **keys.sizes(
+            "vocab_size n_token_types=type_vocab_size n_positions=max_position_embeddings"
+        ),
+        **heads(d_model, n_heads),
+        **HEAD,
         "tie_embeddings": True,
-        "head_bias": True,
-        "head_transform": True,
-        "head_transform_bias": True,
-        "n_heads": n_heads,
-        "n_kv_heads": n_heads,
-        "head_dim": divided("num_attention_heads", d_model, n_heads),
-        **biases(True, True),
-        "d_ff": keys.size("intermediate_size"),
-        **keys.activation("hidden_act", gated=False),
-        "ffn_bias": True,
-        "norm": "layernorm",
-        "norm_bias": True,
-        "norm_eps": keys.number("layer_norm_eps"),
-        "norm_placement": "post",
-        "final_norm": False,
+        **FULL_BIAS,
+        **D_FF(keys, {}),
+        **UNGATED(keys, {}),
+        **layer_norm("layer_norm_eps", norm_placement="post", final_norm=False)(keys, {}),
         "position": "learned",
-        "n_positions": keys.size("max_position_embeddings"),
     }
+
+
+HEAD = {"embedding_norm": True, "head_bias": True, "head_transform": True,
+        "head_transform_bias": True}  # fmt: skip
+FULL_BIAS = {**biases(True, True), "ffn_bias": True}
 
 
 def gelu_head(keys: Keys, fields: Json) -> Json:
@@ -83,28 +85,19 @@ def electra(keys: Keys, _: Json) -> Json:
     fields = bert(keys, {})
     gelu_head(keys, fields)
     width = keys.size("embedding_size")
-    return {
-        **fields,
-        "tie_embeddings": tied,
-        "d_embedding": None if width == fields["d_model"] else width,
-    }
+    narrow = {"d_embedding": None if width == fields["d_model"] else width}
+    return {**fields, "tie_embeddings": tied, **narrow}
 
 
 def modernbert(keys: Keys, _: Json) -> Json:
     """Read RoPE, gated FFN, two windowed layers of three."""
-    d_model, n_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    n_layers, attention_bias = keys.layers("num_hidden_layers"), keys.flag("attention_bias")
-    every = keys.layers("global_attn_every_n_layers")
-    default = [FULL_OR_SLIDING[i % every != 0] for i in range(n_layers)]
-    letters = layer_types(keys, n_layers, default, FULL_OR_SLIDING)
+    fields, every = trunk(keys), keys.layers("global_attn_every_n_layers")
+    letters = letters_where(keys, fields, lambda i: i % every != 0)
     activation = keys.activation("hidden_activation", gated=True)
     for_head = keys.activation("classifier_activation", gated=True)
     if keys.end == "head" and for_head != activation:
-        keys.unmapped(
-            "classifier_activation",
-            keys.raw("classifier_activation"),
-            "the head needs the activation of the blocks",
-        )
+        why = "the head needs the activation of the blocks"
+        keys.unmapped("classifier_activation", keys.raw("classifier_activation"), why)
     turned = rope_by_layer_type(
         keys,
         "L" in letters,
@@ -114,28 +107,18 @@ def modernbert(keys: Keys, _: Json) -> Json:
     )
     keys.fixed("position_embedding_type", "absolute", "sans_pos", "rope")
     return {
+        **fields,
         "kind": "encoder",
-        "d_model": d_model,
-        "n_layers": n_layers,
-        "vocab_size": keys.size("vocab_size"),
-        "embedding_norm": True,
-        "tie_embeddings": keys.flag("tie_word_embeddings"),
-        "head_bias": keys.flag("decoder_bias"),
-        "head_transform": True,
-        "head_transform_bias": keys.flag("classifier_bias"),
-        "n_heads": n_heads,
-        "n_kv_heads": n_heads,
-        "head_dim": divided("num_attention_heads", d_model, n_heads),
-        **biases(attention_bias, attention_bias),
+        **heads(fields["d_model"], keys.size("num_attention_heads")),
+        **HEAD,
+        **keys.flags("head_bias=decoder_bias head_transform_bias=classifier_bias"),
+        **BIAS(keys, {}),
         # a token sees local_attention // 2 to either side, as the spec's encoder window does
         **windows(letters, keys.size("local_attention")),
-        "d_ff": keys.size("intermediate_size"),
+        **D_FF(keys, {}),
         **activation,
-        "ffn_bias": keys.flag("mlp_bias"),
-        "norm": "layernorm",
-        "norm_bias": keys.flag("norm_bias"),
-        "norm_eps": keys.number("norm_eps"),
-        "first_norm": False,
+        **FFN_BIAS(keys, {}),
+        **layer_norm("norm_eps", norm_bias=keys.flag("norm_bias"), first_norm=False)(keys, {}),
         **turned,
     }
 
@@ -152,25 +135,19 @@ def t5_base(keys: Keys, _: Json) -> Json:
     # it takes in other names
     keys.own_name("num_layers")
     stacks: Json = {
-        "kind": "encoder-decoder",
-        "n_layers": n_decoder,
-        "n_encoder_layers": n_encoder,
-    }
+        "kind": "encoder-decoder", "n_layers": n_decoder, "n_encoder_layers": n_encoder
+    }  # fmt: skip
     if keys.end == "encoder":
         stacks = {"kind": "encoder", "n_layers": n_encoder}
         keys.fixed("is_decoder", False)
     return {
         **stacks,
-        "d_model": keys.size("d_model"),
-        "vocab_size": keys.size("vocab_size"),
         "tie_embeddings": True,
         "n_heads": n_heads,
         "n_kv_heads": n_heads,
-        "head_dim": keys.size("d_kv"),
         "attention_scale": 1.0,
-        "d_ff": keys.size("d_ff"),
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("layer_norm_epsilon"),
+        **keys.sizes("d_model vocab_size head_dim=d_kv d_ff"),
+        **rms_norm("layer_norm_epsilon")(keys, {}),
         "position": "t5",
         "n_buckets": keys.size("relative_attention_num_buckets"),
         "max_distance": keys.size("relative_attention_max_distance"),
@@ -181,10 +158,8 @@ def t5_head(keys: Keys, fields: Json) -> Json:
     """Read the scale of logits: transformers ties the head even where the config says otherwise."""
     tied = keys.flag("tie_word_embeddings")
     if not tied and keys.end == "head":
-        keys.notes.append(
-            "tie_word_embeddings false: transformers ties all the same; T5 v1.1 "
-            "checkpoints hold a head of their own"
-        )
+        own = "T5 v1.1 checkpoints hold a head of their own"
+        keys.notes.append(f"tie_word_embeddings false: transformers ties all the same; {own}")
     if keys.given("scale_decoder_outputs") is not None:
         tied = keys.flag("scale_decoder_outputs")
     return {"logit_scale": fields["d_model"] ** -0.5 if tied else 1.0}
@@ -219,20 +194,13 @@ def switch(keys: Keys, fields: Json) -> Json:
         keys.given("decoder_sparse_step")
     else:
         stacks.append(_sparse(keys, "decoder", fields["n_layers"]))
-    found: Json = {}
-    n_experts, bias = keys.size("num_experts"), keys.flag("router_bias")
+    found = {"n_experts": keys.size("num_experts"), "router_bias": keys.flag("router_bias")}
     layout = moe_layout(keys, "num_sparse_encoder_layers", stacks, every=2)
-    if layout is not None:
-        found = {**layout, "d_ff_expert": fields["d_ff"], "n_experts": n_experts}
-        found |= {"top_k": 1, "router_bias": bias}
-        if layout == {"n_dense_layers": 0, "moe_every": 1}:
-            del fields["d_ff"]
+    found = placed(fields, layout, {**found, "top_k": 1, "d_ff_expert": fields["d_ff"]})
+    if found:
         keys.differs("tokens over expert_capacity are not dropped")
-    return {
-        **found,
-        **keys.activation("dense_act_fn", gated=False),
-        "logit_scale": fields["d_model"] ** -0.5,
-    }
+    more = keys.activation("dense_act_fn", gated=False)
+    return {**found, **more, "logit_scale": fields["d_model"] ** -0.5}
 
 
 def _sparse(keys: Keys, stack: str, n_layers: int) -> list[bool]:
@@ -266,18 +234,11 @@ def bart(keys: Keys, _: Json) -> Json:
         "tie_embeddings": True,
         "embedding_norm": True,
         "embedding_scale": d_model**0.5 if keys.flag("scale_embedding") else 1.0,
-        "n_heads": n_heads,
-        "n_kv_heads": n_heads,
-        "head_dim": divided("encoder_attention_heads", d_model, n_heads),
-        **biases(True, True),
+        **heads(d_model, n_heads, "encoder_attention_heads"),
+        **FULL_BIAS,
         "d_ff": d_ff,
         **keys.activation("activation_function", gated=False),
-        "ffn_bias": True,
-        "norm": "layernorm",
-        "norm_bias": True,
-        "norm_eps": TORCH_EPS,
-        "norm_placement": "post",
-        "final_norm": False,
+        **layer_norm(TORCH_EPS, norm_placement="post", final_norm=False)(keys, {}),
         "position": "learned",
         "n_positions": keys.size("max_position_embeddings") + OFFSET,
         "position_offset": OFFSET,
@@ -299,7 +260,7 @@ BART_IGNORED = "is_decoder classif_dropout extra_pos_embeddings force_bos_token_
 BART = (fixed(**BART_OLD, normalize_before=False, add_final_layer_norm=False), bart)
 
 
-def roberta(stem: str) -> Row:
+def roberta(stem: str) -> Family:
     """Make the row of a type whose classes are RoBERTa's under another name."""
     return row(*ROBERTA, ends={f"{stem}Model": "pooled"}, reads=ROBERTA_READS)
 

@@ -24,6 +24,7 @@ from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
+    D_FF,
     GATED,
     RMS,
     all_windows,
@@ -35,6 +36,7 @@ from metacount.huggingface.config.parts import (
     indices,
     latents,
     layer_types,
+    letters_of,
     named_layers,
     nullable_size,
     number,
@@ -46,7 +48,7 @@ from metacount.huggingface.config.parts import (
     sizes,
     trunk,
 )
-from metacount.huggingface.config.rope import rotation
+from metacount.huggingface.config.rope import AXES, rotation
 from metacount.huggingface.config.row import row
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -58,18 +60,6 @@ CHUNK = 64  # of the delta rule; transformers' functions have it as a default, n
 LIGHTNING_EPS = 1e-6  # of the norm inside lightning attention, whatever rms_norm_eps says
 
 
-def named_letters(
-    keys: Keys, key: str, names: object, letters: dict[str, str], n_layers: int
-) -> str:
-    """Write the letter of each name in a list of as many as there are layers."""
-    if not isinstance(names, list) or len(names) != n_layers:
-        raise SpecError(key, f"must be a list of {n_layers} names", names, "give one name a layer")
-    for name in names:
-        if name not in letters:
-            keys.unmapped(key, name, f"choose one of {', '.join(letters)}")
-    return "".join(letters[name] for name in names)
-
-
 # ---- LFM2: gated short convolutions, and attention in a few layers ----
 
 
@@ -79,20 +69,10 @@ def lfm2_block(keys: Keys, _: Json) -> Json:
     d_model, n_heads = fields["d_model"], fields["n_heads"]
     # of LFM2's first configs; transformers does not read them
     old = {"block_dim": d_model, "conv_dim": d_model, "conv_dim_out": d_model, "num_heads": n_heads}
-    for name, value in {**old, "block_use_swiglu": True, "use_pos_enc": True}.items():
-        keys.fixed(name, value)
-    return {
-        **fields,
-        "qk_norm": "head",
-        "activation": "silu",
-        "gated": True,
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("norm_eps"),
-        **rotation(keys, fields["head_dim"]),
-    }
-
-
-LFM2_LETTERS = {"full_attention": "A", "conv": "R"}
+    fixed(**old, block_use_swiglu=True, use_pos_enc=True)(keys, fields)
+    turned = rotation(keys, fields["head_dim"])
+    fields |= {"qk_norm": "head", "activation": "silu", "gated": True}
+    return {**fields, **rms_norm("norm_eps")(keys, {}), **turned}
 
 
 def lfm2_mixers(keys: Keys, fields: Json) -> Json:
@@ -108,19 +88,14 @@ def lfm2_mixers(keys: Keys, fields: Json) -> Json:
         if types is None:
             types = ["full_attention" if i in full else "conv" for i in range(n_layers)]
         found = {"d_ff": lfm2_width(keys)}
-    letters = shortest_period(named_letters(keys, "layer_types", types, LFM2_LETTERS, n_layers))
+    letters = letters_of(keys, "layer_types", types, {"full_attention": "A", "conv": "R"}, n_layers)
     width, conv_bias = keys.size("conv_L_cache"), keys.flag("conv_bias")
     if "A" not in letters:
         keys.unmapped("layer_types", "conv", "transformers needs one layer of attention")
     if "R" not in letters:
         return found
-    return {
-        **found,
-        "recurrent": "short_conv",
-        "conv_kernel": width,
-        "short_conv_bias": conv_bias,
-        "mixer_pattern": letters,
-    }
+    found |= {"recurrent": "short_conv", "conv_kernel": width, "short_conv_bias": conv_bias}
+    return {**found, "mixer_pattern": shortest_period(letters)}
 
 
 def lfm2_width(keys: Keys) -> int:
@@ -144,12 +119,6 @@ def lfm2_sum(keys: Keys, fields: Json) -> Json:
     if fields.get("router") == "sigmoid_renorm":
         keys.differs("LFM2 adds 1e-6 to the sum that its routed weights are divided by")
     return {}
-
-
-def few_dense(keys: Keys, n_layers: int) -> Json | None:
-    """Find the layers with experts: all after the first `num_dense_layers`."""
-    first = keys.layers("num_dense_layers", lowest=0)
-    return after(keys, "num_dense_layers", first, n_layers)
 
 
 # ---- RecurrentGemma ----
@@ -197,9 +166,7 @@ def recurrent_gemma(keys: Keys, _: Json) -> Json:
         "d_ff": keys.size("intermediate_size", lowest=2) // 2,
         **keys.activation("hidden_activation", gated=True),
         "ffn_bias": True,
-        "norm": "rmsnorm",
-        "norm_unit_offset": True,
-        "norm_eps": keys.number("rms_norm_eps"),
+        **rms_norm(norm_unit_offset=True)(keys, {}),
         "mixer_pattern": shortest_period(letters),
         "recurrent": "rg_lru",
         "conv_kernel": keys.size("conv1d_width"),
@@ -246,15 +213,14 @@ def note_silu(keys: Keys) -> None:
 def gated_delta(keys: Keys) -> Json:
     """Read the sizes of gated DeltaNet under Qwen's names."""
     note_silu(keys)
-    return {
-        "recurrent": "gated_delta",
-        "n_linear_k_heads": keys.size("linear_num_key_heads"),
-        "n_linear_v_heads": keys.size("linear_num_value_heads"),
-        "linear_k_head_dim": keys.size("linear_key_head_dim"),
-        "linear_v_head_dim": keys.size("linear_value_head_dim"),
-        "conv_kernel": keys.size("linear_conv_kernel_dim"),
-        "linear_chunk_size": CHUNK,
-    }
+    return {"recurrent": "gated_delta", **keys.sizes(DELTA), "linear_chunk_size": CHUNK}
+
+
+DELTA = (
+    "n_linear_k_heads=linear_num_key_heads n_linear_v_heads=linear_num_value_heads "
+    "linear_k_head_dim=linear_key_head_dim linear_v_head_dim=linear_value_head_dim "
+    "conv_kernel=linear_conv_kernel_dim"
+)
 
 
 def qwen_hybrid(keys: Keys, fields: Json) -> Json:
@@ -263,9 +229,7 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
     """
     found = keys.data.get("rope_parameters")
     if isinstance(found, dict):
-        # positions in three axes, which are one where there is only text
-        axes = {"mrope_section", "mrope_interleaved"}
-        keys.data["rope_parameters"] = {k: v for k, v in found.items() if k not in axes}
+        keys.data["rope_parameters"] = {k: v for k, v in found.items() if k not in AXES}
     attention = {
         **BIAS(keys, fields),
         "output_gate": True,
@@ -276,12 +240,8 @@ def qwen_hybrid(keys: Keys, fields: Json) -> Json:
     letters = mixed(keys, fields, [(i + 1) % every != 0 for i in range(fields["n_layers"])])
     keys.fixed("mtp_use_dedicated_embeddings", False)  # its modules share the embedding
     predicting = prediction("mtp_num_hidden_layers")(keys, fields)
-    recurrent = gated_delta(keys)
-    return {
-        "norm_unit_offset": True,
-        **predicting,
-        **hybrid(fields, letters, attention, recurrent),
-    }
+    found = hybrid(fields, letters, attention, gated_delta(keys))
+    return {"norm_unit_offset": True, **predicting, **found}
 
 
 def olmo_hybrid(keys: Keys, fields: Json) -> Json:
@@ -291,9 +251,8 @@ def olmo_hybrid(keys: Keys, fields: Json) -> Json:
         if keys.raw(name) is None:
             keys.data[name] = n_heads
     if keys.raw("linear_key_head_dim") is None:
-        keys.data["linear_key_head_dim"] = int(
-            0.75 * fields["d_model"] / keys.size("linear_num_key_heads")
-        )
+        width = 0.75 * fields["d_model"] / keys.size("linear_num_key_heads")
+        keys.data["linear_key_head_dim"] = int(width)
     if keys.raw("linear_value_head_dim") is None:
         keys.data["linear_value_head_dim"] = 2 * keys.size("linear_key_head_dim")
     linear = [i % 4 != 3 for i in range(n_layers)]
@@ -302,11 +261,8 @@ def olmo_hybrid(keys: Keys, fields: Json) -> Json:
     for kind in "AR":
         if kind not in letters:
             keys.unmapped("layer_types", letters, "transformers wants layers of both kinds")
-    attention = {
-        **BIAS(keys, fields),
-        "qk_norm": "full",
-        **rotation_or_none(keys, fields["head_dim"]),
-    }
+    turned = rotation_or_none(keys, fields["head_dim"])
+    attention = {**BIAS(keys, fields), "qk_norm": "full", **turned}
     recurrent = {
         **gated_delta(keys),
         "linear_negative_eigenvalues": keys.flag("linear_allow_neg_eigval"),
@@ -384,15 +340,12 @@ def kimi_layers(keys: Keys) -> list[bool] | None:
             keys.unmapped("linear_attn_config", {name: value}, "remove it")
     if not all(isinstance(inside.get(name), list) for name in lists):
         return None
-    full, linear = (inside[name] for name in lists)
+    named = {name: inside[name] for name in lists}
     n_layers = keys.layers("num_hidden_layers")
-    if sorted([*full, *linear]) != list(range(1, n_layers + 1)):
-        keys.unmapped(
-            "linear_attn_config",
-            {"full_attn_layers": full, "kda_layers": linear},
-            f"they must name each layer from 1 to {n_layers} once",
-        )
-    return [i + 1 in linear for i in range(n_layers)]
+    if sorted([*named["full_attn_layers"], *named["kda_layers"]]) != list(range(1, n_layers + 1)):
+        why = f"they must name each layer from 1 to {n_layers} once"
+        keys.unmapped("linear_attn_config", named, why)
+    return [i + 1 in named["kda_layers"] for i in range(n_layers)]
 
 
 def kimi_linear(keys: Keys, fields: Json) -> Json:
@@ -401,20 +354,14 @@ def kimi_linear(keys: Keys, fields: Json) -> Json:
     keys.fixed("mla_use_nope", True)
     keys.only("tie_word_embeddings", False, why="transformers never ties it")
     attention["v_head_dim"] = keys.size("v_head_dim")
-    fields |= {**trunk(keys), "position": "none", "d_ff": keys.size("intermediate_size")}
+    fields |= {**trunk(keys), "position": "none", **D_FF(keys, {})}
     fields |= {**GATED(keys, {}), **RMS(keys, {})}
     note_silu(keys)
-    n_layers = fields["n_layers"]
     if linear is None:
-        linear = [not (i and i % 4 == 0) for i in range(n_layers)]
+        linear = [not (i and i % 4 == 0) for i in range(fields["n_layers"])]
     letters = mixed(keys, fields, linear)
-    recurrent = {
-        "recurrent": "kimi_delta",
-        "n_linear_heads": keys.size("linear_num_heads"),
-        "linear_head_dim": keys.size("linear_head_dim"),
-        "conv_kernel": keys.size("linear_conv_kernel_dim"),
-        "linear_chunk_size": CHUNK,
-    }
+    names = "n_linear_heads=linear_num_heads linear_head_dim conv_kernel=linear_conv_kernel_dim"
+    recurrent = {"recurrent": "kimi_delta", **keys.sizes(names), "linear_chunk_size": CHUNK}
     return hybrid(fields, letters, attention, recurrent)
 
 
@@ -427,16 +374,9 @@ def pure(keys: Keys, _: Json) -> Json:
     fields = trunk(keys)
     # beside transformers' keys, the first checkpoints keep those of the authors' code
     old = {"d_model": fields["d_model"], "n_layer": fields["n_layers"]}
-    for name, value in {**old, "rms_norm": True, "ssm_cfg": {}}.items():
-        keys.fixed(name, value)
-    return {
-        **fields,
-        "attention": "none",
-        "mixer_pattern": "R",
-        "ffn_pattern": "N",
-        **rms_norm("layer_norm_epsilon")(keys, {}),
-        "position": "none",
-    }
+    fixed(**old, rms_norm=True, ssm_cfg={})(keys, fields)
+    absent = {"attention": "none", "mixer_pattern": "R", "ffn_pattern": "N", "position": "none"}
+    return {**fields, **absent, **rms_norm("layer_norm_epsilon")(keys, {})}
 
 
 # Fields of a part, which go with it where no layer has it.
@@ -472,35 +412,17 @@ def expanded(keys: Keys, name: str, d_model: int) -> int:
     return written * d_model if isinstance(written, int) else int(times * d_model)
 
 
-def step_rank(keys: Keys, name: str, d_model: int) -> int:
-    """Read the rank of the step's projection; "auto" is ⌈d_model/16⌉."""
-    return -(-d_model // 16) if keys.raw(name) == "auto" else keys.size(name)
-
-
 def mixer_biases(keys: Keys, name: str) -> Json:
     """Read whether the first and the last projection of a mixer have a bias."""
     bias = keys.flag(name)
     return {"ssm_in_bias": bias, "ssm_out_bias": bias}
 
 
-def mamba(keys: Keys, fields: Json) -> Json:
-    """Read a Mamba mixer (arXiv:2312.00752)."""
-    d_inner = expanded(keys, "expand", fields["d_model"])
-    for name in ("intermediate_size", "d_inner"):
-        keys.fixed(name, d_inner)
-    return {
-        "recurrent": "mamba",
-        "d_ssm": d_inner,
-        "ssm_state_dim": keys.size("state_size"),
-        "dt_rank": step_rank(keys, "time_step_rank", fields["d_model"]),
-        "conv_kernel": keys.size("conv_kernel"),
-        "ssm_conv_bias": keys.flag("use_conv_bias"),
-        **mixer_biases(keys, "use_bias"),
-    }
-
-
-# How the keys of a Mamba-2 mixer are called: heads, width, groups, state, kernel, chunk, bias.
-OWN = "num_heads head_dim n_groups state_size conv_kernel chunk_size use_conv_bias"
+# How the keys of a mixer are called: expansion, state, rank of the step, kernel and two biases of
+# Mamba; heads, width, groups, state, kernel, chunk and bias of Mamba-2.
+MAMBA = "expand state_size time_step_rank conv_kernel use_conv_bias use_bias"
+JAMBA = "mamba_expand mamba_d_state mamba_dt_rank mamba_d_conv mamba_conv_bias mamba_proj_bias"
+MAMBA2 = "num_heads head_dim n_groups state_size conv_kernel chunk_size use_conv_bias"
 IBM = (
     "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size "
     "mamba_conv_bias"
@@ -510,18 +432,39 @@ NEMOTRON = (
 )
 
 
+def selective(keys: Keys, d_model: int, names: str) -> Json:
+    """Read a Mamba mixer (arXiv:2312.00752); `names` are those of its keys. A rank of "auto" is
+    ⌈d_model/16⌉.
+    """
+    expand, state, rank, kernel, conv_bias, bias = names.split()
+    return {
+        "recurrent": "mamba",
+        "d_ssm": expanded(keys, expand, d_model),
+        "ssm_state_dim": keys.size(state),
+        "dt_rank": -(-d_model // 16) if keys.raw(rank) == "auto" else keys.size(rank),
+        "conv_kernel": keys.size(kernel),
+        "ssm_conv_bias": keys.flag(conv_bias),
+        **mixer_biases(keys, bias),
+    }
+
+
+def mamba(keys: Keys, fields: Json) -> Json:
+    """Read Mamba's mixer, whose channels may be written down."""
+    found = selective(keys, fields["d_model"], MAMBA)
+    fixed(intermediate_size=found["d_ssm"], d_inner=found["d_ssm"])(keys, fields)
+    return found
+
+
 def ssm_heads(keys: Keys, d_inner: int, names: str) -> Json:
-    """Read a Mamba-2 mixer whose heads fill `d_inner`; `names` are those of its keys."""
+    """Read a Mamba-2 mixer (arXiv:2405.21060) whose heads fill `d_inner`; `names` are those of its
+    keys.
+    """
     n_heads, head_dim, groups, state, kernel, chunk, conv_bias = names.split()
     count, width = keys.size(n_heads), keys.raw(head_dim)
     width = d_inner // count if width == "auto" else keys.size(head_dim)
     if count * width != d_inner:
-        raise SpecError(
-            n_heads,
-            f"times {head_dim} must be the {d_inner} channels: {count}·{width} = {count * width}",
-            count,
-            "change one of the two",
-        )
+        rule = f"times {head_dim} must be the {d_inner} channels: {count}·{width} = {count * width}"
+        raise SpecError(n_heads, rule, count, "change one of the two")
     return {
         "recurrent": "mamba2",
         "n_ssm_heads": count,
@@ -536,32 +479,25 @@ def ssm_heads(keys: Keys, d_inner: int, names: str) -> Json:
 
 def step_limits(keys: Keys) -> Json:
     """Read `time_step_limit`, a pair; 0 and infinity are no limits."""
-    pair = keys.raw("time_step_limit")
+    name, pair = "time_step_limit", keys.raw("time_step_limit")
     if pair is None:
         return {}
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise SpecError("time_step_limit", "must be a pair of numbers", pair, "remove it")
+        raise SpecError(name, "must be a pair of numbers", pair, "remove it")
     # JSON has no infinity; transformers writes it as an object
     low, high = (float("inf") if value == {"__float__": "Infinity"} else value for value in pair)
     if not is_number(low) or not is_number(high) or not 0 <= low <= high:
-        raise SpecError(
-            "time_step_limit", "must be two numbers, the smaller first", pair, "remove it"
-        )
-    return {
-        **({"ssm_dt_min": float(low)} if low > 0 else {}),
-        **({"ssm_dt_max": float(high)} if high < 1e12 else {}),
-    }
+        raise SpecError(name, "must be two numbers, the smaller first", pair, "remove it")
+    lowest = {"ssm_dt_min": float(low)} if low > 0 else {}
+    return {**lowest, **({"ssm_dt_max": float(high)} if high < 1e12 else {})}
 
 
 def mamba2(keys: Keys, fields: Json) -> Json:
-    """Read a Mamba-2 mixer (arXiv:2405.21060)."""
+    """Read Mamba-2's mixer under its own names."""
     d_inner = expanded(keys, "expand", fields["d_model"])
     keys.fixed("norm_before_gate", True, False)  # of the authors' code alone
-    return {
-        **ssm_heads(keys, d_inner, OWN),
-        **step_limits(keys),
-        **mixer_biases(keys, "use_bias"),
-    }
+    found = {**ssm_heads(keys, d_inner, MAMBA2), **step_limits(keys)}
+    return {**found, **mixer_biases(keys, "use_bias")}
 
 
 def ibm_heads(keys: Keys, d_inner: int) -> Json:
@@ -572,17 +508,10 @@ def ibm_heads(keys: Keys, d_inner: int) -> Json:
 
 def jamba_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba, and attention in one layer of eight, without positions."""
-    n_layers, d_model = fields["n_layers"], fields["d_model"]
-    attends = periodic(keys, "attn_layer", n_layers)
+    attends = periodic(keys, "attn_layer", fields["n_layers"])
     return {
         "mixer_pattern": shortest_period("".join("RA"[on] for on in attends)),
-        "recurrent": "mamba",
-        "d_ssm": expanded(keys, "mamba_expand", d_model),
-        "ssm_state_dim": keys.size("mamba_d_state"),
-        "dt_rank": step_rank(keys, "mamba_dt_rank", d_model),
-        "conv_kernel": keys.size("mamba_d_conv"),
-        "ssm_conv_bias": keys.flag("mamba_conv_bias"),
-        **mixer_biases(keys, "mamba_proj_bias"),
+        **selective(keys, fields["d_model"], JAMBA),
         "ssm_inner_norms": "affine",
         "position": "none",
     }
@@ -591,9 +520,8 @@ def jamba_mixers(keys: Keys, fields: Json) -> Json:
 def jamba_experts(keys: Keys, fields: Json) -> Json:
     """Read experts in layers of letter E; a dense width stays for letter F."""
     some = keys.size("num_experts") > 1
-    letters = "".join(
-        "FE"[on and some] for on in periodic(keys, "expert_layer", fields["n_layers"])
-    )
+    layers = periodic(keys, "expert_layer", fields["n_layers"])
+    letters = "".join("FE"[on and some] for on in layers)
     found = {**routed(keys, "num_experts", "softmax"), "d_ff_expert": fields["d_ff"]}
     pattern = {"ffn_pattern": shortest_period(letters)}
     if "E" not in letters:
@@ -607,12 +535,8 @@ def periodic(keys: Keys, name: str, n_layers: int) -> list[bool]:
     """Find the layers that `<name>_period` and `<name>_offset` mean."""
     period, offset = keys.layers(f"{name}_period"), keys.layers(f"{name}_offset", lowest=0)
     if offset >= period:
-        raise SpecError(
-            f"{name}_offset",
-            f"must be below {name}_period = {period}",
-            offset,
-            f"choose 0 to {period - 1}",
-        )
+        rule = f"must be below {name}_period = {period}"
+        raise SpecError(f"{name}_offset", rule, offset, f"choose 0 to {period - 1}")
     return [i % period == offset for i in range(n_layers)]
 
 
@@ -629,33 +553,21 @@ def bamba_mixers(keys: Keys, fields: Json) -> Json:
     }
 
 
-MIXERS = {"linear_attention": "R", "full_attention": "A"}
-
-
 def granite_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba-2 beside attention, which may be rotated; all layers are recurrent where there is
     no list.
     """
     names, n_layers = named_layers(keys), fields["n_layers"]
     names = ["linear_attention"] * n_layers if names is None else names
-    letters = named_letters(keys, "layer_types", names, MIXERS, n_layers)
+    mixers = {"linear_attention": "R", "full_attention": "A"}
+    letters = letters_of(keys, "layer_types", names, mixers, n_layers)
     mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
-    return {
-        **scales(keys, fields),
-        **BIAS(keys, fields),
-        **mixer,
-        "mixer_pattern": shortest_period(letters),
-        **granite_positions(keys, fields["head_dim"]),
-    }
-
-
-def granite_positions(keys: Keys, head_dim: int) -> Json:
-    """Read RoPE where `position_embedding_type` asks for it, else no positions."""
-    rotated = rotation(keys, head_dim)
-    if keys.raw("position_embedding_type") == "rope":
-        return rotated
-    keys.only("position_embedding_type", None, "nope")
-    return {"position": "none"}
+    found = {**scales(keys, fields), **BIAS(keys, fields), **mixer}
+    position = rotation(keys, fields["head_dim"])
+    if keys.raw("position_embedding_type") != "rope":
+        keys.only("position_embedding_type", None, "nope")
+        position = {"position": "none"}
+    return {**found, "mixer_pattern": shortest_period(letters), **position}
 
 
 def granite_experts(keys: Keys, fields: Json) -> Json:
@@ -704,9 +616,10 @@ def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
     What scales the input of attention scales its scores twice and its values once; what scales the
     input of the mixer scales all that its projection gives.
     """
-    factor = {name: keys.number(name) for name in FACTORS.split()}
-    gate, down = numbers(keys, "mlp_multipliers", 2)
-    ssm = [value * factor["ssm_in_multiplier"] for value in numbers(keys, "ssm_multipliers", 5)]
+    factor = keys.numbers(FACTORS)
+    gate, down = several_numbers(keys, "mlp_multipliers", 2)
+    parts = several_numbers(keys, "ssm_multipliers", 5)
+    ssm = [value * factor["ssm_in_multiplier"] for value in parts]
     scale_in = factor["attention_in_multiplier"]
     if bias and scale_in != 1.0:
         keys.differs("attention_in_multiplier does not reach the biases of q, k and v")
@@ -724,14 +637,12 @@ def multipliers(keys: Keys, head_dim: int, bias: bool) -> Json:
     }
 
 
-def numbers(keys: Keys, name: str, count: int) -> list[float]:
+def several_numbers(keys: Keys, name: str, count: int) -> list[float]:
     """Read a list of `count` positive numbers; 1 each where there is no list."""
     given = keys.raw(name)
     if given is None:
         return [1.0] * count
-    if not isinstance(given, list) or len(given) != count:
-        raise SpecError(name, f"must be a list of {count} numbers", given, "remove it")
-    for value in given:
+    for value in keys.listed(name, given, count, "numbers"):
         if not is_number(value) or not 0 < value < 1e12:
             raise SpecError(name, "must hold positive numbers", value, "choose one below 1e12")
     return [float(value) for value in given]
@@ -759,7 +670,7 @@ def nemotron_letters(keys: Keys) -> str:
     names = ["linear_attention", "moe", "full_attention", "mlp"] if names is None else names
     if not isinstance(names, list) or not names:
         raise SpecError("layers_block_type", "must be a list of names", names, "remove it")
-    return named_letters(keys, "layers_block_type", names, NEMOTRON_LAYERS, len(names))
+    return letters_of(keys, "layers_block_type", names, NEMOTRON_LAYERS, len(names))
 
 
 def nemotron_h(keys: Keys, _: Json) -> Json:
@@ -773,16 +684,15 @@ def nemotron_h(keys: Keys, _: Json) -> Json:
     fields = {
         **sizes(keys, {}),
         "tie_embeddings": False,
-        "d_ff": keys.size("intermediate_size"),
+        **D_FF(keys, {}),
         **keys.activation("mlp_hidden_act", gated=False),
         "ffn_bias": keys.flag("mlp_bias"),
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("layer_norm_epsilon"),
+        **rms_norm("layer_norm_epsilon")(keys, {}),
         **ssm_heads(keys, n_heads * width, NEMOTRON),
         **mixer_biases(keys, "use_bias"),
         "ssm_dt_min": keys.number("time_step_min"),
-        "mixer_pattern": shortest_period("".join("RANN"["M*-E".index(x)] for x in letters)),
-        "ffn_pattern": shortest_period("".join("NNFE"["M*-E".index(x)] for x in letters)),
+        "mixer_pattern": shortest_period(letters.translate(str.maketrans("M*-E", "RANN"))),
+        "ffn_pattern": shortest_period(letters.translate(str.maketrans("M*-E", "NNFE"))),
         "position": "none",
     }
     if "-" not in letters:
@@ -798,7 +708,7 @@ NEMOTRON_EXPERTS = experts(
     "sigmoid",
     EXPERT_WIDTH,
     always(n_shared_experts=1),
-    size("d_ff_shared", "moe_shared_expert_intermediate_size"),
+    size("d_ff_shared=moe_shared_expert_intermediate_size"),
     CHOICE_BIAS,
     ROUTED_SCALE,
     grouped,
@@ -838,11 +748,8 @@ def zamba2(keys: Keys, _: Json) -> Json:
         return {**fields, **bare}
     if uses > stored and not fields["tie_embeddings"]:
         # its class ties what it shares only where the head is tied: each use stores a block then
-        keys.unmapped(
-            "tie_word_embeddings",
-            False,
-            "transformers stores a shared block once only with a tied head: remove it",
-        )
+        why = "transformers stores a shared block once only with a tied head: remove it"
+        keys.unmapped("tie_word_embeddings", False, why)
     return {
         **fields,
         "n_shared_blocks": min(stored, uses),  # the others are never made
@@ -855,9 +762,8 @@ def zamba_mixer(keys: Keys, d_inner: int) -> Json:
     """Read a Mamba-2 mixer whose heads share `d_inner` channels; its convolution has a bias."""
     n_heads = keys.size("n_mamba_heads")
     if d_inner % n_heads:
-        raise SpecError(
-            "n_mamba_heads", f"must divide the {d_inner} channels", n_heads, "change one of the two"
-        )
+        rule = f"must divide the {d_inner} channels"
+        raise SpecError("n_mamba_heads", rule, n_heads, "change one of the two")
     keys.agrees("mamba_headdim", d_inner // n_heads)
     return {
         "recurrent": "mamba2",
@@ -874,16 +780,12 @@ def zamba_letters(keys: Keys) -> str:
     """Write R for a layer of Mamba-2, S for one that uses a shared block."""
     keys.own_name("layers_block_type")
     names, n_layers = keys.raw("layers_block_type"), keys.layers("num_hidden_layers")
+    letters = BY_DEFAULT
     if names is not None:
-        letters = named_letters(keys, "layers_block_type", names, ZAMBA_LAYERS, n_layers)
+        letters = letters_of(keys, "layers_block_type", names, ZAMBA_LAYERS, n_layers)
     elif n_layers != len(BY_DEFAULT):
-        keys.unmapped(
-            "num_hidden_layers",
-            n_layers,
-            f"without layers_block_type there are {len(BY_DEFAULT)} layers",
-        )
-    else:
-        letters = BY_DEFAULT
+        why = f"without layers_block_type there are {len(BY_DEFAULT)} layers"
+        keys.unmapped("num_hidden_layers", n_layers, why)
     keys.agrees("hybrid_layer_ids", [i for i, letter in enumerate(letters) if letter == "S"])
     return letters
 
@@ -895,23 +797,18 @@ def zamba_attention(keys: Keys, d_model: int) -> Json:
     n_heads = keys.size("num_attention_heads")
     given, head_dim = keys.optional_size("num_key_value_heads"), 2 * d_model // n_heads
     if not head_dim:
-        raise SpecError(
-            "num_attention_heads", "must leave a width", n_heads, f"choose 1 to {2 * d_model}"
-        )
+        remedy = f"choose 1 to {2 * d_model}"
+        raise SpecError("num_attention_heads", "must leave a width", n_heads, remedy)
     n_kv_heads = n_heads if given is None else given
-    for name, value in (
-        ("attention_hidden_size", 2 * d_model),
-        ("attention_head_dim", head_dim),
-        ("kv_channels", d_model // n_heads),
-        ("num_query_groups", n_heads),
-    ):
-        keys.agrees(name, value)
+    keys.agrees("attention_hidden_size", 2 * d_model)
+    keys.agrees("attention_head_dim", head_dim)
+    keys.agrees("kv_channels", d_model // n_heads)
+    keys.agrees("num_query_groups", n_heads)
     if keys.flag("use_shared_attention_adapter"):
         for name, n in (("num_attention_heads", n_heads), ("num_key_value_heads", n_kv_heads)):
             if n * head_dim != 2 * d_model:
-                keys.unmapped(
-                    name, n, f"adapters of attention give {2 * d_model} values, its heads others"
-                )
+                why = f"adapters of attention give {2 * d_model} values, its heads others"
+                keys.unmapped(name, n, why)
     rotated = rotation(keys, head_dim)
     if keys.flag("use_long_context"):
         keys.differs("use_long_context rescales RoPE in some versions of transformers")
@@ -926,11 +823,10 @@ def zamba_attention(keys: Keys, d_model: int) -> Json:
 
 def zamba_ffn(keys: Keys, d_model: int) -> Json:
     """Read the gated feed-forward of a shared block, always with an adapter."""
-    given = keys.optional_size("intermediate_size", lowest=0)
-    d_ff = given or 4 * d_model
+    d_ff = keys.optional_size("intermediate_size", lowest=0) or 4 * d_model
     keys.fixed("ffn_hidden_size", d_ff)
     keys.fixed("use_shared_mlp_adapter", True)
-    return {"d_ff": d_ff, **keys.activation("hidden_act", gated=True)}
+    return {"d_ff": d_ff, **GATED(keys, {})}
 
 
 # ---- xLSTM ----
@@ -944,28 +840,21 @@ def xlstm(keys: Keys, _: Json) -> Json:
     fields = trunk(keys)
     d_model, n_layers = fields["d_model"], fields["n_layers"]
     n_heads, chunk = keys.size("num_heads"), keys.size("chunk_size", lowest=2)
-    keys.fixed("embedding_dim", d_model)
-    keys.fixed("num_blocks", n_layers)
+    fixed(embedding_dim=d_model, num_blocks=n_layers)(keys, fields)
     keys.only("use_bias", False)  # an RMSNorm would have one, too
     keys.only("weight_mode", "single", why="transformers fails to initialise fused matrices")
     keys.only("mode", "inference", why="transformers runs any length in inference mode alone")
-    for name, value in (("add_qk_norm", False), ("add_post_norm", False)):
-        keys.fixed(name, value)  # of checkpoints older than transformers' class
-    keys.fixed("add_post_blocks_norm", True)
+    # of checkpoints older than transformers' class
+    fixed(add_qk_norm=False, add_post_norm=False, add_post_blocks_norm=True)(keys, fields)
     if not keys.flag("add_out_norm"):
         keys.notes.append("add_out_norm: transformers' class has that norm in any case")
-    if keys.size("max_inference_chunksize") % chunk:
-        keys.unmapped(
-            "max_inference_chunksize",
-            keys.raw("max_inference_chunksize"),
-            f"choose a multiple of chunk_size = {chunk}",
-        )
+    if (longest := keys.size("max_inference_chunksize")) % chunk:
+        why = f"choose a multiple of chunk_size = {chunk}"
+        keys.unmapped("max_inference_chunksize", longest, why)
     keys_width = mlstm_width(keys, "qk_dim_factor", d_model, n_heads)
     values_width = mlstm_width(keys, "v_dim_factor", d_model, n_heads)
     keys.fixed("head_dim", values_width)
-    d_ff = rounded_up(
-        d_model * keys.number("ffn_proj_factor"), keys.size("ffn_round_up_to_multiple_of")
-    )
+    exact = d_model * keys.number("ffn_proj_factor")
     return {
         **fields,
         "logit_softcap": keys.number("output_logit_soft_cap"),
@@ -978,11 +867,10 @@ def xlstm(keys: Keys, _: Json) -> Json:
         "linear_chunk_size": chunk,
         "mlstm_gate_softcap": keys.number("gate_soft_cap"),
         "mlstm_divisor_eps": keys.number("eps"),
-        "d_ff": d_ff,
+        "d_ff": rounded_up(exact, keys.size("ffn_round_up_to_multiple_of")),
         "activation": "silu",
         "gated": True,
-        "norm": "rmsnorm",
-        "norm_eps": keys.number("norm_eps"),
+        **rms_norm("norm_eps")(keys, {}),
         "position": "none",
     }
 
@@ -1000,12 +888,9 @@ def mlstm_width(keys: Keys, name: str, d_model: int, n_heads: int) -> int:
     """Compute the width of one head, of all of them as a multiple of the model's width."""
     exact = d_model * keys.number(name)
     if int(exact) < 1 or int(exact) != rounded_up(exact, MULTIPLE):
-        raise SpecError(
-            name,
-            f"times hidden_size must be a multiple of {MULTIPLE}: {exact:g}",
-            keys.raw(name),
-            "transformers' cache is rounded up to one, its layers are not",
-        )
+        rule = f"times hidden_size must be a multiple of {MULTIPLE}: {exact:g}"
+        remedy = "transformers' cache is rounded up to one, its layers are not"
+        raise SpecError(name, rule, keys.raw(name), remedy)
     return divided("num_heads", int(exact), n_heads)
 
 
@@ -1037,7 +922,7 @@ ROWS = {
     ),
     "lfm2_moe": row(
         lfm2_block,
-        size("d_ff", "intermediate_size"),
+        D_FF,
         lfm2_mixers,
         experts(
             "num_experts",
@@ -1046,7 +931,7 @@ ROWS = {
             flag("selection_bias", "use_expert_bias"),
             ROUTED_SCALE,
             renorm=True,
-            layout=few_dense,
+            layout=after("num_dense_layers"),
         ),
         lfm2_sum,
         aliases={"tie_embedding": "tie_word_embeddings"},
@@ -1101,7 +986,7 @@ ROWS = {
     "mamba": row(pure, mamba, ignored=OLD_MAMBA),
     # arXiv:2410.05355: norms without weights for step, B, C
     "falcon_mamba": row(
-        number("ssm_norm_eps", "mixer_rms_eps"),
+        number("ssm_norm_eps=mixer_rms_eps"),
         always(ssm_inner_norms="plain"),
         pure,
         mamba,

@@ -41,7 +41,6 @@ from metacount.huggingface.config.parts import (
     always,
     bias,
     biases,
-    checked_windows,
     differs,
     fixed,
     flag,
@@ -73,19 +72,9 @@ from metacount.units import exact
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
 
 
 # ---- windows and positions ----
-
-
-def qwen2_moe_windows(keys: Keys, fields: Json) -> Json:
-    """Read a window in every second layer below `max_window_layers`."""
-    first = keys.size("max_window_layers", lowest=0)
-    window = keys.optional_size("sliding_window", lowest=0)
-    window = window if keys.flag("use_sliding_window") else None
-    letters = letters_where(keys, fields, lambda i: window is not None and i % 2 == 0 and i < first)
-    return checked_windows(keys, letters, window)
 
 
 def qwen3_moe_windows(keys: Keys, _: Json) -> Json:
@@ -184,19 +173,15 @@ def ernie_bias(keys: Keys, fields: Json) -> Json:
     return {}
 
 
-def one_for_all_layers(*names: str) -> Part:
+def one_for_all_layers(keys: Keys, fields: Json) -> Json:
     """Take a list of equal values, one a layer, as that value (Hunyuan)."""
-
-    def part(keys: Keys, fields: Json) -> Json:
-        for name in names:
-            values = keys.data.get(name)
-            if isinstance(values, list):
-                if len(set(map(str, values))) != 1 or len(values) != fields["n_layers"]:
-                    keys.unmapped(name, values, "every layer must have the same")
-                keys.data[name] = values[0]
-        return {}
-
-    return part
+    for name in ("num_experts", "moe_topk"):
+        values = keys.data.get(name)
+        if isinstance(values, list):
+            if len(set(map(str, values))) != 1 or len(values) != fields["n_layers"]:
+                keys.unmapped(name, values, "every layer must have the same")
+            keys.data[name] = values[0]
+    return {}
 
 
 def granite_shared(keys: Keys, _: Json) -> Json:
@@ -308,13 +293,11 @@ def minimax_m3_index(keys: Keys, fields: Json) -> Json:
             f"{head_dim} values of a head, by partial_rotary_factor"
         )
     letters = layer_types(keys, n_layers, [FULL_OR_INDEXED[0]] * n_layers, FULL_OR_INDEXED)
-    index = {
-        "index_block_len": keys.size("index_block_size"),
-        "index_top_blocks": keys.size("index_topk_blocks"),
-        "index_local_blocks": keys.size("index_local_blocks", lowest=0),
-        "n_index_heads": keys.size("index_n_heads"),
-        "index_head_dim": keys.size("index_head_dim"),
-    }
+    index = keys.sizes(
+        "index_block_len=index_block_size index_top_blocks=index_topk_blocks "
+        "n_index_heads=index_n_heads index_head_dim"
+    )
+    index["index_local_blocks"] = keys.size("index_local_blocks", lowest=0)
     if "L" not in letters:
         return turned
     _check_index(keys, index, rotated)
@@ -359,20 +342,11 @@ def _longcat_depth(keys: Keys) -> int:
     if "num_layers" not in keys.data:
         n_layers = keys.layers("num_hidden_layers")
         if n_layers % 2:
-            raise SpecError(
-                "num_hidden_layers",
-                "must be even: it is twice num_layers",
-                n_layers,
-                "give num_layers",
-            )
-        return n_layers
-    if type(given) is not int or given != n_layers:
-        raise SpecError(
-            "num_hidden_layers",
-            f"must be twice num_layers: 2 · {n_layers // 2} = {n_layers}",
-            given,
-            "remove one of them",
-        )
+            rule = "must be even: it is twice num_layers"
+            raise SpecError("num_hidden_layers", rule, n_layers, "give num_layers")
+    elif type(given) is not int or given != n_layers:
+        rule = f"must be twice num_layers: 2 · {n_layers // 2} = {n_layers}"
+        raise SpecError("num_hidden_layers", rule, given, "remove one of them")
     return n_layers
 
 
@@ -386,12 +360,8 @@ def longcat_experts(keys: Keys, fields: Json) -> Json:
         keys.notes.append("num_nextn_predict_layers: prediction layers are not in the class")
     value_dim, kind = keys.size("v_head_dim"), keys.given("zero_expert_type")
     if kind not in (None, "identity"):
-        raise SpecError(
-            "zero_expert_type",
-            "must be identity: a zero expert gives back what it gets",
-            kind,
-            "remove it, or choose identity",
-        )
+        rule = "must be identity: a zero expert gives back what it gets"
+        raise SpecError("zero_expert_type", rule, kind, "remove it, or choose identity")
     found = {
         "v_head_dim": value_dim,
         "scaled_latents": True,
@@ -435,9 +405,7 @@ V32 = (  # arXiv:2512.02556
     indexed_layers,
     only(mlp_bias=False),
     fixed(**V3_CHOICE, moe_layer_freq=1, rope_interleave=True),
-    size("index_top_k", "index_topk"),
-    size("n_index_heads", "index_n_heads"),
-    size("index_head_dim", "index_head_dim"),
+    size("index_top_k=index_topk n_index_heads=index_n_heads index_head_dim"),
     noaux(layout=sparse_layers("first_k_dense_replace")),
     prediction(),
 )
@@ -447,7 +415,7 @@ ROWS = {
     "mixtral": row(*BLOCK, all_windows, experts("num_local_experts", "softmax_renorm"), ROPE),
     "qwen2_moe": row(
         *BLOCK,
-        qwen2_moe_windows,
+        windows_from(every=2),
         bias("qkv_bias", o=False),
         ROPE,
         qwen_experts("num_experts", qwen_shared),
@@ -482,7 +450,7 @@ ROWS = {
         all_windows,
         ROPE,
         fixed(num_experts_per_tok=2),
-        experts("num_local_experts", "softmax", number("mixer_jitter", "router_jitter_noise")),
+        experts("num_local_experts", "softmax", number("mixer_jitter=router_jitter_noise")),
         ignored="original_max_position_embeddings",
         reads="router_jitter_noise",
         head_dim=None,
@@ -538,7 +506,7 @@ ROWS = {
         experts(
             "num_local_experts",
             "sigmoid",
-            size("d_ff_expert", "intermediate_size"),
+            size("d_ff_expert=intermediate_size"),
             always(n_shared_experts=1, router_scales_input=True),
             layout=llama4_sparse,
         ),
@@ -601,7 +569,7 @@ ROWS = {
     # Hunyuan-A13B: a shared expert as wide as the others
     "hunyuan_v1_moe": row(
         *HUNYUAN,
-        one_for_all_layers("num_experts", "moe_topk"),
+        one_for_all_layers,
         experts("num_experts", "softmax_renorm", always(n_shared_experts=1), chosen="moe_topk"),
         ignored="eod_token_id",
     ),
@@ -616,7 +584,7 @@ ROWS = {
             EXPERT_WIDTH,
             shared_experts("num_shared_experts", lowest=1),
             CHOICE_BIAS,
-            number("routed_scale", "router_scaling_factor"),
+            number("routed_scale=router_scaling_factor"),
             layout=sparse_layers(1),
         ),
         ignored="enable_moe_fp32_combine",
@@ -643,7 +611,7 @@ ROWS = {
             EXPERT_WIDTH,
             CHOICE_BIAS,
             always(n_shared_experts=1),
-            size("d_ff_shared", "shared_expert_intermediate_size"),
+            size("d_ff_shared=shared_expert_intermediate_size"),
             renorm=True,
         ),
         ignored="intermediate_size",
@@ -671,16 +639,15 @@ ROWS = {
         minimax_m3_published,
         only(**CLAMPED_GATE),
         sizes,
-        size("d_ff", "dense_intermediate_size"),
+        size("d_ff=dense_intermediate_size"),
         always(activation="clamped_swiglu", gated=True),
         rms_norm(norm_unit_offset=True, qk_norm="head"),
         minimax_m3_index,
         experts(
             "num_local_experts",
             "sigmoid_renorm",
-            size("d_ff_expert", "intermediate_size"),
+            size("d_ff_expert=intermediate_size d_ff_shared=shared_intermediate_size"),
             always(n_shared_experts=1, selection_bias=True),
-            size("d_ff_shared", "shared_intermediate_size"),
             ROUTED_SCALE,
             layout=sparse_layers(0),
         ),

@@ -11,13 +11,15 @@ from metacount.huggingface.config.parts import (
     always,
     bias,
     biases,
-    divided,
     fixed,
     flag,
+    heads,
     layer_norm,
     only,
+    part,
     rope,
     sizes,
+    trunk,
     windows,
 )
 from metacount.huggingface.config.rope import rotation
@@ -32,61 +34,39 @@ if TYPE_CHECKING:
 CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 
 
-def named(width: str, layers: str, heads: str) -> Part:
+@part
+def named(keys: Keys, _: Json, width: str, layers: str, name: str) -> Json:
     """Read the sizes under other names; as many key/value heads as query heads."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        d_model, n_heads = keys.size(width), keys.size(heads)
-        return {
-            "kind": "decoder",
-            "d_model": d_model,
-            "n_layers": keys.layers(layers),
-            "vocab_size": keys.size("vocab_size"),
-            "n_heads": n_heads,
-            "n_kv_heads": n_heads,
-            "head_dim": divided(heads, d_model, n_heads),
-            "tie_embeddings": keys.flag("tie_word_embeddings"),
-        }
-
-    return part
+    found = trunk(keys, layers, width)
+    return {**found, **heads(found["d_model"], keys.size(name), name)}
 
 
-def plain_ffn(width: str, activation: str) -> Part:
+@part
+def plain_ffn(keys: Keys, fields: Json, width: str, activation: str) -> Json:
     """Read an FFN of two matrices with biases;
     where its width is null it is four times the model's.
     """
-
-    def part(keys: Keys, fields: Json) -> Json:
-        d_ff = keys.optional_size(width)
-        return {
-            "d_ff": 4 * fields["d_model"] if d_ff is None else d_ff,
-            **keys.activation(activation, gated=False),
-            "ffn_bias": True,
-        }
-
-    return part
+    d_ff = keys.optional_size(width)
+    return {
+        "d_ff": 4 * fields["d_model"] if d_ff is None else d_ff,
+        **keys.activation(activation, gated=False),
+        "ffn_bias": True,
+    }
 
 
-def learned(key: str, *, offset: int = 0) -> Part:
+@part
+def learned(keys: Keys, _: Json, key: str, *, offset: int = 0) -> Json:
     """Read a table of positions, `offset` rows of which stand before the first position."""
-
-    def part(keys: Keys, _: Json) -> Json:
-        more = {"position_offset": offset} if offset else {}
-        return {"position": "learned", "n_positions": keys.size(key) + offset, **more}
-
-    return part
+    more = {"position_offset": offset} if offset else {}
+    return {"position": "learned", "n_positions": keys.size(key) + offset, **more}
 
 
-def rotated(style: str) -> Part:
+@part
+def rotated(keys: Keys, fields: Json, style: str) -> Json:
     """Read RoPE on the first `rotary_dim` values of a head."""
-
-    def part(keys: Keys, fields: Json) -> Json:
-        width = keys.size("rotary_dim")
-        whole = width == fields["head_dim"]
-        turned = {"position": "rope", "rotary_dim": None if whole else width}
-        return {**turned, **({"rope_style": style} if style != "half" else {})}
-
-    return part
+    width = keys.size("rotary_dim")
+    whole = width == fields["head_dim"]
+    return {"position": "rope", "rotary_dim": None if whole else width, "rope_style": style}
 
 
 def bigcode_heads(keys: Keys, fields: Json) -> Json:
@@ -109,10 +89,10 @@ def gpt_neo_windows(keys: Keys, fields: Json) -> Json:
         "give one kind for each layer",
     )
     letters = ""
-    for part in types if isinstance(types, list) else [None]:
-        if not isinstance(part, list) or len(part) != 2 or not isinstance(part[0], list):
+    for pair in types if isinstance(types, list) else [None]:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], list):
             raise wrong
-        kinds, times = part
+        kinds, times = pair
         if isinstance(times, bool) or not isinstance(times, int) or not 0 <= times <= MAX_LAYERS:
             raise wrong
         if any(kind not in ("global", "local") for kind in kinds):
@@ -135,13 +115,9 @@ def both_names(keys: Keys, _: Json) -> Json:
 
 def four_parts(keys: Keys, fields: Json) -> Json:
     """Check that CodeGen's heads fall into four parts."""
-    if fields["n_heads"] % CODEGEN_PARTS:
-        raise SpecError(
-            "n_head",
-            f"must be a multiple of {CODEGEN_PARTS}",
-            fields["n_heads"],
-            f"choose {CODEGEN_PARTS} or a multiple of it",
-        )
+    if (n_heads := fields["n_heads"]) % CODEGEN_PARTS:
+        rule, remedy = f"must be a multiple of {CODEGEN_PARTS}", f"choose {CODEGEN_PARTS} or more"
+        raise SpecError("n_head", rule, n_heads, remedy)
     return {}
 
 
@@ -165,15 +141,12 @@ def opt_block(keys: Keys, fields: Json) -> Json:
     }
 
 
-def four_times(key: str = "") -> Part:
+@part
+def four_times(keys: Keys, fields: Json, key: str = "") -> Json:
     """Set a feed-forward of four times the width; `key`, where it is written down, must agree."""
-
-    def part(keys: Keys, fields: Json) -> Json:
-        if key:
-            keys.fixed(key, 4 * fields["d_model"])
-        return {"d_ff": 4 * fields["d_model"]}
-
-    return part
+    if key:
+        keys.fixed(key, 4 * fields["d_model"])
+    return {"d_ff": 4 * fields["d_model"]}
 
 
 def falcon_block(keys: Keys, fields: Json) -> Json:
@@ -225,12 +198,10 @@ def mpt_attention(keys: Keys, _: Json) -> Json:
     if not isinstance(inner, dict):
         raise SpecError("attn_config", "must be an object", inner, "remove it")
     attention = Keys(inner, {"softmax_scale": None}, {}, "body")
-    attention.fixed("attn_type", "multihead_attention")
-    attention.fixed("alibi", True)
-    attention.fixed("alibi_bias_max", 8)
+    fixed(
+        attn_type="multihead_attention", alibi=True, alibi_bias_max=8, prefix_lm=False, qk_ln=False
+    )(attention, {})
     attention.fixed("clip_qkv")
-    attention.fixed("prefix_lm", False)
-    attention.fixed("qk_ln", False)
     scale = attention.optional_number("softmax_scale")
     attention.finish(("attn_impl", "attn_uses_sequence_id"), kind="decoder")
     return {"attention_scale": scale}

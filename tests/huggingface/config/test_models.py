@@ -1,0 +1,187 @@
+"""Single models: what their published configs come out to, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.published import CONFIGS
+from helpers.release import daily
+from helpers.small_configs import SMALL
+from hypothesis import given
+from hypothesis import strategies as st
+
+import metacount
+from metacount.catalog import entry
+from metacount.formulas import model
+from metacount.huggingface.config.experts import moe_layout
+from metacount.huggingface.config.parts import shortest_period
+from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.resolve import find_model
+from metacount.spec import FIELDS, Workload
+
+
+def test_mapping_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys\n"
+        "from metacount.huggingface.config.to_spec import mapped_types, spec_from_config\n"
+        "for name in mapped_types():\n"
+        "    try: spec_from_config({'model_type': name})\n"
+        "    except ValueError: pass\n"
+        "print([m for m in ('torch', 'transformers', 'numpy', 'dataclasses') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+# ---- the two searches ----
+
+
+@given(st.text("LG", min_size=1, max_size=40))
+def test_the_period_repeats_to_the_whole_and_is_the_shortest(letters: str) -> None:
+    period = shortest_period(letters)
+    n = len(letters)
+    assert (period * n)[:n] == letters
+    assert all((letters[:p] * n)[:n] != letters for p in range(1, len(period)))
+
+
+@given(st.integers(0, 6), st.integers(1, 5), st.integers(1, 12))
+def test_a_regular_layout_is_found(first: int, every: int, n_layers: int) -> None:
+    stack = [i >= first and (i + 1) % every == 0 for i in range(n_layers)]
+    keys: Any = None  # only an irregular layout asks for it
+    layout = moe_layout(keys, "moe_layers", [stack])
+    if not any(stack):
+        assert layout is None
+    else:
+        assert layout is not None
+        n_dense, step = layout["n_dense_layers"], layout["moe_every"]
+        assert stack == [i >= n_dense and (i + 1) % step == 0 for i in range(n_layers)]
+
+
+# ---- keys that no row reads ----
+
+
+@pytest.mark.parametrize(
+    ("name", "passed"),
+    [
+        ("Qwen2.5-7B", "use_mrope=false"),
+        ("Phi-3-mini-4k", "attention_bias=false"),
+        (
+            "Qwen3-Coder-480B-A35B-Instruct",
+            "qkv_bias=false, shared_expert_intermediate_size=0, use_qk_norm=true",
+        ),
+        (
+            "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+            "norm_eps=1e-05, partial_rotary_factor=1.0, rope_theta=10000",
+        ),
+    ],
+)
+def test_keys_that_change_nothing_are_named_in_one_line(name: str, passed: str) -> None:
+    mapped = spec_from_config(CONFIGS[name])
+    lines = [note for note in mapped.notes if "passed over" in note]
+    assert lines == [f"passed over, for they change nothing: {passed}"]
+    assert {part.split("=")[0] for part in passed.split(", ")} <= set(mapped.ignored)
+
+
+def test_the_line_is_bounded_whatever_the_keys_are() -> None:
+    many = {f"\x1b{i}" * 50: False for i in range(40)}
+    (line,) = (n for n in spec_from_config({"model_type": "llama", **many}).notes if "over" in n)
+    assert line.endswith(" and 28 more")
+    assert len(line) < 2000
+    assert "\x1b" not in line
+
+
+def test_a_type_that_nobody_knows_is_that_of_the_class_it_names(tmp_path: Path) -> None:
+    """Kimi K2. By hand, in millions of a layer: 101.1 of MLA; 44.04 an expert, 385 of them."""
+    mapped = spec_from_config(CONFIGS["Kimi-K2-Instruct"])
+    mla = 7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 + 512 * 64 * 256 + 64 * 128 * 7168
+    expert, dense = 3 * 7168 * 2048, 3 * 7168 * 18432
+    layers = 61 * (mla + 2 * 7168) + dense + 60 * (385 * expert + 384 * 7168)
+    assert model.params(mapped.spec) == 2 * 163840 * 7168 + layers + 7168
+    assert (mapped.model_type, mapped.is_remote) == ("deepseek_v3", False)
+    said = "model_type kimi_k2 is not known to transformers: counted as deepseek_v3, whose "
+    assert mapped.notes[0] == f"{said}DeepseekV3ForCausalLM architectures names"
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIGS["Kimi-K2-Instruct"]))
+    source = find_model(str(file)).source
+    assert source is not None
+    assert source.config["model_type"] == "deepseek_v3"  # which transformers can build
+
+
+# ---- LongCat-Flash ----
+
+# 28 layers of 256 zero experts: gate and up of 2048 × 6144, which nobody reads
+UNREAD = 28 * 256 * 2 * 2048 * 6144
+
+
+def test_longcat_is_the_model_of_the_catalog_and_rows_that_nobody_reads() -> None:
+    longcat = entry("longcat-flash")
+    ours, theirs = longcat.spec(), spec_from_config(CONFIGS["LongCat-Flash-Chat"])
+    different = {name for name in FIELDS if getattr(ours, name) != getattr(theirs.spec, name)}
+    assert different == {"zero_expert_rows"}
+    assert model.params(theirs.spec) - model.params(ours) == UNREAD == 180_388_626_432
+    assert model.active_params(theirs.spec) == model.active_params(ours)
+    said = " ".join(theirs.notes)
+    assert "transformers' class stores 180,388,626,432 parameters that no token reads" in said
+    assert "prediction layers are not in the class" in said
+    assert theirs.differs == theirs.refused == ()
+    assert longcat.notes is not None and f"{UNREAD:,} parameters" in longcat.notes
+
+
+def test_longcat_without_zero_experts() -> None:
+    """transformers takes no null here, which is said; as others write it, there are none."""
+    small = {"model_type": "longcat_flash", **SMALL["longcat_flash"]}
+    none, null = (spec_from_config({**small, "zero_expert_num": n}) for n in (0, None))
+    assert none.spec == null.spec and none.spec.n_zero_experts == 0
+    assert none.refused == () and "zero_expert_num must be a whole number" in null.refused[0]
+    alone = {k: v for k, v in small.items() if k != "num_layers"}
+    assert spec_from_config({**alone, "num_hidden_layers": 6}).spec.n_layers == 6
+
+
+# ---- MiniMax-M3 ----
+
+M3 = "minimax_m3_vl_text"
+# What the class has by default, and the checkpoint's first layers, which have neither index nor
+# experts, and half of a head that RoPE rotates.
+PUBLISHED: dict[str, Any] = {
+    "model_type": M3,
+    "layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57,
+    "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 57,
+    "rope_parameters": {"rope_theta": 5000000, "partial_rotary_factor": 0.5},
+}
+# values of the published checkpoint, and of its vision tower and projector as the class builds them
+CHECKPOINT, VISION = 427_040_140_160, 631_185_920 + 234_381_312
+
+
+def test_minimax_m3_comes_out_to_the_last_value_of_the_checkpoint() -> None:
+    spec = entry("minimax-m3-text").spec()
+    assert spec_from_config(PUBLISHED).spec == spec
+    biases = model.buffers(spec)["selection_bias"]
+    assert biases == 57 * 128
+    assert model.params(spec) + biases + VISION == CHECKPOINT
+
+
+def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
+    import torch
+    from transformers.models.minimax_m3_vl import modeling_minimax_m3_vl as theirs
+    from transformers.models.minimax_m3_vl.configuration_minimax_m3_vl import MiniMaxM3VLConfig
+
+    with torch.device("meta"):
+        config = MiniMaxM3VLConfig()
+        tower = theirs.MiniMaxM3VLVisionModel(config.vision_config)
+        projector = theirs.MiniMaxM3VLMultiModalProjector(config)
+    assert sum(p.numel() for each in (tower, projector) for p in each.parameters()) == VISION
+
+
+@daily(6)
+@pytest.mark.parametrize("seq_len", [2, 3, 8, 9, 10, 20])
+def test_three_witnesses_agree_below_at_and_beyond_the_blocks(seq_len: int) -> None:
+    """Blocks of 3, of which 3 are read: FLOPs of prefill and decode, and the cache."""
+    found = metacount.verify({"model_type": M3, **SMALL[M3]}, Workload(seq_len=seq_len))
+    names = [witness.name for witness in found.witnesses]
+    assert names == ["formula", "reference", "transformers"]
+    assert found.agree
