@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.monomials import Space, Table
+    from metacount.algebra.monomials import Space
 
 # How much less likely than a known mistake.
 GROUPS = 0.15  # all heads in place of the groups' own; a number that is another one here

@@ -26,8 +26,6 @@ from metacount.textbook.training import holds_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    import sympy
-
     from metacount.algebra.numeric import Number
     from metacount.algebra.text import Node
     from metacount.check.sizes import Case

@@ -59,11 +59,8 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.monomials import Key
     from metacount.check.call import Answer
     from metacount.check.changes import Change
-    from metacount.check.comparison import Truth
-    from metacount.check.readings import Reading
     from metacount.check.sizes import Case
     from metacount.spec import ModelSpec
 

@@ -56,11 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from metacount.check.judgement import Judgement
     from metacount.check.sizes import Case
     from metacount.files import Json
-    from metacount.resolve import Given, Model
-    from metacount.spec import ModelSpec, Workload
+    from metacount.resolve import Given
     from metacount.textbook.proven import Against
 
 
