@@ -93,12 +93,10 @@ def _line(child: subprocess.Popen[bytes], pipe: IO[bytes], until: float) -> byte
             if selector.select(0 if ended else min(left, 0.05)):
                 chunk = os.read(pipe.fileno(), 2**16)
                 found += chunk
-                if b"\n" in chunk:  # how the process ended may already stand in another line
-                    return bytes(found[: found.index(b"\n") + 1])
-                if not chunk:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(max(0.0, until - time.monotonic()))
-                if not chunk or len(found) > MAX_ANSWER:
+                if not chunk or chunk.endswith(b"\n") or len(found) > MAX_ANSWER:
+                    if not chunk:
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            child.wait(max(0.0, until - time.monotonic()))
                     return bytes(found)
             elif ended:
                 return bytes(found)
