@@ -42,12 +42,15 @@ KINDS = {
 }
 BELONGS = (
     ("--set --seq --batch", "MODEL --caches"),
-    ("--over --html --quantity", "MODEL"),
+    ("--over --quantity", "MODEL"),
     ("--lang", "MODEL --caches --activations"),
     ("--launch", "--roofline --curves"),
     ("--dtype", "MODEL --caches --roofline --curves"),
 )
-APART = (("--json", "-o --html --lang"), ("--html", "-o --over --quantity"))
+APART = (
+    ("--json", "-o --html --lang"),
+    ("--html", "-o --over --quantity --caches --activations --roofline --curves"),
+)
 
 
 def options() -> Sequence[Option]:

@@ -127,7 +127,7 @@ def test_the_page_of_the_api_is_that_of_the_command(
         (("gpt2", "--html", "p.txt"), "--html must end in .html: got p.txt"),
         (("gpt2", "--html", "no/such/p.html"), "--html: there is no folder no/such"),
         (("--html", "p.html"), "plot needs one of MODEL"),
-        (("--caches", "gpt2", "--html", "p.html"), "--html belongs to MODEL"),
+        (("--caches", "gpt2", "--html", "p.html"), "--html does not go with --caches"),
         (("gpt2", "--html", "p.html", "--seq", "1,2"), "--seq of a page is one length"),
         (
             ("gpt2", "--html", "p.html", "--quantity", "matmul_flops"),
