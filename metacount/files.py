@@ -17,7 +17,7 @@ from metacount.errors import MAX_DIGITS, InputError, shown
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import Any, BinaryIO, TypeAlias
 
     Json: TypeAlias = dict[str, Any]  # a JSON object
 
@@ -154,29 +154,50 @@ def _decode(content: bytes, where: str, kind: str) -> str:
     return text
 
 
-def _read_bytes(path: str) -> bytes:
+def wrong(where: str, fault: str, remedy: str = "write the file again") -> InputError:
+    """Say what is wrong with a file, in one line."""
+    return InputError(f"{where}: {fault}; {remedy}")
+
+
+def check_no_pointer(start: bytes, where: str) -> None:
+    """Refuse what Git LFS leaves where a file should be."""
+    if start.startswith(b"version "):
+        raise wrong(where, "is a Git LFS pointer, not the file", "fetch it with `git lfs pull`")
+
+
+def open_regular(path: str, kind: str, missing: Callable[[str], str] | None = None) -> BinaryIO:
+    """Open a regular file, so that a FIFO or a device can neither wait nor answer."""
     where = shown(path)
     try:
-        # a FIFO or a device could wait for ever, or never end
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"{where}: is a folder; give the file in it")
+            raise wrong(where, "is a folder", f"give the {kind} file in it")
         if not stat.S_ISREG(mode):
-            raise InputError(f"{where}: is not a regular file; give a JSON file")
-        if (size := os.path.getsize(path)) > MAX_FILE_BYTES:
-            raise InputError(
-                f"{where}: has {size} bytes; a model's description has at most {MAX_FILE_BYTES}"
-            )
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            raise wrong(where, "is not a regular file", f"give a {kind} file")
+        # what was a file a moment ago may be a FIFO now: open without waiting, look again
+        flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        file = open(os.open(path, os.O_RDONLY | flags), "rb")  # noqa: SIM115
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise wrong(where, "is not a regular file", f"give a {kind} file")
     except FileNotFoundError:
-        raise InputError(_missing(path)) from None
-    except (OSError, ValueError) as error:
+        if missing is not None:
+            raise InputError(missing(path)) from None
+        raise wrong(where, "no such file", "check the path, or fetch the file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         if isinstance(error, InputError):
             raise
-        # ValueError: a NUL character in the path
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{where}: cannot be read: {reason}") from None
+    return file
+
+
+def _read_bytes(path: str) -> bytes:
+    where, limit = shown(path), f"a model's description has at most {MAX_FILE_BYTES}"
+    with open_regular(path, "JSON", _missing) as file:
+        if (size := os.path.getsize(path)) > MAX_FILE_BYTES:
+            raise InputError(f"{where}: has {size} bytes; {limit}")
+        content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise InputError(f"{where}: has more than {MAX_FILE_BYTES} bytes")
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metacount.frozen import frozen
+from metacount.huggingface.config.keys import in_names
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,17 +29,6 @@ class Described:
     stored: Json | None = None
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """Reword a message with the names that a file has for what it speaks of.
-
-    >>> renamed("n_kv_heads must divide n_heads", {"n_heads": "n_head"})
-    'n_kv_heads must divide n_head'
-    """
-    import re
-
-    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
-
-
 def spec_of(fields: Json, names: Mapping[str, str]) -> ModelSpec:
     """Build the spec of these fields; a broken rule is said in the file's names of them."""
     from metacount.errors import SpecError
@@ -47,9 +37,4 @@ def spec_of(fields: Json, names: Mapping[str, str]) -> ModelSpec:
     try:
         return ModelSpec.from_dict(fields)
     except SpecError as error:
-        plain = error.reworded(
-            unset=lambda name: f"remove {name}", give=lambda name: f"give {name}"
-        )
-        said = (renamed(text, names) for text in (plain.field, plain.rule, plain.remedy))
-        field, rule, remedy = said
-        raise SpecError(field, rule, plain.value, remedy) from None
+        raise in_names(error, names) from None

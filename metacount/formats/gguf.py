@@ -102,12 +102,11 @@ class _Reading:
         self.it = ARCHITECTURES[name]
         for key in header.keys:
             if not key.startswith((f"{name}.", *BESIDE)):
-                raise SpecError(
-                    shown(key),
+                rule, remedy = (
                     f"is not a key of the architecture {name}",
-                    header.keys[key],
                     "remove it if it changes nothing",
                 )
+                raise SpecError(shown(key), rule, header.keys[key], remedy)
         own = {key: value for key, value in header.keys.items() if key.startswith(f"{name}.")}
         self.keys = Keys(own, {}, {}, "head")
         self.names: dict[str, str] = {}
@@ -124,9 +123,8 @@ class _Reading:
         config |= {theirs: self.size(key, theirs) for key, theirs in self.it.sizes}
         for key, theirs in self.it.numbers:
             config[theirs] = self.keys.number(self.named(key, theirs))
-        config["rms_norm_eps"] = self.keys.number(
-            self.named("attention.layer_norm_rms_epsilon", "rms_norm_eps")
-        )
+        eps = self.named("attention.layer_norm_rms_epsilon", "rms_norm_eps")
+        config["rms_norm_eps"] = self.keys.number(eps)
         config |= self.rope(config["head_dim"])
         if self.name in ("gemma2", "gemma3"):
             config["query_pre_attn_scalar"] = config["head_dim"]
@@ -145,9 +143,13 @@ class _Reading:
             config["model_type"] = "mixtral"
         n_bytes = sum(tensor.n_bytes for tensor in self.header.tensors)
         stored = {"quant_method": "gguf", "n_bytes": n_bytes, "types": kinds}
-        return Described(
-            config=config, names=self.names, notes=notes, gguf=self.path, stored=stored
-        )
+        read: Json = {"config": config, "names": self.names, "notes": notes}
+        return Described(**read, gguf=self.path, stored=stored)
+
+    def wrong(
+        self, key: str, rule: str, value: object, remedy: str = "convert it again"
+    ) -> SpecError:
+        return SpecError(f"{self.name}.{key}", rule, value, remedy)
 
     def has(self, key: str) -> bool:
         return f"{self.name}.{key}" in self.keys.data
@@ -156,7 +158,7 @@ class _Reading:
         """Return the whole name of a key that must be there."""
         whole = f"{self.name}.{key}"
         if whole not in self.keys.data:
-            raise SpecError(whole, "is missing", None, "convert the file again")
+            raise self.wrong(key, "is missing", None)
         self.names[theirs] = whole
         return whole
 
@@ -177,19 +179,11 @@ class _Reading:
             if self.has(f"attention.{one}_length")
         }
         if len(lengths) > 1:
-            raise SpecError(
-                f"{self.name}.attention.value_length",
-                "differs from key_length, which is not so here",
-                min(lengths),
-                "convert it again",
-            )
+            rule = "differs from key_length, which is not so here"
+            raise self.wrong("attention.value_length", rule, min(lengths))
         if not lengths and d_model % n_heads:
-            raise SpecError(
-                f"{self.name}.attention.head_count",
-                f"must divide embedding_length: {d_model} % {n_heads} = {d_model % n_heads}",
-                n_heads,
-                "give attention.key_length",
-            )
+            rule = f"must divide embedding_length: {d_model} % {n_heads} = {d_model % n_heads}"
+            raise self.wrong("attention.head_count", rule, n_heads, "give attention.key_length")
         found["head_dim"] = lengths.pop() if lengths else d_model // n_heads
         found["intermediate_size"] = self.size("feed_forward_length", "intermediate_size")
         if self.has("expert_count") and self.keys.data[f"{self.name}.expert_count"] != 0:
@@ -207,12 +201,8 @@ class _Reading:
         if self.has("rope.dimension_count"):
             turned = self.size("rope.dimension_count", "partial_rotary_factor")
             if turned != head_dim and self.name != "phi3":
-                raise SpecError(
-                    f"{self.name}.rope.dimension_count",
-                    f"must be the heads' width {head_dim} here",
-                    turned,
-                    "convert it again",
-                )
+                rule = f"must be the heads' width {head_dim} here"
+                raise self.wrong("rope.dimension_count", rule, turned)
             if self.name == "phi3":
                 found["partial_rotary_factor"] = turned / head_dim
         kind = self.keys.given(f"{self.name}.rope.scaling.type")
@@ -241,12 +231,8 @@ class _Reading:
             rule = f"must be there in [vocab_size, embedding_length = {d_model}]"
             raise SpecError("token_embd.weight", rule, shape, "convert the file again")
         if self.has("vocab_size") and self.size("vocab_size", "vocab_size") != shape[0]:
-            raise SpecError(
-                f"{self.name}.vocab_size",
-                f"differs from the {shape[0]} rows of token_embd.weight",
-                self.keys.data[f"{self.name}.vocab_size"],
-                "convert the file again",
-            )
+            rule = f"differs from the {shape[0]} rows of token_embd.weight"
+            raise self.wrong("vocab_size", rule, self.keys.data[f"{self.name}.vocab_size"])
         return shape[0]
 
     def by_tensors(self, n_layers: int) -> Json:
@@ -260,19 +246,15 @@ class _Reading:
             in_block = len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal()
             if leaf not in ("weight", "bias") or (parts[2] if in_block else stem) not in known:
                 rule = f"is a tensor that the architecture {self.name} does not have here"
-                raise SpecError(
-                    shown(name), rule, list(self.shapes[name]), "it may change the model"
-                )
+                shape = list(self.shapes[name])
+                raise SpecError(shown(name), rule, shape, "it may change the model")
             if in_block:
                 blocks.add(parts[1])
             if leaf == "bias":
                 biased.add(parts[-1])
         if blocks != {str(n) for n in range(n_layers)}:
-            rule, remedy = (
-                f"must be the {len(blocks)} blocks that have tensors",
-                "convert it again",
-            )
-            raise SpecError(f"{self.name}.block_count", rule, n_layers, remedy)
+            rule = f"must be the {len(blocks)} blocks that have tensors"
+            raise self.wrong("block_count", rule, n_layers)
         found: Json = {}
         if not self.it.tied:
             found["tie_word_embeddings"] = "output.weight" not in self.shapes

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import os
 import re
-import stat
 import struct
 
-from metacount.errors import InputError, printable, shown
+from metacount.errors import InputError, shown
+from metacount.files import check_no_pointer, open_regular
 from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -42,19 +42,7 @@ ALIGNMENT = 32
 
 TEXT, LIST = 8, 9
 # By the format's number of a type, how struct reads one.
-NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 
 
 @frozen
@@ -114,19 +102,8 @@ def read_header(path: str) -> Header:
 
 
 def _read_one(path: str) -> Header:
-    where = shown(path)
-    try:
-        # a FIFO or a device could wait for ever, or never end
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise InputError(f"{where}: is not a regular file; give a GGUF file")
-        with open(path, "rb") as file:
-            return _header(_Reader(file, os.fstat(file.fileno()).st_size, where))
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        # ValueError: a NUL character in the path
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{where}: cannot be read: {printable(reason)}") from None
+    with open_regular(path, "GGUF") as file:
+        return _header(_Reader(file, os.fstat(file.fileno()).st_size, shown(path)))
 
 
 class _Reader:
@@ -153,15 +130,11 @@ class _Reader:
         self.at += n_bytes
 
     def _check(self, n_bytes: int) -> None:
-        if n_bytes > self.size - self.at:
-            raise self.wrong(
-                f"is cut short: at byte {self.at} it claims {n_bytes} more, "
-                f"the file has {self.size - self.at}"
-            )
+        if n_bytes > (rest := self.size - self.at):
+            claim = f"at byte {self.at} it claims {n_bytes} more, the file has {rest}"
+            raise self.wrong(f"is cut short: {claim}")
         if self.at + n_bytes > MAX_HEADER_BYTES:
-            raise InputError(
-                f"{self.where}: its header is longer than {MAX_HEADER_BYTES} bytes; no model's is"
-            )
+            raise self.wrong(f"its header is longer than {MAX_HEADER_BYTES} bytes; no model's is")
 
     def number(self, kind: int) -> Any:
         letter = "<" + NUMBERS[kind]
@@ -230,24 +203,17 @@ def _as_written(number: float) -> float:
 
 def _header(reader: _Reader) -> Header:
     start = reader.take(min(8, reader.size))
-    if start.startswith(b"version "):
-        raise InputError(
-            f"{reader.where}: is a Git LFS pointer, not the file; fetch it with `git lfs pull`"
-        )
+    check_no_pointer(start, reader.where)
     if start[:4] != MAGIC:
-        raise InputError(
-            f"{reader.where}: is no GGUF file: it begins with "
-            f"{shown(repr(start[:4]))}, not with {MAGIC!r}"
-        )
+        begins = f"it begins with {shown(repr(start[:4]))}, not with {MAGIC!r}"
+        raise InputError(f"{reader.where}: is no GGUF file: {begins}")
     if len(start) < 8:
         raise reader.wrong(f"is cut short: it has {len(start)} bytes")
     version = struct.unpack("<I", start[4:])[0]
     if version not in VERSIONS:
-        said = "is big endian" if version % 65536 == 0 else f"is of version {version}"
-        raise InputError(
-            f"{reader.where}: {said}; versions {' and '.join(map(str, VERSIONS))} are "
-            "read, little endian; convert it again"
-        )
+        fault = "is big endian" if version % 65536 == 0 else f"is of version {version}"
+        read = f"versions {' and '.join(map(str, VERSIONS))} are read, little endian"
+        raise InputError(f"{reader.where}: {fault}; {read}; convert it again")
     n_tensors, n_keys = reader.number(10), reader.number(10)
     for n, most, what in ((n_tensors, MAX_TENSORS, "tensors"), (n_keys, MAX_KEYS, "keys")):
         if n > most:
@@ -258,14 +224,10 @@ def _header(reader: _Reader) -> Header:
         if name in keys:
             raise reader.wrong(f"{shown(name)} is given twice")
         keys[name] = reader.value(reader.number(4))
-    return Header(keys=keys, tensors=_tensors(reader, n_tensors, _alignment(reader, keys)))
-
-
-def _alignment(reader: _Reader, keys: Json) -> int:
     found = keys.get("general.alignment", ALIGNMENT)
     if type(found) is not int or not 0 < found <= 2**20 or found & (found - 1):
         raise reader.wrong(f"general.alignment must be a power of two: got {shown(repr(found))}")
-    return found
+    return Header(keys=keys, tensors=_tensors(reader, n_tensors, found))
 
 
 def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTensor, ...]:
@@ -283,10 +245,8 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
         sizes = [reader.number(10) for _ in range(n_dims)]
         kind, offset = reader.number(4), reader.number(10)
         if kind not in types:
-            raise InputError(
-                f"{reader.where}: {here} is of type {kind}, which the installed gguf "
-                "does not know; install a newer one"
-            )
+            rule = f"is of type {kind}, which the installed gguf does not know"
+            raise InputError(f"{reader.where}: {here} {rule}; install a newer one")
         dtype, block, size = types[kind]
         n_values = 1
         for one in sizes:
@@ -294,19 +254,11 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
             if not 0 < one <= MAX_VALUES or n_values > MAX_VALUES:
                 raise reader.wrong(f"{here} has sizes that no tensor has: {shown(sizes)}")
         if sizes and sizes[0] % block:
-            raise reader.wrong(
-                f"{here} has rows of {sizes[0]} values, {dtype} has blocks of {block}"
-            )
-        found[name] = GgufTensor(
-            name=name, dtype=dtype, shape=tuple(reversed(sizes)), block=block, size=size
-        )
+            rows = f"has rows of {sizes[0]} values, {dtype} has blocks of {block}"
+            raise reader.wrong(f"{here} {rows}")
+        shape = tuple(reversed(sizes))
+        found[name] = GgufTensor(name=name, dtype=dtype, shape=shape, block=block, size=size)
         places.append((offset, offset + n_values // block * size, name))
-    _check_places(reader, places, alignment)
-    return tuple(found.values())
-
-
-def _check_places(reader: _Reader, places: list[tuple[int, int, str]], alignment: int) -> None:
-    """Check that the values lie one behind the other, and in the file."""
     start, at = -(-reader.at // alignment) * alignment, 0
     for begin, end, name in sorted(places):
         if begin % alignment or begin < at:
@@ -314,10 +266,9 @@ def _check_places(reader: _Reader, places: list[tuple[int, int, str]], alignment
             raise reader.wrong(f"tensor {shown(name)} begins at byte {begin} and {fault}")
         at = end
         if start + end > reader.size:
-            raise reader.wrong(
-                f"is cut short: tensor {shown(name)} ends at byte {start + end}, "
-                f"the file has {reader.size}"
-            )
+            ends = f"ends at byte {start + end}, the file has {reader.size}"
+            raise reader.wrong(f"is cut short: tensor {shown(name)} {ends}")
+    return tuple(found.values())
 
 
 def _types() -> dict[int, tuple[str, int, int]]:
@@ -325,8 +276,6 @@ def _types() -> dict[int, tuple[str, int, int]]:
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:
-        raise InputError(
-            "a GGUF file is read with the library gguf, which is not installed; "
-            "pip install 'metacount[gguf]'"
-        ) from None
+        fault = "a GGUF file is read with the library gguf, which is not installed"
+        raise InputError(f"{fault}; pip install 'metacount[gguf]'") from None
     return {int(kind): (kind.name, block, size) for kind, (block, size) in GGML_QUANT_SIZES.items()}

@@ -19,33 +19,27 @@ if TYPE_CHECKING:
 
 # Arguments with one value that size the model, and what Megatron takes where they are not given.
 VALUES: Json = {
-    "--num-layers": None,
-    "--hidden-size": None,
-    "--num-attention-heads": None,
-    "--max-position-embeddings": None,
-    "--vocab-size": None,
-    "--padded-vocab-size": None,
-    "--ffn-hidden-size": None,
-    "--kv-channels": None,
+    **dict.fromkeys(
+        words(
+            "--num-layers --hidden-size --num-attention-heads --max-position-embeddings "
+            "--vocab-size --padded-vocab-size --ffn-hidden-size --kv-channels --num-experts "
+            "--rotary-seq-len-interpolation-factor --moe-ffn-hidden-size --moe-router-num-groups "
+            "--moe-shared-expert-intermediate-size --moe-router-topk-scaling-factor "
+            "--moe-router-group-topk"
+        )
+    ),
     "--num-query-groups": 1,
     "--make-vocab-size-divisible-by": 128,
     "--tensor-model-parallel-size": 1,
     "--position-embedding-type": "learned_absolute",
     "--rotary-base": 10000,
     "--rotary-percent": 1.0,
-    "--rotary-seq-len-interpolation-factor": None,
     "--rope-scaling-factor": 8.0,
     "--normalization": "LayerNorm",
     "--norm-epsilon": 1e-5,
-    "--num-experts": None,
     "--moe-router-topk": 2,
-    "--moe-ffn-hidden-size": None,
     "--moe-layer-freq": 1,
-    "--moe-shared-expert-intermediate-size": None,
     "--moe-router-score-function": "softmax",
-    "--moe-router-topk-scaling-factor": None,
-    "--moe-router-num-groups": None,
-    "--moe-router-group-topk": None,
 }
 FLAGS = words(
     "--group-query-attention --use-rotary-position-embeddings --no-position-embedding "
@@ -150,15 +144,12 @@ def described(path: str) -> Described:
     text = read_text(path, "a script with Megatron-LM's arguments")
     other = re.search(r"\b(?:pre)?train_(?!gpt\b)\w+\.py\b", text)
     if other:
-        raise InputError(
-            f"{where}: runs {shown(other[0])}, whose model is another; those of "
-            "pretrain_gpt.py are read"
-        )
+        fault = f"runs {shown(other[0])}, whose model is another"
+        raise InputError(f"{where}: {fault}; those of pretrain_gpt.py are read")
     given = options(text, where)
     if not given.keys() & set(NEEDED):
-        raise InputError(
-            f"{where}: has none of {', '.join(NEEDED)}; give a script with Megatron-LM's arguments"
-        )
+        remedy = "give a script with Megatron-LM's arguments"
+        raise InputError(f"{where}: has none of {', '.join(NEEDED)}; {remedy}")
     data = values_of(given, where)
     for name in NEEDED:
         if name not in data:
@@ -200,39 +191,28 @@ def _described(keys: Keys) -> Described:
 def _vocabulary(keys: Keys, notes: list[str]) -> int:
     """Count the rows as stored: padded to a multiple that tensor parallelism is part of."""
     padded = keys.optional_size("--padded-vocab-size")
-    multiple = keys.size("--make-vocab-size-divisible-by") * keys.size(
-        "--tensor-model-parallel-size"
-    )
+    each, ranks = "--make-vocab-size-divisible-by", "--tensor-model-parallel-size"
+    multiple = keys.size(each) * keys.size(ranks)
     if padded is not None:
         keys.raw("--vocab-size")
         return padded
     if keys.raw("--vocab-size") is None:
-        raise SpecError(
-            "--vocab-size",
-            "is missing, and a tokenizer is not opened",
-            None,
-            "give the number of its pieces",
-        )
+        rule = "is missing, and a tokenizer is not opened"
+        raise SpecError("--vocab-size", rule, None, "give the number of its pieces")
     size = keys.size("--vocab-size")
     rows = multiple * -(-size // multiple)
     if rows != size:
-        notes.append(
-            f"vocab_size {rows}: {size} padded to a multiple of {multiple}, which is "
-            "--make-vocab-size-divisible-by · --tensor-model-parallel-size"
-        )
+        padding = f"{size} padded to a multiple of {multiple}, which is {each} · {ranks}"
+        notes.append(f"vocab_size {rows}: {padding}")
     return rows
 
 
 def _groups(keys: Keys, n_heads: int) -> int:
     if keys.flag("--group-query-attention"):
         return keys.size("--num-query-groups")
-    if keys.given("--num-query-groups") not in (None, n_heads):
-        raise SpecError(
-            "--num-query-groups",
-            "has no effect without --group-query-attention",
-            keys.raw("--num-query-groups"),
-            "add it",
-        )
+    if (groups := keys.given("--num-query-groups")) not in (None, n_heads):
+        rule = "has no effect without --group-query-attention"
+        raise SpecError("--num-query-groups", rule, groups, "add it")
     return n_heads
 
 
@@ -250,11 +230,8 @@ def _activation(keys: Keys, bias: bool) -> Json:
     chosen = [name for name in ways if keys.flag(name)]
     if len(chosen) > 1:
         raise SpecError(chosen[0], f"does not go with {chosen[1]}", True, "leave one of them out")
-    return (
-        ways[chosen[0]]
-        if chosen
-        else {"activation": "gelu_tanh" if fused else "gelu", "gated": False}
-    )
+    plain = {"activation": "gelu_tanh" if fused else "gelu", "gated": False}
+    return ways[chosen[0]] if chosen else plain
 
 
 def _norms(keys: Keys, notes: list[str]) -> Json:
@@ -278,12 +255,8 @@ def _positions(keys: Keys, head_dim: int) -> Json:
     if keys.flag("--use-rotary-position-embeddings"):
         kind = "rope"
     if keys.flag("--no-position-embedding") and kind != "rope":
-        raise SpecError(
-            "--no-position-embedding",
-            "goes with rope alone",
-            True,
-            "write --position-embedding-type none",
-        )
+        remedy = "write --position-embedding-type none"
+        raise SpecError("--no-position-embedding", "goes with rope alone", True, remedy)
     base, percent = keys.number("--rotary-base"), keys.number("--rotary-percent")
     scaled, factor = keys.flag("--use-rope-scaling"), keys.number("--rope-scaling-factor")
     style = "interleaved" if keys.flag("--rotary-interleaved") else "half"
@@ -292,17 +265,12 @@ def _positions(keys: Keys, head_dim: int) -> Json:
         return learned if kind == "learned_absolute" else {"position": "none"}
     turned = int(head_dim * percent)
     if percent > 1 or turned < 2:
-        raise SpecError(
-            "--rotary-percent", f"leaves {turned} of {head_dim}", percent, "choose above 0 to 1"
-        )
-    stretch = keys.optional_number("--rotary-seq-len-interpolation-factor")
-    if scaled and stretch:
-        raise SpecError(
-            "--rotary-seq-len-interpolation-factor",
-            "does not go with --use-rope-scaling here",
-            stretch,
-            "leave one of them out",
-        )
+        rule = f"leaves {turned} of {head_dim}"
+        raise SpecError("--rotary-percent", rule, percent, "choose above 0 to 1")
+    name = "--rotary-seq-len-interpolation-factor"
+    if (stretch := keys.optional_number(name)) and scaled:
+        rule = "does not go with --use-rope-scaling here"
+        raise SpecError(name, rule, stretch, "leave one of them out")
     scaling = None
     if scaled:
         scaling = RopeScaling(
@@ -326,18 +294,13 @@ def with_experts(keys: Keys, fields: Json, bias: bool) -> Json:
     if keys.raw("--num-experts") is None:
         for name in keys.data:
             if name.startswith("--moe-"):
-                raise SpecError(
-                    name, "has no effect without --num-experts", keys.data[name], "add it"
-                )
+                rule = "has no effect without --num-experts"
+                raise SpecError(name, rule, keys.data[name], "add it")
         return fields
     n_experts, top_k = keys.size("--num-experts"), keys.size("--moe-router-topk")
     if bias:
-        raise SpecError(
-            "--num-experts",
-            "is read with experts without biases alone",
-            n_experts,
-            "add --disable-bias-linear",
-        )
+        rule = "is read with experts without biases alone"
+        raise SpecError("--num-experts", rule, n_experts, "add --disable-bias-linear")
     layout = _layout(keys, fields["n_layers"])
     width = keys.optional_size("--moe-ffn-hidden-size") or fields["d_ff"]
     scale = keys.optional_number("--moe-router-topk-scaling-factor")
@@ -370,9 +333,8 @@ def _layout(keys: Keys, n_layers: int) -> Json:
         first, rest, every = int(pattern[1]), int(pattern[2]), 1
         stack = [i >= first for i in range(n_layers)]
         if first + rest != n_layers or not rest:
-            raise SpecError(
-                name, f"must name {n_layers} layers, some with experts", given, "see --num-layers"
-            )
+            rule = f"must name {n_layers} layers, some with experts"
+            raise SpecError(name, rule, given, "see --num-layers")
     layout = moe_layout(keys, name, [stack], first=first, every=every)
     assert layout is not None  # at least one layer has experts
     return layout
@@ -400,12 +362,8 @@ def _grouped(keys: Keys, top_k: int) -> Json:
     chosen = keys.size("--moe-router-group-topk")
     scores = {1: "max", 2: "top2_sum"}
     if top_k % chosen or top_k // chosen not in scores:
-        raise SpecError(
-            "--moe-router-group-topk",
-            f"must leave one or two experts a group of --moe-router-topk {top_k}",
-            chosen,
-            "choose another",
-        )
+        rule = f"must leave one or two experts a group of --moe-router-topk {top_k}"
+        raise SpecError("--moe-router-group-topk", rule, chosen, "choose another")
     return {"n_groups": groups, "top_groups": chosen, "group_score": scores[top_k // chosen]}
 
 
@@ -426,20 +384,17 @@ def values_of(given: dict[str, list[list[str]]], where: str) -> Json:
                 raise SpecError(name, f"is given as {data[name]} too", value, "give one")
         elif not runs_only(name):
             known = (*VALUES, *sorted(FLAGS), *ALIASES)
-            raise InputError(
-                f"{where}: {shown(name)} is not an argument that is understood here, "
-                f"and it may change the model; "
-                f"{nearest(name, known, 'remove it if it does not')}"
-            )
+            rule = "is not an argument that is understood here, and it may change the model"
+            remedy = nearest(name, known, "remove it if it does not")
+            raise InputError(f"{where}: {shown(name)} {rule}; {remedy}")
     return data
 
 
 def _typed(name: str, text: str) -> int | float | str:
     """Read a number where the text is one; what only a shell knows is none."""
     if "$" in text or "`" in text:
-        raise SpecError(
-            name, "must be written down: only a shell knows it here", text, "write its value"
-        )
+        rule = "must be written down: only a shell knows it here"
+        raise SpecError(name, rule, text, "write its value")
     for kind in (int, float):
         try:
             return kind(text) if len(text) < 40 else text

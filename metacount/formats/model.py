@@ -9,8 +9,8 @@ import os
 
 from metacount.errors import InputError, NoModel, SpecError, printable, shown
 from metacount.formats import ARGUMENTS, ENDINGS, GGUF, OWN_TYPE, PARAMS, PYTHON
-from metacount.formats.described import renamed
 from metacount.given import Model, Source, TransformersOnly
+from metacount.huggingface.config.keys import is_number, renamed
 from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -88,20 +88,13 @@ def _from_description(
 ) -> Model | TransformersOnly:
     """Build the model that a description of another tool means."""
     if told.spec is not None:
-        return Model(
-            id=shown(where),
-            name=shown(name),
-            spec=told.spec,
-            entry=None,
-            changes={},
-            notes=told.notes,
-        )
+        own: Json = {"entry": None, "changes": {}, "notes": told.notes}
+        return Model(id=shown(where), name=shown(name), spec=told.spec, **own)
     assert told.config is not None  # it is one of the two
     if told.gguf is not None:
         source_of = {"gguf": told.gguf}
-    return from_hugging_face(
-        told.config, where, name=name, source_of=source_of, path=where, told=told
-    )
+    how: Json = {"name": name, "source_of": source_of, "path": where, "told": told}
+    return from_hugging_face(told.config, where, **how)
 
 
 def from_data(
@@ -150,7 +143,6 @@ def from_hugging_face(
     told: Described | None = None,
 ) -> Model | TransformersOnly:
     """Build the model of a config; one whose type or keys have no spec is left to transformers."""
-    from metacount.huggingface.config.keys import is_number
     from metacount.huggingface.config.limits import checked_config
     from metacount.huggingface.config.to_spec import Unmapped, UnmappedType, spec_from_config
     from metacount.spec.model import FIELDS

@@ -41,12 +41,8 @@ RUN = words(
     "learning_rate max_iters weight_decay beta1 beta2 grad_clip decay_lr warmup_iters "
     "lr_decay_iters min_lr backend device dtype compile"
 )
-NAMES = {
-    "n_layers": "n_layer",
-    "n_heads": "n_head",
-    "d_model": "n_embd",
-    "n_positions": "block_size",
-}
+NAMES = {"n_layers": "n_layer", "n_heads": "n_head"}
+NAMES |= {"d_model": "n_embd", "n_positions": "block_size"}
 
 
 def from_keys(data: Json) -> Described:
@@ -63,23 +59,18 @@ def from_python(path: str) -> Described:
     text = read_text(path, "a config of nanoGPT's train.py")
     where = shown(path)
     if len(text) > MAX_CHARACTERS:
-        raise InputError(
-            f"{where}: has {len(text)} characters; a config has at most {MAX_CHARACTERS}"
-        )
+        limit = f"a config has at most {MAX_CHARACTERS}"
+        raise InputError(f"{where}: has {len(text)} characters; {limit}")
     data = _assigned(text, where)
     if not data:
-        raise InputError(
-            f"{where}: assigns nothing that train.py of nanoGPT knows; give a config of it "
-            f"({MODULES})"
-        )
+        fault = "assigns nothing that train.py of nanoGPT knows"
+        raise InputError(f"{where}: {fault}; give a config of it ({MODULES})")
     start = data.pop("init_from", "scratch")
     notes = ["a config of nanoGPT's train.py: read, not run"]
     if start == "scratch":
         if "vocab_size" not in data:
-            notes.append(
-                f"vocab_size {TRAIN['vocab_size']}: train.py's own, where the data set "
-                "brings no meta.pkl; else --set vocab_size=N"
-            )
+            own = "train.py's own, where the data set brings no meta.pkl"
+            notes.append(f"vocab_size {TRAIN['vocab_size']}: {own}; else --set vocab_size=N")
         return _described(data, TRAIN, RUN, notes)
     if start not in PUBLISHED:
         rule = "takes the sizes from elsewhere" if start == "resume" else "is none that is known"
@@ -87,16 +78,11 @@ def from_python(path: str) -> Described:
     known = PUBLISHED[start]
     for name in ("n_layer", "n_head", "n_embd", "bias", "vocab_size"):
         if name in data and data[name] != known[name]:
-            raise SpecError(
-                name, f"is {known[name]} by init_from = {start}", data[name], "remove one of them"
-            )
-    if data.get("block_size", 0) > known["block_size"]:
-        raise SpecError(
-            "block_size",
-            f"can only be cut from {known['block_size']} by init_from = {start}",
-            data["block_size"],
-            "choose less",
-        )
+            rule = f"is {known[name]} by init_from = {start}"
+            raise SpecError(name, rule, data[name], "remove one of them")
+    if (length := data.get("block_size", 0)) > known["block_size"]:
+        rule = f"can only be cut from {known['block_size']} by init_from = {start}"
+        raise SpecError("block_size", rule, length, "choose less")
     return _described(data, known, RUN, [*notes, f"init_from {start}: its sizes"])
 
 
@@ -125,12 +111,8 @@ def _described(data: Json, defaults: Json, ignored: Collection[str], notes: list
     # a name that only other tools give a meaning to is none of nanoGPT's
     for name in keys.data:
         if name not in keys.read and name not in ignored:
-            raise SpecError(
-                shown(name),
-                "is not an argument of nanoGPT",
-                keys.data[name],
-                nearest(name, [*GPT_CONFIG, *ignored], "remove it"),
-            )
+            remedy = nearest(name, [*GPT_CONFIG, *ignored], "remove it")
+            raise SpecError(shown(name), "is not an argument of nanoGPT", keys.data[name], remedy)
     return Described(spec=spec_of(fields, NAMES), notes=tuple(notes))
 
 
@@ -154,21 +136,17 @@ def _assigned(text: str, where: str) -> Json:
         if isinstance(step, ast.Import | ast.ImportFrom) or text_alone:
             continue
         here = f"{where}: line {step.lineno}"
-        if not (
-            isinstance(step, ast.Assign)
-            and len(step.targets) == 1
-            and isinstance(step.targets[0], ast.Name)
-        ):
-            raise InputError(
-                f"{here}: is no assignment to a name, and nothing is run; give a config of "
-                f"nanoGPT's train.py ({MODULES})"
-            )
-        name = step.targets[0].id
+        target = (
+            step.targets[0] if isinstance(step, ast.Assign) and len(step.targets) == 1 else None
+        )
+        if not isinstance(step, ast.Assign) or not isinstance(target, ast.Name):
+            remedy = f"give a config of nanoGPT's train.py ({MODULES})"
+            raise InputError(f"{here}: is no assignment to a name, and nothing is run; {remedy}")
+        name = target.id
         if name not in (*TRAIN, *RUN, "init_from"):
-            close = nearest(name, [*TRAIN, *RUN, "init_from"], f"remove it ({MODULES})")
-            raise InputError(
-                f"{here}: {shown(name)} is not an argument of nanoGPT's train.py; {close}"
-            )
+            remedy = nearest(name, [*TRAIN, *RUN, "init_from"], f"remove it ({MODULES})")
+            fault = f"{shown(name)} is not an argument of nanoGPT's train.py"
+            raise InputError(f"{here}: {fault}; {remedy}")
         found[name] = None if name in RUN else _value(step.value, text, found, f"{here}: {name}")
     return found
 

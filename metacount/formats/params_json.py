@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formats.described import Described
-from metacount.huggingface.config.keys import Keys
+from metacount.huggingface.config.keys import Keys, words
 from metacount.huggingface.config.parts import divided
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -28,13 +28,8 @@ NAMES = {
     "sliding_window": "sliding_window",
 }
 # Of how the model is run, not of what it is.
-RUN = (
-    "max_batch_size",
-    "max_seq_len",
-    "max_position_embeddings",
-    "model_parallel_size",
-    "causal",
-    "tokenizer_path",
+RUN = words(
+    "max_batch_size max_seq_len max_position_embeddings model_parallel_size causal tokenizer_path"
 )
 META_DEFAULTS: Json = {
     "n_kv_heads": None,
@@ -66,20 +61,12 @@ def described(data: Json) -> Described:
     (11008, 32000)
     """
     if "multiple_of" in data and "hidden_dim" in data:
-        raise SpecError(
-            "hidden_dim",
-            "is Mistral's word and multiple_of Meta's: both size the feed-forward",
-            data["hidden_dim"],
-            "leave one of them out",
-        )
+        rule = "is Mistral's word and multiple_of Meta's: both size the feed-forward"
+        raise SpecError("hidden_dim", rule, data["hidden_dim"], "leave one of them out")
     if "hidden_dim" not in data and "multiple_of" not in data:
-        raise SpecError(
-            "multiple_of",
-            "is missing (Meta), and so is hidden_dim (Mistral): the "
-            "width of the feed-forward is not said",
-            None,
-            "give one",
-        )
+        rule = "is missing (Meta), and so is hidden_dim (Mistral)"
+        rule += ": the width of the feed-forward is not said"
+        raise SpecError("multiple_of", rule, None, "give one")
     return _mistral(data) if "hidden_dim" in data else _meta(data)
 
 
@@ -111,15 +98,11 @@ def _meta(data: Json) -> Described:
             "original_max_position_embeddings": 8192,
         }
     keys.finish(RUN, kind="decoder")
-    said = (
-        f"Meta's params.json: d_ff {config['intermediate_size']} by its rule from dim, "
-        "multiple_of and ffn_dim_multiplier"
-    )
-    untied = (
-        "params.json does not say whether the head is tied: it is counted apart, as Meta's "
-        "code has it"
-    )
-    return Described(config=config, names=NAMES, notes=(said, *notes, untied))
+    rule = "by its rule from dim, multiple_of and ffn_dim_multiplier"
+    width = f"Meta's params.json: d_ff {config['intermediate_size']} {rule}"
+    untied = "params.json does not say whether the head is tied"
+    untied += ": it is counted apart, as Meta's code has it"
+    return Described(config=config, names=NAMES, notes=(width, *notes, untied))
 
 
 def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
@@ -129,15 +112,10 @@ def _vocabulary(keys: Keys) -> tuple[int, list[str]]:
     if keys.raw("vocab_size") != -1:
         return keys.size("vocab_size"), []
     if keys.given("rope_theta") is not None:
-        raise SpecError(
-            "vocab_size",
-            "of -1 is the tokenizer's, and with rope_theta (Code Llama) there are several",
-            -1,
-            "write the number of its pieces",
-        )
-    return SENTENCEPIECE, [
-        f"vocab_size -1 is the tokenizer's, {SENTENCEPIECE} pieces in LLaMA and Llama 2"
-    ]
+        rule = "of -1 is the tokenizer's, and with rope_theta (Code Llama) there are several"
+        raise SpecError("vocab_size", rule, -1, "write the number of its pieces")
+    known = f"the tokenizer's, {SENTENCEPIECE} pieces in LLaMA and Llama 2"
+    return SENTENCEPIECE, [f"vocab_size -1 is {known}"]
 
 
 def _width(keys: Keys, dim: int) -> int:
@@ -174,10 +152,8 @@ def _mistral(data: Json) -> Described:
     }
     notes = ["Mistral's params.json"]
     if theta is None:
-        notes.append(
-            f"rope_theta is not given: {config['rope_theta']:.0f}, as Mistral's code has "
-            f"it {'without' if window is None else 'with'} a window"
-        )
+        how = f"as Mistral's code has it {'without' if window is None else 'with'} a window"
+        notes.append(f"rope_theta is not given: {config['rope_theta']:.0f}, {how}")
     moe = keys.raw("moe")
     if moe is not None:
         config |= {"model_type": "mixtral", **_experts(moe)}

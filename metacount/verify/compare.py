@@ -258,9 +258,8 @@ def outside_witnesses(
     found = checkpoint_of(source, module)
     if found is None:
         return (theirs,), lines
-    from metacount.huggingface.checkpoint.compare import TIED, compare
+    from metacount.huggingface.checkpoint.compare import TIED, compare, module_tensors
     from metacount.huggingface.checkpoint.formats import quantization_of
-    from metacount.huggingface.checkpoint.names import module_tensors
     from metacount.huggingface.checkpoint.witness import checkpoint_witness
 
     report, convert = found

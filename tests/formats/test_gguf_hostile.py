@@ -141,7 +141,7 @@ def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     folder.mkdir()
     assert "is not a regular file" in refused(capsys, "count", str(pipe))
     assert "this folder holds no config.json" in refused(capsys, "count", str(folder))
-    assert "No such file" in refused(capsys, "count", str(tmp_path / "gone.gguf"))
+    assert "no such file" in refused(capsys, "count", str(tmp_path / "gone.gguf"))
 
 
 def test_without_the_library_the_remedy_is_said(

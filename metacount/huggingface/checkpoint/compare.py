@@ -16,17 +16,16 @@ from metacount.huggingface.checkpoint.formats import (
     INTEGERS,
     WORD,
     Quantization,
-    Unpacked,
     Weight,
     unpack,
 )
 from metacount.huggingface.checkpoint.header import Shape, StoredTensor
-from metacount.huggingface.checkpoint.names import ModuleTensors, Names, fold
 from metacount.huggingface.checkpoint.prediction import by_kind, is_prediction, prediction_layers
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from metacount.files import Json
+    from torch import nn
+
 
 # Why a checkpoint holds a tensor that is no parameter of the module.
 BUFFER = "buffer"
@@ -48,6 +47,36 @@ OLD_BUFFERS = (
     "num_batches_tracked",
 )
 Convert = Callable[[Sequence[Weight]], Sequence[Weight]]
+
+
+@frozen
+class ModuleTensors:
+    """What a module on meta says of itself. `tied` maps a name to the one that is counted."""
+
+    parameters: Mapping[str, Shape]
+    tied: Mapping[str, str] = {}
+    buffers: Mapping[str, Shape] = {}
+    base_prefix: str = ""  # of the names of a base model in a class with a head
+    ignored: tuple[str, ...] = ()  # patterns of names that the class itself passes over
+
+
+def module_tensors(module: nn.Module) -> ModuleTensors:
+    """List the tensors of any `nn.Module`; a transformers model says more of itself."""
+    parameters: dict[str, Shape] = {}
+    tied: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) == name:
+            parameters[name] = tuple(parameter.shape)
+        else:
+            tied[name] = first[id(parameter)]
+    return ModuleTensors(
+        parameters=parameters,
+        tied=tied,
+        buffers={name: tuple(buffer.shape) for name, buffer in module.named_buffers()},
+        base_prefix=getattr(module, "base_model_prefix", ""),
+        ignored=tuple(getattr(module, "_keys_to_ignore_on_load_unexpected", None) or ()),
+    )
 
 
 @frozen
@@ -73,7 +102,6 @@ class ShapeDifference:
 class Comparison:
     """Both sides, tensor by tensor."""
 
-    prefix: str  # what was done to the stored names, in words; empty where nothing
     same: tuple[str, ...]
     per_expert: tuple[Weight, ...]  # of those, the ones that are stored expert by expert
     packed: tuple[Weight, ...]  # of those, the ones in which stored values hold several
@@ -112,27 +140,6 @@ class Comparison:
         ]
         return tuple(lines)
 
-    def to_dict(self) -> Json:
-        """Convert the comparison to plain data."""
-        extras: dict[str, dict[str, int]] = {}
-        for extra in self.extra:
-            found = extras.setdefault(extra.kind, {"tensors": 0, "values": 0})
-            found["tensors"] += extra.n_tensors
-            found["values"] += extra.n_values
-        return {
-            "agree": self.agree,
-            "params": self.params,
-            "prefix": self.prefix,
-            "same": len(self.same),
-            "stored_per_expert": len(self.per_expert),
-            "packed": len(self.packed),
-            "formats": dict(self.formats),
-            "extra": extras,
-            "prediction": self.prediction,
-            "not_comparable": dict(self.not_comparable),
-            "differences": list(self.differences()),
-        }
-
 
 def compare(
     module: ModuleTensors,
@@ -143,22 +150,19 @@ def compare(
 ) -> Comparison:
     """Lay the stored tensors beside the module's.
 
-    `convert` turns stored names and shapes into the module's, as transformers does on loading;
-    without it, a common prefix and experts stored one by one are all that is bridged.
+    `convert` turns stored names and shapes into the module's, as transformers does on loading.
     `quantization` is what the config says of a packed format that does not show it. Of a module
     with a tensor that cannot be read nothing is judged.
     """
     by_name = {tensor.name: tensor for tensor in tensors}
     unpacked = unpack(by_name.values(), quantization)
     weights = unpacked.weights if convert is None else convert(unpacked.weights)
-    names = Names(module, weights)
-    arrived = fold([names.renamed(weight) for weight in weights], names.known)
-    sides = _Sides(module, names, arrived)
+    sides = _Sides(module, fold_stacks(weights, module.parameters))
     missing = sides.missing()
-    extra = sides.extra + _scales(unpacked, by_name)
+    scales = [(name, by_name[name].n_values) for name in unpacked.scales]
+    extra = sides.extra + [Extra(name=name, kind=SCALE, n_values=n) for name, n in scales]
     same = sides.same.values()
     return Comparison(
-        prefix=names.said,
         same=tuple(sides.same),
         per_expert=tuple(w for w in same if len(w.sources) > 1 and APART not in w.how),
         packed=tuple(w for w in same if w.packed),
@@ -171,17 +175,59 @@ def compare(
     )
 
 
-def _scales(unpacked: Unpacked, by_name: Mapping[str, StoredTensor]) -> list[Extra]:
+# The matrices of experts in MLX's stacks: the tensor of the module, and the place in it.
+STACKED = {
+    "gate_proj": ("gate_up_proj", 0),
+    "up_proj": ("gate_up_proj", 1),
+    "down_proj": ("down_proj", 0),
+}
+
+
+def fold_stacks(weights: Iterable[Weight], known: Mapping[str, object]) -> list[Weight]:
+    """Join MLX's stacks of experts, X.switch_mlp.up_proj, into the fused tensors of the module."""
+    stacks: dict[str, dict[int, Weight]] = {}
+    rest: list[Weight] = []
+    for weight in weights:
+        *stem, owner, matrix, leaf = ["", "", *weight.name.split(".")]
+        joined, place = STACKED.get(matrix, ("", 0))
+        name = ".".join([*stem[2:], "experts", joined])
+        if (owner, leaf) == ("switch_mlp", "weight") and name in known:
+            stacks.setdefault(name, {})[place] = weight
+        else:
+            rest.append(weight)
+    for name, stack in stacks.items():
+        rest += join_stacks(name, [stack[place] for place in sorted(stack)])
+    return rest
+
+
+def join_stacks(target: str, pieces: list[Weight]) -> list[Weight]:
+    """Join the stacks of all experts' matrices: [E, m, d] over [E, m, d] -> [E, 2m, d]."""
+    first = pieces[0].shape
+    if any(piece.shape != first for piece in pieces) or (first is not None and len(first) != 3):
+        return pieces
+    shape = None if first is None else (first[0], len(pieces) * first[1], first[2])
+    apart = APART if len(pieces) > 1 else ""
     return [
-        Extra(name=name, kind=SCALE, n_values=by_name[name].n_values) for name in unpacked.scales
+        pieces[0]._replace(
+            name=target,
+            shape=shape,
+            n_values=None if shape is None else math.prod(shape),
+            sources=tuple(source for piece in pieces for source in piece.sources),
+            how=", ".join(filter(None, (apart, pieces[0].how))),
+        )
     ]
 
 
 class _Sides:
     """The comparison while it is made."""
 
-    def __init__(self, module: ModuleTensors, names: Names, arrived: Sequence[Weight]) -> None:
-        self.module, self.names = module, names
+    def __init__(self, module: ModuleTensors, arrived: Sequence[Weight]) -> None:
+        self.module = module
+        # a class with a head stores the base model under a prefix, which the base model drops
+        start = f"{module.base_prefix}."
+        is_base = start != "." and not any(name.startswith(start) for name in module.parameters)
+        stored_below = any(w.sources[0].startswith(start) for w in arrived)
+        self.start = start if is_base and stored_below else ""
         self.found: set[str] = set()
         self.same: dict[str, Weight] = {}
         self.extra: list[Extra] = []
@@ -189,8 +235,7 @@ class _Sides:
         self.not_comparable: dict[str, str] = {}
         self.params = 0
         self._ignored = [re.compile(pattern) for pattern in module.ignored]
-        stored = (weight.name for weight in arrived)
-        self._predicting = prediction_layers(module.parameters, stored)
+        self._predicting = prediction_layers(module.parameters, (w.name for w in arrived))
         # a tied copy may come first: what is stored under the counted name goes before it
         for weight in sorted(arrived, key=lambda weight: weight.name in module.tied):
             self._put(weight)
@@ -273,16 +318,12 @@ class _Sides:
     def _why(self, weight: Weight) -> str:
         """Name the reason for which a checkpoint holds what is no parameter of the module."""
         name, parts = weight.name, weight.name.split(".")
-        square = len(weight.shape or ()) == 4 and weight.shape == (
-            1,
-            1,
-            *(weight.shape or ())[3:] * 2,
-        )
+        square = weight.shape is not None and weight.shape == (1, 1, *weight.shape[3:] * 2)
         if name in self.module.buffers or parts[-1] in OLD_BUFFERS:
             return BUFFER
         if parts[-1] == "bias" and square:  # GPT-2's causal mask [1, 1, n, n]
             return BUFFER
-        if self.names.outside(weight):
+        if self.start and not weight.sources[0].startswith(self.start):
             return OUTSIDE
         if is_prediction(name, self._predicting):
             return PREDICTION

@@ -1,15 +1,17 @@
 """transformers' own renames and fusions, run on shapes alone: what loading would make of them.
 
-An option of `compare`: without it only prefixes and experts stored one by one are bridged.
+`compare` takes what is made here as its option.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from metacount.huggingface.checkpoint.compare import Convert
 from metacount.huggingface.checkpoint.formats import Weight
 
 if TYPE_CHECKING:
@@ -19,16 +21,7 @@ if TYPE_CHECKING:
 
 
 # What an operation raises on shapes that are not what it expects.
-FAULTS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-
-Convert = Callable[[Sequence[Weight]], list[Weight]]
+FAULTS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def transformers_conversion(model: Any) -> Convert:
@@ -50,7 +43,7 @@ def transformers_conversion(model: Any) -> Convert:
         for weight in sorted(weights, key=lambda weight: _natural(weight.name)):
             name, pattern = names.of(weight.name)
             if pattern is None:
-                done.append(_as(weight, name))
+                done.append(weight._replace(name=name))
             else:
                 groups.setdefault(name, []).append((pattern, weight))
         for name, pieces in groups.items():
@@ -79,10 +72,7 @@ class _Renames:
         if found not in self.state and name in self.state:
             found, pattern = self._rename(name, [], [])
         if found not in self.state and pattern is None:
-            return (
-                name,
-                None,
-            )  # of no use to the module: it keeps the name it is stored under
+            return name, None  # of no use to the module: it keeps the name it is stored under
         return found, pattern
 
     def _rename(
@@ -101,10 +91,6 @@ def _natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def _as(weight: Weight, name: str) -> Weight:
-    return weight._replace(name=name)
-
-
 def _converted(
     model: PreTrainedModel, converter: Any, name: str, pieces: list[tuple[str, Weight]]
 ) -> list[Weight]:
@@ -119,19 +105,15 @@ def _converted(
     run = deepcopy(converter)
     for pattern, weight in pieces:
         # a callable is what transformers expects of a tensor that is not loaded yet
-        run.add_tensor(
-            name,
-            weight.name,
-            pattern,
-            lambda shape=weight.shape: torch.empty(shape, device="meta"),
-        )
+        made = partial(torch.empty, weight.shape, device="meta")
+        run.add_tensor(name, weight.name, pattern, made)
     try:
-        made = run.convert(name, model=model, config=model.config)
+        converted = run.convert(name, model=model, config=model.config)
     except FAULTS:
         return sources
     shapes = {
         target: tuple((value[0] if isinstance(value, list) else value).shape)
-        for target, value in made.items()
+        for target, value in converted.items()
     }
     n_stored = sum(weight.n_values or 0 for weight in sources)
     if sum(map(math.prod, shapes.values())) != n_stored:

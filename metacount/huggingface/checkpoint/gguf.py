@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from metacount.errors import shown
 from metacount.formats.gguf import ARCHITECTURE
 from metacount.formats.gguf_header import Header, read_header
-from metacount.huggingface.checkpoint.compare import Convert
+from metacount.huggingface.checkpoint.compare import Convert, join_stacks
 from metacount.huggingface.checkpoint.formats import Weight
 from metacount.huggingface.checkpoint.header import StoredTensor
-from metacount.huggingface.checkpoint.names import join_stacks
 from metacount.huggingface.checkpoint.witness import CheckpointReport, join
 
 if TYPE_CHECKING:
@@ -30,17 +29,11 @@ ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.wei
 def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
     """Read what a GGUF file holds, and its header."""
     header = read_header(path)
+    where = shown(path)
     tensors = [
-        StoredTensor(
-            name=tensor.name,
-            dtype=tensor.dtype,
-            shape=tensor.shape,
-            file=shown(path),
-            block=(tensor.block, tensor.size),
-        )
-        for tensor in header.tensors
+        StoredTensor(t.name, t.dtype, t.shape, where, (t.block, t.size)) for t in header.tensors
     ]
-    return join(shown(path), None, [tensors]), header
+    return join(where, None, [tensors]), header
 
 
 def gguf_conversion(module: nn.Module, header: Header) -> Convert:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import sys
 from typing import NamedTuple
 
 from metacount.errors import InputError, shown
-from metacount.files import STRICT_JSON, NotStrict
+from metacount.files import STRICT_JSON, NotStrict, check_no_pointer, open_regular, wrong
 
 MAX_HEADER_BYTES = 2**25  # 32 MiB are 200,000 tensors and more; the format's own limit is 10^8
 MAX_INDEX_BYTES = 2**26
@@ -34,28 +33,12 @@ SINGLE = "model.safetensors"
 
 # Bits of one value, by the format's name of the type.
 DTYPE_BITS = {
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "U16": 16,
-    "I16": 16,
-    "U32": 32,
-    "I32": 32,
-    "U64": 64,
-    "I64": 64,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "F16": 16,
-    "BF16": 16,
-    "F32": 32,
-    "F64": 64,
-    "C64": 64,
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 8),
+    **dict.fromkeys(("F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
 }
 
 Shape = tuple[int, ...]
@@ -95,27 +78,18 @@ def header_length(start: bytes, size: int | None, where: str) -> int:
     """Read how many bytes the JSON header has,
     from the first eight bytes of a file of `size` bytes.
     """
+    again = "fetch it again"
     if len(start) < 8:
-        raise InputError(
-            f"{where}: is cut short: has {len(start)} bytes, a safetensors file has "
-            "8 and a header; fetch it again"
-        )
-    if start.startswith(b"version "):
-        raise InputError(
-            f"{where}: is a Git LFS pointer, not the file; fetch it with `git lfs pull`"
-        )
+        rule = "a safetensors file has 8 and a header"
+        raise wrong(where, f"is cut short: has {len(start)} bytes, {rule}", again)
+    check_no_pointer(start, where)
     length = int.from_bytes(start[:8], "little")
     if size is not None and length > size - 8:
-        raise InputError(
-            f"{where}: is cut short or no safetensors file: the header claims "
-            f"{length} bytes, the file has {size - 8} after the first 8; "
-            "fetch it again"
-        )
+        claim = f"the header claims {length} bytes, the file has {size - 8} after the first 8"
+        raise wrong(where, f"is cut short or no safetensors file: {claim}", again)
     if length > MAX_HEADER_BYTES:
-        raise InputError(
-            f"{where}: the header claims {length} bytes; at most {MAX_HEADER_BYTES} "
-            "are read; split the checkpoint into shards"
-        )
+        fault = f"the header claims {length} bytes; at most {MAX_HEADER_BYTES} are read"
+        raise wrong(where, fault, "split the checkpoint into shards")
     if length < 2:
         raise InputError(f"{where}: the header has {length} bytes; the shortest is {{}}")
     return length
@@ -126,7 +100,7 @@ def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dic
     n_objects = text.count(b"{")
     n_values = text.count(b",") + text.count(b"[") + n_objects
     if n_objects > most_objects or n_values > most_values:
-        raise InputError(f"{where}: has more than {MAX_TENSORS} tensors; no model has them")
+        raise wrong(where, f"has more than {MAX_TENSORS} tensors", "no model has them")
     try:
         found = STRICT_JSON.decode(text.decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, NotStrict, RecursionError) as error:
@@ -135,21 +109,17 @@ def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dic
             reason = "it is nested too deeply"
         elif isinstance(error, UnicodeDecodeError):
             reason = "it is no text in UTF-8"
-        raise InputError(
-            f"{where}: is not the JSON that safetensors writes: {shown(reason)}; "
-            "fetch or write it again"
-        ) from None
+        fault = f"is not the JSON that safetensors writes: {shown(reason)}"
+        raise wrong(where, fault, "fetch or write it again") from None
     if not isinstance(found, dict):
-        raise InputError(f"{where}: must be a JSON object {{...}}; fetch or write it again")
+        raise wrong(where, "must be a JSON object {...}", "fetch or write it again")
     return found
 
 
 def _check_name(name: str, where: str) -> None:
     if not name.isprintable() or not 0 < len(name) <= MAX_NAME:
-        raise InputError(
-            f"{where}: a name has 1 to {MAX_NAME} printable characters: got "
-            f"{shown(repr(name[:MAX_NAME]))}; write the file again"
-        )
+        got = shown(repr(name[:MAX_NAME]))
+        raise wrong(where, f"a name has 1 to {MAX_NAME} printable characters: got {got}")
 
 
 def parse_header(
@@ -157,15 +127,14 @@ def parse_header(
 ) -> list[StoredTensor]:
     """Read the tensors of a header, whose values fill `data_size` bytes without gap or overlap."""
     if len(text) > MAX_ENTRY * text.count(b"{") + MAX_NOTES:
-        raise InputError(
-            f"{where}: is not the JSON that safetensors writes: too long for its tensors"
-        )
+        fault = "is not the JSON that safetensors writes: too long for its tensors"
+        raise InputError(f"{where}: {fault}")
     found = _parsed(text, where, MAX_TENSORS + 2, 16 * MAX_TENSORS)
     notes = found.pop("__metadata__", None)
     if notes is not None and not _are_texts(notes):
-        raise InputError(f"{where}: __metadata__ must hold texts alone; write the file again")
+        raise wrong(where, "__metadata__ must hold texts alone")
     if len(found) > MAX_TENSORS:
-        raise InputError(f"{where}: has more than {MAX_TENSORS} tensors; split it into shards")
+        raise wrong(where, f"has more than {MAX_TENSORS} tensors", "split it into shards")
     tensors: list[StoredTensor] = []
     spans: list[tuple[int, int, str]] = []
     shapes: dict[Shape, Shape] = {}  # layers repeat their shapes: each is kept once
@@ -174,7 +143,16 @@ def parse_header(
         dtype, shape, begin, end = _entry(value, f"{where}: tensor {shown(name)}")
         tensors.append(StoredTensor(name, dtype, shapes.setdefault(shape, shape), file))
         spans.append((begin, end, name))
-    _check_spans(spans, data_size, where)
+    at = 0
+    for begin, end, name in sorted(spans):
+        if begin != at:
+            fault = "overlaps the tensor before it" if begin < at else "leaves a gap before it"
+            place = f"begins at byte {begin}, {fault}, which ends at {at}"
+            raise wrong(where, f"tensor {shown(name)}: {place}")
+        at = end
+    if data_size is not None and at != data_size:
+        fault = f"the tensors take {at} bytes, the file holds {data_size}"
+        raise wrong(where, fault, "fetch it again" if at > data_size else "write it again")
     return tensors
 
 
@@ -182,166 +160,87 @@ def _are_texts(notes: object) -> bool:
     return isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())
 
 
-def parse_index(text: bytes, where: str) -> Index:
-    """Read which file holds which tensor, and the claimed total size."""
-    found = _parsed(text, where, 2**10, MAX_TENSORS + 2**12)
-    files = found.get("weight_map")
-    if files is None:
-        raise InputError(
-            f"{where}: has no weight_map, which says the file of each tensor; "
-            f"give a folder whose index is complete"
-        )
-    if not isinstance(files, dict) or not _are_texts(files):
-        raise InputError(f"{where}: weight_map must name a file for each tensor; write it again")
-    if len(files) > MAX_TENSORS:
-        raise InputError(f"{where}: names more than {MAX_TENSORS} tensors; no model has them")
-    names = dict.fromkeys(files.values())
-    if len(names) > MAX_FILES:
-        raise InputError(f"{where}: names more than {MAX_FILES} files; join the shards")
-    for name in files:
-        _check_name(name, where)
-    for file in names:
-        _check_file(file, where)
-    metadata = found.get("metadata")
-    n_params = metadata.get("total_parameters") if isinstance(metadata, dict) else None
-    total = _total_size(metadata, where)
-    return Index(files, total, n_params if _is_size(n_params) else None)
-
-
-def _open(path: str) -> int:
-    """Open a regular file, so that a FIFO or a device can neither wait nor answer."""
-    where = shown(path)
-    try:
-        _check_regular(os.stat(path).st_mode, where)
-        # what was a file a moment ago may be a FIFO now: open without waiting, look again
-        flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        file = os.open(path, os.O_RDONLY | flags)
-    except FileNotFoundError:
-        raise InputError(f"{where}: no such file; the checkpoint is not complete") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if isinstance(error, InputError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{where}: cannot be read: {reason}") from None
-    return file
-
-
-def _check_regular(mode: int, where: str) -> None:
-    if stat.S_ISDIR(mode):
-        raise InputError(f"{where}: is a folder; a safetensors file is wanted")
-    if not stat.S_ISREG(mode):
-        raise InputError(f"{where}: is not a regular file; give a folder of files")
-
-
-def read_local_header(path: str, file: str) -> list[StoredTensor]:
-    """Read the tensors in a file on disk from its header; no value is read."""
-    where = shown(path)
-    with open(_open(path), "rb") as stream:
-        size = _size(stream.fileno(), where)
-        length = header_length(stream.read(min(8, size)), size, where)
-        text = stream.read(length)
-        if len(text) < length:
-            raise InputError(f"{where}: became shorter while it was read; try again")
-        return parse_header(text, where, file=file, data_size=size - 8 - length)
-
-
-def read_local_index(path: str) -> Index:
-    """Read the index on disk."""
-    where = shown(path)
-    with open(_open(path), "rb") as stream:
-        size = _size(stream.fileno(), where)
-        if size > MAX_INDEX_BYTES:
-            raise InputError(f"{where}: has {size} bytes; an index has at most {MAX_INDEX_BYTES}")
-        return parse_index(stream.read(size), where)
-
-
-def _size(file: int, where: str) -> int:
-    found = os.fstat(file)
-    _check_regular(found.st_mode, where)
-    return found.st_size
+def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
+    """Read the type, shape and place of one tensor, each checked against the others."""
+    if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
+        raise wrong(here, "must have dtype, shape and data_offsets, and nothing else")
+    dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        rule = f"is not one of safetensors' types: {', '.join(DTYPE_BITS)}"
+        raise InputError(f"{here}: dtype {shown(repr(dtype))} {rule}")
+    if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
+        raise wrong(here, f"shape must be a list of sizes: got {shown(repr(shape))}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise wrong(here, f"data_offsets must be [begin, end]: got {shown(repr(offsets))}")
+    begin, end = offsets
+    n_bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if n_bits != 8 * (end - begin):
+        held = f"its offsets {begin} to {end} hold {8 * (end - begin)}"
+        raise wrong(here, f"{dtype} {shown(shape)} takes {shown(n_bits)} bits, {held}")
+    return sys.intern(dtype), tuple(shape), begin, end
 
 
 def _is_size(value: object) -> bool:
     return type(value) is int and 0 <= value <= MAX_BYTES
 
 
-def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
-    """Read the type, shape and place of one tensor, each checked against the others."""
-    if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
-        raise InputError(
-            f"{here}: must have dtype, shape and data_offsets, and nothing else; "
-            "write the file again"
-        )
-    dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise InputError(
-            f"{here}: dtype {shown(repr(dtype))} is not one of safetensors' types: "
-            f"{', '.join(DTYPE_BITS)}"
-        )
-    if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
-        raise InputError(
-            f"{here}: shape must be a list of sizes: got {shown(repr(shape))}; write the file again"
-        )
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-        raise InputError(
-            f"{here}: data_offsets must be [begin, end]: got "
-            f"{shown(repr(offsets))}; write the file again"
-        )
-    begin, end = offsets
-    n_bits = math.prod(shape) * DTYPE_BITS[dtype]
-    if n_bits != 8 * (end - begin):
-        raise InputError(
-            f"{here}: {dtype} {shown(shape)} takes {shown(n_bits)} bits, "
-            f"its offsets {begin} to {end} hold {8 * (end - begin)}; "
-            "write the file again"
-        )
-    return sys.intern(dtype), tuple(shape), begin, end
-
-
-def _check_spans(spans: list[tuple[int, int, str]], data_size: int | None, where: str) -> None:
-    """Check that the tensors cover the values one after the other, to the last byte."""
-    at = 0
-    for begin, end, name in sorted(spans):
-        if begin != at:
-            fault = "overlaps the tensor before it" if begin < at else "leaves a gap before it"
-            raise InputError(
-                f"{where}: tensor {shown(name)}: begins at byte {begin}, {fault}, "
-                f"which ends at {at}; write the file again"
-            )
-        at = end
-    if data_size is not None and at != data_size:
-        raise InputError(
-            f"{where}: the tensors take {at} bytes, the file holds {data_size}; "
-            f"{'fetch it again' if at > data_size else 'write it again'}"
-        )
+def parse_index(text: bytes, where: str) -> Index:
+    """Read which file holds which tensor, and the claimed total size."""
+    found = _parsed(text, where, 2**10, MAX_TENSORS + 2**12)
+    files, metadata = found.get("weight_map"), found.get("metadata")
+    if files is None:
+        fault = "has no weight_map, which says the file of each tensor"
+        raise wrong(where, fault, "give a folder whose index is complete")
+    if not isinstance(files, dict) or not _are_texts(files):
+        raise wrong(where, "weight_map must name a file for each tensor", "write it again")
+    if len(files) > MAX_TENSORS:
+        raise wrong(where, f"names more than {MAX_TENSORS} tensors", "no model has them")
+    names = dict.fromkeys(files.values())
+    if len(names) > MAX_FILES:
+        raise wrong(where, f"names more than {MAX_FILES} files", "join the shards")
+    for name in files:
+        _check_name(name, where)
+    for file in names:
+        _check_file(file, where)
+    if metadata is not None and not isinstance(metadata, dict):
+        raise InputError(f"{where}: metadata must be an object: got {shown(repr(metadata))}")
+    claims = metadata or {}
+    n_params, size = claims.get("total_parameters"), claims.get("total_size")
+    if isinstance(size, float) and size.is_integer():
+        size = int(size)  # some writers put 1234.0
+    if size is not None and not _is_size(size):
+        fault = f"metadata.total_size must be a number of bytes: got {shown(repr(size))}"
+        raise wrong(where, fault, "leave it out")
+    return Index(files, size, n_params if _is_size(n_params) else None)
 
 
 def _check_file(file: str, where: str) -> None:
     """Check that a file is named from the folder of its index, and lies in it."""
-    steps = file.split("/")
+    steps, named = file.split("/"), f"names the file {shown(repr(file))}, which is"
     if "\\" in file or ":" in file or any(step in ("", ".", "..") for step in steps):
-        raise InputError(
-            f"{where}: names the file {shown(repr(file))}, which is not in the folder "
-            "of the index; name files without .. and without a root"
-        )
+        remedy = "name files without .. and without a root"
+        raise wrong(where, f"{named} not in the folder of the index", remedy)
     if not file.endswith(".safetensors"):
-        raise InputError(
-            f"{where}: names the file {shown(repr(file))}, which is no .safetensors; "
-            "only those are read"
-        )
+        raise wrong(where, f"{named} no .safetensors", "only those are read")
 
 
-def _total_size(metadata: object, where: str) -> int | None:
-    if metadata is None:
-        return None
-    if not isinstance(metadata, dict):
-        raise InputError(f"{where}: metadata must be an object: got {shown(repr(metadata))}")
-    size = metadata.get("total_size")
-    if isinstance(size, float) and size.is_integer():
-        size = int(size)  # some writers put 1234.0
-    if size is not None and not _is_size(size):
-        raise InputError(
-            f"{where}: metadata.total_size must be a number of bytes: got "
-            f"{shown(repr(size))}; leave it out"
-        )
-    return size
+def read_local_header(path: str, file: str) -> list[StoredTensor]:
+    """Read the tensors in a file on disk from its header; no value is read."""
+    where = shown(path)
+    with open_regular(path, "safetensors") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        length = header_length(stream.read(min(8, size)), size, where)
+        text = stream.read(length)
+        if len(text) < length:
+            raise wrong(where, "became shorter while it was read", "try again")
+        return parse_header(text, where, file=file, data_size=size - 8 - length)
+
+
+def read_local_index(path: str) -> Index:
+    """Read the index on disk."""
+    where = shown(path)
+    with open_regular(path, "safetensors") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > MAX_INDEX_BYTES:
+            raise InputError(f"{where}: has {size} bytes; an index has at most {MAX_INDEX_BYTES}")
+        return parse_index(stream.read(size), where)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra, compare
+from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra
 from metacount.huggingface.checkpoint.header import (
-    DTYPE_BITS,
     INDEX,
     MAX_TENSORS,
     SINGLE,
@@ -19,24 +18,11 @@ from metacount.huggingface.checkpoint.header import (
     read_local_header,
     read_local_index,
 )
-from metacount.huggingface.checkpoint.names import ModuleTensors, module_tensors
 from metacount.huggingface.checkpoint.prediction import said_besides
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from metacount.files import Json
     from metacount.witness import Witness
-
-__all__ = [
-    "CheckpointReport",
-    "Comparison",
-    "ModuleTensors",
-    "checkpoint_witness",
-    "compare",
-    "find_checkpoint",
-    "module_tensors",
-    "read_checkpoint",
-]
 
 # Weights in formats that are not read, by file: a pickle runs code, the others are not PyTorch's.
 OTHER_WEIGHTS = (
@@ -78,44 +64,20 @@ class CheckpointReport:
         return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
     @property
-    def total_size_agrees(self) -> bool | None:
-        """Whether the index's total is what the files hold; None where it claims nothing."""
-        return None if self.total_size is None else self.total_size == self.n_bytes
-
-    @property
-    def total_size_values(self) -> int | None:
-        """`total_size / bytes per value`, where all values are of one type and it divides."""
-        types = self.values_by_dtype
-        if self.total_size is None or len(types) != 1:
-            return None
-        values, over = divmod(self.total_size * 8, DTYPE_BITS[next(iter(types))])
-        return None if over else values
+    def total_size_agrees(self) -> bool:
+        """Whether the index's total is what the files hold, or it claims nothing."""
+        return self.total_size in (None, self.n_bytes)
 
     def total_size_text(self) -> str | None:
         """Write what the index's total says, in one line; None where it claims nothing."""
         if self.total_size is None:
             return None
-        said = f"total_size {exact(self.total_size)} bytes"
+        claim = f"total_size {exact(self.total_size)} bytes"
         if not self.total_size_agrees:
-            return f"{said}, but the files hold {exact(self.n_bytes)}"
-        if self.total_size_values is not None:
-            return f"{said} = {exact(self.total_size_values)} values"
-        return f"{said}, as the files hold"
-
-    def to_dict(self) -> Json:
-        """Convert the report to plain data."""
-        return {
-            "source": self.source,
-            "files": len(self.files),
-            "tensors": len(self.tensors),
-            "values": self.n_values,
-            "bytes": self.n_bytes,
-            "values_by_dtype": self.values_by_dtype,
-            "total_size": self.total_size,
-            "total_size_agrees": self.total_size_agrees,
-            "total_size_values": self.total_size_values,
-            "not_indexed": len(self.not_indexed),
-        }
+            return f"{claim}, but the files hold {exact(self.n_bytes)}"
+        if len(self.values_by_dtype) == 1:
+            return f"{claim} = {exact(self.n_values)} values"
+        return f"{claim}, as the files hold"
 
 
 def find_checkpoint(path: str) -> str | None:
@@ -136,10 +98,9 @@ def read_checkpoint(path: str) -> CheckpointReport:
         return read_checkpoint(start)
     folder, name = os.path.split(path)
     folder = folder or "."
-    if not name.endswith(".json"):
-        _check_inside(folder, name)
-        return join(shown(path), None, [read_local_header(path, name)])
     _check_inside(folder, name)
+    if not name.endswith(".json"):
+        return join(shown(path), None, [read_local_header(path, name)])
     index = read_local_index(path)
     headers = []
     for file in sorted(set(index.files.values())):
@@ -202,10 +163,7 @@ def _no_weights(path: str) -> str:
 
 def _check_inside(folder: str, file: str) -> None:
     """Check that a file leads out of its folder by no link but one of the hub's own cache."""
-    home, target = (
-        os.path.realpath(folder),
-        os.path.realpath(os.path.join(folder, file)),
-    )
+    home, target = os.path.realpath(folder), os.path.realpath(os.path.join(folder, file))
     homes = [home]
     snapshots, repository = os.path.split(os.path.dirname(home))[::-1]
     if snapshots == "snapshots" and os.path.basename(repository).startswith("models--"):
@@ -255,13 +213,13 @@ def detail(report: CheckpointReport, comparison: Comparison | None) -> str:
         said += _said(comparison)
     if report.not_indexed:
         said.append(f"{_n(len(report.not_indexed), 'tensor')} not in the index")
-    if report.total_size_agrees is False:
+    if not report.total_size_agrees:
         said.append(str(report.total_size_text()))
     return "; ".join(said)
 
 
 def _said(comparison: Comparison) -> list[str]:
-    said = [comparison.prefix] if comparison.prefix else []
+    said = []
     if comparison.per_expert:
         n_stored = sum(len(weight.sources) for weight in comparison.per_expert)
         said.append(

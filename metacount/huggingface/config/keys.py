@@ -7,7 +7,7 @@ from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any, NoReturn, TypeGuard
 
     from metacount.files import Json
@@ -289,6 +289,24 @@ def pairs(names: str) -> list[tuple[str, str]]:
     """
     words = (word.partition("=") for word in names.split())
     return [(field, key or field) for field, _, key in words]
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Reword a message with the names that a file has for what it speaks of.
+
+    >>> renamed("n_kv_heads must divide n_heads", {"n_heads": "n_head"})
+    'n_kv_heads must divide n_head'
+    """
+    import re
+
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
+
+
+def in_names(error: SpecError, names: Mapping[str, str]) -> SpecError:
+    """Reword a broken rule of a spec in the names that a file has for its fields."""
+    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
+    field, rule, remedy = (renamed(t, names) for t in (plain.field, plain.rule, plain.remedy))
+    return SpecError(field, rule, plain.value, remedy)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -14,8 +14,6 @@ from metacount.files import untagged
 from metacount.huggingface.config.keys import words
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from metacount.files import Json
 
 MAX_SIZE = 2**31  # of any whole number
@@ -85,56 +83,36 @@ def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
 
     def walk(value: Any, name: str, depth: int) -> Any:
         seen[0] += 1
+        remedy = "give a model's config.json"
         if seen[0] > MAX_VALUES:
-            raise SpecError(
-                "config",
-                f"must hold at most {MAX_VALUES} values",
-                seen[0],
-                "give a model's config.json",
-            )
+            raise SpecError("config", f"must hold at most {MAX_VALUES} values", seen[0], remedy)
         if depth > MAX_DEPTH:
-            raise SpecError(
-                name,
-                f"must be nested at most {MAX_DEPTH} deep",
-                depth,
-                "give a model's config.json",
-            )
+            raise SpecError(name, f"must be nested at most {MAX_DEPTH} deep", depth, remedy)
         value = untagged(value)
         is_part = name.endswith("_config") and not name.startswith("use_")
         if is_part and isinstance(value, int | float | list):
             raise SpecError(name, "must be an object", value, "remove it")
+        if isinstance(value, dict | list | tuple) and len(value) > MAX_ITEMS:
+            rule = f"must have at most {MAX_ITEMS} items"
+            raise SpecError(name, rule, f"{len(value)} items", remedy)
         if isinstance(value, dict):
-            _check_length(name, value)
-            return {
-                key: walk(item, key, depth + 1)
-                for key, item in value.items()
-                if _kept(key, item, notes)
-            }
+            kept = ((key, item) for key, item in value.items() if _kept(key, item, notes))
+            return {key: walk(item, key, depth + 1) for key, item in kept}
         if isinstance(value, list | tuple):
-            _check_length(name, value)
             return [walk(item, name, depth + 1) for item in value]
         if isinstance(value, str):
             if len(value) > MAX_TEXT:
-                raise SpecError(
-                    name,
-                    f"must be text of at most {MAX_TEXT} characters",
-                    f"{len(value)} characters",
-                    "shorten it",
-                )
+                rule = f"must be text of at most {MAX_TEXT} characters"
+                raise SpecError(name, rule, f"{len(value)} characters", "shorten it")
             return value
         if isinstance(value, float) and not math.isfinite(value) and name in SIZES:
             raise SpecError(name, "must be a whole number", value, "write its size")
-        if isinstance(value, bool) or value is None or isinstance(value, float):
-            return value
-        if isinstance(value, int):
+        if value is not None and not isinstance(value, int | float):
+            remedy = "write text, a number, true, false, null, a list or an object"
+            raise SpecError(name, "must be a value of JSON", type(value).__name__, remedy)
+        if isinstance(value, int) and not isinstance(value, bool):
             _check_size(name, value)
-            return value
-        raise SpecError(
-            name,
-            "must be a value of JSON",
-            type(value).__name__,
-            "write text, a number, true, false, null, a list or an object",
-        )
+        return value
 
     return walk(data, "config", 0), tuple(notes)
 
@@ -148,23 +126,9 @@ def _kept(key: object, value: object, notes: dict[str, None]) -> bool:
             notes[NOTED[key]] = None
         return False
     if key in FETCHING and value:
-        raise SpecError(
-            key,
-            "must be false: no weights are fetched to count a model",
-            value,
-            "set it to false, or remove it",
-        )
+        rule = "must be false: no weights are fetched to count a model"
+        raise SpecError(key, rule, value, "set it to false, or remove it")
     return key not in DROPPED
-
-
-def _check_length(name: str, value: Sized) -> None:
-    if len(value) > MAX_ITEMS:
-        raise SpecError(
-            name,
-            f"must have at most {MAX_ITEMS} items",
-            f"{len(value)} items",
-            "give a model's config.json",
-        )
 
 
 def _check_size(name: str, value: int) -> None:
@@ -178,6 +142,5 @@ def _check_size(name: str, value: int) -> None:
     if name in POSITIVE and value < 1:
         raise SpecError(name, "must be at least 1", value, f"choose 1 to {limit}")
     if not -limit <= value <= limit:
-        raise SpecError(
-            name, f"is too large for {what} (limit {limit})", value, f"choose at most {limit}"
-        )
+        rule = f"is too large for {what} (limit {limit})"
+        raise SpecError(name, rule, value, f"choose at most {limit}")

@@ -14,6 +14,8 @@ from metacount.huggingface.config.keys import (
     UnmappedClass,
     UnmappedKey,
     UnmappedType,
+    in_names,
+    words,
 )
 from metacount.huggingface.config.record import is_known, mapped_types, refusals
 from metacount.huggingface.config.unread import may_say_nothing, pass_over
@@ -25,14 +27,9 @@ if TYPE_CHECKING:
     from metacount.huggingface.config.row import Family
 
 # Of a spec, what belongs to the output head or needs it; a base class has none of it.
-HEAD_FIELDS = (
-    "n_mtp_layers",
-    "tie_embeddings",
-    "head_bias",
-    "logit_scale",
-    "logit_softcap",
-    "head_transform",
-    "head_transform_bias",
+HEAD_FIELDS = words(
+    "n_mtp_layers tie_embeddings head_bias logit_scale logit_softcap head_transform "
+    "head_transform_bias"
 )
 
 # What a class of remote code is called when it ends like the class that transformers has.
@@ -83,7 +80,10 @@ def spec_from_config(config: Json) -> Mapped:
     if not isinstance(name, str):
         raise SpecError("model_type", "must be text", name, "for example llama")
     if not is_known(name) and not _is_remote(name):
-        name, class_name = _type_of_unknown(name, config)
+        try:
+            name, class_name = type_of_class(config.get("architectures"))
+        except SpecError:
+            raise _no_spec_of_type(name) from None
         note = f"model_type {config['model_type']} is not known to transformers: counted as {name}"
         config = {**config, "model_type": name, "architectures": [class_name]}
         notes.append(f"{note}, whose {class_name} architectures names")
@@ -136,14 +136,6 @@ def _no_spec_of_type(name: str) -> UnmappedType:
     return UnmappedType("model_type", "has no spec", name, remedy)
 
 
-def _type_of_unknown(name: str, config: Json) -> tuple[str, str]:
-    """Find the type of the class that a config of a type that nobody knows names."""
-    try:
-        return type_of_class(config.get("architectures"))
-    except SpecError:
-        raise _no_spec_of_type(name) from None
-
-
 def type_of_class(architectures: object) -> tuple[str, str]:
     """Find the model type whose class `architectures` names, and the class.
 
@@ -154,12 +146,8 @@ def type_of_class(architectures: object) -> tuple[str, str]:
 
     named = architectures[0] if isinstance(architectures, list) and architectures else architectures
     if not isinstance(named, str):
-        raise SpecError(
-            "architectures",
-            "must be a list of class names",
-            architectures,
-            "give the config's model_type",
-        )
+        rule, remedy = "must be a list of class names", "give the config's model_type"
+        raise SpecError("architectures", rule, architectures, remedy)
     types: dict[str, list[str]] = {}
     for name in mapped_types():
         family = family_of(name)
@@ -172,22 +160,13 @@ def type_of_class(architectures: object) -> tuple[str, str]:
     if named not in types:
         rule = "is missing, and architectures names no class that has a spec"
         raise SpecError("model_type", rule, named, nearest(named, types, "give it"))
-    return _owner(named, types[named]), named
-
-
-def _owner(named: str, types: list[str]) -> str:
-    """Choose the type of a class: one that several types use belongs to the one
-    that it is called after.
-    """
-    called = [name for name in types if named.lower().startswith(name.replace("_", ""))]
-    if len(called) == 1 or len(types) == 1:
-        return (called or types)[0]
-    raise SpecError(
-        "model_type",
-        f"is missing, and {named} is the class of several types",
-        None,
-        f"give one of {', '.join(types)}",
-    )
+    # a class that several types use belongs to the one that it is called after
+    own = types[named]
+    called = [name for name in own if named.lower().startswith(name.replace("_", ""))]
+    if len(called) != 1 and len(own) != 1:
+        rule = f"is missing, and {named} is the class of several types"
+        raise SpecError("model_type", rule, None, f"give one of {', '.join(own)}")
+    return (called or own)[0], named
 
 
 def _mapped(
@@ -198,12 +177,15 @@ def _mapped(
     keys.notes += [*notes, f"{class_name} ({reason})"]
     if config.get("quantization_config") is not None:
         keys.notes.append("quantization_config: parameters are counted unpacked")
-    fields = _without_head(family.fields(keys), end)
+    fields = family.fields(keys)
+    if end != "head":
+        bare = {name: value for name, value in fields.items() if name not in HEAD_FIELDS}
+        fields = {**bare, "has_head": False, **({"pooler": True} if end == "pooled" else {})}
     passed = keys.finish(family.ignored, kind=fields["kind"], may_pass=may_say_nothing)
     try:
         spec = ModelSpec.from_dict(fields)
     except SpecError as error:
-        raise in_keys(error, keys) from None
+        raise in_names(error, _names_in(keys)) from None
     passed += pass_over(keys, spec)
     refused = () if is_remote else refusals(config, spec)
     return Mapped(
@@ -218,10 +200,8 @@ def _mapped(
     )
 
 
-def in_keys(error: SpecError, keys: Keys) -> SpecError:
-    """Reword a broken rule of the spec in the names that the config has for its fields."""
-    import re
-
+def _names_in(keys: Keys) -> dict[str, str]:
+    """Find the names that a config has for the fields of a spec."""
     from metacount.spec.legend import MODEL_TERMS
 
     names = {}
@@ -229,63 +209,34 @@ def in_keys(error: SpecError, keys: Keys) -> SpecError:
         found = [name for name in (term.name, *term.elsewhere) if name in keys.read]
         if len(found) == 1:  # two would be as good a guess as the other
             names[term.name] = keys.spelled.get(found[0], found[0])
-
-    def named(text: str) -> str:
-        return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), text)
-
-    plain = error.reworded(unset=lambda name: f"remove {name}", give=lambda name: f"give {name}")
-    return SpecError(named(plain.field), named(plain.rule), plain.value, named(plain.remedy))
-
-
-def _without_head(fields: Json, end: str) -> Json:
-    if end == "head":
-        return fields
-    kept = {name: value for name, value in fields.items() if name not in HEAD_FIELDS}
-    return {**kept, "has_head": False, **({"pooler": True} if end == "pooled" else {})}
+    return names
 
 
 def _choose_class(config: Json, family: Family) -> tuple[str, str, str]:
     """Choose the class: its name, its end (head, body, pooled, encoder) and the reason in words."""
     classes = dict(family.classes)
     default = next(iter(classes))
+    with_a_spec = ", ".join(name for name, end in classes.items() if end is not None)
     named = config.get("architectures")
     named = [named] if isinstance(named, str) else named
     if named is None or named == []:
         end = classes[default]
         if end is None:
             what = f"is not given, and {default}, the {family.kind} class of this type, has no spec"
-            raise UnmappedClass("architectures", what, None, f"name one: {_with_a_spec(classes)}")
+            raise UnmappedClass("architectures", what, None, f"name one: {with_a_spec}")
         return default, end, f"the {family.kind} class of its type"
     if not isinstance(named, list) or not isinstance(named[0], str):
-        raise SpecError(
-            "architectures", "must be a list of class names", named, f"remove it to count {default}"
-        )
-    if named[0] in classes:
-        return named[0], _end(classes, named[0]), "named by architectures"
-    if config.get("auto_map") and named[0].endswith(LANGUAGE_MODEL):
+        remedy = f"remove it to count {default}"
+        raise SpecError("architectures", "must be a list of class names", named, remedy)
+    name, reason = named[0], "named by architectures"
+    if name not in classes and config.get("auto_map") and name.endswith(LANGUAGE_MODEL):
         reason = "transformers' own; architectures names remote code, which is not run"
-        return default, _end(classes, default), reason
-    raise _no_spec(named[0], classes)
-
-
-def _end(classes: dict[str, str | None], name: str) -> str:
-    end = classes[name]
+        name = default
+    end = classes.get(name)
     if end is None:
-        raise _no_spec(name, classes)
-    return end
-
-
-def _no_spec(name: str, classes: dict[str, str | None]) -> UnmappedClass:
-    return UnmappedClass(
-        "architectures",
-        "names a class that has no spec",
-        name,
-        f"those of this type that have one: {_with_a_spec(classes)}",
-    )
-
-
-def _with_a_spec(classes: dict[str, str | None]) -> str:
-    return ", ".join(name for name, end in classes.items() if end is not None)
+        remedy = f"those of this type that have one: {with_a_spec}"
+        raise UnmappedClass("architectures", "names a class that has no spec", name, remedy)
+    return name, end, reason
 
 
 __all__ = [

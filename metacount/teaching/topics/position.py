@@ -9,8 +9,7 @@ import torch
 
 from metacount.formulas import sublayers
 from metacount.modules import Attention, apply_rope, sinusoid
-from metacount.modules.position import alibi_slopes
-from metacount.modules.rope_scaling import speeds
+from metacount.modules.position import alibi_slopes, speeds
 from metacount.spec import FIELDS, SEQ_LEN
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.position import Rope

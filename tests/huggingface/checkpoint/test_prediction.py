@@ -12,7 +12,7 @@ from helpers.header_files import written
 from helpers.release import one_day_in
 
 from metacount.formulas import mtp
-from metacount.huggingface.checkpoint.names import module_tensors
+from metacount.huggingface.checkpoint.compare import module_tensors
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import build_transformers
 from metacount.resolve import find_any

@@ -109,7 +109,7 @@ def test_a_gguf_in_parts_is_one(tmp_path: Path, capsys: Capsys) -> None:
     for part in (first, *others):
         assert run_json(capsys, "count", str(part), "--json")["params"] == whole["params"]
     others[0].unlink()
-    assert "m-00002-of-00003.gguf: cannot be read" in refused(capsys, "count", str(first))
+    assert "m-00002-of-00003.gguf: no such file" in refused(capsys, "count", str(first))
     moved = first.rename(tmp_path / "first.gguf")
     with pytest.raises(InputError, match="not called NAME-00001-of"):
         read_header(str(moved))
