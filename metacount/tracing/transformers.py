@@ -363,11 +363,8 @@ class TransformersSource:
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
             run = measure_any_forward(module, workload, Roles(module))
             self._last_run = key, run
-        return _of_run(self._last_run[1], quantity, by_operator)
-
-
-def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int] | None:
-    if quantity in IDLE_OF.values():
-        flops = run.decode if "decode" in quantity else run.prefill
-        return None if flops is None else {"moe": flops.idle}
-    return run.parts(quantity, by_operator=by_operator)
+        run = self._last_run[1]
+        if quantity in IDLE_OF.values():
+            flops = run.decode if "decode" in quantity else run.prefill
+            return None if flops is None else {"moe": flops.idle}
+        return run.parts(quantity, by_operator=by_operator)

@@ -11,7 +11,7 @@ from helpers.release import ONLY
 
 from metacount.spec import Workload
 from metacount.tracing.confirm import tried_at_other_sizes
-from metacount.tracing.domain import conditions, in_words
+from metacount.tracing.domain import asked_of, in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.layers import CodeForm, FormDiffers
 from metacount.tracing.symbols import Sizes, divides, symbol, unread
@@ -193,7 +193,7 @@ def asked(*questions: Callable[[Any, Any], bool]) -> list[str]:
     x, y = sizes.new("x", 12), sizes.new("y", 5)
     for question in questions:
         assert question(x, y)
-    return [in_words(c, str) for c in conditions(sizes)]
+    return [in_words(c, str) for c in asked_of(sizes).conditions]
 
 
 def test_of_two_inequalities_the_stronger_stays() -> None:
