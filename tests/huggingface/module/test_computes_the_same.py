@@ -40,6 +40,7 @@ REFUSED = {
     "lfm2_moe": "LFM2 adds 1e-6 to the sum that its routed weights are divided by",
     "glm_moe_dsa": "GLM-5's indexer rotates pairs of values, here halves",
     "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
+    "afmoe": "AFMoE adds its router's bias to the probabilities, for the choice only",
 }
 TYPES = [name for name in mapped_types() if name not in REFUSED]
 
