@@ -22,8 +22,8 @@ from torch import nn
 
 from metacount.files import read_of_package
 from metacount.flow.steps import Seen
-from metacount.modules.ends import EmbeddingProjection, OutputHead
 from metacount.modules.linear import Linear
+from metacount.modules.model import EmbeddingProjection, OutputHead
 from metacount.modules.moe import Router
 from metacount.notation import factor
 

@@ -45,7 +45,6 @@ from metacount.formulas.tape import (
     Pass,
     Product,
     Run,
-    Store,
     Tape,
     Tensor,
     Weight,
@@ -78,20 +77,18 @@ def recorded(
     return tape
 
 
-def attention_tape(
-    spec: ModelSpec, *, borrows: bool = False, indexed: bool = False, decode: bool = False
-) -> Tape:
+def attention_tape(spec: ModelSpec, *, indexed: bool = False, decode: bool = False) -> Tape:
     """Record one block's self-attention; `decode`: of one token more, which absorbs MLA."""
-    layer = Layer(borrows=borrows, indexed=indexed)
+    layer = Layer(indexed=indexed)
     return recorded(spec, lambda t, x: run_attention(t, spec, layer, x, Given()), decode=decode)
 
 
-def dense_tape(spec: ModelSpec, *, second: bool = False) -> Tape:
+def dense_tape(spec: ModelSpec) -> Tape:
     """Record a block's dense feed-forward; nothing where every block is MoE (no d_ff)."""
     part = spec.last_stack.feed_forward
     if part is None or part.d_ff is None:
         return recorded(spec, lambda t, x: None)
-    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(second=second), x))
+    return recorded(spec, lambda t, x: run_feed_forward(t, spec, Layer(), x))
 
 
 def mixture_tape(spec: ModelSpec) -> Tape:
@@ -134,24 +131,15 @@ def params_of_role(tape: Tape, role: str) -> Dim:
     return params_of(weight for weight in tape.weights if weight.role == role)
 
 
-def block_params(
-    spec: ModelSpec, *, moe: bool, cross: bool = False, active: bool = False
-) -> dict[str, Dim]:
-    """Count by role the parameters of one block with attention, or if `active` those a token uses.
-
-    `moe` says which feed-forward it has, `cross` whether it has cross-attention.
+def block_params(spec: ModelSpec, *, moe: bool) -> dict[str, Dim]:
+    """Count by role the parameters of one block with attention, and if `moe` with experts.
 
     Returns: parameters, exact.
     """
-
-    def forward(t: Tape, x: Tensor) -> None:
-        memory = Tensor(Store(t.run.counts[SOURCE], spec.d_model, 2), spec.d_model, SOURCE, True)
-        layer = Layer(ffn="E" if moe else "F", cross=cross)
-        run_block(t, spec, layer, x, Given(memory=memory))
-
-    tape = recorded(spec, forward)
+    layer = Layer(ffn="E" if moe else "F")
+    tape = recorded(spec, lambda t, x: run_block(t, spec, layer, x, Given()))
     roles = ("position", "attention", "norm", "moe" if moe else "ffn")
-    return by_role(tape.weights, lambda one: one.active if active else one.params, roles)
+    return by_role(tape.weights, lambda one: one.params, roles)
 
 
 def self_attention_params(spec: ModelSpec) -> Dim:

@@ -74,19 +74,13 @@ class Weight:
         """Values of one such tensor."""
         return product(self.shape)
 
-    def repeated(self, times: Dim, *, rows: Mapping[str, str] | None = None) -> Weight:
-        """Repeat the tensor in `times` layers; `rows`: other words for what multiplies it."""
-        return Weight(
-            role=self.role,
-            name=self.name,
-            shape=self.shape,
+    def repeated(self, times: Dim) -> Weight:
+        """Repeat the tensor in `times` layers."""
+        return altered(
+            self,
             times=times * self.times,
             used=None if self.used is None else times * self.used,
-            rows=(rows or {}).get(self.rows, self.rows),
-            split=self.split,
             uses=None if self.uses is None else times * self.uses,
-            cut=self.cut,
-            halves=self.halves,
         )
 
     def shared(self, times: Dim, uses: Dim) -> Weight:
@@ -124,9 +118,7 @@ class Product:
 
     def repeated(self, times: Dim) -> Product:
         """Repeat the product in `times` layers."""
-        return Product(
-            role=self.role, name=self.name, width=self.width, per=self.per, times=times * self.times
-        )
+        return altered(self, times=times * self.times)
 
     def flops(self, run: Mapping[str, Dim]) -> Dim:
         """Count the product's FLOPs, 2 per multiply-add; `run` has the number behind `per`."""
@@ -524,37 +516,12 @@ class Tape:
 
     # --- weights ---------------------------------------------------------------------------
 
-    def weight(
-        self,
-        name: str,
-        *shape: Dim,
-        role: str = "",
-        rows: str = "",
-        times: Dim = 1,
-        used: Dim | None = None,
-        split: tuple[tuple[str, Dim], ...] = (),
-        uses: Dim | None = None,
-        cut: int | None = None,
-        halves: int = 1,
-    ) -> bool:
-        """Declare a stored tensor; say whether it is trained."""
+    def weight(self, name: str, *shape: Dim, role: str = "", **how: Any) -> bool:
+        """Declare a stored tensor, with what else a `Weight` has; say whether it is trained."""
         name = self.prefix + name
         if not self.is_seen:
             self.unseen.append(name)
-        self.weights.append(
-            Weight(
-                role=role or self.role,
-                name=name,
-                shape=shape,
-                rows=rows,
-                times=times,
-                used=used,
-                split=split,
-                uses=uses,
-                cut=cut,
-                halves=halves,
-            )
-        )
+        self.weights.append(Weight(role=role or self.role, name=name, shape=shape, **how))
         return self.is_trained(name)
 
     def is_trained(self, name: str) -> bool:

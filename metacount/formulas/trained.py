@@ -124,51 +124,13 @@ CODES = 4 * 2**8  # bytes of the table of what each code means, a float32 each
 CODED = 4096  # values from which on a tensor's state is kept in 8 bits
 
 
-def adamw_state(weight: Weight, width: int) -> Dim:
-    """Count the state of AdamW for one tensor: two moments of its size, and a step counter.
+def kept_values(n: int, *, step: int = STEP) -> Callable[[Weight, int], Dim]:
+    """Give an optimizer's state of `n` values for each value of a tensor: n·c·size + step bytes.
 
-    2·c·n + 4
-
-    Returns: bytes.
-    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2, their m and v; torch.optim.
-
-    >>> adamw_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
+    >>> kept_values(2)(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
     180355076
     """
-    return 2 * width * weight.size + STEP
-
-
-def sgd_state(weight: Weight, width: int) -> Dim:
-    """Count the state of SGD without momentum for one tensor: none.
-
-    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586; torch.optim.
-    """
-    return 0
-
-
-def momentum_state(weight: Weight, width: int) -> Dim:
-    """Count the state of SGD with momentum for one tensor: its velocity, c·n.
-
-    Source: Polyak 1964, doi:10.1016/0041-5553(64)90137-5; torch.optim.
-
-    >>> momentum_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177536
-    """
-    return width * weight.size
-
-
-def adagrad_state(weight: Weight, width: int) -> Dim:
-    """Count the state of Adagrad for one tensor: a sum of squares of its size, and a step counter.
-
-    c·n + 4
-
-    Returns: bytes.
-    Source: Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1; torch.optim.
-
-    >>> adagrad_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177540
-    """
-    return width * weight.size + STEP
+    return lambda weight, width: n * width * weight.size + step
 
 
 def adafactor_state(weight: Weight, width: int) -> Dim:
@@ -186,17 +148,6 @@ def adafactor_state(weight: Weight, width: int) -> Dim:
     if len(shape) < 2:
         return width * weight.size + STEP
     return width * (product(shape[:-1]) + product(shape[:-2]) * shape[-1]) + STEP
-
-
-def muon_state(weight: Weight, width: int) -> Dim:
-    """Count the state of Muon for one matrix: its momentum, c·n, and no step counter.
-
-    Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
-
-    >>> muon_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
-    90177536
-    """
-    return width * weight.size
 
 
 def in_blocks(size: Dim) -> Dim:
@@ -232,30 +183,43 @@ def adam8bit_state(weight: Weight, width: int) -> Dim:
 
 
 # The state of one tensor: of a matrix in a block, and of any other.
+adamw_state = kept_values(2)
 OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
     "adamw": (adamw_state, adamw_state),
-    "sgd": (sgd_state, sgd_state),
-    "sgd-momentum": (momentum_state, momentum_state),
-    "adagrad": (adagrad_state, adagrad_state),
+    "sgd": (kept_values(0, step=0), kept_values(0, step=0)),
+    "sgd-momentum": (kept_values(1, step=0), kept_values(1, step=0)),
+    "adagrad": (kept_values(1), kept_values(1)),
     "adafactor": (adafactor_state, adafactor_state),
-    "muon": (muon_state, adamw_state),
+    "muon": (kept_values(1, step=0), adamw_state),
     "adam8bit": (adam8bit_state, adam8bit_state),
 }
-
-
-def check_optimizer(optimizer: str) -> None:
-    """Raise `SpecError` for an optimizer without a formula."""
-    if optimizer not in OPTIMIZERS:
-        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
-        raise SpecError("optimizer", "has no formula", optimizer, remedy)
 
 
 def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> Dim:
     """Count an optimizer's state for one tensor, `inner` to the blocks or not.
 
-    Source: the optimizers' own functions.
+    adamw         two moments, their m and v, and a step counter: 2·c·n + 4
+    sgd           nothing
+    sgd-momentum  its velocity: c·n
+    adagrad       a sum of squares and a step counter: c·n + 4
+    adafactor     `adafactor_state`
+    muon          of a matrix of a block its momentum, c·n, of what else there is adamw's
+    adam8bit      `adam8bit_state`
+
+    Returns: bytes.
+    Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2 (adamw); Robbins and Monro
+    1951, doi:10.1214/aoms/1177729586 (sgd); Polyak 1964, doi:10.1016/0041-5553(64)90137-5
+    (momentum); Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1 (adagrad); Jordan et
+    al. 2024, kellerjordan.github.io/posts/muon; torch.optim.
+
+    >>> up = Weight(role="ffn", name="up_proj", shape=(11008, 4096))  # LLaMA-7B
+    >>> kinds = ("adamw", "sgd", "sgd-momentum", "adagrad", "muon")
+    >>> [state_bytes(up, optimizer=kind, width=2, inner=True) for kind in kinds]
+    [180355076, 0, 90177536, 90177540, 90177536]
     """
-    check_optimizer(optimizer)
+    if optimizer not in OPTIMIZERS:
+        remedy = nearest(optimizer, OPTIMIZERS, f"choose {', '.join(OPTIMIZERS)}")
+        raise SpecError("optimizer", "has no formula", optimizer, remedy)
     of_matrix, of_other = OPTIMIZERS[optimizer]
     return (of_matrix if inner and len(weight.shape) == 2 else of_other)(weight, width)
 

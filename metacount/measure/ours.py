@@ -24,36 +24,41 @@ from metacount.measure.counter import (
 from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.torch_private import unwatched
 from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs, LayerTable
-from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
+from metacount.modules.attention import (
+    Attention,
+    BlockIndexer,
+    BlockScores,
+    BorrowingAttention,
+    Indexer,
+    IndexScores,
+    ScaledDotProduct,
+    Visibility,
+)
 from metacount.modules.block import Block
-from metacount.modules.borrowed import BorrowingAttention
 from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
-from metacount.modules.ends import (
+from metacount.modules.convolution import ShortConvolution
+from metacount.modules.delta import GatedDelta, KimiDelta
+from metacount.modules.ffn import FeedForward, GatedFeedForward
+from metacount.modules.lightning import Lightning
+from metacount.modules.mla import LatentAttention
+from metacount.modules.mlstm import MLstm, MultiHeadNorm
+from metacount.modules.model import (
     EmbeddingProjection,
     HeadTransform,
+    Model,
     OutputHead,
     Pooler,
     PositionTable,
     TokenEmbedding,
     TypeTable,
 )
-from metacount.modules.ffn import FeedForward, GatedFeedForward
-from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.indexer import BlockIndexer, BlockScores, Indexer, IndexScores
-from metacount.modules.kimi_delta import KimiDelta
-from metacount.modules.lightning import Lightning
-from metacount.modules.mamba import Mamba
-from metacount.modules.mamba2 import GatedNorm, Mamba2
-from metacount.modules.mla import LatentAttention
-from metacount.modules.mlstm import MLstm, MultiHeadNorm
-from metacount.modules.model import Model
 from metacount.modules.moe import Experts, MixtureOfExperts
 from metacount.modules.mtp import MultiTokenPrediction, PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter, SharedUse
-from metacount.modules.short_conv import ShortConvolution
+from metacount.modules.state_space import GatedNorm, Mamba, Mamba2
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 

@@ -14,12 +14,11 @@ from metacount.measure.node import fold, places, total, walk
 from metacount.measure.ours import active_values, role_of
 from metacount.measure.torch_private import parameters_of, stored_buffers_of, tensors_of
 from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs
-from metacount.modules.attention import Attention
+from metacount.modules.attention import Attention, BorrowingAttention
 from metacount.modules.block import Block
-from metacount.modules.borrowed import BorrowingAttention
-from metacount.modules.ends import HeadTransform, Pooler
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.mla import LatentAttention
+from metacount.modules.model import HeadTransform, Pooler
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.notation import activated, factor, heads, latent_heads

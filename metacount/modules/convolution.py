@@ -1,4 +1,4 @@
-"""The causal convolution before a recurrent mixer, and the inputs it keeps."""
+"""The causal convolution before a recurrent mixer, the inputs it keeps, and the mixer of LFM2."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
-if TYPE_CHECKING:
-    from metacount.modules.cache import StateCache
+from metacount.modules.cache import StateCache
+from metacount.modules.linear import Linear
+from metacount.spec import mixers as parts
+from metacount.spec.stack import Norms
 
 
 class CausalConv1d(nn.Conv1d):
@@ -40,3 +41,26 @@ class CausalConv1d(nn.Conv1d):
         y = F.conv1d(seen, self.weight, self.bias, padding=padding, groups=self.groups)
         end = y.shape[-1] - padding
         return y[..., end - n : end]
+
+
+class ShortConvolution(nn.Module):
+    """y = C · conv(B · x), with B, C and x from one projection of the input.
+
+    Liquid AI 2025, arXiv:2511.23404, section 2. The convolution is causal and has one filter of
+    width W for each channel. The cache keeps the convolution's last W inputs, zeros where the
+    sequence is shorter: it does not grow.
+    """
+
+    def __init__(self, part: parts.ShortConv, d_model: int, *, norms: Norms | None = None) -> None:
+        super().__init__()
+        self.in_proj = Linear(d_model, 3 * d_model, bias=part.conv_bias)
+        self.conv = CausalConv1d(d_model, part.conv_kernel, bias=part.conv_bias)
+        self.out_proj = Linear(d_model, d_model, bias=part.conv_bias)
+
+    def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
+        """Map [B, S, D] to [B, S, D]; a filled cache is continued by any number of tokens."""
+        b_BDS, c_BDS, x_BDS = self.in_proj(x_BSD).transpose(1, 2).chunk(3, dim=1)
+        y_BDS = c_BDS * self.conv(b_BDS * x_BDS, cache)
+        if cache is not None:
+            cache.length += x_BSD.shape[1]
+        return self.out_proj(y_BDS.transpose(1, 2))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from metacount.modules.attention import ScaledDotProduct, Visibility
+from metacount.modules.attention import Indexer, ScaledDotProduct, Visibility
 from metacount.modules.cache import LayerCache
-from metacount.modules.indexer import Indexer
 from metacount.modules.linear import Linear
 from metacount.modules.norm import RMSNorm
 from metacount.modules.position import apply_rope

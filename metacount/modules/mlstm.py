@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metacount.modules.gated_delta import after
+from metacount.modules.delta import after
 from metacount.modules.linear import Linear
 from metacount.modules.norm import at_least_float32
 from metacount.spec import mixers as parts

@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from metacount.modules.gated_delta import GatedDelta
-from metacount.modules.kimi_delta import KimiDelta
+from metacount.modules.convolution import ShortConvolution
+from metacount.modules.delta import GatedDelta, KimiDelta
 from metacount.modules.lightning import Lightning
-from metacount.modules.mamba import Mamba
-from metacount.modules.mamba2 import Mamba2
 from metacount.modules.mlstm import MLstm
 from metacount.modules.rg_lru import RecurrentBlock
-from metacount.modules.short_conv import ShortConvolution
+from metacount.modules.state_space import Mamba, Mamba2
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms
 

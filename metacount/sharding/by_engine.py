@@ -26,9 +26,9 @@ from metacount.measure.torch_private import (
     tensors_of,
     unwatched,
 )
+from metacount.modules.attention import CHOOSING
 from metacount.modules.block import Block
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING
 from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
 from metacount.sharding.adding import Part, Piece, kinds_of_mesh

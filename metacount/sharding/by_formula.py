@@ -42,13 +42,7 @@ from metacount.formulas.tape import (
     Tape,
     Weight,
 )
-from metacount.formulas.trained import (
-    adagrad_state,
-    adam8bit_state,
-    adamw_state,
-    momentum_state,
-    sgd_state,
-)
+from metacount.formulas.trained import OPTIMIZERS
 from metacount.frozen import frozen
 from metacount.sharding.adding import Part, Piece, kinds_of_mesh
 from metacount.sharding.mesh import breaks, kinds
@@ -58,17 +52,12 @@ from metacount.spec import DTYPE_BYTES, ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from metacount.formulas.dim import Dim
 
 # What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
-STATES: dict[str, Callable[[Weight, int], Dim]] = {
-    "adamw": adamw_state,
-    "adagrad": adagrad_state,
-    "sgd": sgd_state,
-    "sgd-momentum": momentum_state,
-    "adam8bit": adam8bit_state,
+STATES = {
+    name: OPTIMIZERS[name][1] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
 }
 
 

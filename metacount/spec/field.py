@@ -43,28 +43,6 @@ class Field:
     models, `asked` that they must say so.
     """
 
-    __slots__ = (
-        "absent",
-        "asked",
-        "attribute",
-        "choices",
-        "default",
-        "elsewhere",
-        "example",
-        "lacking",
-        "least",
-        "letter",
-        "letters",
-        "made",
-        "meaning",
-        "most",
-        "name",
-        "optional",
-        "part",
-        "takes",
-        "unit",
-    )
-
     def __init__(self, takes: str, name: str, default: object) -> None:
         self.takes, self.name, self.default = takes, name, default
         self.attribute = name
@@ -205,8 +183,6 @@ class Place:
     `kinds` gives the part's class for each word of the switch; with the one word "" the part is
     there when the field `by` says so, and `without` is what is said of its fields when it is not.
     """
-
-    __slots__ = ("by", "kinds", "remedy", "switch", "without")
 
     def __init__(self, kinds: dict[str, type], by: str, without: str, switch: Field | None) -> None:
         self.kinds, self.by, self.without, self.switch = kinds, by, without, switch

@@ -53,23 +53,7 @@ TERMS = MODEL_TERMS + WORKLOAD_TERMS
 
 # What others call fields that are no sizes, where they mean the same.
 SWITCHES = {
-    field: tuple(words.split())
-    for field, words in {
-        "tie_embeddings": "tie_word_embeddings tied_embeddings tie_embedding tied tie_weights "
-        "weight_tying share_embeddings tie_encoder_decoder_embeddings",
-        "q_bias": "qkv_bias use_qkv_bias add_qkv_bias attention_qkv_bias",
-        "ffn_bias": "mlp_bias use_mlp_bias feed_forward_bias ffn_bias",
-        "head_bias": "lm_head_bias head_bias output_bias",
-        "activation": "hidden_act hidden_activation activation_function act_fn activation_fn",
-        "gated": "gated_mlp use_glu use_swiglu swiglu glu is_gated_act gated_ffn gated_linear_unit",
-        "norm_eps": "rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon",
-        "norm": "norm_type normalization",
-        "norm_bias": "layer_norm_bias",
-        "position": "position_embedding_type",
-        "pooler": "add_pooling_layer has_pooler add_pooler",
-        "final_norm": "final_layernorm add_final_layer_norm use_final_norm",
-        "attention_sinks": "attention_sink",
-    }.items()
+    n: field.elsewhere for n, field in FIELDS.items() if field.elsewhere and not field.letter
 }
 
 _BY_NAME = {term.name: term for term in TERMS}

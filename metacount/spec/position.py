@@ -40,7 +40,7 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class RopeScaling:
     """How the angles of RoPE change beyond the `n_trained` positions a model was first trained on.
 
-    The formulas of the kinds, with their sources, stand in `modules/rope_scaling.py`.
+    The formulas of the kinds, with their sources, stand in `modules/position.py`.
     """
 
     kind: str

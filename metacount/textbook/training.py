@@ -29,10 +29,8 @@ from metacount.formulas.tape import (
 from metacount.formulas.trained import (
     MASTER,
     OPTIMIZERS,
-    STEP,
     WHOLE,
     Part,
-    adamw_state,
     chosen_tensors,
     gradient_bytes_by_role,
     optimizer_bytes_by_role,
@@ -516,11 +514,9 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
     """Count what is stored of a model that is trained, by the letters I, F and S."""
-    tensors = trained_tensors(spec).all
-    trained = params_of(tensors)
+    trained = params_of(trained_tensors(spec).all)
     # the moments alone: nobody counts the 4 bytes of a step counter of each tensor
-    moments = sum(w.times * (adamw_state(w, MASTER) - STEP) for w in tensors)
-    return {"I": SIXTEEN * trained, "F": MASTER * trained, "S": moments}
+    return {"I": SIXTEEN * trained, "F": MASTER * trained, "S": 2 * MASTER * trained}
 
 
 def inputs_of_blocks(spec: ModelSpec, run: Pass) -> Dim:

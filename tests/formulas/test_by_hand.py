@@ -27,7 +27,7 @@ from metacount.formulas.masks import (
 )
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
-from metacount.formulas.tape import OF_PAIRS, PAIRS, TOKENS, Run, Tape, flops_of, params_of
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
 from metacount.spec import ModelSpec
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
@@ -323,88 +323,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("rank", "read", "name"), [(None, 13, "q_proj"), (11, 11, "q_b_proj")])
-def test_what_the_values_of_a_matrix_are_for(rank: int | None, read: int, name: str) -> None:
-    spec = entry("deepseek-v3").spec()
-    spec = spec.substituted(d_model=13, n_heads=3, **{**LATENT, "q_lora_rank": rank})
-    weights = sub.attention_tape(spec).weights
-    splits = {weight.name.split(".")[1]: weight.split for weight in weights if weight.split}
-    assert splits == {
-        name: (("not rotated", read * 3 * 5), ("rotated", read * 3 * 2)),
-        "kv_a_proj_with_mqa": (("latent", 13 * 7), ("rotated key", 13 * 2)),
-        "kv_b_proj": (("keys", 7 * 3 * 5), ("values", 7 * 3 * 17)),
-    }
-    for weight in weights:
-        assert not weight.split or sum(size for _, size in weight.split) == weight.size
-
-
-SCORES = ("scores", "sums of values")
-OF_LATENTS = ("scores", "scores of the rotated keys", "sums of values")
-DELTAS = ("k @ state", "q @ state", "scores @ v", "k @ v")
-NAMES: dict[str, tuple[str, ...]] = {
-    "llama-7b": SCORES,
-    "bloom-176b": (*SCORES, "tied head"),
-    "chinchilla-70b": (
-        "projection of the relative positions",
-        "scores of the relative positions",
-        *SCORES,
-        "tied head",
-    ),
-    "deepseek-v2": OF_LATENTS,
-    "deepseek-v3.2": ("index scores", "index weights", *OF_LATENTS),
-    "minimax-m3-text": (*SCORES, "index scores"),
-    "gemma-3n-e2b-text": (*SCORES, "predictions of copies", "tied head"),
-    "falcon-mamba-7b": ("state @ C",),
-    "mamba-codestral-7b": (
-        *("C @ B", "scores @ x", "B @ x", "chunk states", "C @ chunk state", "state @ C"),
-    ),
-    "minimax-text-01": (*SCORES, "q @ k", "scores @ v", "q @ state", "k @ v"),
-    "kimi-linear-48b-a3b": (*OF_LATENTS, "inverse @ v", "inverse @ k", *DELTAS),
-    "olmo-hybrid-7b": (
-        *SCORES,
-        *("k @ k", "q @ k", "triangle solved for v", "triangle solved for k", *DELTAS),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_of_the_products(name: str) -> None:
-    """Of a forward and of one token decoded, in order; `check` names them where it explains."""
-    spec = entry(name).spec()
-    both = (*model.products(spec), *model.products(spec, decode=True))
-    assert tuple(dict.fromkeys(product.name for product in both)) == NAMES[name]
-
-
-NEAR = "pairs of positions in a window"
-# a model, changes; what multiplies its tensors; what its products are computed for, but the head's
-COUNTED: list[tuple[str, dict[str, Any], set[str], set[str]]] = [
-    (
-        "t5-base",
-        {},
-        {"tokens", "source tokens"},
-        {PAIRS, "pairs of a position and a source position", "pairs of source positions"},
-    ),
-    ("deepseek-v3", {}, {"tokens", "cached tokens"}, {PAIRS}),
-    ("chinchilla-70b", {}, {"tokens"}, {PAIRS, "positions"}),
-    ("chinchilla-70b", {"window": 8}, {"tokens"}, {NEAR, "positions in a window"}),
-    ("mistral-7b", {}, {"tokens"}, {NEAR}),
-    ("gpt-oss-20b", {}, {"tokens"}, {NEAR, PAIRS}),
-]
-
-
-@pytest.mark.parametrize(("name", "changed", "rows", "per"), COUNTED)
-def test_what_multiplies_is_named(
-    name: str, changed: dict[str, Any], rows: set[str], per: set[str]
-) -> None:
-    spec = entry(name).spec().replace(**changed)
-    # "" where a tensor is added or looked up
-    assert {weight.rows for weight in model.weights(spec)} == {"", *rows}
-    found = {one.per for one in model.products(spec) if one.role != "head"}
-    assert found == per
-    # those of two positions, and no others
-    assert {each for each in per if each in OF_PAIRS} == {each for each in per if "pair" in each}
 
 
 def test_names_of_what_a_token_leaves_in_the_cache() -> None:

@@ -16,8 +16,7 @@ from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, pieces, sublayers
 from metacount.formulas.sublayers import attention_by_selection
-from metacount.formulas.tape import TOKENS, by_role, flops_of, params_of
-from metacount.huggingface.config.to_spec import spec_from_config
+from metacount.formulas.tape import TOKENS, params_of
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import closed_form
 
@@ -218,25 +217,6 @@ def test_a_model_by_hand(
         assert found == expected
 
 
-def test_roles_are_nine_in_order() -> None:
-    order = "embedding position attention recurrent ffn moe norm head other"
-    assert [*model.ROLES] == [*PARAMS(TINY)] == order.split()
-
-
-@pytest.mark.parametrize(
-    ("model_type", "class_name", "numel"),
-    [
-        ("bert", "BertForMaskedLM", 109_514_298),
-        ("electra", "ElectraForMaskedLM", 13_546_682),  # arXiv:2003.10555 table 6, small
-        ("modernbert", "ModernBertForMaskedLM", 149_655_232),  # arXiv:2412.13663, base
-    ],
-)
-def test_encoders_that_the_catalog_has_not(model_type: str, class_name: str, numel: int) -> None:
-    """Against the modules of transformers; models of the catalog: `tests/catalog`."""
-    config = {"model_type": model_type, "architectures": [class_name]}
-    assert model.params(spec_from_config(config).spec) == numel
-
-
 # --- sublayers of a model -----------------------------------------------------------------------
 
 OF_ONE: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
@@ -303,45 +283,6 @@ USING = TINY.replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        # q [12, 10], k and v [4, 10], o [5, 12]; gate and up [7, 5], down [5, 7]; norms of 10 and 5
-        ({}, {"norm": 15, "attention": 120 + 2 * 40 + 60, "ffn": 105}),
-        ({"gated": False}, {"norm": 15, "attention": 260, "ffn": 70}),
-        # biases of q 12, v 4, o 5; of gate, up 7 each and down 5
-        (
-            dict.fromkeys(("q_bias", "v_bias", "o_bias", "ffn_bias"), True),
-            {"norm": 15, "attention": 260 + 21, "ffn": 105 + 19},
-        ),
-        ({"norm": "layernorm", "norm_bias": True}, {"norm": 30, "attention": 260, "ffn": 105}),
-        ({"norm_affine": False}, {"attention": 260, "ffn": 105}),
-    ],
-)
-def test_a_stored_block_by_hand(changed: dict[str, Any], expected: dict[str, int]) -> None:
-    stored, _ = sublayers.shared_tapes(USING.replace(**changed))
-    assert by_role(stored, lambda one: one.params) == expected
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({"adapter_rank": None}, {"other": 25}),
-        # down [2, 5], up [14, 2]; of a plain feed-forward up [7, 2]
-        ({}, {"other": 25, "ffn": 10 + 28}),
-        ({"gated": False}, {"other": 25, "ffn": 10 + 14}),
-        # q [2, 10] and [12, 2], k and v [2, 10] and [4, 2]
-        ({"attention_adapters": True}, {"other": 25, "ffn": 38, "attention": 44 + 2 * 28}),
-    ],
-)
-def test_what_a_use_has_of_its_own_by_hand(
-    changed: dict[str, Any], expected: dict[str, int]
-) -> None:
-    _, own = sublayers.shared_tapes(USING.replace(**changed))
-    assert by_role(own, lambda one: one.params) == expected
-    assert flops_of(own, {TOKENS: 11}) == 2 * 11 * sum(expected.values())  # all are matrices
-
-
 def test_parameters_once_and_products_at_each_use() -> None:
     two, three = USING, USING.replace(n_shared_blocks=3)
     for count in (model.params, model.active_params):
@@ -371,57 +312,6 @@ def test_shared_blocks_in_letters() -> None:
     assert str(form.parts["other"]) == "N_a*d**2"
     assert (form.numbers["N_s"], form.numbers["N_a"]) == (2, 9)
     assert "N_s" not in str(closed_form(spec, Workload(seq_len=64), "matmul_flops").parts)
-
-
-AROUND = TINY.replace(
-    **{"n_layers": 7, "head_dim": 10, "qk_norm": "head", "v_norm": True, "position": "rope"},
-    **{"activation": "gelu_tanh", "norm_placement": "sandwich"},
-)
-COPIES: dict[str, Any] = {"n_altup_inputs": 3, "altup_active": 1}
-PER_LAYER: dict[str, Any] = {"d_per_layer": 11, "vocab_size_per_layer": 97}
-
-
-@pytest.mark.parametrize(
-    ("changed", "more_params", "multiply_adds"),
-    [
-        # of 3 copies: each layer a router 3·13, coefficients 3³ and 3², a norm; outside two
-        # matrices a copy but one. The router twice a layer, every copy predicted from all: 13·3²
-        (COPIES, 7 * (39 + 27 + 9 + 13) + 4 * 169, 7 * (78 + 27 + 9 + 117) + 4 * 169),
-        # two matrices of rank 5, a norm
-        ({"laurel_rank": 5}, 7 * (2 * 5 * 13 + 13), 7 * 2 * 5 * 13),
-        # table 97·7·11, projection 7·11·13, norm 11; each layer gate and projection, a norm
-        (PER_LAYER, 97 * 77 + 77 * 13 + 11 + 7 * (2 * 11 * 13 + 13), 77 * 13 + 7 * 2 * 11 * 13),
-        # beside copies the corrected one is scaled before the gate reads it
-        ({**COPIES, **PER_LAYER}, 1292 + 10574 + 7 * 13, 2293 + 3003),
-        # of 3 layers neither k nor v, and no norm of keys; pairs are what they were
-        ({"n_kv_shared_layers": 3}, -3 * (2 * 13 * 20 + 10), -3 * 2 * 13 * 20),
-        # layers 1 and 4 of 7 are 2 wider
-        ({"d_ff_second": 19, "d_ff_pattern": "MWM"}, 2 * 3 * 13 * 2, 2 * 3 * 13 * 2),
-        ({"activation_sparsity": 0.9}, 0, 0),
-    ],
-)
-def test_what_is_added_by_hand(
-    changed: dict[str, Any], more_params: int, multiply_adds: int
-) -> None:
-    spec = AROUND.replace(**changed)
-    assert model.params(spec) - model.params(AROUND) == more_params
-    plain, found = (model.matmul_flops(one, **run(2, 29)) for one in (AROUND, spec))
-    assert found - plain == 2 * 58 * multiply_adds
-
-
-def test_borrowed_keys_and_values_are_kept_by_nobody() -> None:
-    spec = AROUND.replace(n_kv_shared_layers=3, window=5, window_pattern="LLG")
-    # LLGLLGL: of the four that make some three see the window; at most 5 - 1 positions are kept
-    assert pieces.caching_layers(spec) == (3, 1)
-    assert PER_TOKEN(spec, bytes_per_value=2) == 4 * 2 * 2 * 10 * 2
-    kept = (3 * 4 + 1 * 29) * 2 * 2 * 10
-    assert CACHE(spec, **run(2, 29), bytes_per_value=2) == 2 * kept * 2
-
-
-def test_tables_that_tokens_look_up_are_left_out_of_what_a_token_multiplies_with() -> None:
-    spec = AROUND.replace(**PER_LAYER)
-    assert tables_left_out(spec) == 101 * 13 + 97 * 77
-    assert tables_left_out(spec.replace(tie_embeddings=True)) == 97 * 77
 
 
 # --- an index, and what it leaves -----------------------------------------------------------------
@@ -472,16 +362,6 @@ def test_attention_by_selection(
     assert attention_by_selection(plain, **run(batch_size, seq_len)) == {}
 
 
-def test_the_cache_keeps_keys_of_the_index_too() -> None:
-    spec = entry("minimax-m3-text").spec()
-    with_index, without = (
-        CACHE(one, **run(3, 100), bytes_per_value=2) for one in (spec, spec.replace(**NO_INDEX))
-    )
-    # 57 layers of 60 have one, of 128 values
-    assert with_index - without == 3 * 100 * 2 * 57 * 128
-    assert PER_TOKEN(spec, bytes_per_value=1) == 60 * 2 * 4 * 128 + 57 * 128
-
-
 # --- what must hold, and what must not be asked ---------------------------------------------------
 
 
@@ -494,14 +374,6 @@ def test_what_must_not_be_asked() -> None:
         with pytest.raises(SpecError) as refused:
             count(spec, **sizes)
         assert (refused.value.field, refused.value.value) == (field, value)
-
-
-def test_a_prefix_of_all_tokens_sees_everything() -> None:
-    everything = model.matmul_flops(PREFIX, **run(1, 5))
-    s, p = sympy.symbols("S P")
-    for seq_len, prefix_len in ((5, 5), (5, p), (s, 5)):
-        closed = model.causal_matmul_flops(PREFIX, **run(1, seq_len), prefix_len=prefix_len)
-        assert sympy.sympify(closed).subs({s: 5, p: 5}) == everything
 
 
 @pytest.mark.parametrize("spec", [TINY, MLA, XL, PREFIX])

@@ -13,7 +13,7 @@ from helpers.structures import miniatures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metacount.catalog import entries, entry
+from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas.dim import (
     ceil_div,
@@ -42,7 +42,6 @@ from metacount.formulas.pieces import (
     lettered_layers,
     windowed_layers,
 )
-from metacount.formulas.tape import PAIRS, Product, Weight
 from metacount.spec import ModelSpec
 
 INTS = st.integers(-50, 50)
@@ -112,14 +111,6 @@ def test_chunks_are_those_of_a_list_cut_in_equal_lengths() -> None:
             assert [chunk(size, degree, i) for i in range(degree)] == cut
 
 
-def test_what_is_repeated_is_repeated_again() -> None:
-    product = Product(role="attention", name="scores", width=3, per=PAIRS)
-    assert product.repeated(2).repeated(5).times == 10
-    weight = Weight(role="ffn", name="up", shape=(2, 3), used=2, uses=7, split=(("a", 6),))
-    again = weight.repeated(2).repeated(5)
-    assert (again.times, again.used, again.uses, again.split) == (10, 20, 70, (("a", 6),))
-
-
 # --- pairs of positions -----------------------------------------------------------------------
 
 LENGTHS = st.integers(1, 24)
@@ -187,12 +178,6 @@ def test_arrays_and_symbols_give_what_ints_give(count: Callable[..., Any]) -> No
     assert [closed.subs({s: a, w: b}) for a, b in sizes] == ints
 
 
-def test_arrays_of_layers_with_fewer_than_are_dense() -> None:
-    deep = np.array([2, 3, 4, 12])
-    # layers 5, 8 and 11 of those from 3 on
-    assert layers_by_law(deep, n_dense_layers=3, moe_every=3).tolist() == [0, 0, 0, 3]
-
-
 def test_closed_forms_read_well() -> None:
     n, dense, every = sympy.symbols("N N_0 e")
     half, eighths = sympy.Rational(1, 2), sympy.Rational(3, 8)
@@ -240,23 +225,6 @@ def one_by_one(spec: ModelSpec, mixers: set[str], ffns: set[str]) -> int:
 def test_kinds_of_any_model(spec: ModelSpec, mixers: set[str], ffns: set[str]) -> None:
     found = layers_with(spec, spec.n_layers, mixers="".join(mixers), ffns="".join(ffns))
     assert found == one_by_one(spec, mixers, ffns)
-
-
-def test_kinds_of_models_of_the_catalog() -> None:
-    """Each letter of feed-forwards, with any mixer and with each; every letter is met."""
-    met = set()
-    for one in entries():
-        if one.sizes is None:
-            continue
-        spec = one.spec()
-        for ffn in ANY_FFN:
-            every = layers_with(spec, spec.n_layers, ffns=ffn)
-            assert every == one_by_one(spec, {*ANY_MIXER}, {ffn})
-            for mixer in ANY_MIXER:
-                n = layers_with(spec, spec.n_layers, mixers=mixer, ffns=ffn)
-                assert n == one_by_one(spec, {mixer}, {ffn}), (one.id, mixer, ffn)
-                met |= {mixer, ffn} if n else set()
-    assert met == {*ANY_MIXER, *ANY_FFN}
 
 
 def test_kinds_in_letters() -> None:

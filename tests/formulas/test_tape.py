@@ -22,24 +22,17 @@ from metacount.formulas import folds
 from metacount.formulas.attention import Sees, attention_core
 from metacount.formulas.ends import loss
 from metacount.formulas.tape import (
-    COLUMNS,
     EAGER,
     FLASH,
     PAIRS,
     SDPA,
     TOKENS,
-    Move,
-    Product,
-    Rank,
     Run,
-    State,
     Store,
     Tape,
     Tensor,
-    Weight,
     several,
 )
-from metacount.formulas.tape import ROWS as BY_ROWS
 from metacount.measure.counter import FlopCounter
 from metacount.modules import ffn as module_ffn
 from metacount.modules.norm import make_norm
@@ -370,124 +363,6 @@ def recording(n: int = ROWS, *, value: int = 2, **options: Any) -> Tape:
     return Tape(altered(run, **options))
 
 
-def test_weights_are_declared_by_the_operation_that_uses_them() -> None:
-    t = recording()
-    t.role, t.prefix = "ffn", "mlp."
-    x = t.tensor(WIDTH, TOKENS, grad=True)
-    t.linear(x, "up", OUT, bias=True, cut=COLUMNS, split=(("all", 35),))
-    t.linear(x, "down", OUT, bias=True, cut=BY_ROWS, times=3, uses=2)
-    t.linear(x, "beside", OUT, counted=False)
-    t.norm(x, "norm", Norms(kind="layernorm", bias=True))
-    t.norm(x, "heads", Norms(kind="layernorm"), rows=2, width=4)
-    t.norm(x, "", Norms(kind="rmsnorm"), affine=False)
-    assert [op.role for op in t.ops if op.name == "normalise"] == ["norm", "norm", "ffn"]
-    assert t.role == "ffn"
-    t.prefix = ""
-    t.look_up("table", 9, WIDTH, t.constant(1), role="embedding", word=TOKENS, cut=COLUMNS)
-    t.weight("experts", 2, 3, role="moe", used=4, halves=2)
-    up = Weight(role="ffn", name="mlp.up.weight", shape=(OUT, WIDTH), rows=TOKENS, cut=COLUMNS)
-    down = Weight(role="ffn", name="mlp.down.weight", shape=(OUT, WIDTH), rows=TOKENS, times=3)
-    assert t.weights == [
-        altered(up, split=(("all", 35),)),
-        Weight(role="ffn", name="mlp.up.bias", shape=(OUT,), cut=COLUMNS),
-        altered(down, uses=2, cut=BY_ROWS),
-        Weight(role="ffn", name="mlp.down.bias", shape=(OUT,)),
-        Weight(role="ffn", name="mlp.beside.weight", shape=(OUT, WIDTH)),
-        Weight(role="norm", name="mlp.norm.weight", shape=(WIDTH,)),
-        Weight(role="norm", name="mlp.norm.bias", shape=(WIDTH,)),
-        Weight(role="norm", name="mlp.heads.weight", shape=(4,)),
-        Weight(role="embedding", name="table.weight", shape=(9, WIDTH), cut=COLUMNS),
-        Weight(role="moe", name="experts", shape=(2, 3), used=4, halves=2),
-    ]
-    # 2 · 6 tokens · 7 · 5, of the second twice as many
-    assert [op.flops for op in t.ops if op.width] == [420, 840, 420]
-    roles = {op.name: op.role for op in t.ops}
-    assert (roles["up"], roles["weigh"], roles["table"]) == ("ffn", "norm", "embedding")
-
-
-def test_an_adapter_is_declared_beside_its_layer() -> None:
-    t = Tape(recording().run, adapters={"q.w": RANK})
-    t.prefix = "q."
-    y = t.linear(t.tensor(WIDTH, TOKENS, grad=False), "w", OUT)
-    assert [(one.name, one.shape, one.rows) for one in t.weights] == [
-        ("q.w.lora_a", (RANK, WIDTH), TOKENS),
-        ("q.w.base.weight", (OUT, WIDTH), TOKENS),
-        ("q.w.lora_b", (OUT, RANK), TOKENS),
-    ]
-    # what selective checkpointing keeps: 6 tokens of 2, 7 and 7 values of 2 bytes
-    assert [saved for _, saved in folds.product_results(t.ops)] == [24, 84, 84]
-    assert (y.rows, y.columns, y.word, y.grad) == (ROWS, OUT, TOKENS, True)
-
-
-def test_what_no_loss_sees_trains_nothing() -> None:
-    t = recording()
-    t.role = "attention"
-    u = t.without_gradients()
-    u.linear(u.tensor(WIDTH, TOKENS, grad=False), "choice", OUT)
-    assert t.unseen == ["choice.weight"] and t.weights[0].role == "attention"
-    assert [op.needs for op in t.ops] == [False]
-    t.linear(t.tensor(WIDTH, TOKENS, grad=False), "seen", OUT)
-    assert t.unseen == ["choice.weight"] and [op.needs for op in t.ops] == [False, True]
-
-
-def test_products_of_activations_are_listed() -> None:
-    t = recording()
-    t.role = "attention"
-    a, b = t.tensor(WIDTH, TOKENS, grad=True), t.tensor(WIDTH, TOKENS, grad=True)
-    out = t.matmul("scores", a, b, t.like(a), per=PAIRS, width=3, times=4)
-    t.matmul("again", a, b, t.like(a), per=PAIRS, width=3, listed=False, backward=5)
-    assert t.products == [Product(role="attention", name="scores", width=3, per=PAIRS, times=4)]
-    # 2 · 11 pairs · 3; as many for each factor, or 2 · 5 as was said
-    assert [(op.flops, op.backward_flops) for op in t.ops] == [(66, 132), (66, 10)]
-    assert [store for op in t.ops[:1] for store in op.results] == [out.store]
-    assert t.products[0].flops({PAIRS: 11}) == 2 * 11 * 4 * 3
-    assert t.products[0].repeated(5) == altered(t.products[0], times=20)
-
-
-def test_terms_by_hand() -> None:
-    experts = Weight(role="moe", name="up", shape=(3, 5), times=7, used=2, rows=TOKENS, cut=0)
-    assert (experts.size, experts.params, experts.active) == (15, 105, 30)
-    assert experts.flops({TOKENS: 11}) == 2 * 11 * 30
-    many = experts.repeated(4, rows={TOKENS: "source tokens"})
-    assert (many.times, many.used, many.rows, many.cut) == (28, 8, "source tokens", 0)
-    assert experts.repeated(4).rows == TOKENS
-    shared = Weight(role="ffn", name="up", shape=(3, 5), rows=TOKENS).shared(2, 6)
-    # stored twice, a token meets one of them six times
-    assert (shared.params, shared.active, shared.flops({TOKENS: 11})) == (30, 30, 2 * 11 * 6 * 15)
-    assert shared.repeated(4).uses == 24
-    assert Product(role="head", name="tied head", width=3, per=TOKENS).flops({TOKENS: 11}) == 66
-    plain = Weight(role="norm", name="norm", shape=(5,), times=7)
-    assert (plain.active, plain.flops({})) == (35, 0)
-    assert State(name="keys", shape=(2, 3)).size == 6
-    assert Tensor(Store(3, 5, 2), 4, TOKENS, False).values == 12
-
-
-def test_a_tensor_is_as_wide_as_was_said() -> None:
-    plain = Run(counts={}, batch_size=1, n_queries=1, n_keys=1)
-    assert (plain.value, plain.source_len) == (2, 0)
-    for value, wide in ((2, 4), (4, 4), (8, 8)):
-        t = recording(value=value)
-        x = t.tensor(WIDTH, TOKENS, grad=True)
-        widths = [
-            x.store.width,
-            t.tensor(1, TOKENS, grad=False, width=3).store.width,
-            t.make(1, 1, grad=False).store.width,
-            t.make(1, 1, grad=False, width=3).store.width,
-            t.constant(1).width,
-            t.constant(1, width=3).width,
-            t.like(x).store.width,
-            t.like(x, width=3).store.width,
-        ]
-        assert widths == [value, 3, wide, 3, wide, 3, value, 3]
-    assert (x.rows, t.tensor(1, TOKENS, grad=False, rows=2).rows) == (ROWS, 2)
-    y = t.like(x, columns=3, grad=False)
-    assert (y.rows, y.columns, y.store.columns, y.grad, y.word) == (ROWS, 3, 3, False, TOKENS)
-    x.by_heads = True
-    kin = (t.like(x), t.part(x, 1), t.detach(x), t.copy(x))
-    assert [one.by_heads for one in (*kin, y)] == [True] * 4 + [False]
-    assert [one.grad for one in kin] == [True, True, False, True]
-
-
 def test_a_copy_that_sizes_decide() -> None:
     """Where the number of copies is an expression, both storages count by parts."""
     n = sympy.Symbol("n", integer=True, positive=True)
@@ -507,25 +382,6 @@ def test_a_copy_that_sizes_decide() -> None:
     assert some.store.base is x.store and list(some.store.copied) == [0, 1]
 
 
-def test_a_table_that_two_read_counts_once() -> None:
-    t = recording()
-    x, index = t.tensor(WIDTH, TOKENS, grad=True), t.constant(KEYS, width=8)
-    for _ in range(2):
-        t.scale_by(x, index, "rotate")
-        t.index(x, index, t.make(KEYS, WIDTH, grad=False))
-        t.look_up("table", 9, WIDTH, index, role="embedding", word=TOKENS)
-    assert [saved for _, saved in folds.saved_bytes(t.ops)] == [8 * KEYS]
-    t.gather(x, index, t.make(KEYS, WIDTH, grad=False))
-    assert sum(saved for _, saved in folds.saved_bytes(t.ops)) == 8 * KEYS + ROWS * WIDTH * 2
-
-
-def test_times_one_is_nothing() -> None:
-    t = recording()
-    x = t.tensor(WIDTH, TOKENS, grad=True)
-    assert t.scale(x, 1.0) is x and t.cast(x, 2) is x and t.ops == []
-    assert t.scale(x, 3.0).store is not x.store and len(t.ops) == 1
-
-
 def test_what_a_backward_needs() -> None:
     """A tensor that was saved, or a weight, which is stored anyhow."""
     t = Tape(recording().run, trained=())
@@ -536,90 +392,6 @@ def test_what_a_backward_needs() -> None:
     t.linear(t.detach(x), "w", OUT)
     assert [op.needs for op in t.ops] == [True, True, False, False]
     assert [len(op.saves) for op in t.ops] == [1, 0, 0, 0]
-
-
-SENT: list[tuple[str, Callable[[Tape, Tensor], object], list[tuple[str, str, str, int, str]]]] = [
-    (
-        "sum",
-        lambda t, x: t.sum_over_ranks(x),
-        [("forward", "all-reduce", "tp", 30, "")],
-    ),
-    (
-        "sum of gradients",
-        lambda t, x: t.sum_gradients(x),
-        [("backward", "all-reduce", "tp", 30, "")],
-    ),
-    (
-        "sum of some gradients",
-        lambda t, x: t.sum_gradients(x, 7, "router"),
-        [("backward", "all-reduce", "tp", 7, "router")],
-    ),
-    (
-        "parts",
-        lambda t, x: t.gather_parts(x, 60, backward=True),
-        [("forward", "all-gather", "tp", 60, ""), ("backward", "all-gather", "tp", 60, "")],
-    ),
-    (
-        "parts, without gradients",
-        lambda t, x: t.gather_parts(x, 60, backward=False),
-        [("forward", "all-gather", "tp", 60, "")],
-    ),
-    (
-        "parts of a gradient",
-        lambda t, x: t.gather_gradient(x, 8, "choice"),
-        [("backward", "all-gather", "tp", 8, "choice")],
-    ),
-    (
-        "rows",
-        lambda t, x: t.exchange_rows(x),
-        [("forward", "all-to-all", "ep", 30, ""), ("backward", "all-to-all", "ep", 30, "")],
-    ),
-    (
-        "keys",
-        lambda t, x: t.exchange_keys(x, 9),
-        [
-            *((phase, "all-gather", "cp", 4 * 9, "") for phase in ("forward", "backward")),
-            *[("backward", "permute", "cp", 9, "sums")] * 4,
-        ],
-    ),
-    (
-        "counts",
-        lambda t, x: t.send_counts(x, 12),
-        [("forward", "all-to-all", "ep", 12, "counts")],
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "send", "moves"), SENT)
-def test_what_ranks_send(
-    name: str,
-    send: Callable[[Tape, Tensor], object],
-    moves: list[tuple[str, str, str, int, str]],
-) -> None:
-    t = recording(rank=Rank(tp=2, ep=3, cp=4))
-    send(t, t.tensor(WIDTH, TOKENS, grad=True))
-    found = [(m.phase, m.kind, m.group, m.values, m.kept) for op in t.ops for m in op.moves]
-    assert found == moves
-    alone = recording()
-    send(alone, alone.tensor(WIDTH, TOKENS, grad=True))
-    assert alone.ops == []  # one rank sends nothing
-
-
-@pytest.mark.parametrize(
-    ("kept", "widths"),
-    [
-        # bytes where bfloat16 is computed with, where its gathered values are cast, in float64
-        ("", (2, 2, 8)),
-        ("counts", (8, 8, 8)),
-        ("sums", (4, 4, 4)),
-        ("choice", (4, 2, 8)),
-        ("router", (4, 4, 8)),
-    ],
-)
-def test_the_type_of_what_is_sent(kept: str, widths: tuple[int, int, int]) -> None:
-    move = Move("forward", "all-gather", "tp", 1, kept)
-    found = (move.width(2, cast=False), move.width(2, cast=True), move.width(8, cast=False))
-    assert found == widths
 
 
 # --- sums over a tape -----------------------------------------------------------------------------

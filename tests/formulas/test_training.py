@@ -16,7 +16,6 @@ from helpers.autograd import Step
 from helpers.miniatures import TINY, miniature
 from helpers.release import daily, one_in
 
-from metacount import InputError
 from metacount.catalog import NotExpressible, entries, entry
 from metacount.check import check
 from metacount.cli import main
@@ -205,15 +204,6 @@ def test_a_planted_error_is_caught(
     assert by_formula(spec, run, PLAIN)[0] != found[0]
 
 
-def test_a_constant_has_no_gradient() -> None:
-    """The sinusoids' projection has one product in the backward, not two."""
-    spec = of("gopher-280b")
-    run = run_of(spec, 3, 11, "bf16")
-    step = Step(spec, run)
-    by_role = backward_matmul_flops_by_role(spec, Pass(batch_size=3, seq_len=11))
-    assert sum(by_role.values()) == step.backward_flops < 2 * step.forward_flops
-
-
 # --- optimizers -----------------------------------------------------------------------------------
 
 
@@ -375,13 +365,6 @@ def test_a_formula_of_training_is_judged(
     assert found.verdict == verdict
     if verdict == "wrong":
         assert not all(term.known for term in found.terms)
-
-
-def test_what_is_not_judged() -> None:
-    with pytest.raises(SpecError, match="dtype"):
-        check(KEPT, "llama-7b", quantity="activation_bytes", workload=Workload(dtype="int8"))
-    with pytest.raises(InputError, match="'activation'"):
-        check(KEPT, "llama-7b", quantity="activation")
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:

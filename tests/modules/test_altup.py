@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from metacount.modules import Model
 from metacount.modules.build import build
-from metacount.modules.ffn import top_values
 from metacount.spec import ModelSpec
 
 SPEC: dict[str, Any] = {
@@ -68,35 +66,3 @@ def test_one_token_after_the_other_gives_the_logits_of_all_at_once(name: str) ->
     assert whole is not None
     assert (torch.cat([s for s in steps if s is not None], dim=1) - whole).abs().max() < 1e-10
     assert [len(layer.tensors) for layer in cache.layers] == [2, 2, 2, 2, 0, 0]
-
-
-@torch.no_grad()
-def test_a_layer_borrows_of_the_last_one_that_sees_as_far() -> None:
-    """Four layers make keys and values, LLGL; the last two, L and G, read those of 3 and of 2."""
-    ids = tokens(9)
-    before = model()(ids).logits_BSV
-    assert before is not None
-    moved = {}
-    for index in range(4):
-        made = model()
-        weights = {name.removeprefix("decoder.layers."): p for name, p in made.named_parameters()}
-        # what only the borrowing layers would notice: cut their own attention off
-        for other in range(4):
-            weights[f"{other}.self_attn.o_proj.weight"].zero_()
-        plain = made(ids).logits_BSV
-        weights[f"{index}.self_attn.v_proj.weight"].mul_(-1)
-        turned = made(ids).logits_BSV
-        assert plain is not None and turned is not None
-        moved[index] = bool((plain - turned).abs().max() > 1e-6)
-    assert moved == {0: False, 1: False, 2: True, 3: True}
-
-
-def test_top_values_are_those_above_a_normal_quantile() -> None:
-    torch.manual_seed(1)
-    x = 3 + 2 * torch.randn(4, 20_001, dtype=torch.float64)
-    kept = top_values(x, 0.9)
-    for row, there in zip(x, kept, strict=True):
-        mean, spread = float(row.mean()), float(row.std(unbiased=False))
-        cut = mean + spread * NormalDist().inv_cdf(0.9)
-        torch.testing.assert_close(there, (row - cut).clamp(min=0))
-        assert abs(int((there > 0).sum()) / 20_001 - 0.1) < 0.01

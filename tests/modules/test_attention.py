@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from helpers.module_loops import assert_near, randomised, rms_norm
 from helpers.module_parts import make_attention
 from torch import Tensor
@@ -24,42 +23,6 @@ def make(n_kv_heads: int = 2, **options: Any) -> Attention:
 
 def inputs(length: int = S) -> Tensor:
     return torch.randn(B, length, D, dtype=torch.float64)
-
-
-def causal(length: int = S) -> Visibility:
-    return Visibility(n_queries=length, n_keys=length)
-
-
-@pytest.mark.parametrize("n_kv_heads", [6, 3, 2, 1])
-@pytest.mark.parametrize("kind", ["causal", "bidirectional"])
-def test_heads_shared_or_not(n_kv_heads: int, kind: str) -> None:
-    module, x = make(n_kv_heads), inputs()
-    sees = Visibility(n_queries=S, n_keys=S, kind=kind)
-    y = module(x, sees)
-    # torch's own product, its own sharing of heads, its own mask
-    q, k, v = (
-        p(x).view(B, S, -1, 10).transpose(1, 2)
-        for p in (module.q_proj, module.k_proj, module.v_proj)
-    )
-    mixed = F.scaled_dot_product_attention(
-        q, k, v, is_causal=kind == "causal", enable_gqa=n_kv_heads != 6
-    )
-    assert_near(y, module.o_proj(mixed.transpose(1, 2).reshape(B, S, 60)))
-
-
-def test_qk_norm_shapes() -> None:
-    head, full, l2 = make(qk_norm="head"), make(qk_norm="full"), make(qk_norm="l2")
-    layer = make(qk_norm="layernorm")
-    for norm_ in (layer.q_norm, layer.k_norm):
-        assert norm_ is not None
-        shapes = {name: tuple(p.shape) for name, p in norm_.named_parameters()}
-        assert shapes == {"weight": (10,), "bias": (10,)}
-    assert head.q_norm is not None and head.k_norm is not None
-    assert [n.weight.shape for n in (head.q_norm, head.k_norm)] == [(10,), (10,)]
-    assert full.q_norm is not None and full.k_norm is not None
-    assert [n.weight.shape for n in (full.q_norm, full.k_norm)] == [(60,), (20,)]
-    assert (l2.q_norm, l2.k_norm) == (None, None)
-    assert len(list(l2.parameters())) == 4
 
 
 def test_l2_norm_of_bf16_is_computed_in_float32() -> None:

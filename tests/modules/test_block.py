@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -102,24 +101,6 @@ def test_placement_with_cross_attention(placement: str, scale: float, norm: dict
     assert_near(y, by_hand(placement, block, x, sublayers, scale))
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_copied_block_computes_the_same(placement: str) -> None:
-    block = randomised(Block(small(norm_placement=placement), 0))
-    x, sees = torch.randn(2, S, 13, dtype=torch.float64), Visibility(n_queries=S, n_keys=S)
-    assert torch.equal(copy.deepcopy(block)(x, sees), block(x, sees))
-
-
-def test_placements_differ() -> None:
-    outputs = {}
-    for placement in PLACEMENTS:
-        torch.manual_seed(5)
-        outputs[placement] = run(randomised(Block(small(norm_placement=placement), 0)))[1]
-    for i, a in enumerate(PLACEMENTS):
-        for b in PLACEMENTS[:i]:
-            same = {a, b} == {"hybrid", "post_branch"}  # they differ in layers with a state
-            assert bool((outputs[a] - outputs[b]).abs().max() < 1e-3) is same, (a, b)
-
-
 @pytest.mark.parametrize(
     ("kind", "n_layers", "alpha"),
     [
@@ -146,29 +127,6 @@ def test_deep_norm_of_an_encoder_decoder() -> None:
     x = block.self_attention_layernorm(3 * x + self_attn(x))
     x = block.cross_attention_layernorm(3 * x + cross_attn(x))
     assert_near(y, block.feedforward_layernorm(3 * x + mlp(x)))
-
-
-def test_norm_names_are_those_of_transformers() -> None:
-    """A row of a tree is laid beside a checkpoint: LLaMA's, Gemma 2's and OLMo 2's names."""
-
-    def names(placement: str) -> list[str]:
-        return [name for name, _ in Block(small(norm_placement=placement), 0).named_children()]
-
-    assert names("pre") == ["input_layernorm", "self_attn", "post_attention_layernorm", "mlp"]
-    assert names("sandwich") == [
-        "input_layernorm",
-        "self_attn",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "mlp",
-        "post_feedforward_layernorm",
-    ]
-    assert names("post_branch") == [
-        "self_attn",
-        "post_attention_layernorm",
-        "mlp",
-        "post_feedforward_layernorm",
-    ]
 
 
 def test_the_first_norm_may_be_missing() -> None:

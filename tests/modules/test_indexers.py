@@ -14,8 +14,8 @@ from torch import Tensor
 
 from metacount.catalog import entry
 from metacount.modules import Visibility
+from metacount.modules.attention import CHOOSING, BlockIndexer, Indexer
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING, BlockIndexer, Indexer
 from metacount.spec import ModelSpec
 from metacount.spec import attention as spec
 from metacount.spec.position import Rope
@@ -65,25 +65,6 @@ INDEX |= {"n_index_heads": 3, "index_head_dim": 10}
 
 def model(**changes: Any) -> Any:
     return build(ModelSpec(**{**SIZES, **changes}), device="cpu", dtype="fp64", seed=5)
-
-
-def test_what_is_read_matters_and_only_beyond_the_blocks() -> None:
-    """With blocks enough for all positions the logits are those of a model without an index."""
-    sparse = model(**INDEX, index_pattern="GI")
-    enough = model(**{**INDEX, "index_top_blocks": 7}, index_pattern="GI")
-    plain, state = model(), sparse.state_dict()
-    plain.load_state_dict({k: v for k, v in state.items() if ".indexer." not in k})
-    enough.load_state_dict(state)
-    tokens = torch.randint(0, 101, (2, 20))
-    dense, whole, chosen = (each(tokens).logits_BSV for each in (plain, enough, sparse))
-    assert torch.equal(dense, whole)
-    torch.testing.assert_close(chosen[:, :6], dense[:, :6], rtol=0, atol=1e-12)  # two blocks
-    assert not torch.allclose(chosen[:, 6:], dense[:, 6:])
-    cache = sparse.new_cache()
-    steps = [sparse(token, cache=cache).logits_BSV for token in tokens.split(1, dim=1)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), chosen, rtol=0, atol=1e-12)
-    # keys and values of 3 layers, and the keys of one index
-    assert sum(t.numel() for t in cache.tensors()) == 2 * 20 * (3 * 2 * 2 * 8 + 10)
 
 
 @pytest.mark.parametrize(

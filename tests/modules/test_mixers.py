@@ -14,7 +14,7 @@ from helpers.recurrent_cache import in_pieces
 
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.tape import TOKENS, Run, Tape
-from metacount.modules import gated_delta, kimi_delta, mamba2
+from metacount.modules import delta, state_space
 from metacount.modules.recurrent import make_recurrent
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
@@ -152,12 +152,12 @@ def test_a_state_that_decays_fast_stays_finite() -> None:
     """Where exp(-log α) of one of two positions is infinite, or exp of a difference 0 · inf."""
     q, k, v, state = (torch.randn(2, 3, *shape).double() for shape in ((40, 5),) * 3 + ((5, 5),))
     beta, decay = 2 * torch.rand(2, 3, 40).double(), torch.full((2, 3, 40, 5), -300.0).double()
-    for chunks, width in ((gated_delta.in_chunks, 1), (kimi_delta.in_chunks, 5)):
+    for chunks, width in ((delta.in_chunks, 1), (delta.in_chunks_by_channel, 5)):
         given = decay[..., 0] if width == 1 else decay
         found, _ = chunks(q, k, v, given, beta, state, 40)
-        expected = gated_delta.step_by_step(q, k, v, decay[..., :width], beta, state)[0]
+        expected = delta.step_by_step(q, k, v, decay[..., :width], beta, state)[0]
         assert_near(found, expected)
     x, b, c = (torch.randn(1, 40, 1, n).double() for n in (2, 3, 3))
     states = torch.zeros(1, 1, 2, 3).double()
-    found, _ = mamba2.in_chunks(x, decay[:1, :1, :, 0].mT, b, c, None, 40)
-    assert_near(found, mamba2.step_by_step(x, decay[:1, :1, :, 0].mT, b, c, states)[0])
+    found, _ = state_space.in_chunks(x, decay[:1, :1, :, 0].mT, b, c, None, 40)
+    assert_near(found, state_space.step_by_step(x, decay[:1, :1, :, 0].mT, b, c, states)[0])

@@ -8,15 +8,11 @@ import pytest
 import torch
 from helpers.module_loops import (
     assert_near,
-    linear,
-    norm,
     randomised,
-    rope,
 )
 from helpers.module_parts import make_mla
-from torch import Tensor
 
-from metacount.modules import LatentAttention, LayerCache, Visibility
+from metacount.modules import LatentAttention, Visibility
 
 SIZES = {
     "d_model": 13,
@@ -73,24 +69,3 @@ def test_which_form_runs() -> None:
     assert (widths[1:], calls) == ([(1, 15, 11)], ["kv_b_proj"])
     module(x, sees)
     assert len(calls) == 2  # expanded unless asked
-
-
-@pytest.mark.parametrize("absorbed", [False, True])
-def test_the_cache_holds_the_latent_and_the_rotated_key(absorbed: bool) -> None:
-    module, x, cache = make("compressed queries"), torch.randn(2, 6, 13).double(), LayerCache()
-    whole = module(x, Visibility(n_queries=6, n_keys=6))
-    done: list[Tensor] = []
-    for start, n in ((0, 3), (3, 1), (4, 2)):
-        sees = Visibility(n_queries=n, n_keys=start + n, query_start=start)
-        part = x[:, start : start + n]
-        done.append(module(part, sees, cache=cache, absorbed=absorbed))
-        # 11 + 4 values per token, once for all heads
-        assert [tuple(t.shape) for t in cache.tensors] == [(2, start + n, 15)]
-    assert_near(torch.cat(done, dim=1), whole)
-    kept = cache.tensors[0].tolist()
-    for rows, inputs in zip(kept, x.tolist(), strict=True):
-        for position, (row, token) in enumerate(zip(rows, inputs, strict=True)):
-            down = linear(module.kv_a_proj_with_mqa, token)
-            latent = norm(module.kv_a_layernorm, down[:11])
-            key = rope(down[11:], position, 4, 10000.0, "interleaved")
-            assert_near(torch.tensor(row, dtype=torch.float64), latent + key)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from helpers.module_loops import assert_near, linear, randomised
-from helpers.module_specs import BERT, ENCODER_DECODER, GPT2, MLA, MOE, ROPE, small, tokens
+from helpers.module_specs import BERT, ENCODER_DECODER, GPT2, MOE, ROPE, small, tokens
 from helpers.module_stack_loop import head, model_rows
 from helpers.release import daily
-from torch import Tensor
 
 from metacount.formulas.trained import tensors_by_path
 from metacount.modules import Model
@@ -99,14 +98,6 @@ def test_model_is_plain_python(name: str) -> None:
         assert out.pooled_BD is None
 
 
-def test_token_types_default_to_the_first() -> None:
-    model = randomised(Model(MODELS["bert"]))
-    x = tokens()
-    first = model(x, token_types=torch.zeros_like(x)).hidden_BSD
-    assert torch.equal(model(x).hidden_BSD, first)
-    assert not torch.equal(model(x, token_types=torch.ones_like(x)).hidden_BSD, first)
-
-
 def test_prefix_len_opens_the_prefix() -> None:
     model, x = randomised(Model(MODELS["glm"])), tokens()
     causal, prefix = model(x).hidden_BSD, model(x, prefix_len=4).hidden_BSD
@@ -147,24 +138,6 @@ def test_what_reaches_a_position(window: dict[str, Any], expected: set[int]) -> 
     assert reached == expected
 
 
-def test_mla_model_is_the_same_expanded_and_absorbed() -> None:
-    model, x = randomised(Model(small(MLA, MOE, n_dense_layers=1))), tokens(11)
-    expanded, absorbed = (model(x, absorbed=a).logits_BSV for a in (False, True))
-    assert_near(absorbed, expanded, 1e-11)
-
-
-def test_pangus_last_queries_do_not_look_at_the_token() -> None:
-    """The queries are made of the table's rows, the same for every sequence."""
-    model: Any = randomised(Model(small(GPT2, n_layers=1, n_query_positions=29)))
-    seen: list[Tensor] = []
-    model.decoder.layers[0].self_attn.q_proj.register_forward_pre_hook(
-        lambda _, args: seen.append(args[0])
-    )
-    model(tokens())
-    table = model.decoder.embed_queries.weight[:S]
-    assert torch.equal(seen[0], table.expand(2, S, 13))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_is_used(name: str) -> None:
     """They are those of the formulas, and a gradient reaches each: the model needs it."""
@@ -202,41 +175,6 @@ def test_a_tied_head_is_one_tensor() -> None:
     assert "lm_head.weight" not in names
 
 
-def test_a_tied_tensors_gradient_is_the_sum_of_both_uses() -> None:
-    tied, untied = (randomised(Model(small(ROPE, tie_embeddings=t))) for t in (True, False))
-    with torch.no_grad():  # the same values, in one tensor and in two
-        state = tied.state_dict()
-        untied.load_state_dict(state)
-        assert torch.equal(untied.lm_head.weight, untied.embed_tokens.weight)
-    x, weights = tokens(), torch.randn(2, 7, 101, dtype=torch.float64)
-    for model in (tied, untied):
-        (model(x).logits_BSV * weights).sum().backward()
-    both = untied.embed_tokens.weight.grad + untied.lm_head.weight.grad
-    assert_near(tied.embed_tokens.weight.grad, both)
-    # a token that does not occur gets its gradient from the head alone
-    absent = next(t for t in range(101) if t not in x)
-    assert torch.equal(untied.embed_tokens.weight.grad[absent], torch.zeros(13).double())
-    assert tied.embed_tokens.weight.grad[absent].abs().max() > 1e-6
-
-
-def test_scales_and_caps_by_hand() -> None:
-    x = tokens()
-    plain = randomised(Model(small(ROPE)))(x).logits_BSV
-    assert plain is not None
-    scaled = randomised(Model(small(ROPE, logit_scale=0.25)))(x).logits_BSV
-    assert_near(scaled, plain / 4)
-    # the scale is inside of the cap
-    capped = randomised(Model(small(ROPE, logit_scale=0.25, logit_softcap=0.5)))(x).logits_BSV
-    assert_near(capped, 0.5 * torch.tanh(plain / 2))
-    assert capped.abs().max() < 0.5
-    # a norm right after the embedding takes the embedding's scale away again
-    normed = {"embedding_norm": True, "norm_eps": 1e-12}
-    one, ten = (
-        randomised(Model(small(ROPE, normed, embedding_scale=s)))(x).hidden_BSD for s in (1.0, 10.0)
-    )
-    assert_near(ten, one, 1e-8)
-
-
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "prefix-decoder"])
 def test_body_only_takes_hidden_states(kind: str) -> None:
     body = randomised(Model(small(ROPE, kind=kind, vocab_size=None)))
@@ -247,17 +185,6 @@ def test_body_only_takes_hidden_states(kind: str) -> None:
     out = body(whole.embed_tokens(x))
     assert (out.logits_BSV, out.pooled_BD) == (None, None)
     assert torch.equal(out.hidden_BSD, whole(x).hidden_BSD)
-
-
-def test_body_only_encoder_decoder() -> None:
-    body = randomised(Model(small(ENCODER_DECODER, vocab_size=None)))
-    whole = randomised(Model(small(ENCODER_DECODER)))
-    for part in ("encoder", "decoder"):
-        getattr(whole, part).load_state_dict(getattr(body, part).state_dict())
-    x, source = tokens(), tokens(5)
-    embed = whole.embed_tokens
-    y = body(embed(x), memory_BTD=body.encode(embed(source))).hidden_BSD
-    assert torch.equal(y, whole(x, memory_BTD=whole.encode(source)).hidden_BSD)
 
 
 def test_a_memory_is_for_an_encoder_decoder() -> None:

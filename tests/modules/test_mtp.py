@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import module_loops as loops
 from helpers.in_float64 import build_in_float64, in_float64, randomise
 from helpers.module_loops import assert_near, randomised
-from helpers.small_specs import DENSE, MLA, MOE
+from helpers.small_specs import DENSE, MLA
 
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.weights.load import load_weights
@@ -35,48 +34,6 @@ def given(modules: MultiTokenPrediction) -> tuple[torch.Tensor, torch.Tensor]:
     tokens = torch.randint(0, 101, (2, N + len(modules.layers)), generator=generator)
     hidden = modules.main(tokens[:, :N]).hidden_BSD
     return hidden, tokens[:, 1:]
-
-
-def by_hand(modules: MultiTokenPrediction, hidden: loops.Rows, tokens: list[int]) -> list[Any]:
-    """Eq. 21 to 23 of arXiv:2412.19437 in loops: the logits of each module."""
-    table, found = modules.main.embed_tokens.weight.tolist(), []  # type: ignore[union-attr]
-    for k, one in enumerate(modules.each):
-        both = [
-            [*loops.norm(one.enorm, table[tokens[i + k]]), *loops.norm(one.hnorm, row)]
-            for i, row in enumerate(hidden)
-        ]
-        x = [loops.linear(one.eh_proj, row) for row in both]
-        layer: Any = one.layer
-        normed = [loops.norm(layer.input_layernorm, row) for row in x]
-        mixed = loops.attention(layer.self_attn, normed, lambda query, key: key <= query)
-        x = [loops.add(a, b) for a, b in zip(x, mixed, strict=True)]
-        normed = [loops.norm(layer.post_attention_layernorm, row) for row in x]
-        feed = loops.moe if hasattr(layer.mlp, "experts") else loops.ffn
-        hidden = [loops.add(a, feed(layer.mlp, b)) for a, b in zip(x, normed, strict=True)]
-        last = [loops.norm(one.norm, row) for row in hidden]
-        found.append([loops.linear(modules.main.lm_head, row) for row in last])  # type: ignore[arg-type]
-    return found
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {**DENSE, "n_mtp_layers": 2},
-        {**MOE, "n_mtp_layers": 1, "n_shared_experts": 1, "tie_embeddings": True},
-        {**MOE, "n_mtp_layers": 1, "mtp_dense": True},
-    ],
-)
-def test_forward_by_hand(sizes: dict[str, Any]) -> None:
-    modules = made(sizes)
-    hidden, tokens = given(modules)
-    with torch.no_grad():
-        found = modules(hidden, tokens)
-    assert len(found) == sizes["n_mtp_layers"]
-    expected = [
-        by_hand(modules, hidden[b].tolist(), tokens[b].tolist()) for b in range(hidden.shape[0])
-    ]
-    for k, logits in enumerate(found):
-        assert_near(logits, [one[k] for one in expected])
 
 
 @pytest.mark.parametrize("sizes", [{**DENSE, "n_mtp_layers": 2}, {**MLA, "n_mtp_layers": 1}])

@@ -8,14 +8,12 @@ import pytest
 import torch
 from helpers.module_loops import (
     Rows,
-    add,
     assert_near,
     dot,
     linear,
     parts,
     randomised,
     sinusoid,
-    t5_bucket,
     weighted,
 )
 from helpers.module_parts import make_attention
@@ -24,42 +22,13 @@ from torch import Tensor
 from metacount.modules import (
     Attention,
     RelativeBias,
-    RelativeProjection,
     Visibility,
-    alibi_bias,
     apply_rope,
 )
-from metacount.modules import sinusoid as sinusoid_table
 from metacount.modules.position import alibi_slopes
-from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.position import RelativeBuckets
 
-
-@pytest.mark.parametrize("width", [1, 2, 7, 12])
-@pytest.mark.parametrize("start", [0, 5000])
-def test_sinusoid_is_a_loops(width: int, start: int) -> None:
-    table = sinusoid_table(torch.arange(start, start + 11), width)
-    assert_near(table, [sinusoid(p, width) for p in range(start, start + 11)], 1e-11)
-
-
-def test_sinusoid_by_hand() -> None:
-    # position 0: sin 0, cos 0; position 1 of width 4: frequencies 1 and 10000^(-2/4) = 1/100
-    assert sinusoid_table(torch.tensor([0]), 4).tolist() == [[0.0, 1.0, 0.0, 1.0]]
-    expected = [[math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
-    assert_near(sinusoid_table(torch.tensor([1]), 4), expected, 1e-15)
-
-
 STYLES = pytest.mark.parametrize("style", ["half", "interleaved"])
-
-
-def test_rope_pairs_by_hand() -> None:
-    # position 1, theta so large that only the first pair turns, by one radian
-    x = torch.tensor([[[[1.0, 0.0, 0.0, 0.0]]]], dtype=torch.float64)
-    how = {"rotary_dim": 4, "theta": 1e30}
-    half = apply_rope(x, torch.tensor([1]), style="half", **how)
-    assert_near(half.flatten(), [math.cos(1), 0.0, math.sin(1), 0.0])
-    interleaved = apply_rope(x, torch.tensor([1]), style="interleaved", **how)
-    assert_near(interleaved.flatten(), [math.cos(1), math.sin(1), 0.0, 0.0])
 
 
 @STYLES
@@ -104,13 +73,6 @@ def test_alibi_slopes_of_the_paper() -> None:
     assert alibi_slopes(3) == [1 / 16, 1 / 256, 1 / 4]
 
 
-def test_alibi_bias_by_hand() -> None:
-    bias = alibi_bias(2, torch.tensor([3, 4]), torch.tensor([1, 2, 3, 4, 5]))
-    # -slope · |query - key|; looking ahead costs as much as looking back
-    assert (bias[0] * 16).tolist() == [[-2, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]
-    assert (bias[1] * 256).tolist() == [[-2, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]
-
-
 def t5(n_buckets: int, max_distance: int, bidirectional: bool, n_heads: int = 3) -> RelativeBias:
     return randomised(  # type: ignore[no-any-return]
         RelativeBias(
@@ -151,43 +113,6 @@ def t5(n_buckets: int, max_distance: int, bidirectional: bool, n_heads: int = 3)
 def test_t5_buckets_by_hand(offset: int, decoder: int, encoder: int) -> None:
     assert t5(32, 128, False).bucket(torch.tensor([offset])).tolist() == [decoder]
     assert t5(32, 128, True).bucket(torch.tensor([offset])).tolist() == [encoder]
-
-
-@pytest.mark.parametrize("both_sides", [False, True])
-def test_t5_bias_is_a_row_of_the_table(both_sides: bool) -> None:
-    module = t5(8, 20, both_sides)
-    table = module.relative_attention_bias.weight.tolist()
-    queries, keys = torch.arange(5, 9), torch.arange(2, 13)
-    expected = [
-        [[table[t5_bucket(t - s, 8, 20, both_sides)][h] for t in range(2, 13)] for s in range(5, 9)]
-        for h in range(3)
-    ]
-    assert torch.equal(module(queries, keys), torch.tensor(expected, dtype=torch.float64))
-
-
-def test_transformer_xl_projection_by_hand() -> None:
-    module = randomised(RelativeProjection(AttentionPart(n_heads=3, n_kv_heads=3, head_dim=5), 7))
-    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
-        "r_proj.weight": (15, 7),
-        "content_bias": (3, 5),
-        "position_bias": (3, 5),
-    }
-    q = torch.randn(2, 3, 4, 5, dtype=torch.float64)
-    y = module(q, torch.arange(6, 10), torch.arange(2, 10))
-    vectors = module.position_bias.tolist()
-
-    def value(q_row: list[float], h: int, distance: int) -> float:
-        key = parts(linear(module.r_proj, sinusoid(max(distance, 0), 7)), 5)[h]
-        return dot(add(q_row, vectors[h]), key)
-
-    expected = [
-        [
-            [[value(q_row, h, s - t) for t in range(2, 10)] for s, q_row in enumerate(rows, 6)]
-            for h, rows in enumerate(heads)
-        ]
-        for heads in q.tolist()
-    ]
-    assert_near(y, expected)
 
 
 def xl_by_loop(module: Attention, rows: Rows, window: int) -> Rows:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from metacount.modules import apply_rope, sinusoid
 from metacount.modules.moe import mixed
-from metacount.modules.position import grown
-from metacount.modules.rope_scaling import speeds
+from metacount.modules.position import grown, speeds
 from metacount.spec.position import QueryGrowth, RopeScaling
 
 CPU: dict[str, Any] = {"device": torch.device("cpu"), "dtype": torch.float64}
@@ -23,11 +22,6 @@ LONG = RopeScaling(kind="longrope", n_trained=10, short_factors=(1.0, 2.0), long
 def turning(width: int, theta: float, length: int = 1, **values: Any) -> Tensor:
     scaling = RopeScaling(**values) if values else None
     return speeds(width, theta, scaling, length, **CPU)
-
-
-def test_plain_speeds() -> None:
-    assert_near(turning(4, 10000.0), [1.0, 0.01])  # 10000^(-2/4)
-    assert_near(turning(6, 1000.0), [1.0, 0.1, 0.01])
 
 
 def test_linear_divides_every_speed() -> None:
@@ -89,13 +83,6 @@ def test_the_attention_factor_is_on_what_is_rotated(style: str) -> None:
     )
     assert_near(y[..., :4].norm(dim=-1), (1.5 * x[..., :4].norm(dim=-1)).tolist())
     assert torch.equal(y[..., 4:], x[..., 4:])
-
-
-def test_on_meta_no_speed_is_asked_for() -> None:
-    x = torch.empty(1, 2, 3, 4, device="meta")
-    positions = torch.arange(3, device="meta")
-    how: dict[str, Any] = {"rotary_dim": 4, "theta": 100.0, "style": "half"}
-    assert apply_rope(x, positions, scaling=LONG, length=11, **how).shape == x.shape
 
 
 def test_queries_grow_by_steps() -> None:

@@ -15,11 +15,6 @@ from metacount.modules.moe import Routing
 from metacount.spec import CHOICES
 
 SCORINGS = CHOICES["router"]
-GROUPS: dict[str, dict[str, Any]] = {
-    "no groups": {},
-    "best of a group": {"n_groups": 5, "top_groups": 2, "group_score": "max"},
-    "two best of a group": {"n_groups": 5, "top_groups": 2, "group_score": "top2_sum"},
-}
 
 
 def make(scoring: str, **options: Any) -> Router:
@@ -29,17 +24,6 @@ def make(scoring: str, **options: Any) -> Router:
 
 def tokens(n: int = 41) -> Tensor:
     return 2 * torch.randn(n, 7, dtype=torch.float64)
-
-
-def test_groups_change_the_choice() -> None:
-    x = tokens()
-    chosen = {}
-    for name, options in GROUPS.items():
-        chosen[name] = make("sigmoid", **options)(x).chosen_Nk
-        if options:  # 15 experts in 5 groups of 3, of which 2 are open
-            assert all(len({e // 3 for e in row}) <= 2 for row in chosen[name].tolist())
-    assert (chosen["no groups"] != chosen["best of a group"]).any()
-    assert (chosen["best of a group"] != chosen["two best of a group"]).any()
 
 
 def test_groups_by_hand() -> None:

@@ -12,11 +12,8 @@ from helpers.release import daily
 from metacount.formulas import model as formulas
 from metacount.measure.ours import measure_forward
 from metacount.measure.tree import module_tree
-from metacount.modules.attention import Visibility
-from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model
-from metacount.modules.shared_block import SharedBlock
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import tensor_bytes
 
@@ -69,22 +66,6 @@ SPECS = {
 }
 
 
-@torch.no_grad()
-def test_a_layer_adds_it_to_what_the_mixer_reads_not_to_the_residual() -> None:
-    spec = SPECS["adapters of attention too"]
-    block, layer = randomised(SharedBlock(spec)), randomised(Block(spec, 1), seed=8)
-    x, first = torch.randn(2, 2, 5, 7, dtype=torch.float64)
-    sees = Visibility(n_queries=5, n_keys=5)
-    given = layer.shared_use(x, first, sees, block=block)
-    expected = x + layer.mamba(layer.input_layernorm(x + given))
-    assert_near(layer(x, sees, shared=block, first_BSD=first), expected)
-    assert [name for name, _ in layer.named_children()] == [
-        "input_layernorm",
-        "shared_use",
-        "mamba",
-    ]
-
-
 def test_blocks_take_turns() -> None:
     """Layers 1, 2, 4, 5 of six are uses 0 to 3."""
     turns = {n: SPECS[name].last_stack for n, name in ((1, "one block"), (2, "no adapters"))}
@@ -99,31 +80,6 @@ def test_blocks_take_turns() -> None:
         ModelSpec(**{**SIZES, "mixer_pattern": "RSS", "n_layers": 3}).last_stack.shared_of(0)
         is None
     )
-
-
-@torch.no_grad()
-def test_each_stored_block_and_each_use_is_used_and_reads_the_embedding() -> None:
-    model: Model = randomised(Model(SPECS["no adapters"]))
-    ids = torch.randint(0, 101, (2, 6))
-    before = model(ids).hidden_BSD
-    for part in (
-        *model.decoder.shared_blocks,
-        *(model.decoder.layers[i].shared_use for i in (1, 5)),
-    ):
-        weights = [tensor.clone() for tensor in part.parameters()]
-        for tensor in part.parameters():
-            tensor += 0.01
-        assert (model(ids).hidden_BSD - before).abs().max() > 1e-6
-        for tensor, kept in zip(part.parameters(), weights, strict=True):
-            tensor.copy_(kept)
-    assert torch.equal(model(ids).hidden_BSD, before)
-    # columns beyond d_model read the embedding: they matter, at the last layer too
-    for layer in (*model.decoder.layers[:5],):
-        for tensor in layer.parameters():
-            tensor.zero_()  # what reaches the last layer is the embedding itself
-    alone = model(ids).hidden_BSD
-    model.decoder.shared_blocks[1].self_attn.q_proj.weight[:, 7:] += 0.5
-    assert (model(ids).hidden_BSD - alone).abs().max() > 1e-6
 
 
 @daily(9)

@@ -62,29 +62,6 @@ def test_keep_is_the_brute_force_set(case: dict[str, object]) -> None:
     assert compared == 165  # (1 + 3 + 11) × the 11 pairs with key_start <= query_start
 
 
-@pytest.mark.parametrize(
-    ("kind", "window", "chunked", "prefix_len", "pairs"),
-    [
-        ("causal", None, False, 0, 28),  # 1 + 2 + … + 7
-        ("causal", 3, False, 0, 18),  # 1 + 2 + 3·5
-        ("causal", 3, True, 0, 13),  # (1 + 2 + 3)·2 + 1
-        ("bidirectional", None, False, 0, 49),  # 7·7
-        ("bidirectional", 5, False, 0, 29),  # 3 + 4 + 5·3 + 4 + 3
-        ("bidirectional", 4, False, 0, 29),  # two to either side as well
-        ("prefix", None, False, 4, 34),  # 4·4 + 5 + 6 + 7
-        ("prefix", None, False, 0, 28),
-        ("prefix", None, False, 7, 49),
-    ],
-)
-def test_pairs_by_hand(
-    kind: str, window: int | None, chunked: bool, prefix_len: int, pairs: int
-) -> None:
-    sees = Visibility(
-        n_queries=7, n_keys=7, kind=kind, window=window, chunked=chunked, prefix_len=prefix_len
-    )
-    assert int(sees.keep(CPU).sum()) == pairs
-
-
 def test_cross_attention_sees_every_source_position() -> None:
     # the positions of queries and keys are of two sequences: 9 queries, 4 keys
     sees = Visibility(n_queries=9, n_keys=4, kind="bidirectional")

@@ -67,7 +67,6 @@ MORE_TESTS = {
     "measure": (*_of("tree", "verify"), "tests/flow", "tests/training", "tests/huggingface/module"),
     "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_computes_the_same.py"),
     "settings": (*_of("count"), "tests/test_resolve.py"),
-    "sharding": ("tests/formulas/test_sharding.py",),
     "spec": (*_of("count", "models"), "tests/modules", "tests/formulas"),
     "summary": ("tests/training", "tests/flow", "tests/test_threads.py"),
     "teaching": ("tests/lessons",),
@@ -87,12 +86,12 @@ PARTS = {
     ),
     f"{FORMULAS}, of training": Part(
         OF_TRAINING,
-        ("tests/formulas", "tests/training"),
+        ("tests/formulas", "tests/training", "tests/sharding/test_formula.py"),
         TORCH,
     ),
     f"{FORMULAS}, of sharding": Part(
         OF_SHARDING,
-        ("tests/formulas/test_sharding.py", "tests/sharding"),
+        ("tests/sharding",),
         TORCH,
     ),
     CONFIG: Part((CONFIG,), ("tests/huggingface/config",), BOTH),

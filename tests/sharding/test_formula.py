@@ -25,8 +25,8 @@ from metacount.formulas.mixers import state_space
 from metacount.formulas.ranks import Cut, cut_shape
 from metacount.formulas.tape import COLUMNS, Rank, State, Tape
 from metacount.formulas.tape import product as size_of
+from metacount.modules.attention import CHOOSING
 from metacount.modules.build import build
-from metacount.modules.indexer import CHOOSING
 from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_engine import Measuring, measured_kinds, place

@@ -151,10 +151,7 @@ def _solved_chunks(
     Source: Yang et al. 2024, arXiv:2412.06464, sec. 3.3; Giles 2008, eq. for C = A⁻¹·B.
     """
     key, value, chunk = size.key, size.value, size.chunk
-    widths = {
-        product.name: product.width
-        for product in gated_delta_products(size.heads, key, value, chunk)
-    }
+    widths = gated_delta_widths(size.heads, key, value, chunk)
     grad = qkv[0].grad
     q, k = _fill(t, size, key, grad), _fill(t, size, key, grad)
     v, beta = _fill(t, size, value, grad), _fill(t, size, 1, beta.grad)
@@ -304,15 +301,15 @@ def handing_grad(handing: Dim, grad: bool) -> bool:
     return grad and not (isinstance(handing, int) and handing == 0)
 
 
-def gated_delta_products(heads: Dim, key: Dim, value: Dim, chunk: Dim) -> tuple[Product, ...]:
-    """List the products of activations of the delta rule in chunks, for each chunk.
+def gated_delta_widths(heads: Dim, key: Dim, value: Dim, chunk: Dim) -> dict[str, Dim]:
+    """Count multiply-adds of the delta rule in chunks, by product, for each chunk.
 
     Source: as `_solved_chunks`, which says their shapes.
     Not counted: decays, masks, norms of queries and keys, β.
     """
     square, state = heads * chunk * chunk, heads * key * value
     triangle = heads * exact_div(chunk * (chunk - 1), 2)
-    widths = {
+    return {
         "k @ k": square * key,
         "q @ k": square * key,
         "triangle solved for v": triangle * value,
@@ -322,7 +319,6 @@ def gated_delta_products(heads: Dim, key: Dim, value: Dim, chunk: Dim) -> tuple[
         "scores @ v": square * value,
         "k @ v": chunk * state,
     }
-    return tuple(Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items())
 
 
 def delta_counts(
@@ -346,7 +342,7 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
     norm d_l, out [d, W].
 
     Every channel has a decay of its own, so that k·kᵀ and q·kᵀ and the inverse of the triangle are
-    computed element by element; matrix products are those of `kimi_delta_products`.
+    computed element by element; matrix products are those of `kimi_delta_widths`.
 
     The paper's letters: H heads are our n_linear_heads (h_l), d_k = d_v our linear_head_dim (d_l),
     C our linear_chunk_size (c_l).
@@ -391,9 +387,7 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
 def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Tensor) -> Tensor:
     """Compare positions of a chunk channel by channel, invert the triangle row by row, hand on."""
     width, chunk, full = size.key, size.chunk, size.full
-    widths = {
-        product.name: product.width for product in kimi_delta_products(size.heads, width, chunk)
-    }
+    widths = kimi_delta_widths(size.heads, width, chunk)
     q, k, v = (_fill(t, size, width, grad) for _ in "qkv")
     beta = _fill(t, size, 1, beta.grad)
     mask = t.constant(chunk, chunk, width=FLAG)
@@ -443,8 +437,8 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
     )
 
 
-def kimi_delta_products(heads: Dim, width: Dim, chunk: Dim) -> tuple[Product, ...]:
-    """List the products of activations of Kimi delta attention in chunks, for each chunk.
+def kimi_delta_widths(heads: Dim, width: Dim, chunk: Dim) -> dict[str, Dim]:
+    """Count multiply-adds of Kimi delta attention in chunks, by product, for each chunk.
 
     per head, with the inverse M of the triangle:
     M·v and M·k            2·c_l²·d_l
@@ -455,7 +449,7 @@ def kimi_delta_products(heads: Dim, width: Dim, chunk: Dim) -> tuple[Product, ..
     Not counted: decays, masks, norms of queries and keys, β, and what is element by element.
     """
     square, state = heads * chunk * chunk * width, heads * chunk * width * width
-    widths = {
+    return {
         "inverse @ v": square,
         "inverse @ k": square,
         "k @ state": state,
@@ -463,4 +457,3 @@ def kimi_delta_products(heads: Dim, width: Dim, chunk: Dim) -> tuple[Product, ..
         "scores @ v": square,
         "k @ v": state,
     }
-    return tuple(Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items())

@@ -32,7 +32,13 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     width, n, sequences = heads * head_dim, x.rows, run.batch_size
     qkv = t.from_argument(t.linear(x, "linear_attn.qkv_proj", 3 * width), "silu")
     grad = qkv.grad
-    widths = {product.name: product for product in lightning_products(heads, head_dim)}
+    pair, state = width, width * head_dim
+    widths = {
+        "q @ k": Product(role="recurrent", name="q @ k", width=pair, per=CHUNK_PAIRS),
+        "scores @ v": Product(role="recurrent", name="scores @ v", width=pair, per=CHUNK_PAIRS),
+        "q @ state": Product(role="recurrent", name="q @ state", width=state, per=TOKENS),
+        "k @ v": Product(role="recurrent", name="k @ v", width=state, per=TOKENS),
+    }
     t.products += widths.values()
     t.states.append(State(name="recurrent", shape=(heads, head_dim, head_dim)))
     chunks = ceil_div(run.n_queries, chunk)
@@ -67,7 +73,7 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
         return t.make(rows, 1, grad=grad, width=run.value)
 
     pairs = run.counts[CHUNK_PAIRS]
-    square = 2 * pairs * widths["q @ k"].width
+    square = 2 * pairs * pair
     scores = product("q @ k", of_values(heads * pairs), [(read, grad)], square)
     each = t.constant(heads * _pairs(run.n_queries, chunk), width=run.value)
     scores = t.record("decay", of_values(heads * pairs), [(each, grad)])
@@ -81,7 +87,6 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     decayed_k = t.record("decay", of_values(sequences * before_last * width), [(of_k, grad)])
     states = t.constant(sequences * chunks * width, head_dim, width=run.value)
     between = t.constant(heads * (chunks - smaller(chunks, 2)), width=run.value)
-    state = widths["q @ state"].width
     tokens = run.counts[TOKENS]
     of_states = (tokens + sequences * (run.n_queries - first)) * state
     product("q @ state", of_values(n * width), [(states, grad), (decayed_q, grad)], of_states)
@@ -97,18 +102,6 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     y = t.norm(t.record("cat", y), "linear_attn.o_norm", RMS)
     gate = t.from_result(t.linear(x, "linear_attn.output_gate", width), "sigmoid")
     return t.linear(t.mul(y, gate), "linear_attn.o_proj", x.columns)
-
-
-def lightning_products(heads: Dim, head_dim: Dim) -> tuple[Product, ...]:
-    """List the products of activations: in chunks, and per token with the state."""
-    pair = heads * head_dim
-    state = pair * head_dim
-    return (
-        Product(role="recurrent", name="q @ k", width=pair, per=CHUNK_PAIRS),
-        Product(role="recurrent", name="scores @ v", width=pair, per=CHUNK_PAIRS),
-        Product(role="recurrent", name="q @ state", width=state, per=TOKENS),
-        Product(role="recurrent", name="k @ v", width=state, per=TOKENS),
-    )
 
 
 def lightning_counts(

@@ -92,7 +92,7 @@ def mlstm(t: Tape, part: MLstm, x: Tensor) -> Tensor:
     gates = [_gate(t, x, f"{NAME}.{letter}gate_preact", heads) for letter in "if"]
     t.from_argument(t.record("negate", t.like(gates[1])), "softplus")
     given = Factors(q=q.grad, k=k.grad, v=v.grad, gates=gates[0].grad or gates[1].grad)
-    t.products += mlstm_products(part)
+    t.products += mlstm_products(part).values()
     t.states += [
         State(name="cell", shape=(heads, width, value_dim)),
         State(name="normalizer", shape=(heads, width)),
@@ -123,7 +123,7 @@ def _in_chunks(t: Tape, part: MLstm, lengths: Lengths, given: Factors, *, forget
     sequence writes is read by nobody. `forget`: the forget gate has a gradient.
     """
     run, keys, values, gates = t.run, part.k_head_dim, part.v_head_dim, given.gates
-    count, chunk, named = lengths.chunks, lengths.chunk, _by_name(part)
+    count, chunk, named = lengths.chunks, lengths.chunk, mlstm_products(part)
     each = run.batch_size * part.n_heads
     every, any_chunk = each * count, smaller(count, 1)
     rows, tokens = every * chunk, run.batch_size * count * chunk
@@ -194,7 +194,7 @@ def _in_chunks(t: Tape, part: MLstm, lengths: Lengths, given: Factors, *, forget
 def _step_by_step(t: Tape, part: MLstm, lengths: Lengths, given: Factors) -> None:
     """Run what is left over, one position after the other, each with a memory of its own."""
     run, keys, values, gates = t.run, part.k_head_dim, part.v_head_dim, given.gates
-    named, any_step = _by_name(part), lengths.steps
+    named, any_step = mlstm_products(part), lengths.steps
     each = run.batch_size * part.n_heads
     rows, tokens = each * lengths.rest, run.batch_size * lengths.rest
     after_first = lengths.rest - any_step
@@ -268,12 +268,8 @@ def at_least(x: Dim, n: int) -> Dim:
     return smaller(floor_div(x, n), 1)
 
 
-def _by_name(part: MLstm) -> dict[str, Product]:
-    return {product.name: product for product in mlstm_products(part)}
-
-
-def mlstm_products(part: MLstm) -> tuple[Product, ...]:
-    """List the products of activations.
+def mlstm_products(part: MLstm) -> dict[str, Product]:
+    """List the products of activations by name.
 
     per pair of positions in a chunk, and head:  q·kᵀ  d_lk, scores·v  d_lv
     per token and head:                          Cᵀ·q and k·vᵀ  d_lk·d_lv each, nᵀ·q  d_lk
@@ -286,10 +282,10 @@ def mlstm_products(part: MLstm) -> tuple[Product, ...]:
         "q @ normalizer": (keys, TOKENS),
         "k @ v": (keys * part.v_head_dim, TOKENS),
     }
-    return tuple(
-        Product(role="recurrent", name=name, width=width, per=per)
+    return {
+        name: Product(role="recurrent", name=name, width=width, per=per)
         for name, (width, per) in widths.items()
-    )
+    }
 
 
 def mlstm_counts(

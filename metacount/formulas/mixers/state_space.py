@@ -174,8 +174,7 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     chunks = ceil_div(run.n_queries, chunk)
     sequences, every = run.batch_size, run.batch_size * chunks
     full = every * chunk
-    products = chunk_products(heads, width, states, chunk)
-    scan = {product.name: product for product in products}
+    scan = chunk_products(heads, width, states, chunk)
 
     def product(name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim) -> Tensor:
         one = scan[name]
@@ -236,8 +235,8 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
     return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
 
 
-def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> tuple[Product, ...]:
-    """List the products of activations of the scan in chunks.
+def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> dict[str, Product]:
+    """List the products of activations of the scan in chunks, by name.
 
     per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
                         scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
@@ -250,13 +249,16 @@ def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> tuple[Pro
     """
     state, square = heads * width * states, heads * chunk * chunk
     widths = {
-        "C @ B": square * states,
-        "scores @ x": square * width,
-        "B @ x": chunk * state,
-        "C @ chunk state": chunk * state,
+        "C @ B": (square * states, CHUNKS),
+        "scores @ x": (square * width, CHUNKS),
+        "B @ x": (chunk * state, CHUNKS),
+        "C @ chunk state": (chunk * state, CHUNKS),
+        "chunk states": (state, CHUNK_STATES),
     }
-    found = [Product(role="recurrent", name=n, width=w, per=CHUNKS) for n, w in widths.items()]
-    return (*found, Product(role="recurrent", name="chunk states", width=state, per=CHUNK_STATES))
+    return {
+        name: Product(role="recurrent", name=name, width=width, per=per)
+        for name, (width, per) in widths.items()
+    }
 
 
 def mamba2_counts(
