@@ -207,6 +207,7 @@ def _ffn(spec: ModelSpec) -> str:
     more = {
         " and shared experts": spec.n_shared_experts,
         " and zero experts": spec.n_zero_experts,
+        " in a latent": spec.moe_latent_rank,
         " (with rows that nobody reads)": spec.zero_expert_rows,
         bias: True,
         " after dense layers": spec.n_dense_layers,
