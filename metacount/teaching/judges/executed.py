@@ -442,13 +442,13 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
     d, eps = 16, 1e-5
     x = normal(1, d)
     y, squares = RMSNorm(d, eps=eps).double()(x).detach(), x.square()
-    ways = {}
+    ways: dict[str, dict[str, float | bool]] = {}
     for name, divisor in {"mean": squares.mean(), "sum": squares.sum()}.items():
         made = x / (divisor + eps).sqrt()
         way = {"by": float(divisor), "length": float(made.norm()), "first": float(made[0, 0])}
         ways[name] = {**way, "off": unequal(y, made), "fits": unequal(y, made) < ROUNDING}
     return found(
-        [ways[claim.options["of"]]["fits"]],
+        [bool(ways[claim.options["of"]]["fits"])],
         d=d,
         eps=eps,
         length=float(y.norm()),
