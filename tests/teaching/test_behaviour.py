@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.changed_claims import verdict_on
+from helpers.changed_claims import ALL, verdict_on
 from torch import Tensor
 
 from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
-from metacount.teaching.claims import judge_claim
+from metacount.teaching.claims import judge_claim, needs_torch
 
 D, E, N = 5, 4, 3
 
@@ -226,3 +226,15 @@ def test_other_modules_get_another_verdict(monkeypatch: pytest.MonkeyPatch) -> N
         assert judged.verdict == WRONG
         assert "not that" in judged.reason
     assert judge_claim("k-experts-get-gradient").verdict == RIGHT  # whatever the weight multiplies
+
+
+@pytest.mark.parametrize("id", [id for id, claim in ALL.items() if needs_torch(claim)])
+def test_no_claim_draws_from_the_readers_generator(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.random.get_rng_state()
+    for name in ("manual_seed", "set_rng_state", "seed"):
+        monkeypatch.setattr(torch.random, name, None)
+        monkeypatch.setattr(torch, name, None)
+    judge_claim(id)
+    assert torch.equal(before, torch.random.get_rng_state())
