@@ -211,6 +211,7 @@ def _ffn(spec: ModelSpec) -> str:
         letter = BESIDE if BESIDE in spec.ffn_pattern else "E"
         every = _of_layers(letter, spec.ffn_pattern)
     shared += " and zero experts" if spec.n_zero_experts else ""
+    shared += " in a latent" if spec.moe_latent_rank else ""
     shared += " (with rows that nobody reads)" if spec.zero_expert_rows else ""
     beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
     return f"{beside}{kind} experts{shared}{bias}{dense}{every}"
