@@ -396,13 +396,13 @@ def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[lis
     found: list[list[Block]] = [[Notes([("read", text)])]]
     if (forms := asked.forms) is not None:
         # the letters that the drawing above has used by then
-        found.append([Lines(lambda width: _legend(forms).lines(width))])
+        heads = ("letter", "name", "here", "meaning")
+
+        def legend(width: int) -> list[str]:
+            return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True).lines(width)
+
+        found.append([Lines(legend)])
     return found
-
-
-def _legend(forms: Forms) -> Grid:
-    heads = ("letter", "name", "here", "meaning")
-    return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True)
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:
