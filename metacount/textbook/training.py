@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model, step
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim, exact_div, when
 from metacount.formulas.pieces import remembered
-from metacount.formulas.step import block_stores, check_alike, check_saved, saved_in_block
+from metacount.formulas.step import (
+    block_stores,
+    check_alike,
+    check_saved,
+    saved_in_block,
+    saved_in_blocks,
+)
 from metacount.formulas.sublayers import norms_per_block
 from metacount.formulas.tape import (
     ATTENTIONS,
@@ -40,6 +46,7 @@ from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.position import Rope
+from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
 
@@ -314,6 +321,11 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     {'dense': 1226850304}
     """
     kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
+    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
+    if alike and run.checkpointing == NONE and run.attention != SDPA:
+        ((kind, (number, _, _)),) = kinds.items()
+        saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
+        return {kind: exact_div(saved, number)}
     return {kind: _of_block(spec, run, part, index) for kind, (_, part, index) in kinds.items()}
 
 
