@@ -103,10 +103,6 @@ def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
     return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
-def _moe_flops(spec: ModelSpec) -> Dim:
-    return sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
-
-
 def _positions(spec: ModelSpec) -> Dim:
     return sublayers.learned_table_params(spec.n_positions, spec.d_model)
 
@@ -182,7 +178,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "active_experts": _of_experts(_active_experts),
     "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
     "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
-    "moe_flops": _of_experts(_moe_flops),
+    "moe_flops": _of_experts(lambda spec: sublayers.mixture_flops(spec, 1)),
     "router_rows_not_chosen": _of_experts(_router_rows_not_chosen),
     "n_experts": _of_experts(lambda spec: spec.n_experts),
     "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),

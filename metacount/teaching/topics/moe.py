@@ -368,9 +368,9 @@ def catalog_rows() -> Rows:
 
 def flops(spec: ModelSpec) -> int:
     """Count the FLOPs of one token in one"""
-    from metacount.formulas.sublayers import feed_forward_flops
+    from metacount.formulas.sublayers import mixture_flops
 
-    return int(feed_forward_flops(spec, n_tokens=1, moe=True)["moe"])
+    return int(mixture_flops(spec, 1))
 
 
 def _of_experts(name: str, weights: tuple[tuple[float, ...], ...]) -> str:
