@@ -320,8 +320,6 @@ def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece], kept: Mapping[bool, 
 
 def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
     """Yield the forward of all blocks, less what is not run again at the end of each."""
-    if run.checkpointing != FULL:
-        return
     for piece in pieces:
         if piece.place == BLOCK:
             for role, amount in folds.flops(piece.tape.ops):

@@ -89,10 +89,6 @@ def _of_optimizer(name: str) -> Count:
     )
 
 
-def _gradients(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return gradient_bytes_by_role(spec, bytes_per_value=run["bytes_per_value"])
-
-
 def _named(quantity: str, *ways: str) -> str:
     return ":".join([quantity, *(way for way in ways if way not in (EAGER, NONE, ADAMW))])
 
@@ -100,14 +96,10 @@ def _named(quantity: str, *ways: str) -> str:
 # What is counted of a step, by the names that `formula` and `check` take.
 TRAINING: dict[str, Count] = {
     **{
-        _named("backward_matmul_flops", attention): _of_pass(
-            step.backward_matmul_flops_by_role, attention, NONE
-        )
-        for attention in ATTENTIONS
-    },
-    **{
-        _named("train_matmul_flops", attention): _of_pass(
-            step.train_matmul_flops_by_role, attention, NONE
+        _named(name, attention): _of_pass(count, attention, NONE)
+        for name, count in (
+            ("backward_matmul_flops", step.backward_matmul_flops_by_role),
+            ("train_matmul_flops", step.train_matmul_flops_by_role),
         )
         for attention in ATTENTIONS
     },
@@ -119,7 +111,9 @@ TRAINING: dict[str, Count] = {
         for checkpointing in CHECKPOINTINGS
         for attention in ATTENTIONS
     },
-    "gradient_bytes": _gradients,
+    "gradient_bytes": lambda spec, run: gradient_bytes_by_role(
+        spec, bytes_per_value=run["bytes_per_value"]
+    ),
     **{_named("optimizer_bytes", name): _of_optimizer(name) for name in OPTIMIZERS},
 }
 
