@@ -17,22 +17,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
 from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.device import describe, environment, flush_bytes
-from metacount.bench.power import monitor_of
-from metacount.bench.statistics import median, median_interval
-from metacount.bench.stopwatch import (
-    COLD,
-    HOT,
-    CaptureRoom,
-    EagerStopwatch,
-    GraphStopwatch,
-    flusher,
-)
+from metacount.bench.device import cache_bytes_of, environment, flush_bytes, monitor_of
+from metacount.bench.rows import median_interval
+from metacount.bench.timing import COLD, HOT, CaptureRoom, GraphStopwatch, Stopwatch, flusher
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-calibration.jsonl"
 SIZES = (2**16, 2**20, 2**24, 2**28)  # float32 values: two in the L2, two beyond it
@@ -76,7 +69,7 @@ def small_kernel(device: torch.device, n: int) -> dict[str, Any]:
     """One elementwise kernel over `n` values, in every way."""
     tensors = [torch.randn(n, device=device) for _ in range(16)]
     calls: list[Call] = [partial(torch.add, x, 1) for x in tensors]
-    cache = describe(device).cache_bytes
+    cache = cache_bytes_of(device)
     size = flush_bytes(device, cache)
     reads = flusher(device, size)
     buffer = torch.zeros(size // 4, dtype=torch.int32, device=device)
@@ -90,13 +83,13 @@ def small_kernel(device: torch.device, n: int) -> dict[str, Any]:
     found["cold_after_reading_s"] = median(read(graph_watch(calls[:3], reads, device), COLD))
     writes = partial(buffer.add_, 1)
     found["cold_after_writing_s"] = median(read(graph_watch(calls[:3], writes, device), COLD))
-    found["eager_s"] = median(read(EagerStopwatch(calls[:3], reads, 1e-5, device), HOT))
+    found["eager_s"] = median(read(Stopwatch(calls[:3], reads, 1e-5, device), HOT))
     return found
 
 
 def under_load(device: torch.device) -> dict[str, Any]:
     """The best product cold and after some seconds of products, with clocks and power."""
-    cache = describe(device).cache_bytes
+    cache = cache_bytes_of(device)
     first = measure_ceiling(device, "bf16", cache)
     n, k, m = first.shape
     a = torch.randn(n, k, device=device, dtype=torch.bfloat16)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ Expected = Sequence[Tensor]
 Reference = Callable[[Inputs, list[int]], Expected]
 Output = Tensor | tuple[Tensor, ...]  # what a call gives
 Pick = Callable[[Output, list[int]], Expected]
+Module = TypeVar("Module", bound=nn.Module)
 
 TF32 = "tf32"  # float32 tensors, products in the tensor cores' short form
 DTYPES = {**build.DTYPES, TF32: torch.float32}
@@ -43,58 +46,61 @@ def rows_of(out: Output, rows: list[int]) -> Expected:
     return (y_ND[rows],)
 
 
+class Refused(Exception):
+    """A variant that is not timed: the status of its row, why, and what is known of it."""
+
+    def __init__(self, status: str, reason: str, **known: object) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.known = status, reason, known
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variant:
     """One way to compute the layer. `module(*inputs)` gives what `pick` takes rows of.
 
-    `reference(inputs, rows)` gives the same in float64. `compiled` names a mode of torch.compile
-    (`default`, `max-autotune-no-cudagraphs`). `reads_back` says that the host waits for a value of
-    the device in the middle, which no CUDA graph can hold. Where `shows_mask` is set, the pairs
-    that the mask keeps can be counted too, and must give `work.needed_flops`. `missing` says how to
-    get what the variant needs and is not here; `foreign` code may raise anything, which is a row.
-    Where a kernel shows no operators, FLOPs are counted on `stand_in`, of the same shapes.
-    `inputs` are the variant's own, where it is a part of the layer (`part`) or needs more.
+    `reference(inputs, rows)` gives the same in float64. `inputs` are sets to rotate through.
+    `compiled` names a mode of torch.compile (`default`, `max-autotune-no-cudagraphs`).
+    `reads_back` says that the host waits for a value of the device in the middle, which no CUDA
+    graph can hold. Where `shows_mask` is set, the pairs that the mask keeps can be counted too, and
+    must give `work.needed_flops`. `missing` says how to get what the variant needs and is not here;
+    `foreign` code may raise anything, which is a row. Where a kernel shows no operators, FLOPs are
+    counted on `stand_in`, of the same shapes. A `part` of the layer has no ratio; ratios are to the
+    fastest `baseline`. `d_ff` is given where times are compared over widths.
     """
 
     name: str
     module: nn.Module
     work: Work
     reference: Reference
+    inputs: list[Inputs]
     compiled: str | None = None
     reads_back: bool = False
     shows_mask: bool = False
     missing: str | None = None
     foreign: bool = False
     stand_in: nn.Module | None = None
-    stand_in_name: str = ""
+    stand_in_name: str | None = None
     pick: Pick = rows_of
-    inputs: list[Inputs] | None = None
     part: bool = False
+    baseline: bool = False
     direction: str = FORWARD
-    d_ff: int | None = None  # of a gated block, where its time is compared over widths
+    d_ff: int | None = None
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it from the others of its case."""
-        return self.name, self.direction
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """A case with its tensors: input sets to rotate through, and variants that share weights."""
-
-    inputs: list[Inputs]
-    variants: list[Variant]
+    def may_raise(self, error: BaseException) -> bool:
+        """Tell whether an error is a row, of a device, a compiler or other people's code; every
+        other one is a mistake of this program.
+        """
+        expected = isinstance(error, RuntimeError | MemoryError | Refused)
+        return expected or self.foreign or self.compiled is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One layer of one model at one size; `build(device, n_sets)` allocates it.
+    """One layer of one model at one size; `build(device, n_sets)` allocates its variants.
 
-    `variants` are the names in order; `baselines` those that the fastest of is the baseline (the
-    first variant, where none are named). `needs_bytes` is a rough count of what the case allocates,
-    one variant at a time, `set_bytes` of one input set; `checked_rows` is how many of the `rows`
-    of the output are compared with the reference.
+    `needs_bytes` is a rough count of what the case allocates, one variant at a time, `set_bytes` of
+    one input set; `checked_rows` is how many of the `rows` of the output are compared with the
+    reference.
     """
 
     topic: str
@@ -102,13 +108,18 @@ class Case:
     dtype: str
     sizes: dict[str, int]
     workload: dict[str, int | str]
-    variants: tuple[str, ...]
     rows: int
     checked_rows: int
     needs_bytes: int
     set_bytes: int
-    build: Callable[[torch.device, int], Built]
-    baselines: tuple[str, ...] = ()
+    build: Callable[[torch.device, int], list[Variant]]
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """Their names in order, from a build on meta, which costs nothing."""
+        with torch.random.fork_rng(devices=[]):
+            built = self.build(torch.device("meta"), 1)
+        return tuple(dict.fromkeys(variant.name for variant in built))
 
     @property
     def label(self) -> str:
@@ -129,20 +140,43 @@ def rows_to_check(n_rows: int, wanted: int) -> list[int]:
 
 
 def weight(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-    """Draw a random matrix that keeps the size of what it multiplies: variance 1 / (last axis)."""
-    drawn = torch.randn(shape, device=device, dtype=dtype).mul_(shape[-1] ** -0.5)
+    """Draw random values that keep the size of what they multiply: a matrix of variance 1 / (last
+    axis), the weight of a norm around 1, so that leaving it out shows.
+    """
+    drawn = torch.randn(shape, device=device, dtype=dtype)
+    drawn = 1 + drawn / 4 if len(shape) == 1 else drawn.mul_(shape[-1] ** -0.5)
     return nn.Parameter(drawn, requires_grad=False)
 
 
-def gain(width: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-    """Draw the weight of a norm: around 1, so that leaving it out shows."""
-    drawn = 1 + torch.randn(width, device=device, dtype=dtype) / 4
-    return nn.Parameter(drawn, requires_grad=False)
+def with_weights(module: Module, weights: Mapping[str, nn.Parameter]) -> Module:
+    """Give a module, built on meta, these parameters by their paths; return it."""
+    for path, values in weights.items():
+        owner, _, name = path.rpartition(".")
+        setattr(module.get_submodule(owner), name, values)
+    return module
 
 
-def part(whole: Tensor, rows: slice) -> nn.Parameter:
-    """Return some rows of another variant's matrix as a parameter, in the same memory."""
-    return nn.Parameter(whole[rows], requires_grad=False)
+class Apply(nn.Module):
+    """A function of the inputs and of what is given here, weights for example."""
+
+    def __init__(self, function: Callable[..., Any], *given: object) -> None:
+        super().__init__()
+        self.function, self.given = function, given
+        self.weights = nn.ParameterList(x for x in given if isinstance(x, nn.Parameter))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Call the function."""
+        y: Tensor = self.function(*inputs, *self.given)
+        return y
+
+
+def work_of(flops: int, *moved: Tensor, needed: int | None = None, more: int = 0) -> Work:
+    """Count the work of so many FLOPs (`needed`: all of them), these tensors and `more` bytes."""
+    return Work(
+        matmul_flops=flops,
+        needed_flops=flops if needed is None else needed,
+        moved_bytes=sum(t.nbytes for t in moved) + more,
+    )
 
 
 # way: the module it needs, and the package that holds it
@@ -159,6 +193,6 @@ PACKAGES = {
 
 
 def missing_package(way: str) -> str | None:
-    """Say what to install for a way to run, or None where it is here."""
-    module, package = PACKAGES[way]
-    return None if find_spec(module) is not None else f"pip install {package}"
+    """Say what to install for a way to run; None where it is here, or needs nothing."""
+    module, package = PACKAGES.get(way, ("", ""))
+    return f"pip install {package}" if module and find_spec(module) is None else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,16 +19,7 @@ import torch
 from metacount.bench import device as devices
 from metacount.bench.case import DTYPES, product_precision
 from metacount.bench.rows import Ceiling
-from metacount.bench.statistics import median
-from metacount.bench.stopwatch import (
-    HOT,
-    Call,
-    CaptureRoom,
-    CpuStopwatch,
-    GraphStopwatch,
-    Stopwatch,
-    estimate_call,
-)
+from metacount.bench.timing import HOT, Call, CaptureRoom, GraphStopwatch, Stopwatch, estimate_call
 
 Shape = tuple[int, int, int]
 
@@ -114,12 +106,22 @@ def _product_seconds(device: torch.device, shape: Shape, dtype: str, rounds: int
 
 
 def _median_of(device: torch.device, call: Call, rounds: int) -> float:
-    watch = _watch(device, call)
-    found: list[float] = []
+    watch = Stopwatch([call], _nothing, estimate_call(call, device), device)
+    if device.type == "cuda":
+        room = CaptureRoom(device)
+        room.warm_up(call)
+        watch = GraphStopwatch(
+            [call], _nothing, watch.call_s, room=room, states=(HOT,), check=_nothing, spoils=False
+        )
+    samples: list[float] = []
     with watch.turn():
-        while len(found) < rounds:
-            found += watch.burst(HOT)
-    return median(found)
+        while len(samples) < rounds:
+            samples += watch.burst(HOT)
+    return median(samples)
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 @contextmanager
@@ -137,38 +139,18 @@ def _library(name: str | None) -> Iterator[None]:
         prefer(before)
 
 
-def _watch(device: torch.device, call: Call) -> Stopwatch:
-    call_s = estimate_call(call, device)
-    if device.type == "cuda":
-        room = CaptureRoom(device)
-        room.warm_up(call)
-        return GraphStopwatch(
-            [call], _no_flush, call_s, room=room, states=(HOT,), check=_no_check, spoils=False
-        )
-    return CpuStopwatch([call], _no_flush, call_s)
-
-
-def _no_flush() -> None:
-    pass
-
-
-def _no_check(_out: object) -> None:
-    pass
-
-
 class Roofs:
-    """The roof of each dtype, measured when it is first asked for and again when it is old."""
+    """The roof of each dtype in `last`, measured when first asked for and again when it is old."""
 
     def __init__(
         self,
         device: torch.device,
-        cache_bytes: int,
         *,
         known: dict[str, Ceiling] | None = None,
         measure: Callable[..., Ceiling] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.device, self.cache_bytes = device, cache_bytes
+        self.device, self.cache_bytes = device, devices.cache_bytes_of(device)
         self.measure, self.clock = measure or measure_ceiling, clock
         self.given = dict(known or {})
         self.first: dict[str, Ceiling] = {}
@@ -185,12 +167,11 @@ class Roofs:
         """Return the roof of a dtype as it was not long ago; measure it first where that is due."""
         if dtype in self.given or not (again or self.is_due(dtype)):
             return self.last[dtype]
-        if dtype not in self.first:
-            found = self.measure(self.device, dtype, self.cache_bytes)
-            self.first[dtype] = found
-        else:
-            before = self.first[dtype]
-            found = self.measure(self.device, dtype, self.cache_bytes, shapes=(before.shape,))
-            found = replace(found, drift=found.flops_per_s / before.flops_per_s - 1)
-        self.last[dtype], self._at[dtype] = found, self.clock()
-        return found
+        before = self.first.get(dtype)
+        shapes = None if before is None else (before.shape,)
+        roof = self.measure(self.device, dtype, self.cache_bytes, shapes=shapes)
+        if before is not None:
+            roof = replace(roof, drift=roof.flops_per_s / before.flops_per_s - 1)
+        self.first.setdefault(dtype, roof)
+        self.last[dtype], self._at[dtype] = roof, self.clock()
+        return roof

@@ -1,4 +1,4 @@
-"""The device: what it is called, how large its caches are, what else keeps it busy. Only read."""
+"""The device: its name, caches, what else keeps it busy, its clocks and power. Only read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -28,6 +31,7 @@ MOST_CPU_FLUSH = 64 * MIB  # on a CPU of at most this much cache: a server's L3 
 BUSY_SHARE = 0.9  # of a core that an idle machine gives to a loop, at the least
 PROBE_SECONDS = 0.05
 COMMIT_VARIABLE = "METACOUNT_COMMIT"  # of a tree without .git
+NVIDIA_SMI = ("driver_version", "power.limit", "ecc.mode.current", "mig.mode.current")
 
 # Dense (not sparse) peaks that NVIDIA states: bf16 and fp16 tensor TFLOP/s, fp32 TFLOP/s, TB/s.
 # Source: the data sheets of the H200, H100 SXM and A100 80GB SXM.
@@ -38,40 +42,15 @@ STATED_PEAKS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceInfo:
-    """What a result must say about where it was measured. `driver` is None on a CPU."""
-
-    device: str
-    kind: str
-    driver: str | None
-    threads: int | None
-    cache_bytes: int
-    memory_bytes: int
-    stated_peaks: dict[str, float] | None
-
-
-def describe(device: torch.device) -> DeviceInfo:
-    """Describe the device by its name, its last cache, and the memory that is free now."""
+def cache_bytes_of(device: torch.device) -> int:
+    """Return the bytes of the device's last cache, of a CPU's largest that the first core sees."""
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return DeviceInfo(
-            device=properties.name,
-            kind="cuda",
-            driver=_nvidia_smi(device, "driver_version"),
-            threads=None,
-            cache_bytes=int(getattr(properties, "L2_cache_size", 0)) or UNKNOWN_CACHE,
-            memory_bytes=free_bytes(device),
-            stated_peaks=stated_peaks(properties.name),
-        )
-    return DeviceInfo(
-        device=_cpu_name(),
-        kind="cpu",
-        driver=None,
-        threads=torch.get_num_threads(),
-        cache_bytes=_cpu_cache(),
-        memory_bytes=free_bytes(device),
-        stated_peaks=None,
+        return int(getattr(properties, "L2_cache_size", 0)) or UNKNOWN_CACHE
+    files = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    sizes = [_read(str(file)).strip() for file in files]
+    return max(
+        (int(s[:-1]) * 1024 for s in sizes if re.fullmatch(r"\d+K", s)), default=UNKNOWN_CACHE
     )
 
 
@@ -120,21 +99,32 @@ def clock_mhz(device: torch.device) -> int | None:
 
 
 @cache
-def _nvidia_smi(device: torch.device, query: str) -> str | None:
-    """Ask nvidia-smi for one value of this device; None without nvidia-smi."""
+def _nvidia_smi(device: torch.device) -> dict[str, str | None]:
+    """Ask nvidia-smi about this device; nothing but None without nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return None
+        return dict.fromkeys(NVIDIA_SMI)
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     # its own numbering ignores CUDA_VISIBLE_DEVICES, the uuid does not
-    which = [] if uuid is None else [f"--id=GPU-{str(uuid).removeprefix('GPU-')}"]
-    command = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits", *which]
+    which = [] if uuid is None else [f"--id={_uuid(uuid)}"]
+    command = [tool, f"--query-gpu={','.join(NVIDIA_SMI)}", "--format=csv,noheader,nounits"]
+    line = _output([*command, *which])
+    if not line:
+        return dict.fromkeys(NVIDIA_SMI)
+    return dict(zip(NVIDIA_SMI, map(str.strip, line.splitlines()[0].split(",")), strict=False))
+
+
+def _uuid(uuid: object) -> str:
+    return f"GPU-{str(uuid).removeprefix('GPU-')}"
+
+
+def _output(command: list[str]) -> str | None:
+    """Run a command that only looks; None where it fails, or is not there."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    lines = done.stdout.strip().splitlines()
-    return lines[0].strip() if lines else None
+    return done.stdout.strip()
 
 
 def _read(path: str) -> str:
@@ -148,16 +138,6 @@ def _cpu_name() -> str:
     named = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     name = named.group(1).strip() if named else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
-
-
-def _cpu_cache() -> int:
-    """Read the bytes of the largest cache that the first core sees."""
-    sizes = []
-    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = _read(str(file)).strip()
-        if re.fullmatch(r"\d+K", text):
-            sizes.append(int(text[:-1]) * 1024)
-    return max(sizes, default=UNKNOWN_CACHE)
 
 
 def _free_memory() -> int:
@@ -211,21 +191,22 @@ def environment(device: torch.device, *, command: str | None = None) -> Json:
     """Collect what each result line repeats: device, driver, versions, commit, settings."""
     from metacount import __version__
 
-    info = describe(device)
-    cuda = info.kind == "cuda"
+    cuda = device.type == "cuda"
+    name = torch.cuda.get_device_properties(device).name if cuda else _cpu_name()
+    cache_bytes = cache_bytes_of(device)
     return {
         "format": FORMAT,
-        "device": info.device,
-        "kind": info.kind,
-        "driver": info.driver,
+        "device": name,
+        "kind": device.type,
+        "driver": _nvidia_smi(device)["driver_version"] if cuda else None,
         "cuda": torch.version.cuda if cuda else None,
-        "threads": info.threads,
+        "threads": None if cuda else torch.get_num_threads(),
         "load_average": load_average(),
         "other_load": None if cuda else other_load(torch.get_num_threads()),
-        "cache_bytes": info.cache_bytes,
-        "flush_bytes": flush_bytes(device, info.cache_bytes),
+        "cache_bytes": cache_bytes,
+        "flush_bytes": flush_bytes(device, cache_bytes),
         "flush": "reads",  # so that no changed lines are left to be written back
-        "stated_peaks": info.stated_peaks,
+        "stated_peaks": stated_peaks(name) if cuda else None,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "metacount": __version__,
@@ -239,13 +220,14 @@ def _cuda_settings(device: torch.device) -> Json:
     """Collect what changes times, of a CUDA device and of torch's settings for it."""
     properties = torch.cuda.get_device_properties(device)
     matmul: Any = torch.backends.cuda.matmul
+    asked = _nvidia_smi(device)
     return {
         "host": _cpu_name(),
         "sms": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
-        "power_limit_w": _nvidia_smi(device, "power.limit"),
-        "ecc": _nvidia_smi(device, "ecc.mode.current"),
-        "mig": _nvidia_smi(device, "mig.mode.current"),
+        "power_limit_w": asked["power.limit"],
+        "ecc": asked["ecc.mode.current"],
+        "mig": asked["mig.mode.current"],
         "cudnn": torch.backends.cudnn.version(),
         "triton": _version("triton"),
         "cublas": _version("nvidia-cublas") or _version("nvidia-cublas-cu12"),
@@ -272,19 +254,114 @@ def commit() -> str | None:
     `+changes` where files differ from the checkout's. None for an installed package, also when it
     lies inside somebody else's repository.
     """
-    package = Path(__file__).resolve().parent.parent
+    if named := os.environ.get(COMMIT_VARIABLE):
+        return named
+    git = ["git", "-C", str(Path(__file__).resolve().parent.parent)]
+    head = (
+        _output([*git, "rev-parse", "HEAD"]) if _output([*git, "ls-files", "__init__.py"]) else None
+    )
+    changed = head is not None and _output([*git, "status", "--porcelain", "--", "."])
+    return f"{head}+changes" if changed else head
 
-    def git(*arguments: str) -> str | None:
-        command = ["git", "-C", str(package), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
 
-    if said := os.environ.get(COMMIT_VARIABLE):
-        return said
-    found = git("rev-parse", "HEAD") if git("ls-files", "__init__.py") else None
-    if found is None:
+PERIOD_SECONDS = 0.02
+# NVML's bits for why a clock is not the highest, those that concern a measurement
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "hardware power brake",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One look at the device: seconds on the host's clock, MHz, watts, degrees, NVML's bits."""
+
+    at: float
+    sm_mhz: int
+    memory_mhz: int
+    watts: float
+    celsius: int
+    reasons: int
+
+
+class Monitor:
+    """A thread that reads while the context is open; `of` sums up what it saw in some windows."""
+
+    def __init__(self, read: Callable[[], Reading], period: float = PERIOD_SECONDS) -> None:
+        self.read, self.period = read, period
+        self.readings: list[Reading] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.readings.append(self.read())
+            except Exception:  # a reading that fails is a reading less
+                return
+            self._stop.wait(self.period)
+
+    def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
+        """Sum up the windows: medians, the lowest clock and why, the highest temperature.
+
+        Energy is the median power times the median time of a call.
+        """
+        seen = [r for r in list(self.readings) if any(a <= r.at <= b for a, b in windows)]
+        if not seen:
+            return {}
+        watts = median(r.watts for r in seen)
+        why = [text for bit, text in REASONS.items() if any(r.reasons & bit for r in seen)]
+        return {
+            "clock_mhz": round(median(r.sm_mhz for r in seen)),
+            "clock_min_mhz": min(r.sm_mhz for r in seen),
+            "memory_clock_mhz": round(median(r.memory_mhz for r in seen)),
+            "power_w": watts,
+            "temperature_c": max(r.celsius for r in seen),
+            "throttled": ", ".join(why) or None,
+            "joules_per_call": watts * call_s,
+        }
+
+
+def monitor_of(device: torch.device) -> Monitor | None:
+    """Return a monitor of a CUDA device; None on a CPU, and without NVML or its bindings.
+
+    They are `pip install nvidia-ml-py`. The device is found by uuid: NVML's numbers ignore
+    CUDA_VISIBLE_DEVICES.
+    """
+    if device.type != "cuda":
         return None
-    return f"{found}+changes" if git("status", "--porcelain", "--", ".") else found
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+        handle = (
+            nvml.nvmlDeviceGetHandleByIndex(device.index or 0)
+            if uuid is None
+            else nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid))
+        )
+    except Exception:  # no bindings, no library, no permission: nothing to read
+        return None
+
+    def read() -> Reading:
+        return Reading(
+            at=time.perf_counter(),
+            sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            memory_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            watts=nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            celsius=nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            reasons=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        )
+
+    return Monitor(read)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -14,29 +15,34 @@ from torch import Tensor, nn
 from metacount.bench import reference
 from metacount.bench.case import (
     DTYPES,
-    Built,
+    PACKAGES,
+    Apply,
     Case,
     Expected,
     Inputs,
-    Pick,
-    Reference,
     Variant,
     missing_package,
-    part,
+    rows_of,
     rows_to_check,
     weight,
+    with_weights,
+    work_of,
 )
 from metacount.bench.rows import BACKWARD, BOTH, FORWARD
-from metacount.bench.work import elementwise_work, ffn_training_work, ffn_work, product_work
+from metacount.formulas.sublayers import ffn_matmul_flops
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.spec import ModelSpec
 from metacount.spec import ffn as parts
 
 if TYPE_CHECKING:
-    from metacount.bench.case import Output
+    from metacount.bench.case import Output, Reference
 
 # widths whose time is laid beside GELU's, in shares of the rule's
 EQUAL_TIME_SHARES = (0.8, 0.9, 1.0, 1.1, 1.2)
+EQUAL_TIME_MARK = "@"  # in the name of a variant that is there to find the width of equal time
+COMPILED, AUTOTUNED = "default", "max-autotune-no-cudagraphs"  # modes of torch.compile
+UNITS = 8  # hidden units whose weights' gradients are compared
+MOST_SET_BYTES = 2**28  # one set of hidden values this large leaves nothing of itself in a cache
 
 
 def multiple_of(d_model: int) -> int:
@@ -69,11 +75,11 @@ def widths(spec: ModelSpec) -> dict[str, int]:
 
 def gated_widths(d_model: int, own: dict[str, int | None]) -> dict[str, int]:
     """Return the two widths that follow from d, and those of `own` that differ from them."""
-    found = {"swiglu": rule_width(d_model), "swiglu-4d": 4 * d_model}
+    named = {"swiglu": rule_width(d_model), "swiglu-4d": 4 * d_model}
     for name, width in own.items():
-        if width is not None and width not in found.values():
-            found[name] = width
-    return found
+        if width is not None and width not in named.values():
+            named[name] = width
+    return named
 
 
 def near_widths(d_model: int) -> dict[str, int]:
@@ -87,26 +93,43 @@ def near_widths(d_model: int) -> dict[str, int]:
     return {f"swiglu@{width}": width for width in dict.fromkeys(near) if width != rule}
 
 
-AUTOTUNED = "max-autotune-no-cudagraphs"  # a mode of torch.compile
+def silu_mul(x_NX: Tensor) -> Tensor:
+    """Multiply silu of the first half by the second: [N, 2·M] -> [N, M]."""
+    gate, up = x_NX.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
-class _Joined(nn.Module):
-    """The weights of SwiGLU with gate and up in one matrix, gate first."""
+def triton_silu_mul(x_NX: Tensor) -> Tensor:
+    """Compute the same in one Triton kernel that reads the joined product as it lies."""
+    from metacount.bench import triton_silu
 
-    def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
+    return triton_silu.silu_mul(x_NX)
+
+
+class Joined(nn.Module):
+    """SwiGLU with gate and up in one matrix [2·M, D], gate first: two products instead of three."""
+
+    def __init__(
+        self,
+        gate_up_XD: nn.Parameter,
+        down_DM: nn.Parameter,
+        activation: Callable[[Tensor], Tensor] = silu_mul,
+    ) -> None:
         super().__init__()
-        self.gate_up, self.down = gate_up_XD, down_DM
+        self.gate_up, self.down, self.activation = gate_up_XD, down_DM, activation
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Compute SwiGLU by two products: [N, D] -> [N, D]."""
+        return F.linear(self.activation(F.linear(x_ND, self.gate_up)), self.down)
 
 
-class LigerGated(_Joined):
+class LigerGated(Joined):
     """Liger-Kernel's silu·up; it takes the halves as matrices of their own, so two products."""
 
     def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
         super().__init__(gate_up_XD, down_DM)
-        if (
-            missing_package("-liger") is None
-        ):  # before anything is counted: the import runs operators
-            import_module("liger_kernel.ops.swiglu")
+        if missing_package("-liger") is None:
+            import_module("liger_kernel.ops.swiglu")  # runs operators: before they are counted
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Compute SwiGLU with Liger-Kernel's silu·up: [N, D] -> [N, D]."""
@@ -115,27 +138,6 @@ class LigerGated(_Joined):
         gate, up = (F.linear(x_ND, half) for half in self.gate_up.chunk(2))
         y_ND: Tensor = F.linear(LigerSiLUMulFunction.apply(gate, up), self.down)
         return y_ND
-
-
-class TritonGated(_Joined):
-    """silu·up in one Triton kernel that reads the joined product as it lies."""
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """Compute SwiGLU with silu·up in one Triton kernel: [N, D] -> [N, D]."""
-        from metacount.bench.triton_silu import silu_mul
-
-        return F.linear(silu_mul(F.linear(x_ND, self.gate_up)), self.down)
-
-
-FORWARD_ONLY = {"-triton": "its kernel has no backward"}
-
-GATED_PEERS: dict[str, Callable[[nn.Parameter, nn.Parameter], nn.Module]] = {
-    "-liger": LigerGated,
-    "-triton": TritonGated,
-}
-
-
-UNITS = 8  # hidden units whose weights' gradients are compared
 
 
 class ForwardBackward(nn.Module):
@@ -148,106 +150,24 @@ class ForwardBackward(nn.Module):
         for parameter in self.weights:
             parameter.requires_grad_(True)
 
-    def compiled(self, mode: str) -> ForwardBackward:
-        """Return another module with the layer under torch.compile, its backward with it."""
-        other = ForwardBackward(self.layer)
-        layer: object = torch.compile(self.layer, dynamic=False, fullgraph=True, mode=mode)
-        assert isinstance(layer, nn.Module)  # as a module's compilation is, whatever its type says
-        other.layer = layer
-        return other
-
     def forward(self, x_ND: Tensor, grad_ND: Tensor) -> tuple[Tensor, ...]:
         """Compute the output, the input's gradient and each weight's from [N, D] and [N, D]."""
         with torch.enable_grad():
             x = x_ND.detach().requires_grad_(True)
             y = self.layer(x)
-            found = torch.autograd.grad(y, (x, *self.weights), grad_ND)
-        return (y.detach(), *found)
+            grads = torch.autograd.grad(y, (x, *self.weights), grad_ND)
+        return (y.detach(), *grads)
 
 
-def units_of(d_ff: int) -> list[int]:
-    """Choose the hidden units that are compared, spread evenly."""
-    return rows_to_check(d_ff, UNITS)
-
-
-def picks(*names: str) -> Pick:
-    """Make a pick: rows of output and input gradient, then some units of each weight's gradient.
-
-    `names` are the weights in order: up, gate, down, or gate_up for both in one matrix.
+def pick_gradients(out: Output, rows: list[int], *, joined: bool) -> Expected:
+    """Pick rows of output and input gradient, then some hidden units of each weight's gradient,
+    `down` last; of `joined` ones the halves.
     """
-
-    def pick(out: Output, rows: list[int]) -> Expected:
-        y, dx, *weights = out
-        units = units_of(weights[-1].shape[-1])
-        found = [y[rows], dx[rows]]
-        for name, grad in zip(names, weights, strict=True):
-            if name == "gate_up":
-                gate, up = grad.chunk(2)
-                found += [gate[units], up[units]]
-            else:
-                found.append(grad[:, units].T if name == "down" else grad[units])
-        return found
-
-    return pick
-
-
-def plain_gradients(up_MD: Tensor, down_DM: Tensor) -> Reference:
-    """Return the reference of down·gelu(up·x): output and gradients, in float64."""
-
-    def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
-        x, grad = (t.double() for t in inputs)
-        up, down = up_MD.detach().double(), down_DM.detach().double()
-        units = units_of(len(up))
-        hidden = x[rows] @ up.T
-        d_hidden = (grad[rows] @ down) * reference.gelu_slope(hidden)
-        unit_in = x @ up[units].T
-        d_unit = (grad @ down[:, units]) * reference.gelu_slope(unit_in)
-        return [
-            reference.gelu(hidden) @ down.T,
-            d_hidden @ up,
-            d_unit.T @ x,
-            reference.gelu(unit_in).T @ grad,
-        ]
-
-    return rows_of
-
-
-def gated_gradients(gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Reference:
-    """Return the reference of down·(silu(gate·x)·(up·x)): output and gradients, in float64."""
-
-    def rows_of(inputs: Inputs, rows: list[int]) -> Expected:
-        x, grad = (t.double() for t in inputs)
-        gate, up, down = (w.detach().double() for w in (gate_MD, up_MD, down_DM))
-        units = units_of(len(up))
-
-        def inside(
-            tokens: list[int] | slice, chosen: list[int] | slice
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            a, b = x[tokens] @ gate[chosen].T, x[tokens] @ up[chosen].T
-            d = grad[tokens] @ down[:, chosen]
-            return d * b * reference.silu_slope(a), d * reference.silu(a), reference.silu(a) * b
-
-        every = slice(None)
-        d_gate, d_up, hidden = inside(rows, every)
-        unit_gate, unit_up, unit_hidden = inside(every, units)
-        return [
-            hidden @ down.T,
-            d_gate @ gate + d_up @ up,
-            unit_gate.T @ x,
-            unit_up.T @ x,
-            unit_hidden.T @ grad,
-        ]
-
-    return rows_of
-
-
-COMPILED = "default"
-JOINED, JOINED_COMPILED, JOINED_AUTOTUNED = "-joined", "-joined-compiled", "-joined-autotuned"
-WAYS = ("", JOINED, JOINED_COMPILED)
-# Each product and the activation alone, over hidden values: where the time of the whole goes.
-PLAIN_PARTS = (":up", ":activation", ":down")
-GATED_PARTS = (":gate_up", ":activation", ":down")
-MOST_SET_BYTES = 2**28  # one set of hidden values this large leaves nothing of itself in a cache
+    y, dx, *first, down = out
+    units = rows_to_check(down.shape[-1], UNITS)
+    if joined:
+        first = [half for grad in first for half in grad.chunk(2)]
+    return [y[rows], dx[rows], *(grad[units] for grad in first), down[:, units].T]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,36 +186,10 @@ class Extras:
         wanted = set(self.directions)
         if BACKWARD in wanted:
             wanted |= {FORWARD, BOTH}
-        return tuple(one for one in (FORWARD, BOTH) if one in wanted)
+        return tuple(direction for direction in (FORWARD, BOTH) if direction in wanted)
 
 
 PLAIN = Extras()
-
-
-class JoinedGatedFeedForward(nn.Module):
-    """SwiGLU with gate and up in one matrix [2·M, D], gate first: two products instead of three."""
-
-    def __init__(self, gate_up_XD: nn.Parameter, down_DM: nn.Parameter) -> None:
-        super().__init__()
-        self.gate_up, self.down = gate_up_XD, down_DM
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """Compute SwiGLU by two products: [N, D] -> [N, D]."""
-        gate_NM, up_NM = F.linear(x_ND, self.gate_up).chunk(2, dim=-1)
-        return F.linear(F.silu(gate_NM) * up_NM, self.down)
-
-
-def variant_names(gated: dict[str, int], extras: Extras = PLAIN) -> tuple[str, ...]:
-    """Name every variant of the block, the baseline first."""
-    names = ["gelu", "gelu-compiled", *(["gelu-autotuned"] if extras.autotune else [])]
-    ways = [*WAYS, *([JOINED_AUTOTUNED] if extras.autotune else [])]
-    ways += GATED_PEERS if extras.peers else []
-    for name in gated:
-        names += [name] if "@" in name else [name + way for way in ways]
-    if extras.parts and FORWARD in extras.timed:
-        names += [f"gelu{one}" for one in PLAIN_PARTS]
-        names += [f"{name}{one}" for name in gated if "@" not in name for one in GATED_PARTS]
-    return tuple(names)
 
 
 def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str, extras: Extras = PLAIN) -> Case:
@@ -317,8 +211,9 @@ def sized(
     working = 4 * n_tokens * widest * value_bytes + 4 * set_bytes
     if BOTH in extras.timed:  # what the backward keeps and makes of it, and the gradients
         working = 2 * working + 3 * d * widest * value_bytes + set_bytes
-    if extras.parts:
-        working += part_bytes(n_tokens, [4 * d, *gated.values()], value_bytes)
+    if extras.parts:  # their own inputs: up to three sets of hidden values of each width
+        hidden = [3 * n_tokens * m * value_bytes for m in (4 * d, *gated.values())]
+        working += sum(3 * min(n_bytes, MOST_SET_BYTES) for n_bytes in hidden)
     return Case(
         topic="ffn",
         model=label,
@@ -326,15 +221,16 @@ def sized(
         sizes={"d_model": d, "gelu_d_ff": 4 * d}
         | {f"{name.replace('-', '_')}_d_ff": width for name, width in gated.items()},
         workload={"tokens": n_tokens},
-        variants=variant_names(gated, extras),
         rows=n_tokens,
         checked_rows=128,
         needs_bytes=params * value_bytes + working,
         set_bytes=set_bytes * (2 if BOTH in extras.timed else 1),
-        build=lambda device, n_sets: _build(
-            d, gated, n_tokens, DTYPES[dtype], device, n_sets, extras
-        ),
+        build=partial(_build, d, gated, n_tokens, DTYPES[dtype], extras),
     )
+
+
+# the suffix of a row's name: a module, and the mode it is compiled in
+Ways = dict[str, tuple[nn.Module, str | None]]
 
 
 def _build(
@@ -342,263 +238,140 @@ def _build(
     gated: dict[str, int],
     n_tokens: int,
     dtype: torch.dtype,
+    extras: Extras,
     device: torch.device,
     n_sets: int,
-    extras: Extras,
-) -> Built:
-    def drawn() -> Tensor:
-        return torch.randn(n_tokens, d, device=device, dtype=dtype)
-
+) -> list[Variant]:
+    draw = partial(torch.randn, n_tokens, d, device=device, dtype=dtype)
+    inputs: list[Inputs] = [(draw(),) for _ in range(n_sets)]
+    both: list[Inputs] = [(x, draw()) for (x,) in inputs] if BOTH in extras.timed else []
+    up, down = weight((4 * d, d), device, dtype), weight((d, 4 * d), device, dtype)
     with torch.device("meta"):
         plain = FeedForward(parts.FeedForward(d_ff=4 * d, activation="gelu", gated=False), d)
-    plain.up_proj.weight = weight((4 * d, d), device, dtype)
-    plain.down_proj.weight = weight((d, 4 * d), device, dtype)
-    inputs: list[Inputs] = [(drawn(),) for _ in range(n_sets)]
-    both: list[Inputs] = [(x, drawn()) for (x,) in inputs] if BOTH in extras.timed else []
-    variants: list[Variant] = []
-    for name, compiled in (
-        ("gelu", None),
-        ("gelu-compiled", COMPILED),
-        ("gelu-autotuned", AUTOTUNED),
-    ):
-        if compiled != AUTOTUNED or extras.autotune:
-            variants += _plain(name, plain, compiled, n_tokens, dtype, extras, both)
-    pairs = {name: gated_pair(d, width, device, dtype) for name, width in gated.items()}
-    for name, pair in pairs.items():
-        variants += _gated(name, *pair, n_tokens, extras, both)
-    if extras.parts and FORWARD in extras.timed:
-        variants += part_variants(
-            plain, {n: p for n, p in pairs.items() if "@" not in n}, n_tokens, device, n_sets
-        )
-    return Built(inputs=inputs, variants=variants)
-
-
-def _plain(
-    name: str,
-    module: FeedForward,
-    compiled: str | None,
-    n_tokens: int,
-    dtype: torch.dtype,
-    extras: Extras,
-    both: list[Inputs],
-) -> Iterator[Variant]:
-    m, d = module.up_proj.weight.shape
-    if FORWARD in extras.timed:
-        yield Variant(
-            name=name,
-            module=module,
-            compiled=compiled,
-            reference=_plain_reference(module),
-            work=ffn_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
-        )
-    if BOTH in extras.timed:
-        weights = (module.up_proj.weight, module.down_proj.weight)
-        yield Variant(
-            name=name,
-            module=ForwardBackward(module),
-            compiled=compiled,
-            direction=BOTH,
-            work=ffn_training_work(n_tokens, d, m, gated=False, value_bytes=dtype.itemsize),
-            reference=plain_gradients(*weights),
-            pick=picks("up", "down"),
-            inputs=both,
-        )
-
-
-def _gated(
-    name: str,
-    separate: GatedFeedForward,
-    joined: JoinedGatedFeedForward,
-    n_tokens: int,
-    extras: Extras,
-    both: list[Inputs],
-) -> Iterator[Variant]:
-    d, m = joined.down.shape
-    size = joined.down.dtype.itemsize
-    weights = (separate.gate_proj.weight, separate.up_proj.weight, joined.down)
-    ways: dict[str, tuple[nn.Module, str | None, str | None]] = {
-        "": (separate, None, None),
-        JOINED: (joined, None, None),
-        JOINED_COMPILED: (joined, COMPILED, None),
-    }
+    with_weights(plain, {"up_proj.weight": up, "down_proj.weight": down})
+    ways: Ways = {"": (plain, None), "-compiled": (plain, COMPILED)}
     if extras.autotune:
-        ways[JOINED_AUTOTUNED] = (joined, AUTOTUNED, None)
-    if extras.peers:
-        ways |= {
-            way: (peer(joined.gate_up, joined.down), None, missing_package(way))
-            for way, peer in GATED_PEERS.items()
-        }
-    if "@" in name:
-        ways = {"": ways[""]}
-    for way, (module, compiled, lacks) in ways.items():
-        three = module is separate
-        if FORWARD in extras.timed:
-            yield Variant(
-                name=name + way,
-                module=module,
-                compiled=compiled,
-                missing=lacks,
-                foreign=way in GATED_PEERS,
-                reference=_gated_reference(separate),
-                d_ff=m if way == "" else None,
-                work=ffn_work(n_tokens, d, m, gated=True, value_bytes=size),
-            )
-        if BOTH in extras.timed:
-            yield Variant(
-                name=name + way,
-                module=ForwardBackward(module),
-                compiled=compiled,
-                missing=lacks or FORWARD_ONLY.get(way),
-                foreign=way in GATED_PEERS,
-                direction=BOTH,
-                reference=gated_gradients(*weights),
-                inputs=both,
-                pick=picks("gate", "up", "down") if three else picks("gate_up", "down"),
-                work=ffn_training_work(n_tokens, d, m, gated=True, value_bytes=size),
-            )
+        ways["-autotuned"] = plain, AUTOTUNED
+    sets = {FORWARD: inputs, BOTH: both}
+    variants = [*_block("gelu", ways, (up, down), sets, extras)]
+    alone = [*_parts("gelu", up, down, inputs)] if extras.parts else []
+    for name, m in gated.items():
+        gate_up, down = weight((2 * m, d), device, dtype), weight((d, m), device, dtype)
+        halves = (nn.Parameter(half, requires_grad=False) for half in gate_up.chunk(2))
+        weights = (*halves, down)
+        near = EQUAL_TIME_MARK in name
+        ways = _gated_ways(gate_up, weights, PLAIN if near else extras)
+        ways = {"": ways[""]} if near else ways
+        variants += _block(name, ways, weights, sets, extras)
+        if extras.parts and not near:
+            alone += _parts(name, gate_up, down, inputs)
+    return variants + (alone if FORWARD in extras.timed else [])
 
 
-def gated_pair(
-    d_model: int, d_ff: int, device: torch.device, dtype: torch.dtype
-) -> tuple[GatedFeedForward, JoinedGatedFeedForward]:
+def _gated_ways(gate_up_XD: nn.Parameter, weights: Sequence[nn.Parameter], extras: Extras) -> Ways:
     """Build SwiGLU with three matrices and with two, over the same memory."""
-    joined = JoinedGatedFeedForward(
-        weight((2 * d_ff, d_model), device, dtype), weight((d_model, d_ff), device, dtype)
-    )
+    d, m = weights[-1].shape
     with torch.device("meta"):
-        separate = GatedFeedForward(
-            parts.FeedForward(d_ff=d_ff, activation="silu", gated=True), d_model
-        )
-    separate.gate_proj.weight = part(joined.gate_up, slice(0, d_ff))
-    separate.up_proj.weight = part(joined.gate_up, slice(d_ff, 2 * d_ff))
-    separate.down_proj.weight = joined.down
-    return separate, joined
+        three = GatedFeedForward(parts.FeedForward(d_ff=m, activation="silu", gated=True), d)
+    names = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
+    with_weights(three, dict(zip(names, weights, strict=True)))
+    two = Joined(gate_up_XD, weights[-1])
+    ways: Ways = {"": (three, None), "-joined": (two, None), "-joined-compiled": (two, COMPILED)}
+    if extras.autotune:
+        ways["-joined-autotuned"] = two, AUTOTUNED
+    if extras.peers:
+        ways["-liger"] = LigerGated(gate_up_XD, weights[-1]), None
+        ways["-triton"] = Joined(gate_up_XD, weights[-1], triton_silu_mul), None
+    return ways
 
 
-def _plain_reference(module: FeedForward) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-        up, down = module.up_proj.weight, module.down_proj.weight
-        return (reference.plain_ffn(inputs[0][rows], up, down),)
-
-    return rows_of
-
-
-def _gated_reference(module: GatedFeedForward) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-        gate, up = module.gate_proj.weight, module.up_proj.weight
-        return (reference.swiglu(inputs[0][rows], gate, up, module.down_proj.weight),)
-
-    return rows_of
-
-
-class Product(nn.Module):
-    """x·Wᵀ."""
-
-    def __init__(self, weight_YX: Tensor) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight_YX.detach(), requires_grad=False)
-
-    def forward(self, x_NX: Tensor) -> Tensor:
-        """Multiply x by Wᵀ: [N, X] -> [N, Y]."""
-        return F.linear(x_NX, self.weight)
-
-
-class Gelu(nn.Module):
-    """gelu(x), with erf."""
-
-    def forward(self, x_NM: Tensor) -> Tensor:
-        """Compute gelu(x), with erf: [N, M] -> [N, M]."""
-        return F.gelu(x_NM)
-
-
-class SiluMul(nn.Module):
-    """silu of the first half times the second."""
-
-    def forward(self, x_NX: Tensor) -> Tensor:
-        """Multiply silu of the first half by the second: [N, 2·M] -> [N, M]."""
-        gate, up = x_NX.chunk(2, dim=-1)
-        return F.silu(gate) * up
-
-
-def part_bytes(n_tokens: int, widths: list[int], value_bytes: int) -> int:
-    """Estimate bytes of the parts' own inputs: up to three sets of hidden values of each width."""
-    return sum(3 * min(3 * n_tokens * m * value_bytes, MOST_SET_BYTES) for m in widths)
-
-
-def part_variants(
-    plain: FeedForward,
-    gated: Mapping[str, tuple[GatedFeedForward, JoinedGatedFeedForward]],
-    n_tokens: int,
-    device: torch.device,
-    n_sets: int,
+def _block(
+    name: str,
+    ways: Ways,
+    weights: Sequence[nn.Parameter],
+    sets: dict[str, list[Inputs]],
+    extras: Extras,
 ) -> Iterator[Variant]:
-    """Yield the parts of the plain block, then of each gated one."""
-    up, down = plain.up_proj.weight, plain.down_proj.weight
-    yield from _parts("gelu", PLAIN_PARTS, up, down, Gelu(), n_tokens, device, n_sets)
-    for name, (_, joined) in gated.items():
-        yield from _parts(
-            name, GATED_PARTS, joined.gate_up, joined.down, SiluMul(), n_tokens, device, n_sets
-        )
+    """Yield each way of a block in each direction.
+
+    Forward and backward read and write everything twice: weights and their gradients, the input and
+    the output's gradient, the output and the input's gradient. Each product of the forward has two
+    in the backward, one for what it multiplied and one for its weights.
+    """
+    d, m = weights[-1].shape
+    gated, expected = len(weights) == 3, partial(_expected, weights)
+    for way, (module, compiled) in ways.items():
+        for direction in extras.timed:
+            both, x = direction == BOTH, sets[direction][0][0]
+            flops = int(ffn_matmul_flops(len(x), d, m, gated=gated))
+            moved = (*weights, x, x)
+            missing = missing_package(way)
+            if both and way == "-triton":
+                missing = missing or "its kernel has no backward"
+            pick = partial(pick_gradients, joined=isinstance(module, Joined))
+            yield Variant(
+                name=name + way,
+                module=ForwardBackward(module) if both else module,
+                compiled=compiled,
+                missing=missing,
+                foreign=way in PACKAGES,
+                direction=direction,
+                baseline=name + way == "gelu",
+                d_ff=m if gated and way == "" and not both else None,
+                work=work_of(3 * flops, *moved, *moved) if both else work_of(flops, *moved),
+                reference=expected,
+                inputs=sets[direction],
+                pick=pick if both else rows_of,
+            )
+
+
+def _expected(weights: Sequence[Tensor], inputs: Inputs, rows: list[int]) -> Expected:
+    """Compute rows of the output and, given its gradient, all that `pick_gradients` picks."""
+    units = rows_to_check(weights[-1].shape[-1], UNITS)
+    if len(inputs) == 1:
+        return (reference.ffn(inputs[0][rows], *weights),)
+    return reference.ffn_gradients(inputs[0], inputs[1], weights, rows, units)
 
 
 def _parts(
-    name: str,
-    parts: tuple[str, ...],
-    first_XD: Tensor,
-    down_DM: Tensor,
-    activation: nn.Module,
-    n_tokens: int,
-    device: torch.device,
-    n_sets: int,
+    name: str, first_XD: nn.Parameter, down_DM: nn.Parameter, inputs: list[Inputs]
 ) -> Iterator[Variant]:
-    (wide, d), m, size = first_XD.shape, down_DM.shape[1], down_DM.dtype.itemsize
+    """Yield each product and the activation alone, over hidden values: where the time goes."""
+    wide, m, n = len(first_XD), down_DM.shape[1], len(inputs[0][0])
+    gated = wide != m
+    large = n * wide * down_DM.itemsize >= MOST_SET_BYTES
+    hidden: list[Inputs] = [
+        (torch.randn(n, wide, device=down_DM.device, dtype=down_DM.dtype),)
+        for _ in inputs[: 1 if large else 3]
+    ]
+    narrow: list[Inputs] = [(x[:, :m].contiguous(),) for (x,) in hidden] if gated else hidden
 
-    def sets(width: int) -> list[Inputs]:
-        large = n_tokens * width * size >= MOST_SET_BYTES
-        shape = (n_tokens, width)
-        return [
-            (torch.randn(shape, device=device, dtype=down_DM.dtype),)
-            for _ in range(1 if large else min(3, n_sets))
-        ]
+    def product(weight_YX: Tensor, given: Inputs, rows: list[int]) -> Expected:
+        return (given[0][rows].double() @ weight_YX.double().T,)
 
-    hidden = sets(wide)
-    narrow: list[Inputs] = hidden if wide == m else [(x[:, :m].contiguous(),) for (x,) in hidden]
-    yield Variant(
-        name=name + parts[0],
-        module=Product(first_XD),
-        part=True,
-        reference=_product(first_XD),
-        work=product_work(n_tokens, d, wide, value_bytes=size),
+    def activation(given: Inputs, rows: list[int]) -> Expected:
+        x = given[0][rows].double()
+        gate, up = x.chunk(2, dim=-1) if gated else (x, None)
+        return (reference.gelu(x) if up is None else reference.silu(gate) * up,)
+
+    names = (":gate_up" if gated else ":up", ":activation", ":down")
+    steps: tuple[tuple[Reference, nn.Module, list[Inputs], int], ...] = (
+        (partial(product, first_XD), Apply(F.linear, first_XD), inputs, wide),
+        (activation, Apply(silu_mul if gated else F.gelu), hidden, m),
+        (partial(product, down_DM), Apply(F.linear, down_DM), narrow, len(down_DM)),
     )
-    yield Variant(
-        name=name + parts[1],
-        module=activation,
-        part=True,
-        inputs=hidden,
-        reference=_gelu if wide == m else _silu_mul,
-        work=elementwise_work(n_tokens * wide, n_tokens * m, value_bytes=size),
-    )
-    yield Variant(
-        name=name + parts[2],
-        module=Product(down_DM),
-        part=True,
-        inputs=narrow,
-        reference=_product(down_DM),
-        work=product_work(n_tokens, m, d, value_bytes=size),
-    )
-
-
-def _product(weight_YX: Tensor) -> Reference:
-    def rows_of(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-        return (inputs[0][rows].double() @ weight_YX.double().T,)
-
-    return rows_of
-
-
-def _gelu(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-    return (reference.gelu(inputs[0][rows].double()),)
-
-
-def _silu_mul(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-    gate, up = inputs[0][rows].double().chunk(2, dim=-1)
-    return (reference.silu(gate) * up,)
+    for part, (expected, module, sets, out) in zip(names, steps, strict=True):
+        matrix = list(module.parameters())
+        yield Variant(
+            name=name + part,
+            module=module,
+            part=True,
+            reference=expected,
+            inputs=sets,
+            work=work_of(
+                2 * n * sum(w.numel() for w in matrix),  # 2 FLOPs per multiply-add
+                *matrix,
+                sets[0][0],
+                more=n * out * down_DM.itemsize,
+            ),
+        )

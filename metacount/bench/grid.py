@@ -2,85 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 from metacount import catalog
 from metacount.bench import attention, ffn, mla, moe, norm
 from metacount.bench.case import TF32, Case
-from metacount.bench.ffn import gated_widths, widths
 from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
 
-DTYPES = ("bf16", "fp16", "tf32", "fp32")
-PARTS = ("layer", "core")  # of attention: with its projections, or what lies between them
 DECODE_BATCHES = (1, 16, 128)  # one sequence alone is the time of the projections' weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
-    """What a topic is measured at, unless asked otherwise."""
+class Asked:
+    """What somebody asked for, by the names of the options; None stands for the default of `GRIDS`.
 
-    models: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    tokens: tuple[int, ...] = ()
-    seq_lens: tuple[int, ...] = ()
-    kv_lens: tuple[int, ...] = ()
-    decode_batches: tuple[int, ...] = (1,)
-    routings: tuple[str, ...] = moe.ROUTINGS
+    For attention, `seq` gives prefill and `kv_len` decode; where one is given, the other is not
+    filled in.
+    """
+
+    model: Sequence[str] | None = None
+    dtype: Sequence[str] | None = None
+    tokens: Sequence[int] | None = None
+    seq: Sequence[int] | None = None
+    kv_len: Sequence[int] | None = None
+    batch: Sequence[int] | None = None
+    routing: Sequence[str] | None = None
+    d_model: Sequence[int] | None = None
+    d_ff: Sequence[int] | None = None
+    direction: Sequence[str] | None = None
+    part: str | None = None
+    parts: bool = False
+    equal_time: bool = False
+    autotune: bool = False
 
 
-GRIDS: dict[str, dict[str, Grid]] = {
-    "ffn": {
-        "cuda": Grid(
-            models=("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
-            dtypes=("bf16",),
-            tokens=(1, 16, 128, 1024, 4096, 16384),
-        ),
-        "cpu": Grid(models=("textbook-block", "qwen3-0.6b"), dtypes=("fp32",), tokens=(1, 64)),
-    },
-    "attention": {
-        "cuda": Grid(
-            models=("llama-7b", "llama3-8b"),
-            dtypes=("bf16",),
-            seq_lens=(2048, 8192),
-            kv_lens=(4096, 32768),
-            decode_batches=DECODE_BATCHES,
-        ),
-        "cpu": Grid(
-            models=("textbook-block", "qwen3-0.6b"),
-            dtypes=("fp32",),
-            seq_lens=(128,),
-            kv_lens=(2048,),
-        ),
-    },
-    "mla": {
-        "cuda": Grid(
-            models=("deepseek-v3", "deepseek-v2"),
-            dtypes=("bf16",),
-            seq_lens=(2048,),
-            kv_lens=(4096, 32768),
-            decode_batches=DECODE_BATCHES,
-        ),
-        "cpu": Grid(models=("deepseek-v2",), dtypes=("fp32",), seq_lens=(32,), kv_lens=(256,)),
-    },
-    "moe": {
-        "cuda": Grid(
-            models=("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
-            dtypes=("bf16",),
-            tokens=(1, 16, 256, 2048, 16384),
-        ),
-        "cpu": Grid(models=("deepseek-moe-16b",), dtypes=("fp32",), tokens=(1, 64)),
-    },
-    "norm": {
-        "cuda": Grid(
-            models=("llama-7b", "llama3.1-405b"), dtypes=("bf16",), tokens=(1, 256, 8192, 16384)
-        ),
-        "cpu": Grid(models=("qwen3-0.6b", "llama-7b"), dtypes=("fp32",), tokens=(1, 512)),
-    },
+# topic: what it takes beside models and dtypes, and what it is measured at on a kind of device
+TAKES = {
+    "ffn": ("tokens", "d_model", "d_ff", "direction", "parts", "equal_time", "autotune"),
+    "attention": ("seq", "kv_len", "batch", "part"),
+    "mla": ("seq", "kv_len", "batch"),
+    "moe": ("tokens", "routing"),
+    "norm": ("tokens",),
 }
-TOPICS = tuple(GRIDS)
+TOPICS = tuple(TAKES)
+GRIDS = {
+    ("ffn", "cuda"): Asked(
+        model=("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
+        dtype=("bf16",),
+        tokens=(1, 16, 128, 1024, 4096, 16384),
+    ),
+    ("ffn", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), dtype=("fp32",), tokens=(1, 64)),
+    ("attention", "cuda"): Asked(
+        model=("llama-7b", "llama3-8b"),
+        dtype=("bf16",),
+        seq=(2048, 8192),
+        kv_len=(4096, 32768),
+        batch=DECODE_BATCHES,
+    ),
+    ("attention", "cpu"): Asked(
+        model=("textbook-block", "qwen3-0.6b"), dtype=("fp32",), seq=(128,), kv_len=(2048,)
+    ),
+    ("mla", "cuda"): Asked(
+        model=("deepseek-v3", "deepseek-v2"),
+        dtype=("bf16",),
+        seq=(2048,),
+        kv_len=(4096, 32768),
+        batch=DECODE_BATCHES,
+    ),
+    ("mla", "cpu"): Asked(model=("deepseek-v2",), dtype=("fp32",), seq=(32,), kv_len=(256,)),
+    ("moe", "cuda"): Asked(
+        model=("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
+        dtype=("bf16",),
+        tokens=(1, 16, 256, 2048, 16384),
+    ),
+    ("moe", "cpu"): Asked(model=("deepseek-moe-16b",), dtype=("fp32",), tokens=(1, 64)),
+    ("norm", "cuda"): Asked(
+        model=("llama-7b", "llama3.1-405b"), dtype=("bf16",), tokens=(1, 256, 8192, 16384)
+    ),
+    ("norm", "cpu"): Asked(model=("qwen3-0.6b", "llama-7b"), dtype=("fp32",), tokens=(1, 512)),
+}
 
 
 def spec_for(topic: str, model: str) -> ModelSpec:
@@ -99,150 +102,94 @@ def spec_for(topic: str, model: str) -> ModelSpec:
     return spec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What somebody asked for; None stands for the default of `GRIDS`.
-
-    `widths` of the feed-forward stand beside the catalog: (d_model, d_ff or None).
-    """
-
-    models: Sequence[str] | None = None
-    dtypes: Sequence[str] | None = None
-    tokens: Sequence[int] | None = None
-    seq_lens: Sequence[int] | None = None
-    kv_lens: Sequence[int] | None = None
-    batch_sizes: Sequence[int] | None = None
-    routings: Sequence[str] | None = None
-    d_models: Sequence[int] | None = None
-    d_ffs: Sequence[int] | None = None
-    directions: Sequence[str] | None = None
-    part: str | None = None
-    parts: bool = False
-    equal_time: bool = False
-    autotune: bool = False
-
-
-OPTIONS = {
-    "tokens": "--tokens",
-    "seq_lens": "--seq",
-    "kv_lens": "--kv-len",
-    "batch_sizes": "--batch",
-    "routings": "--routing",
-    "d_models": "--d-model",
-    "d_ffs": "--d-ff",
-    "directions": "--direction",
-    "part": "--part",
-    "parts": "--parts",
-    "equal_time": "--equal-time",
-    "autotune": "--autotune",
-}
-TAKES = {
-    "ffn": ("tokens", "d_models", "d_ffs", "directions", "parts", "equal_time", "autotune"),
-    "attention": ("seq_lens", "kv_lens", "batch_sizes", "part"),
-    "mla": ("seq_lens", "kv_lens", "batch_sizes"),
-    "moe": ("tokens", "routings"),
-    "norm": ("tokens",),
-}
-
-
 def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
-    """List the cases of a topic on a kind of device.
-
-    For attention, `seq_lens` gives prefill and `kv_lens` decode; where one is given, the other
-    is not filled in.
-    """
-    asked = asked or Asked()
-    grid = GRIDS[topic][device]
+    """List the cases of a topic on a kind of device."""
+    asked, grid = asked or Asked(), GRIDS[topic, device]
     _refuse_misplaced(topic, asked)
-    dtypes = tuple(asked.dtypes or grid.dtypes)
+    dtypes = asked.dtype or grid.dtype or ()
     if device != "cuda" and TF32 in dtypes:
         raise InputError("--dtype tf32 is a mode of CUDA devices; use fp32, or --device cuda")
-    names = asked.models or (() if asked.d_models or asked.d_ffs else grid.models)
-    specs = [(catalog.entry(name.lower()).id, spec_for(topic, name.lower())) for name in names]
-    gpu = device == "cuda"
+    names = asked.model or (() if asked.d_model or asked.d_ff else grid.model or ())
+    specs = {catalog.entry(n.lower()).id: spec_for(topic, n.lower()) for n in names}
+    tokens, gpu = asked.tokens or grid.tokens or (), device == "cuda"
     if topic == "ffn":
-        return _ffn_cases(grid, asked, specs, dtypes, gpu=gpu)
+        return [
+            ffn.sized(label, d, gated, n, dtype, _extras(asked, gpu=gpu))
+            for label, (d, gated) in _blocks(asked, specs).items()
+            for dtype in dtypes
+            for n in tokens
+        ]
+
+    def of_model(name: str, spec: ModelSpec, dtype: str) -> list[Case]:
+        if topic == "attention":
+            ways, core = attention.GPU_WAYS if gpu else attention.WAYS, asked.part == "core"
+            places = _positions(grid, asked)
+            return [attention.case(name, spec, at, dtype, ways, core=core) for at in places]
+        if topic == "mla":
+            latent = tuple(mla.GPU_WAYS) if gpu else mla.WAYS
+            return [mla.case(name, spec, at, dtype, latent) for at in _positions(grid, asked)]
+        if topic == "moe":
+            routings = asked.routing or moe.ROUTINGS
+            return [moe.case(name, spec, n, how, dtype) for n in tokens for how in routings]
+        return [norm.case(name, spec, n, dtype) for n in tokens]
+
     return [
         case
-        for name, spec in dict(specs).items()
+        for name, spec in specs.items()
         for dtype in dtypes
-        for case in _cases_of(topic, grid, asked, name, spec, dtype, gpu=gpu)
+        for case in of_model(name, spec, dtype)
     ]
 
 
-def _cases_of(
-    topic: str, grid: Grid, asked: Asked, name: str, spec: ModelSpec, dtype: str, *, gpu: bool
-) -> list[Case]:
-    tokens = asked.tokens or grid.tokens
-    if topic == "attention":
-        ways = attention.GPU_WAYS if gpu else attention.WAYS
-        core = asked.part == "core"
-        return [
-            attention.case(name, spec, at, dtype, ways, core=core) for at in _positions(grid, asked)
-        ]
-    if topic == "mla":
-        ways = tuple(mla.GPU_WAYS if gpu else mla.WAYS)
-        return [mla.case(name, spec, at, dtype, ways) for at in _positions(grid, asked)]
-    if topic == "moe":
-        return [
-            moe.case(name, spec, n, routing, dtype)
-            for n in tokens
-            for routing in asked.routings or grid.routings
-        ]
-    return [norm.case(name, spec, n, dtype) for n in tokens]
-
-
-def _ffn_cases(
-    grid: Grid,
-    asked: Asked,
-    specs: Sequence[tuple[str, ModelSpec]],
-    dtypes: Sequence[str],
-    *,
-    gpu: bool,
-) -> list[Case]:
-    extras = ffn.Extras(
+def _extras(asked: Asked, *, gpu: bool) -> ffn.Extras:
+    return ffn.Extras(
         peers=gpu,
         autotune=asked.autotune,
         parts=asked.parts,
         equal_time=asked.equal_time,
-        directions=tuple(asked.directions or ("forward",)),
+        directions=tuple(asked.direction or ("forward",)),
     )
-    blocks = {name: (spec.d_model, widths(spec)) for name, spec in specs}
-    for d in asked.d_models or ():
-        for width in asked.d_ffs or (None,):
-            label = f"d{d}" if width is None else f"d{d}-ff{width}"
-            blocks[label] = d, gated_widths(d, {"swiglu-own": width})
-    if asked.d_ffs and not asked.d_models:
-        if not specs:
-            raise InputError("--d-ff needs --d-model, or --model for the other width")
-        blocks = {}
-        for name, spec in specs:
-            for width in asked.d_ffs:
-                gated = gated_widths(spec.d_model, {"swiglu-own": width})
-                blocks[f"{name}-ff{width}"] = spec.d_model, gated
-    return [
-        ffn.sized(label, d, gated, n, dtype, extras)
-        for label, (d, gated) in blocks.items()
-        for dtype in dtypes
-        for n in asked.tokens or grid.tokens
-    ]
 
 
-def _positions(grid: Grid, asked: Asked) -> list[Positions]:
-    named = asked.seq_lens is not None or asked.kv_lens is not None
-    prefills = (asked.seq_lens or ()) if named else grid.seq_lens
-    decodes = (asked.kv_lens or ()) if named else grid.kv_lens
-    found = [(b, s, s) for s in prefills for b in asked.batch_sizes or (1,)]
-    found += [(b, 1, t) for t in decodes for b in asked.batch_sizes or grid.decode_batches]
-    return [Positions(batch_size=b, seq_len=s, kv_len=t) for b, s, t in found]
+def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, dict[str, int]]]:
+    """Label the feed-forward blocks: d_model, and each width of SwiGLU by name."""
+    if asked.d_ff and not asked.d_model and not specs:
+        raise InputError("--d-ff needs --d-model, or --model for the other width")
+    alone = {f"d{d}": d for d in asked.d_model or ()}
+    # with --d-ff alone, the models lend their d_model
+    beside = {name: spec.d_model for name, spec in specs.items()} if not alone else {}
+    blocks = {}
+    if not asked.d_ff or alone:
+        blocks = {name: (spec.d_model, ffn.widths(spec)) for name, spec in specs.items()}
+    for label, d in (alone | (beside if asked.d_ff else {})).items():
+        for width in asked.d_ff or (None,):
+            name = label if width is None else f"{label}-ff{width}"
+            blocks[name] = d, ffn.gated_widths(d, {"swiglu-own": width})
+    return blocks
+
+
+def _positions(grid: Asked, asked: Asked) -> Iterator[Positions]:
+    named = asked.seq is not None or asked.kv_len is not None
+    chosen = asked if named else grid
+    for length in chosen.seq or ():
+        for b in asked.batch or (1,):
+            yield Positions(batch_size=b, seq_len=length, kv_len=length)
+    for length in chosen.kv_len or ():
+        for b in asked.batch or grid.batch or (1,):
+            yield Positions(batch_size=b, seq_len=1, kv_len=length)
 
 
 def _refuse_misplaced(topic: str, asked: Asked) -> None:
     """Raise an error for an option that the topic has no use for, rather than ignore it."""
-    for name, option in OPTIONS.items():
-        if getattr(asked, name) not in (None, False) and name not in TAKES[topic]:
-            use = ", ".join(OPTIONS[other] for other in TAKES[topic])
-            raise InputError(f"{option} means nothing to bench {topic}; it takes {use}")
+
+    def option(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    everywhere = {"model", "dtype", *TAKES[topic]}
+    for name in (field.name for field in fields(Asked)):
+        if name not in everywhere and getattr(asked, name) not in (None, False):
+            use = ", ".join(map(option, TAKES[topic]))
+            raise InputError(f"{option(name)} means nothing to bench {topic}; it takes {use}")
 
 
 def variants_of(found: Sequence[Case]) -> tuple[str, ...]:

@@ -2,96 +2,72 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from metacount.bench import reference
-from metacount.bench.case import DTYPES, Built, Case, Inputs, Variant, gain
-from metacount.bench.work import norm_work
+from metacount.bench.case import DTYPES, Apply, Case, Variant, weight, with_weights, work_of
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.spec import ModelSpec
 
-WAYS = ("", "-torch", "-compiled")
-NAMES = tuple(kind + way for kind in ("rmsnorm", "layernorm") for way in WAYS)
 EPS = 1e-5
-
-
-class TorchRMSNorm(nn.Module):
-    """torch.nn.functional.rms_norm."""
-
-    def __init__(self, weight_D: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight_D
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """Compute torch's RMSNorm of x: [N, D] -> [N, D]."""
-        return F.rms_norm(x_ND, self.weight.shape, self.weight, EPS)
-
-
-class TorchLayerNorm(nn.Module):
-    """torch.nn.functional.layer_norm."""
-
-    def __init__(self, weight_D: nn.Parameter, bias_D: nn.Parameter) -> None:
-        super().__init__()
-        self.weight, self.bias = weight_D, bias_D
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """Compute torch's LayerNorm of x: [N, D] -> [N, D]."""
-        return F.layer_norm(x_ND, self.weight.shape, self.weight, self.bias, EPS)
 
 
 def case(model: str, spec: ModelSpec, n_tokens: int, dtype: str) -> Case:
     """Make a case of the norms of `spec`'s width over `n_tokens` tokens."""
-    d, value_bytes = spec.d_model, DTYPES[dtype].itemsize
-    set_bytes = n_tokens * d * value_bytes
+    d = spec.d_model
+    set_bytes = n_tokens * d * DTYPES[dtype].itemsize
     return Case(
         topic="norm",
         model=model,
         dtype=dtype,
         sizes={"d_model": d},
         workload={"tokens": n_tokens},
-        variants=NAMES,
         rows=n_tokens,
         checked_rows=128,
         # float32 copies: widened, centred, squared, scaled
         needs_bytes=5 * set_bytes + 16 * n_tokens * d,
         set_bytes=set_bytes,
-        build=lambda device, n_sets: _build(d, n_tokens, DTYPES[dtype], device, n_sets),
+        build=partial(_build, d, n_tokens, DTYPES[dtype]),
     )
 
 
-def _build(d: int, n_tokens: int, dtype: torch.dtype, device: torch.device, n_sets: int) -> Built:
-    scale, shift = gain(d, device, dtype), gain(d, device, dtype)
+def _build(
+    d: int, n_tokens: int, dtype: torch.dtype, device: torch.device, n_sets: int
+) -> list[Variant]:
+    scale, shift = weight((d,), device, dtype), weight((d,), device, dtype)
+    inputs = [(torch.randn(n_tokens, d, device=device, dtype=dtype),) for _ in range(n_sets)]
     with torch.device("meta"):
         rms, layer = RMSNorm(d, eps=EPS), LayerNorm(d, bias=True, eps=EPS)
-    rms.weight, layer.weight, layer.bias = scale, scale, shift
-
-    def rms_rows(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-        return (reference.rms_norm(inputs[0][rows], scale, EPS),)
-
-    def layer_rows(inputs: Inputs, rows: list[int]) -> tuple[Tensor]:
-        return (reference.layer_norm(inputs[0][rows], scale, shift, EPS),)
-
-    modules: dict[str, nn.Module] = {
-        "rmsnorm": rms,
-        "rmsnorm-torch": TorchRMSNorm(scale),
-        "rmsnorm-compiled": rms,
-        "layernorm": layer,
-        "layernorm-torch": TorchLayerNorm(scale, shift),
-        "layernorm-compiled": layer,
+    kinds = {
+        "rmsnorm": (
+            with_weights(rms, {"weight": scale}),
+            Apply(lambda x, w: F.rms_norm(x, (d,), w, EPS), scale),
+            lambda given, rows: (reference.rms_norm(given[0][rows], scale, EPS),),
+        ),
+        "layernorm": (
+            with_weights(layer, {"weight": scale, "bias": shift}),
+            Apply(lambda x, w, b: F.layer_norm(x, (d,), w, b, EPS), scale, shift),
+            lambda given, rows: (reference.layer_norm(given[0][rows], scale, shift, EPS),),
+        ),
     }
-    variants = [
+    return [
         Variant(
-            name=name,
+            name=kind + way,
             module=module,
-            work=norm_work(
-                n_tokens, d, bias=name.startswith("layernorm"), value_bytes=dtype.itemsize
-            ),
-            reference=layer_rows if name.startswith("layernorm") else rms_rows,
-            compiled="default" if name.endswith(WAYS[2]) else None,
+            compiled=compiled,
+            baseline=kind + way == "rmsnorm",
+            # no matrix product; weights, every value in and every value out
+            work=work_of(0, *module.parameters(), inputs[0][0], inputs[0][0]),
+            reference=expected,
+            inputs=list(inputs),
         )
-        for name, module in modules.items()
+        for kind, (written_out, torchs, expected) in kinds.items()
+        for way, module, compiled in (
+            ("", written_out, None),
+            ("-torch", torchs, None),
+            ("-compiled", written_out, "default"),
+        )
     ]
-    inputs = [(torch.randn(n_tokens, d, device=device, dtype=dtype),) for _ in range(n_sets)]
-    return Built(inputs=list(inputs), variants=variants)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from metacount.bench.case import Expected, Inputs, Pick, Variant, rows_of
+from metacount.bench.case import Expected, Pick, Variant, rows_of
 from metacount.measure.ours import reference_counter
 from metacount.measure.torch_private import (
     DispatchMode,
@@ -20,8 +20,6 @@ from metacount.measure.torch_private import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from metacount.bench.case import Output
     from metacount.measure.torch_private import OpOverload
 
@@ -115,12 +113,12 @@ def touched_bytes(tensor: Tensor) -> int:
     return count
 
 
-def observe(variant: Variant, inputs: Inputs) -> Observed:
+def observe(variant: Variant) -> Observed:
     """Run the module once, uncompiled, and count. `UncountedOp` for an operator nobody priced."""
     counter, traffic = reference_counter(), _Traffic()
     module = variant.stand_in or variant.module
     with traffic, counter.watching(module):
-        module(*inputs)
+        module(*variant.inputs[0])
     report = counter.report()
     return Observed(
         matmul_flops=report.matmul_flops,
@@ -132,30 +130,14 @@ def observe(variant: Variant, inputs: Inputs) -> Observed:
     )
 
 
-def relative_error(got: Tensor, expected: Tensor) -> float:
-    """Compute ‖got - expected‖ / ‖expected‖; not a number where `got` is not."""
-    return float((got.double() - expected).norm() / expected.norm())
-
-
-def error_of(
-    call: Callable[..., Output],
-    inputs: Inputs,
-    rows: list[int],
-    expected: Expected,
-    pick: Pick = rows_of,
-) -> float:
-    """Run `call` and return the relative error of some rows of what it gives, see `error_in`."""
-    return error_in(call(*inputs), rows, expected, pick)
-
-
 def error_in(out: Output, rows: list[int], expected: Expected, pick: Pick = rows_of) -> float:
-    """Find the largest relative error of the blocks compared; NaN where any value is not finite.
+    """Find the largest ‖got - expected‖ / ‖expected‖ of the blocks compared.
 
-    Values that are not compared must be finite too.
+    Not a number where any value is not finite, also one that is not compared.
     """
     for tensor in out if isinstance(out, tuple) else (out,):
         if not bool(torch.isfinite(tensor).all()):
             return math.nan
     pairs = zip(pick(out, rows), expected, strict=True)
-    errors = [relative_error(got, wanted) for got, wanted in pairs]
+    errors = [float((got.double() - wanted).norm() / wanted.norm()) for got, wanted in pairs]
     return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -8,6 +8,7 @@ each is independent of the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -37,16 +38,38 @@ def silu_slope(x: Tensor) -> Tensor:
     return s * (1 + x * (1 - s))
 
 
-def plain_ffn(x_ND: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
-    """Compute down·gelu(up·x), in float64."""
-    hidden = gelu(x_ND.double() @ up_MD.double().T)
-    return hidden @ down_DM.double().T
+def ffn(x_ND: Tensor, *weights: Tensor) -> Tensor:
+    """Compute down·gelu(up·x), or down·(silu(gate·x)·(up·x)) of three weights, in float64."""
+    *first, down = (w.detach().double() for w in weights)
+    outs = [x_ND.double() @ w.T for w in first]
+    hidden = gelu(outs[0]) if len(outs) == 1 else silu(outs[0]) * outs[1]
+    return hidden @ down.T
 
 
-def swiglu(x_ND: Tensor, gate_MD: Tensor, up_MD: Tensor, down_DM: Tensor) -> Tensor:
-    """Compute down·(silu(gate·x)·(up·x)), in float64."""
-    x = x_ND.double()
-    return (silu(x @ gate_MD.double().T) * (x @ up_MD.double().T)) @ down_DM.double().T
+def ffn_gradients(
+    x_ND: Tensor, grad_ND: Tensor, weights: Sequence[Tensor], rows: list[int], units: list[int]
+) -> list[Tensor]:
+    """Compute output and gradients of `ffn`, given the output's, in float64.
+
+    Returns: `rows` of the output and of the input's gradient, then `units` (hidden ones) of each
+    weight's gradient, `down` transposed: [rows, D] twice, [units, D] each.
+    """
+    x, grad = x_ND.double(), grad_ND.double()
+    *first, down = (w.detach().double() for w in weights)
+
+    def inside(tokens: list[int] | slice, chosen: list[int] | slice) -> tuple[Tensor, list[Tensor]]:
+        # hidden values, and the gradients of what the first matrices give
+        outs = [x[tokens] @ w[chosen].T for w in first]
+        d = grad[tokens] @ down[:, chosen]
+        if len(outs) == 1:
+            return gelu(outs[0]), [d * gelu_slope(outs[0])]
+        gate, up = outs
+        return silu(gate) * up, [d * up * silu_slope(gate), d * silu(gate)]
+
+    hidden, slopes = inside(rows, slice(None))
+    unit_hidden, unit_slopes = inside(slice(None), units)
+    dx = torch.stack([d @ w for d, w in zip(slopes, first, strict=True)]).sum(0)
+    return [hidden @ down.T, dx, *(d.T @ x for d in unit_slopes), unit_hidden.T @ grad]
 
 
 def moe(
@@ -64,7 +87,7 @@ def moe(
         scores = [torch.dot(router_ED[e].double(), x_ND[n].double()).exp() for e in experts]
         for e, score in zip(experts, scores, strict=True):
             gate, up = gate_up_EXD[e, :width], gate_up_EXD[e, width:]
-            y = swiglu(x_ND[n : n + 1], gate, up, down_EDM[e])
+            y = ffn(x_ND[n : n + 1], gate, up, down_EDM[e])
             out[n] += score / sum(scores) * y[0]
     return out
 
@@ -82,11 +105,14 @@ def attention(
     x_SD: Tensor,
     past_k_GTK: Tensor,
     past_v_GTK: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    weights: Sequence[Tensor],
     n_heads: int,
     rows: list[int],
 ) -> Tensor:
-    """Attend in one sequence: new tokens after a past of keys and values; [rows, D] in float64."""
+    """Attend in one sequence: new tokens after a past of keys and values; [rows, D] in float64.
+
+    `weights` of queries, keys, values and the output.
+    """
     q_w, k_w, v_w, o_w = (w.double() for w in weights)
     x = x_SD.double()
     n_kv_heads, past, width = past_k_GTK.shape
@@ -154,14 +180,13 @@ def latent_attention(
     x, past = x_SD.double(), len(past_Tc)
     # the model takes angles in float32, and in float64 where its input is
     angles = torch.float64 if x_SD.dtype == torch.float64 else torch.float32
-    if "q_a" in w:
-        q_all = rms_norm(x[rows] @ w["q_a"].T, w["q_norm"], eps) @ w["q_b"].T
+    if "q_a_proj" in w:
+        q_all = rms_norm(x[rows] @ w["q_a_proj"].T, w["q_a_layernorm"], eps) @ w["q_b_proj"].T
     else:
-        q_all = x[rows] @ w["q"].T
-    compressed = x @ w["kv_a"].T
-    latent = torch.cat(
-        (past_Tc[:, :rank].double(), rms_norm(compressed[:, :rank], w["kv_norm"], eps))
-    )
+        q_all = x[rows] @ w["q_proj"].T
+    compressed = x @ w["kv_a_proj_with_mqa"].T
+    normed = rms_norm(compressed[:, :rank], w["kv_a_layernorm"], eps)
+    latent = torch.cat((past_Tc[:, :rank].double(), normed))
     new = [past + s for s in range(len(x))]
     rotated = torch.cat(
         (past_Tc[:, rank:].double(), rotate(compressed[:, rank:], new, theta, angles))
@@ -170,7 +195,7 @@ def latent_attention(
     for h in range(n_heads):
         q = q_all[:, h * (nope + rope) : (h + 1) * (nope + rope)]
         q = torch.cat((q[:, :nope], rotate(q[:, nope:], positions, theta, angles)), dim=-1)
-        expand = w["kv_b"][h * (nope + value) : (h + 1) * (nope + value)]
+        expand = w["kv_b_proj"][h * (nope + value) : (h + 1) * (nope + value)]
         k = torch.cat((latent @ expand[:nope].T, rotated), dim=-1)
         heads.append(attend(q, k, latent @ expand[nope:].T, positions, (nope + rope) ** -0.5))
-    return torch.cat(heads, dim=-1) @ w["o"].T
+    return torch.cat(heads, dim=-1) @ w["o_proj"].T

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
-from metacount.bench.statistics import drift, median, median_interval, paired, quantile
 from metacount.bench.work import Work
 
 if TYPE_CHECKING:
@@ -18,12 +19,18 @@ WRONG = "wrong result"  # further from the float64 reference than its dtype expl
 MISCOUNTED = "wrong count"  # the formula and the operators that ran differ
 NO_ROOM = "does not fit"
 NO_TIME = "no time"  # --budget was spent before
+TOO_BUSY = "too busy"  # something else ran while it was timed
 NOT_AVAILABLE = "not available"
 
 FAILED = (WRONG, MISCOUNTED)
 
 FORWARD, BACKWARD, BOTH = "forward", "backward", "forward+backward"
 DIRECTIONS = (FORWARD, BACKWARD, BOTH)
+
+CONFIDENCE, FEWEST_FOR_INTERVAL = 0.95, 6
+# Times beyond these are no result: the 80th percentile over the median (an idle machine stays
+# below 2), and the share of the best product, which no layer exceeds by much.
+MOST_SPREAD, MOST_SHARE = 10.0, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,24 +59,6 @@ class Ceiling:
     def ridge(self) -> float:
         """FLOPs per byte above which the products are the bound, against the copy."""
         return self.flops_per_s / self.bytes_per_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Seconds of one call, from rounds in which other variants took their turns too.
-
-    `low_s` and `high_s` are the interval of the median over rounds (95 %), None for fewer than six;
-    `apart` is how far the medians of the first and the second half of the rounds lie apart.
-    """
-
-    median_s: float
-    p20_s: float
-    p80_s: float
-    samples: int
-    apart: float
-    rounds: int
-    low_s: float | None
-    high_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,72 +130,111 @@ class Row:
         return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
-def timing_of(rounds: Sequence[Sequence[float]]) -> Timing:
-    """Summarise the samples of all rounds, and what their medians say about the median.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Find where the median lies with at least 95 % confidence, whatever the distribution.
 
-    >>> timing_of([[1.0, 1.0], [1.0], [1.5, 1.5], [1.5]]).apart
+    The k-th smallest and the k-th largest value, k as large as the binomial distribution allows;
+    None for fewer than six values: of six that are independent, the smallest and the largest have
+    the median between them with probability 1 - 2/2^6 = 96.9 %; of five with 93.75 %.
+
+    >>> median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
+    (1.0, 6.0)
+    >>> median_interval([float(i) for i in range(1, 21)])  # P(less than 6 of 20 below) = 2.07 %
+    (6.0, 15.0)
+    >>> median_interval([1.0] * 5) is None
+    True
+    """
+    n = len(values)
+    if n < FEWEST_FOR_INTERVAL:
+        return None
+    outside, below = (1 - CONFIDENCE) / 2, 0
+    total = math.comb(n, 0)
+    while total / 2**n <= outside:
+        below += 1
+        total += math.comb(n, below)
+    ordered = sorted(values)
+    return ordered[below - 1], ordered[n - below]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Compute half of the interval as a share of the median; infinite where there is no interval.
+
+    >>> half_width([9.0, 10.0, 10.0, 10.0, 10.0, 11.0]), half_width([1.0])
+    (0.1, inf)
+    """
+    interval = median_interval(values)
+    return math.inf if interval is None else (interval[1] - interval[0]) / 2 / median(values)
+
+
+def times(rounds: Sequence[Sequence[float]]) -> Json:
+    """Summarise the samples of all rounds in the fields of a row, and what their medians say.
+
+    `low_s` and `high_s` are the interval of the median over rounds (95 %), None for fewer than six;
+    `apart` is how far the medians of the first and the second half of the rounds lie apart.
+
+    >>> times([[1.0, 1.0], [1.0], [1.5, 1.5], [1.5]])["apart"]
     0.5
     """
     medians = [median(burst) for burst in rounds]
     samples = [sample for burst in rounds for sample in burst]
-    interval = median_interval(medians)
-    return Timing(
-        median_s=median(samples),
-        p20_s=quantile(samples, 0.2),
-        p80_s=quantile(samples, 0.8),
-        samples=len(samples),
-        apart=drift(medians),
-        rounds=len(medians),
-        low_s=interval and interval[0],
-        high_s=interval and interval[1],
-    )
-
-
-def times(timing: Timing) -> Json:
-    """Return the fields of a row that a timing fills."""
-    return asdict(timing)
-
-
-def rates(work: Work, timing: Timing, ceiling: Ceiling | None) -> Json:
-    """Derive from a time the rates, shares of what was measured in the same run, and the bound."""
-    flops_per_s = work.needed_flops / timing.median_s
-    bytes_per_s = work.moved_bytes / timing.median_s
-    found: Json = {
-        "tflops_per_s": flops_per_s / 1e12,
-        "gbytes_per_s": bytes_per_s / 1e9,
+    several = samples if len(samples) > 1 else samples * 2
+    p20, *_, p80 = quantiles(several, n=5, method="inclusive")
+    half = len(medians) // 2
+    ends = sorted((median(medians[:half]), median(medians[-half:]))) if half else [1.0, 1.0]
+    low, high = median_interval(medians) or (None, None)
+    return {
+        "median_s": median(samples),
+        "p20_s": p20,
+        "p80_s": p80,
+        "samples": len(samples),
+        "apart": ends[1] / ends[0] - 1,
+        "rounds": len(medians),
+        "low_s": low,
+        "high_s": high,
     }
+
+
+def rates(work: Work, median_s: float, ceiling: Ceiling | None) -> Json:
+    """Derive from a time the rates, shares of what was measured in the same run, and the bound.
+
+    `roof_share`: the longer of computing the needed FLOPs and moving the bytes that must move.
+    """
+    flops_per_s = work.needed_flops / median_s
+    bytes_per_s = work.moved_bytes / median_s
+    rate = {"tflops_per_s": flops_per_s / 1e12, "gbytes_per_s": bytes_per_s / 1e9}
     if ceiling is None:
-        return found
-    return found | {
-        "ceiling_share": flops_per_s / ceiling.flops_per_s,
+        return rate
+    computing, moving = flops_per_s / ceiling.flops_per_s, bytes_per_s / ceiling.memory_per_s
+    return rate | {
+        "ceiling_share": computing,
         "copy_share": bytes_per_s / ceiling.bytes_per_s,
-        "roof_share": roof_seconds(work, ceiling) / timing.median_s,
-        "bound": bound(work.intensity, ceiling),
+        "roof_share": max(computing, moving),
+        "bound": "memory" if work.intensity < ceiling.ridge else "compute",
     }
 
 
-def roof_seconds(work: Work, ceiling: Ceiling) -> float:
-    """Return the longer time, of computing the needed FLOPs or moving the bytes that must move."""
-    return max(work.needed_flops / ceiling.flops_per_s, work.moved_bytes / ceiling.memory_per_s)
-
-
-def bound(intensity: float, ceiling: Ceiling) -> str:
-    """Return `memory` where moving the bytes outlasts computing the products, else `compute`."""
-    return "memory" if intensity < ceiling.ridge else "compute"
+def too_busy(row: Json) -> str | None:
+    """Say why times are of a machine too busy for them to mean anything; None where they may."""
+    spread, share = row["p80_s"] / row["median_s"], row.get("ceiling_share") or 0.0
+    if spread > MOST_SPREAD:
+        return f"a fifth of the samples took {spread:,.0f} times the median and more"
+    if share > MOST_SHARE:
+        return f"{share * 100:.0f} % of the best product of this run, which was held up"
+    return None
 
 
 def compared(medians: Sequence[float], baseline: Sequence[float]) -> Json:
     """Compute the ratio to the baseline over paired rounds, and whether it may be 1.
 
-    It may where the interval of the median of the rounds' ratios (95 %; for fewer than six rounds
-    all of them) holds 1.
+    What drifts does so for both of a round. It may be 1 where the interval of the median of the
+    rounds' ratios (95 %; for fewer than six rounds all of them) holds 1.
     """
-    ratios = paired(medians, baseline)
-    low, high = median_interval(ratios) or (min(ratios), max(ratios))
-    enough = median_interval(ratios) is not None
+    ratios = [value / other for value, other in zip(medians, baseline, strict=True)]
+    interval = median_interval(ratios)
+    low, high = interval or (min(ratios), max(ratios))
     return {
         "ratio": median(ratios),
-        "ratio_low": low if enough else None,
-        "ratio_high": high if enough else None,
+        "ratio_low": interval and low,
+        "ratio_high": interval and high,
         "within_noise": low <= 1 <= high,
     }

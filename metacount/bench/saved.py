@@ -1,4 +1,4 @@
-"""This run beside an older one: how far the same points lie apart. No torch.
+"""Results on disk, and this run beside an older one. No torch.
 
 The difference between two runs of one command is what a figure can be trusted to.
 """
@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from metacount.bench.rows import OK, Ceiling, Row
-from metacount.bench.statistics import median
 from metacount.errors import InputError, shown
 from metacount.output_file import not_written
 
@@ -103,80 +103,51 @@ def _from_format_1(line: Json) -> Json:
     return {**line, "format": 1, "variant": name}
 
 
-TEXTS = (
-    "date",
-    "device",
-    "torch",
-    "topic",
-    "model",
-    "dtype",
-    "variant",
-    "state",
-    "launch",
-    "status",
-)
+# what makes two lines the same point; the device and the versions may differ, and are named
+POINT = ("topic", "model", "sizes", "workload", "dtype", "variant", "state", "launch", "direction")
+PLACE = ("device", "torch", "driver", "commit", "threads")
+TEXTS = ("date", "device", "torch", "status", *(set(POINT) - {"sizes", "workload", "direction"}))
 NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
 
 
 def _is_result(data: Json) -> bool:
     """Tell whether a line holds what a picture is drawn from, each of the right type."""
-    roof = data.get("ceiling")
+
+    def number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+
+    def positive(value: object) -> bool:
+        return isinstance(value, int | float) and value > 0
+
+    roof = data.get("ceiling", "missing")
     return (
         all(isinstance(data.get(name), str) for name in TEXTS)
         and all(isinstance(data.get(name), dict) for name in ("sizes", "workload"))
-        and (_is_roof(roof) or (roof is None and "ceiling" in data))
-        and (data["status"] != OK or all(_is_number(data.get(name)) for name in NUMBERS))
-        and (data["topic"] != "ffn" or _is_positive(data["workload"].get("tokens")))
+        and (data["status"] != OK or all(number(data.get(name)) for name in NUMBERS))
+        and (data["topic"] != "ffn" or positive(data["workload"].get("tokens")))
+        and (
+            roof is None
+            or (
+                isinstance(roof, dict)
+                and all(positive(roof.get(name)) for name in ("flops_per_s", "bytes_per_s"))
+                and isinstance(shape := roof.get("shape"), list)
+                and len(shape) == 3
+            )
+        )
     )
-
-
-def _is_roof(roof: object) -> bool:
-    return (
-        isinstance(roof, dict)
-        and all(_is_positive(roof.get(name)) for name in ("flops_per_s", "bytes_per_s"))
-        and isinstance(shape := roof.get("shape"), list)
-        and len(shape) == 3
-    )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
 
 
 def latest_run(lines: list[Json]) -> list[Json]:
-    """Keep the last line of each (device, torch, topic, case, variant, state, launch, direction).
+    """Keep the last line of each point on each device and torch.
 
     A file grows by one run after another; a picture shows one point for each.
     """
-    found: dict[str, Json] = {}
-    for line in lines:
-        key = [
-            line.get(name)
-            for name in (
-                "device",
-                "torch",
-                "topic",
-                "model",
-                "sizes",
-                "workload",
-                "dtype",
-                "variant",
-                "state",
-                "launch",
-                "direction",
-            )
-        ]
-        found[json.dumps(key, sort_keys=True)] = line
-    return list(found.values())
+    return list({_key(line, "device", "torch"): line for line in lines}.values())
 
 
-# what makes two lines the same point; the device and the versions may differ, and are named
-POINT = ("topic", "model", "sizes", "workload", "dtype", "variant", "state", "launch", "direction")
-PLACE = ("device", "torch", "driver", "commit", "threads")
+def _key(line: Json, *more: str) -> str:
+    key = [line.get(name, "forward" if name == "direction" else None) for name in (*POINT, *more)]
+    return json.dumps(key, sort_keys=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +185,8 @@ class Comparison:
 
 def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
     """Compare the lines of two runs, as `--save` writes them; only timed ones are compared."""
-    before = {_point(line): line for line in old if line["status"] == OK}
-    after = {_point(line): line for line in new if line["status"] == OK}
+    before = {_key(line): line for line in old if line["status"] == OK}
+    after = {_key(line): line for line in new if line["status"] == OK}
     pairs = [
         Pair(
             line=line,
@@ -240,11 +211,6 @@ def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
         only_old=len(before.keys() - after.keys()),
         places=places,
     )
-
-
-def _point(line: Json) -> str:
-    key = [line.get(name, "forward" if name == "direction" else None) for name in POINT]
-    return json.dumps(key, sort_keys=True)
 
 
 def _apart(old: Json, new: Json) -> bool | None:

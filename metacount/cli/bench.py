@@ -1,9 +1,15 @@
-"""`metacount bench`: how long the forward of a layer takes, variant by variant."""
+"""`metacount bench`: how long the forward of a layer takes, variant by variant.
+
+A run is estimated, talked about on stderr, saved and printed case by case.
+"""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import time
+from contextlib import contextmanager, nullcontext
 
 from metacount.cli.answer import Answer, Pieces, json_text
 from metacount.cli.options import (
@@ -22,13 +28,12 @@ from metacount.settings.values import length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from typing import Any
 
     from metacount.bench.case import Case
-    from metacount.bench.grid import Asked
-    from metacount.bench.run import Plan
-    from metacount.bench.session import Session
+    from metacount.bench.rows import Ceiling, Row
+    from metacount.bench.timing import Plan
     from metacount.cli.options import Option
     from metacount.files import Json
 
@@ -38,6 +43,7 @@ DTYPES = ("bf16", "fp16", "tf32", "fp32")
 LARGEST = 2**24  # of any size; larger ones are a slip of the finger
 LONGEST = 7 * 86400  # seconds of a budget
 SAVED = ""  # --save without a file
+INTERRUPTED, TERMINATED = 130, 143  # as a shell has it: 128 and the signal's number
 
 
 EPILOG = (
@@ -197,11 +203,13 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     import torch
 
     from metacount.bench import grid, saved
+    from metacount.cli import bench_rows
     from metacount.output_file import check_writable
 
     looking = args.list or args.dry_run
     device = _device(args.device, cuda=torch.cuda.is_available(), looking=looking)
-    cases = grid.cases(args.topic, device, _asked(args))
+    names = [name for name in vars(args) if name in grid.Asked.__dataclass_fields__]
+    cases = grid.cases(args.topic, device, grid.Asked(**{n: getattr(args, n) for n in names}))
     for name in args.variant or ():
         known = grid.variants_of(cases)
         otherwise = f"choose among {', '.join(known)}"
@@ -209,45 +217,29 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     if device == "cpu" and args.launch is not None and "eager" not in args.launch:
         raise InputError("--launch graph needs a CUDA device; leave it out, or --device cuda")
     if args.list:
-        from metacount.cli.bench_rows import cases_data, cases_text
-
-        return _looked(lambda: cases_text(cases), lambda: cases_data(cases))
+        return Answer(
+            report=lambda: [[Lines(lambda _: bench_rows.cases_lines(cases))]],
+            data=lambda: bench_rows.cases_data(cases),
+        )
     plan = _plan(args, device)
     if args.dry_run:
-        return _dry_run(cases, plan)
+        from metacount.bench.estimate import plan_of, rates_for
+
+        rates = rates_for(plan)
+        plans = [plan_of(case, plan, rates(case.dtype)) for case in cases]
+        by = {dtype: rates(dtype) for dtype in dict.fromkeys(case.dtype for case in cases)}
+        return Answer(
+            report=lambda: [[Lines(lambda _: bench_rows.plan_lines(plans, by))]],
+            data=lambda: plans,
+        )
     old = None if args.compare is None else saved.latest_run(saved.read(args.compare))
     file = None if args.save is None else args.save or saved.default_file(args.topic)
     if file is not None:
         check_writable("--save", file)
-    from metacount.bench.session import Session
-    from metacount.cli import bench_rows
-
-    session = Session(
-        cases=cases,
-        plan=plan,
-        show=bench_rows,
-        file=file,
-        budget=args.budget,
-        ceiling=not args.no_ceiling,
-        command=_command(args),
-    )
+    session = Session(args, cases, plan, file)
     if args.json:
-        return Pieces(text=_at_the_end(session), code=lambda: _code(session))
-    return Pieces(text=_as_it_comes(session, old), code=lambda: _code(session))
-
-
-def _looked(text: Callable[[], str], data: Callable[[], object]) -> Answer:
-    """Show what would run."""
-    return Answer(report=lambda: [[Lines(lambda _: text().splitlines())]], data=data)
-
-
-def _code(session: Session) -> int:
-    """Return the exit code of the run, known when it has ended."""
-    if session.interrupted is not None:
-        return int(session.interrupted)
-    if session.unsaved:
-        return EXIT_WRONG_INPUT
-    return EXIT_DISAGREE if session.report.failed or session.report.unmeasured else 0
+        return Pieces(text=_at_the_end(session), code=session.code)
+    return Pieces(text=_as_it_comes(session, old), code=session.code)
 
 
 def _at_the_end(session: Session) -> Generator[str, None, None]:
@@ -269,31 +261,149 @@ def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str,
         yield compare_text(compare(session.lines, old))
 
 
-def _asked(args: argparse.Namespace) -> Asked:
-    from metacount.bench.grid import Asked
+class Session:
+    """What a run is told, and what it has so far: rows, and `lines` as they are saved."""
 
-    return Asked(
-        models=args.model,
-        dtypes=args.dtype,
-        tokens=args.tokens,
-        seq_lens=args.seq,
-        kv_lens=args.kv_len,
-        batch_sizes=args.batch,
-        routings=args.routing,
-        d_models=args.d_model,
-        d_ffs=args.d_ff,
-        directions=args.direction,
-        part=args.part,
-        parts=args.parts,
-        equal_time=args.equal_time,
-        autotune=args.autotune,
-    )
+    def __init__(
+        self, args: argparse.Namespace, cases: Sequence[Case], plan: Plan, file: str | None
+    ) -> None:
+        self.args, self.cases, self.plan, self.file = args, cases, plan, file
+        self.rows: list[Row] = []
+        self.lines: list[Json] = []
+        self.roofs: dict[str, Ceiling] = {}
+        self.stopped: int | None = None  # the exit code of a run that was interrupted
+        self.unsaved = False
+        self.place, self.began = "", time.perf_counter()
+
+    def code(self) -> int:
+        """Return the exit code of the run, known when it has ended."""
+        from metacount.bench.run import disagrees
+
+        if self.stopped is not None:
+            return self.stopped
+        if self.unsaved:
+            return EXIT_WRONG_INPUT
+        return EXIT_DISAGREE if disagrees(self.rows) else 0
+
+    def text(self) -> Iterator[str]:
+        """Run the cases; yield the place, each case once it is done, then what the columns mean."""
+        from datetime import UTC, datetime
+
+        from metacount.bench.ceiling import Roofs
+        from metacount.bench.device import environment
+        from metacount.bench.estimate import plan_of, rates_for
+        from metacount.bench.run import run_cases
+        from metacount.cli import bench_rows as show
+        from metacount.cli.progress import Running
+
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        with _stoppable() as codes, Running("metacount bench") if terminal else nullcontext():
+            here = environment(self.plan.device, command=_command(self.args))
+            if here["other_load"] is not None:
+                _say(f"warning: {here['other_load']}")
+            rates = rates_for(self.plan)
+            seconds = [plan_of(c, self.plan, rates(c.dtype))["seconds"] for c in self.cases]
+            budget, n = self.args.budget, len(self.cases)
+            within = "" if budget is None else f", of which {budget:g} s may be used"
+            _say(f"{n} case{'s' * (n != 1)}, about {duration(sum(seconds))}{within}")
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            yield _cleared(show.where_text({"date": date, **here}))
+            roofs = None if self.args.no_ceiling else Roofs(self.plan.device)
+            self.roofs = {} if roofs is None else roofs.last
+            seen: set[str] = set()
+            try:
+                for rows in run_cases(
+                    self.cases,
+                    self.plan,
+                    roofs=roofs,
+                    budget=budget,
+                    seconds=seconds,
+                    tell=self._tell,
+                ):
+                    self._keep(rows, here, date)
+                    if not terminal:
+                        _say(f"{self.place}, {duration(time.perf_counter() - self.began)}")
+                    self.began = time.perf_counter()
+                    new = {dtype: roof for dtype, roof in self.roofs.items() if dtype not in seen}
+                    seen |= new.keys()
+                    yield _cleared(show.case_text(rows, new, here))
+            except KeyboardInterrupt:
+                self.stopped = codes[-1] if codes else INTERRUPTED
+                done = {(row.model, *row.workload.values(), row.dtype) for row in self.rows}
+                _say(f"interrupted after {len(done)} of {n} cases")
+            yield _cleared(show.end_text(self.rows, self.roofs))
+            if self.file is not None:
+                _say(f"{len(self.lines)} rows appended to {shown(self.file)}")
+
+    def _tell(self, done: int, total: int, label: str, detail: str) -> None:
+        from metacount.cli.progress import say
+
+        self.place = f"{done + 1} of {total}, {label}"
+        say(f"{self.place}: {detail}")
+
+    def _keep(self, rows: Sequence[Row], environment: Json, date: str) -> None:
+        """Keep and save the rows of a case, so that an interrupted run has not measured in vain."""
+        from metacount.bench import saved
+
+        lines = saved.lines_of(rows, self.roofs, environment, date)
+        self.rows += rows
+        self.lines += lines
+        if self.file is not None:
+            try:
+                saved.append(self.file, lines)
+            except InputError as error:  # what was measured is printed all the same
+                self.file, self.unsaved = None, True
+                _say(f"error: {error}")
+
+
+def _cleared(text: str) -> str:
+    """Take the moving line of a terminal away for a text."""
+    from metacount.cli.progress import clear
+
+    clear()
+    return text
+
+
+def _say(text: str) -> None:
+    print(_cleared(f"metacount: {text}"), file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in seconds, from two minutes on in minutes, from two hours on in hours.
+
+    >>> duration(7.6), duration(600), duration(9000)
+    ('8 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Make SIGTERM end the block as Ctrl-C does; the list then holds its code. Undo it after."""
+    import threading
+
+    codes: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield codes
+        return
+
+    def stop(*_: object) -> None:
+        codes.append(TERMINATED)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield codes
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _plan(args: argparse.Namespace, device: str) -> Plan:
     import torch
 
-    from metacount.bench.run import Plan
+    from metacount.bench.timing import Plan
 
     with_index = device == "cuda" and torch.cuda.is_available()
     return Plan(
@@ -331,13 +441,3 @@ def _device(asked: str | None, *, cuda: bool, looking: bool) -> str:
             "see the plan"
         )
     return asked or ("cuda" if cuda else "cpu")
-
-
-def _dry_run(cases: Sequence[Case], plan: Plan) -> Answer:
-    from metacount.bench.session import beforehand, plan_of
-    from metacount.cli.bench_rows import plan_data, plan_text
-
-    rates = beforehand(plan)
-    plans = [plan_of(case, plan, rates(case.dtype)) for case in cases]
-    where = {dtype: rates(dtype) for dtype in dict.fromkeys(case.dtype for case in cases)}
-    return _looked(lambda: plan_text(plans, where), lambda: plan_data(plans, where))

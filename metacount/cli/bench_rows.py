@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount import units
-from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK
+from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
 from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
 from metacount.cli.report import Grid
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from metacount.bench.case import Case
+    from metacount.bench.estimate import Rates
     from metacount.bench.rows import Ceiling, Row
     from metacount.bench.saved import Comparison
-    from metacount.bench.session import CasePlan, Rates
     from metacount.files import Json
 
 
@@ -54,12 +54,7 @@ LAUNCHES = {
 
 def case_lines(rows: Sequence[Row]) -> list[str]:
     """Write the case, two tables or three, then what concerns single rows and those not timed."""
-    first = rows[0]
-    sizes = ", ".join(f"{name} {size}" for name, size in first.sizes.items())
-    work = ", ".join(f"{name} {value}" for name, value in first.workload.items())
-    title = f"{first.topic} {first.model}, {work}, {first.dtype}"
-    width = min(columns(), WIDEST_TEXT)
-    lines = [*map(bold, wrapped(title, width)), *wrapped(sizes, width)]
+    lines = _title(rows[0].to_dict())
     timed = sorted((row for row in rows if row.status == OK), key=_order)
     if timed:
         launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
@@ -74,7 +69,9 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
         lines += _remarks(timed, launches, directions)
     for row in rows:
         if row.status != OK:
-            name = row.variant if row.direction == FORWARD else f"{row.variant}, {row.direction}"
+            direction = "" if row.direction == FORWARD else row.direction
+            state = row.state if row.status == TOO_BUSY else ""
+            name = ", ".join(filter(None, (row.variant, direction, state)))
             lines += paragraph(name, f"{row.status}: {row.reason}", columns())
     return lines
 
@@ -309,15 +306,12 @@ def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
     return lines
 
 
-def cases_text(cases: Sequence[Case]) -> str:
+def cases_lines(cases: Sequence[Case]) -> list[str]:
     """Write what would run: a line for each case, then the variants."""
-    body = [
-        (case.model, ", ".join(f"{k} {v}" for k, v in case.workload.items()), case.dtype)
-        for case in cases
-    ]
+    body = [(case.model, _named(case.workload), case.dtype) for case in cases]
     variants = dict.fromkeys(name for case in cases for name in case.variants)
     lines = table(("model", "workload", "dtype"), body, "<<<")
-    return "\n".join([*lines, "", *paragraph("variants", ", ".join(variants), columns())]) + "\n"
+    return [*lines, "", *paragraph("variants", ", ".join(variants), columns())]
 
 
 def cases_data(cases: Sequence[Case]) -> list[Json]:
@@ -342,7 +336,7 @@ PLAN_NOTE = (
 )
 
 
-def plan_text(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> str:
+def plan_lines(plans: Sequence[Json], rates: Mapping[str, Rates]) -> list[str]:
     """Write the rates that a plan is estimated by, a table for each case, and the sum."""
     lines: list[str] = []
     for dtype, rate in rates.items():
@@ -352,37 +346,44 @@ def plan_text(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> str:
         )
         lines += paragraph(f"estimated by, {dtype}", text, columns())
     for plan in plans:
-        lines += ["", *_case(plan)]
-    total = sum(plan.seconds for plan in plans)
-    many = sum(len(plan.variants) for plan in plans)
+        lines += ["", *_case_plan(plan)]
+    total = sum(plan["seconds"] for plan in plans)
+    many = sum(len(plan["variants"]) for plan in plans)
     lines += ["", f"{len(plans)} cases, {many} variants: about {_time(total)}"]
-    return "\n".join([*lines, *wrapped(PLAN_NOTE, min(columns(), WIDEST_TEXT))]) + "\n"
+    return [*lines, *wrapped(PLAN_NOTE, min(columns(), WIDEST_TEXT))]
 
 
-def _case(plan: CasePlan) -> list[str]:
-    case = plan.case
-    work = ", ".join(f"{name} {value}" for name, value in case.workload.items())
-    inputs = ", ".join(f"[{', '.join(map(str, shape))}]" for shape in plan.shapes)
-    sizes = ", ".join(f"{name} {size}" for name, size in case.sizes.items())
+def _case_plan(plan: Json) -> list[str]:
     body = [
         (
-            v.name if v.direction == "forward" else f"{v.name}, {v.direction}",
-            units.flops(v.work.needed_flops),
-            units.gib(v.work.moved_bytes),
-            "-" if v.missing else _time(v.call_s),
-            "-" if v.missing else _time(v.measuring_s),
-            v.missing or "",
+            v["name"] if v["direction"] == FORWARD else f"{v['name']}, {v['direction']}",
+            units.flops(v["needed_flops"]),
+            units.gib(v["moved_bytes"]),
+            DASH if v["missing"] else _time(v["call_s"]),
+            DASH if v["missing"] else _time(v["measuring_s"]),
+            v["missing"] or "",
         )
-        for v in plan.variants
+        for v in plan["variants"]
     ]
     width = min(columns(), WIDEST_TEXT)
+    memory = f"about {units.gib(plan['needs_bytes'])}, one variant at a time"
     return [
-        *map(bold, wrapped(f"{case.topic} {case.model}, {work}, {case.dtype}", width)),
-        *wrapped(sizes, width),
-        *paragraph("inputs", inputs, width),
-        *paragraph("memory", f"about {units.gib(case.needs_bytes)}, one variant at a time", width),
+        *_title(plan),
+        *paragraph("inputs", ", ".join(map(str, plan["inputs"])), width),
+        *paragraph("memory", memory, width),
         *table(PLAN_HEADS, body, "<>>>><"),
     ]
+
+
+def _title(case: Json) -> list[str]:
+    """Write the topic, model, workload and dtype of a case, and its sizes."""
+    width = min(columns(), WIDEST_TEXT)
+    title = f"{case['topic']} {case['model']}, {_named(case['workload'])}, {case['dtype']}"
+    return [*map(bold, wrapped(title, width)), *wrapped(_named(case["sizes"]), width)]
+
+
+def _named(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _time(seconds: float, digits: int = 3) -> str:
@@ -390,37 +391,6 @@ def _time(seconds: float, digits: int = 3) -> str:
         return f"{seconds / 60:.0f} min"
     scale, unit = _unit(seconds)
     return f"{seconds / scale:.{digits}g} {unit}"
-
-
-def plan_data(plans: Sequence[CasePlan], rates: Mapping[str, Rates]) -> list[Json]:
-    """Convert the plan of each case to plain data."""
-    return [
-        {
-            "topic": plan.case.topic,
-            "model": plan.case.model,
-            "sizes": plan.case.sizes,
-            "workload": plan.case.workload,
-            "dtype": plan.case.dtype,
-            "needs_bytes": plan.case.needs_bytes,
-            "inputs": [list(shape) for shape in plan.shapes],
-            "estimated_by": rates[plan.case.dtype].source,
-            "seconds": plan.seconds,
-            "variants": [
-                {
-                    "name": v.name,
-                    "direction": v.direction,
-                    "matmul_flops": v.work.matmul_flops,
-                    "needed_flops": v.work.needed_flops,
-                    "moved_bytes": v.work.moved_bytes,
-                    "call_s": v.call_s,
-                    "measuring_s": v.measuring_s,
-                    "missing": v.missing,
-                }
-                for v in plan.variants
-            ],
-        }
-        for plan in plans
-    ]
 
 
 BESIDE_HEADS = ("case", "variant", "state", "old", "new", "change", "")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Report
     from metacount.files import Json
     from metacount.resolve import Given
-    from metacount.teaching.page import Block, Page
+    from metacount.teaching.lessons import Block, Page
 
 TAKES_LIKE = False
 APART = (("--json", "--markdown"),)
@@ -46,14 +46,14 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer | Pieces:
-    from metacount.teaching.lessons import RUNNING, checked_topic, page_of
+    from metacount.teaching.lessons import page_of, runs_modules
 
     lang = terminal_language() if args.lang is None else checked_language(args.lang)
     if args.topic is None:
         if args.model is not None or args.settings or args.answers or args.markdown:
             raise InputError("lesson needs TOPIC for that; `metacount lesson` lists them")
         return Answer(report=lambda: _topics(lang), data=lambda: _listing(lang))
-    if checked_topic(args.topic) in RUNNING:
+    if runs_modules(args.topic):
         prepare_for_torch()
     page = page_of(args.topic, args.model, lang, args.settings)
     found = Lesson(page=page, answers=args.answers)
@@ -104,9 +104,12 @@ def lesson(
 
 def _listing(lang: str) -> list[dict[str, str]]:
     """List every topic with its title and the model that it takes when none is named."""
-    from metacount.teaching.lessons import TOPICS, title_of
+    from metacount.teaching.lessons import TOPICS, source_of, title_of
 
-    return [{"topic": t, "title": title_of(t, lang), "model": m} for t, m in TOPICS.items()]
+    return [
+        {"topic": t, "title": title_of(t, lang), "model": source_of(t).head["model"]}
+        for t in TOPICS
+    ]
 
 
 def _topics(lang: str) -> Report:

@@ -20,14 +20,17 @@ import json
 import os
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from metacount.languages import LANGUAGES
 from metacount.measure.isolated import isolated
-from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict
-from metacount.teaching.texts import DATA, lines, text_of, translated, written
+from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict, found
+from metacount.teaching.texts import DATA, computed, lines, text_of, translated, written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from metacount.files import Json
     from metacount.teaching.texts import Text
 
 TOPICS = (
@@ -42,14 +45,12 @@ TOPICS = (
     "model",
     "training",
 )
-# the file of `judges/` -> the judges that it holds; those of `executed` run modules
+# file of `judges/` -> its judges; those of `executed` run modules, and others are expressions
 JUDGES = {
     judge: file
     for file, judges in {
-        "counted": "count counts shares readings growth gated_width same_part token_cost "
-        "same_at_length two_stacks fields selected_work selected_cache "
-        "sum_and_rest tied_head plain_ffn",
-        "catalog": "catalog_shares same_top_k expert_shares moe_by_size norm_ratio",
+        "counted": "growth gated_width same_at_length selected_work selected_cache catalog_shares "
+        "expert_shares moe_by_size",
         "algebra": "part_formula dense_flops whole_formula step_ratio kept_formula "
         "bytes_per_parameter adapter_state",
         "executed": "single_expert unselected_gradient weight_gradient balance gate_order "
@@ -82,7 +83,7 @@ def find_claim(id: str) -> Claim:
 
 def needs_torch(claim: Claim) -> bool:
     """Tell whether judging a claim runs modules."""
-    return JUDGES[claim.judge] == "executed"
+    return JUDGES.get(claim.judge) == "executed"
 
 
 @isolated
@@ -124,9 +125,8 @@ def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
 def _judged(claim: Claim, lang: str) -> Verdict:
     from metacount.teaching.parts import About
 
-    judge = getattr(import_module(f"metacount.teaching.judges.{JUDGES[claim.judge]}"), claim.judge)
-    finding: Finding = judge(claim)
-    texts = texts_of_judges()[claim.judge]
+    texts, expressions = texts_of_judges()[claim.judge]
+    finding = judge_in(claim.judge)(claim) if not expressions else _computed(claim, expressions)
     known = About(claim, finding, lang, texts)
     condition = None
     if finding.verdict == CONDITIONAL:
@@ -145,14 +145,42 @@ def _judged(claim: Claim, lang: str) -> Verdict:
     )
 
 
+def judge_in(name: str) -> Callable[[Claim], Finding]:
+    """Import the judge that is a function of `judges/`."""
+    judge: Callable[[Claim], Finding] = getattr(
+        import_module(f"metacount.teaching.judges.{JUDGES[name]}"), name
+    )
+    return judge
+
+
+def _computed(claim: Claim, expressions: Json) -> Finding:
+    """Judge by expressions: the values, one after the other, then what has to hold."""
+    from metacount.teaching.parts import About
+
+    known = About(claim, None, "en", {})
+    values: dict[str, Any] = {}
+    for name, expression in expressions["values"].items():
+        value = computed(expression, known)
+        more = value if name == "*" else {name: value}
+        values |= more
+        known.values |= more
+    return found(map(bool, computed(expressions["holds"], known)), **values)
+
+
 @lru_cache
-def texts_of_judges() -> dict[str, dict[str, Text]]:
-    """Read the texts of every judge: says, correct, computation, witness and others, by name."""
+def texts_of_judges() -> dict[str, tuple[dict[str, Text], Json]]:
+    """Read of every judge its texts by name: says, correct, computation, witness and others.
+
+    And the expressions of a judge that is no function: `values` by name, `*` for several at once,
+    and `holds`, the list of what the verdict goes by.
+    """
     with open(os.path.join(DATA, "judges.json"), encoding="utf-8") as file:
-        return {
-            judge: {name: text_of(data) for name, data in texts.items()}
-            for judge, texts in json.load(file).items()
-        }
+        data: dict[str, Json] = json.load(file)
+    judges: dict[str, tuple[dict[str, Text], Json]] = {}
+    for judge, texts in data.items():
+        expressions: Json = {it: texts.pop(it) for it in ("values", "holds") if it in texts}
+        judges[judge] = {name: text_of(text) for name, text in texts.items()}, expressions
+    return judges
 
 
 def _read(topic: str) -> list[Claim]:

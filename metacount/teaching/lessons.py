@@ -1,60 +1,193 @@
 """Pages that teach one topic each, in English and Chinese, computed while they are made.
 
-`pages/LANGUAGE/TOPIC.md` is the prose: it holds no number. Where one belongs stands a name between
-braces (see `texts`); `topics/TOPIC.py` holds, under that name, what computes it for the model at
-hand. A page is blocks of lines between empty lines:
+`pages/TOPIC.md` is a lesson. Its head says for whom it is and which names stand for what:
 
-# Title
-## Heading
+model: of a reader who names none       examples: others that fit
+needs: what a model must have, in words  fits: the same as an expression
+runs: the file of `experiments/` whose functions it calls (it imports torch)
+name = expression                        see `texts` and `Here` for what it may be made of
+
+The text holds no number: where one belongs stands an expression between braces. It is blocks of
+lines between empty lines, with the Chinese of a line below it behind `> `, and of a heading or a
+cell behind `//`:
+
+# Title // Title in Chinese
 A paragraph, over as many lines as it needs.
+> The same in Chinese.
     an equation, indented by four spaces
 | head | head |
-| cell | {name:format} |
-| {rows} |                    rows that one function gives
-{exercise}                    alone on its line
+| cell | {expression:format} |     a cell that is a list is several cells
+| {rows} |                         rows that one expression gives
+{each m in list} | {m.name} |      a row for each
+{exercise}                         alone on its line
 {? moe and not shared} before any of these: only where it holds
 """
 
 from __future__ import annotations
 
+import os
 import re
 from fractions import Fraction
+from functools import lru_cache
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from metacount import catalog
 from metacount.errors import InputError, SpecError, nearest, shown
+from metacount.frozen import frozen
 from metacount.languages import checked_language
 from metacount.resolve import find_model, model_of
+from metacount.spec import Request, legend
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.page import Block, Exercise, Here, Page, read_page
-from metacount.teaching.texts import computed, filled
+from metacount.teaching.parts import Subject, models
+from metacount.teaching.texts import Known, computed, evaluated, filled
 from metacount.teaching.texts import shown as as_text
+from metacount.textbook.closed_form import closed_form
+from metacount.textbook.count import fitted
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from types import ModuleType
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from metacount.files import Json
     from metacount.resolve import Given, Model
+    from metacount.spec import ModelSpec
 
-# topic -> the model of a reader who names none
-TOPICS = {
-    "block": "textbook-block",
-    "embedding": "gpt2-medium",
-    "norm": "llama-7b",
-    "ffn": "llama-7b",
-    "position": "llama-7b",
-    "attention": "llama-7b",
-    "moe": "mixtral-8x7b",
-    "qwen3": "qwen3-32b",
-    "gpt": "gpt2",
-    "compute": "llama-7b",
-    "paper": "llama3-8b",
-}
-# these run modules, and so import torch
-RUNNING = ("norm", "ffn", "position", "attention", "moe", "gpt")
+PAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pages")
+TOPICS = (
+    "block",
+    "embedding",
+    "norm",
+    "ffn",
+    "position",
+    "attention",
+    "moe",
+    "qwen3",
+    "gpt",
+    "compute",
+    "paper",
+)
 CONDITION = re.compile(r"\{\? ([^{}]+)\} ?")
-NAMED = re.compile(r"\{(\w+)\}")
+EACH = re.compile(r"\{each (\w+) in ([^{}]+)\} ?")
+ALONE = re.compile(r"\{([^{}]+?)(?::([\w.,+%]+))?\}")
+DEFINITION = re.compile(r"(\w+) = (.+)")
+OTHER_LANGUAGE = "> "
+CELL = " // "  # between the languages of a heading or a cell
+
+
+@frozen
+class Block:
+    """One piece of a page. kind: heading, paragraph, equation, table or exercise.
+
+    A table has `heads` and `rows`; an exercise has the command to type in `text`, with `...` for
+    what is asked, and the same with the answer in `answer`.
+    """
+
+    kind: str
+    text: str = ""
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    answer: str = ""
+
+    def to_dict(self, *, answers: bool) -> Json:
+        """Return the block as plain data; an exercise has its answer only if `answers`."""
+        if self.kind == "table":
+            rows = [list(row) for row in self.rows]
+            return {"kind": "table", "heads": list(self.heads), "rows": rows}
+        if self.kind == "exercise":
+            answer = {"answer": self.answer} if answers else {}
+            return {"kind": "exercise", "command": self.text, **answer}
+        return {"kind": self.kind, "text": self.text}
+
+
+@frozen
+class Exercise:
+    """A question that `metacount check` judges: `formula` is a right answer for the model.
+
+    `changes` are the fields that the exercise sets, on top of the reader's.
+    """
+
+    formula: str
+    quantity: str
+    changes: Json
+
+
+@frozen
+class Page:
+    """A whole lesson on one model in one language. `values` are the numbers and words put in."""
+
+    topic: str
+    lang: str
+    model: str
+    name: str
+    changes: Json
+    title: str
+    blocks: tuple[Block, ...]
+    values: Json
+    exercises: tuple[Exercise, ...]
+
+    def to_dict(self, *, answers: bool = False) -> Json:
+        """Return the page as plain data; exercises have answers only where they are asked for."""
+        return {
+            "topic": self.topic,
+            "lang": self.lang,
+            "model": self.model,
+            "name": self.name,
+            "changes": self.changes,
+            "title": self.title,
+            "blocks": [block.to_dict(answers=answers) for block in self.blocks],
+            "values": self.values,
+        }
+
+
+@frozen
+class Source:
+    """A lesson as it is written: its head, its definitions by name, and its text."""
+
+    head: Mapping[str, str]
+    definitions: Mapping[str, str]
+    text: str
+
+    @property
+    def examples(self) -> str:
+        """Models that fit."""
+        return self.head["examples"]
+
+
+@lru_cache
+def source_of(topic: str) -> Source:
+    """Read the page of a topic."""
+    with open(os.path.join(PAGES, f"{topic}.md"), encoding="utf-8") as file:
+        head, _, text = file.read().removeprefix("---\n").partition("\n---\n")
+    lines = head.replace("\n    ", " ").splitlines()
+    definitions = {m[1]: m[2] for m in map(DEFINITION.fullmatch, lines) if m}
+    pairs = (line.partition(": ") for line in lines if line and not DEFINITION.fullmatch(line))
+    return Source(head={k: v for k, _, v in pairs}, definitions=definitions, text=text)
+
+
+def text_in(text: str, lang: str) -> str:
+    """Return the text of a page in one language.
+
+    >>> text_in("# One // 一\\nTwo.\\n> 二。", "zh")
+    '# 一\\n二。'
+    """
+    found: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(OTHER_LANGUAGE):
+            if lang != "en":
+                condition = CONDITION.match(found[-1])
+                found[-1] = (condition[0] if condition else "") + line[len(OTHER_LANGUAGE) :]
+            continue
+        bare = CONDITION.sub("", line)
+        if bare.startswith("#"):
+            english, _, chinese = line.partition(CELL)
+            marks = re.match(r"(\{\?[^{}]*\} ?)?#+ ", line)
+            line = english if lang == "en" or not chinese or not marks else marks[0] + chinese
+        elif "|" in bare and (bare.startswith(("|", "{each "))):
+            cells = (cell.strip().partition(CELL) for cell in line.split("|"))
+            said = ((en if lang == "en" else zh or en) for en, _, zh in cells)
+            line = " | ".join(said).strip()
+        found.append(line)
+    return "\n".join(found)
 
 
 def checked_topic(topic: str) -> str:
@@ -65,14 +198,129 @@ def checked_topic(topic: str) -> str:
     return topic
 
 
-def values_of(topic: str) -> ModuleType:
-    """Import the file that computes a topic's values: VALUES, SUCH_AS, NEEDS and `fits`."""
-    return import_module(f"metacount.teaching.topics.{topic}")
+def runs_modules(topic: str) -> bool:
+    """Tell whether a lesson runs modules, and so imports torch."""
+    return "runs" in source_of(checked_topic(topic)).head
 
 
 def title_of(topic: str, lang: str) -> str:
     """Return the title of a topic; it names no value."""
-    return read_page(lang, f"{topic}.md").partition("\n")[0].removeprefix("# ")
+    text = text_in(source_of(topic).text.lstrip("\n"), lang)
+    return text.partition("\n")[0].removeprefix("# ").strip()
+
+
+class Here(Subject):
+    """The model of a page, and what the page's names stand for.
+
+    A name is defined in the page's head, and computed once, or one of those below, or else a field
+    of the model. A function is one of those below, one of `counts` or of the page's experiments, or
+    what `Subject` knows.
+    """
+
+    def __init__(self, model: Model, lang: str, source: Source, **values: object) -> None:
+        self.model, self.source, self.computed = model, source, dict(values)
+        super().__init__({}, lang)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The parts of the model."""
+        return self.model.spec
+
+    def name(self, name: str) -> Any:
+        """Compute what stands under a name."""
+        if name in self.values:
+            return self.values[name]
+        if name not in self.computed:
+            if name in self.source.definitions:
+                value = computed(self.source.definitions[name], self)
+            elif name in NAMES:
+                value = NAMES[name](self)
+            elif hasattr(self.spec, name):
+                value = getattr(self.spec, name)
+            else:
+                raise SpecError("lesson", "has a name that nothing computes", name, "see its page")
+            self.computed[name] = value
+        return self.computed[name]
+
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
+        """Call one of `ABOUT_MODELS`, an experiment, or what `Subject` knows."""
+        if name in ABOUT_MODELS:
+            return ABOUT_MODELS[name](self, *arguments, **options)
+        for file in filter(None, ("counts", self.source.head.get("runs"))):
+            function = getattr(import_module(f"metacount.teaching.{FILES[file]}"), name, None)
+            if function is not None:
+                return function(*arguments, **options)
+        return super().call(name, arguments, options)
+
+    def of(self, model: Model, **values: object) -> Here:
+        """Return what the page's names stand for, of another model."""
+        return Here(model, self.lang, self.source, **values)
+
+
+def _with(here: Here, spec: ModelSpec, label: object = None) -> Here:
+    """Return what names stand for of another model; `label` is what a row calls it."""
+    return here.of(type(here.model)(**{**vars(here.model), "spec": spec}), label=label)
+
+
+def _models(here: Here, ids: str) -> list[Here]:
+    known = (id for id in ids.split() if catalog.entry(id).sizes is not None)
+    return [here.of(find_model(id)) for id in known]
+
+
+def _by_size(models: Iterable[Here]) -> list[Here]:
+    return sorted(models, key=lambda it: (it.call("params", (), {}), it.model.id))
+
+
+def _beside(here: Here, ids: str) -> list[Here]:
+    """Return the model among those of the catalog with these ids, the smallest first."""
+    others = (it for it in _models(here, ids) if it.model.id != here.model.id)
+    return _by_size([here, *others])
+
+
+def _shape(here: Here, text: str) -> list[str]:
+    """Write a shape in letters, and in numbers."""
+    spec = here.spec
+    known = {term.letter: getattr(spec, term.name) for term in legend.MODEL_TERMS}
+    known |= {"B": here.name("batch"), "S": here.name("seq")}
+    known["h_kv"] = known["h_kv"] or spec.n_heads
+    return [f"[{text}]", str([evaluated(side, known) for side in text.split(", ")])]
+
+
+def _ask(here: Here, quantity: str, /, **changes: object) -> Exercise:
+    """Ask for a quantity of the model with other values of fields; the answer is in letters."""
+    spec = here.spec.replace(**changes)
+    form = closed_form(spec, fitted(spec, Request()), quantity)
+    formula = " + ".join(str(part) for part in form.parts.values())
+    return Exercise(formula=formula, quantity=quantity, changes=changes)
+
+
+NAMES: dict[str, Callable[[Here], object]] = {
+    "spec": lambda here: here.spec,
+    "resolved": lambda here: here.model,
+    "name": lambda here: here.model.name.partition(" (")[0],
+    "model": lambda here: here.model.id,
+    "changes": lambda here: here.model.changes,
+    "listed": lambda here: here.model.entry,
+    "entry": lambda here: here.model.published,
+    "batch": lambda here: fitted(here.spec, Request()).batch_size,
+    "seq": lambda here: fitted(here.spec, Request()).seq_len,
+    "zero": lambda here: 0,
+    "unit": lambda here: 1,
+}
+ABOUT_MODELS: dict[str, Callable[..., object]] = {
+    # the model with other values of fields; the second goes without the rules of what can be
+    "changed": lambda here, label=None, /, **it: _with(here, here.spec.replace(**it), label),
+    "substituted": lambda here, **fields: _with(here, here.spec.substituted(**fields)),
+    "ask": _ask,
+    "models": _models,
+    "catalog": lambda here: _by_size(here.of(find_model(entry.id)) for entry, _ in models()),
+    "beside": _beside,
+    "shape": _shape,
+    "users": lambda _, field, value: sum(getattr(spec, field) == value for _, spec in models()),
+}
+FILES = {"counts": "counts"} | {
+    file: f"experiments.{file}" for file in ("norm", "ffn", "position", "attention", "moe", "gpt")
+}
 
 
 def page_of(
@@ -87,34 +335,23 @@ def page_of(
     202383360
     """
     checked_language(lang)
-    found = _found(TOPICS[checked_topic(topic)] if model is None else model, settings)
-    values = values_of(topic)
-    such_as = f"choose for example {', '.join(values.SUCH_AS)}"
-    if not values.fits(found.spec):
-        raise InputError(f"lesson {topic} needs {values.NEEDS}: {found.id} has not; {such_as}")
+    source = source_of(checked_topic(topic))
+    given = source.head["model"] if model is None else model
+    found = find_model(given, settings) if isinstance(given, str) else model_of(given)
+    here = Here(found, lang, source)
+    if not computed(source.head["fits"], here):
+        raise InputError(
+            f"lesson {topic} needs {source.head['needs']}: {found.id} has not; choose for example "
+            f"{source.examples}"
+        )
     more = beyond_branches(found.spec)
     if more and topic != "paper":  # whose figures are of the whole model
         raise InputError(
             f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "
-            f"its blocks; {such_as}"
+            f"its blocks; choose for example {source.examples}"
         )
-    with _randomness(topic):
-        return _page(topic, Here(found, lang, values.VALUES))
-
-
-def _found(model: Given, settings: Sequence[str]) -> Model:
-    return find_model(model, settings) if isinstance(model, str) else model_of(model)
-
-
-def _randomness(topic: str) -> AbstractContextManager[None]:
-    """Keep what a lesson draws at random inside from changing the reader's random state."""
-    from contextlib import nullcontext
-
-    if topic not in RUNNING:
-        return nullcontext()
-    import torch
-
-    return torch.random.fork_rng(devices=[])
+    here.computed.clear()
+    return _page(topic, here)
 
 
 def _page(topic: str, here: Here) -> Page:
@@ -122,7 +359,7 @@ def _page(topic: str, here: Here) -> Page:
     blocks: list[Block] = []
     title, model = "", here.model
     exercises: list[Exercise] = []
-    for text in re.split(r"\n(?: *\n)+", read_page(here.lang, f"{topic}.md").strip("\n")):
+    for text in re.split(r"\n(?: *\n)+", text_in(here.source.text, here.lang).strip("\n")):
         lines = text.splitlines()
         first = CONDITION.sub("", lines[0])
         lines = [CONDITION.sub("", line) for line in lines if _holds(line, here)]
@@ -153,14 +390,14 @@ def _holds(line: str, here: Here) -> bool:
 
 def _block(first: str, lines: list[str], here: Here, exercises: list[Exercise]) -> Block | None:
     if first.startswith("## "):
-        return Block(kind="heading", text=filled(lines[0].removeprefix("## "), here))
+        return Block(kind="heading", text=filled(lines[0].removeprefix("## "), here).strip())
     if first.startswith("|"):
         return _table(lines, here) if len(lines) > 1 else None
     if first.startswith("    "):
-        filled_ = [filled(line, here)[4:].rstrip() for line in lines]
-        return Block(kind="equation", text="\n".join(filled_))
-    if named := NAMED.fullmatch(lines[0]):
-        value = here.name(named[1])
+        equations = [filled(line, here)[4:].rstrip() for line in lines]
+        return Block(kind="equation", text="\n".join(equations))
+    if alone := ALONE.fullmatch(lines[0]):
+        value = computed(alone[1], here)
         if not isinstance(value, Exercise):
             return Block(kind="equation", text=str(value))
         exercises.append(value)
@@ -169,15 +406,15 @@ def _block(first: str, lines: list[str], here: Here, exercises: list[Exercise]) 
 
 
 def _table(lines: list[str], here: Here) -> Block | None:
-    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    heads = tuple(filled(cell, here) for cell in cells[0])
+    heads = _rows(_cells(lines[0]), here)[0]
     rows: list[tuple[str, ...]] = []
-    for row in cells[1:]:
-        named = NAMED.fullmatch(row[0]) if len(row) == 1 else None
-        if named and isinstance(found := here.name(named[1]), list):
-            rows += [tuple(as_text(cell, "", here.lang) for cell in each) for each in found]
-        else:
-            rows.append(tuple(filled(cell, here) for cell in row))
+    for line in lines[1:]:
+        each = EACH.match(line)
+        items = computed(each[2], here) if each else [None]
+        assert isinstance(items, list)
+        for item in items:
+            inside = here.with_row({each[1]: item}) if each else here
+            rows += _rows(_cells(line[each.end() :] if each else line), inside)
     if any(len(row) != len(heads) for row in rows):
         raise SpecError(
             "lesson",
@@ -188,11 +425,29 @@ def _table(lines: list[str], here: Here) -> Block | None:
     return Block(kind="table", heads=heads, rows=tuple(rows)) if rows else None
 
 
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _rows(cells: list[str], here: Known) -> list[tuple[str, ...]]:
+    """Write a row; one whose only cell is a list of rows is these rows."""
+    row: list[str] = []
+    for cell in cells:
+        alone = ALONE.fullmatch(cell)
+        value = computed(alone[1], here) if alone else None
+        if alone and isinstance(value, list):
+            if len(cells) == 1 and all(isinstance(each, list | tuple) for each in value):
+                return [tuple(as_text(it, "", here.lang) for it in each) for each in value]
+            row += [as_text(it, alone[2] or "", here.lang) for it in value]
+        else:
+            row.append(filled(cell, here))
+    return [tuple(row)]
+
+
 def _exercise(value: Exercise, model: Model) -> Block:
     options = f" {model.id}" if " " not in model.id else " MODEL"
     # what the exercise changes takes the place of what the reader changed
-    changes = {name: str(value).lower() for name, value in model.changes.items()}
-    changes |= {name: new for name, _, new in (s.partition("=") for s in value.settings)}
+    changes = {name: str(new).lower() for name, new in {**model.changes, **value.changes}.items()}
     options += "".join(f" --set {name}={new}" for name, new in changes.items())
     options += f" --quantity {value.quantity}" if value.quantity != "params" else ""
     return Block(

@@ -15,11 +15,12 @@ from metacount.formulas.tape import params_of
 from metacount.spec import legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.claim import VERDICTS
-from metacount.teaching.texts import FUNCTIONS, Known, evaluated
+from metacount.teaching.texts import FUNCTIONS, Known, computed, evaluated
 from metacount.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     import sympy
 
@@ -273,33 +274,102 @@ def computation(spec: ModelSpec, part: str) -> str:
     return " = ".join(dict.fromkeys(steps))
 
 
-class About(Known):
+# what takes a length, or a number of sequences and a length
+RUNS: dict[str, Callable[..., Dim]] = {
+    "matmul_flops": lambda spec, n: model.matmul_flops(spec, batch_size=1, seq_len=n),
+    "causal_matmul_flops": lambda spec, n: model.causal_matmul_flops(spec, batch_size=1, seq_len=n),
+    "decode_matmul_flops": lambda spec, b, n: model.decode_matmul_flops(
+        spec, batch_size=b, kv_len=n
+    ),
+    "kept_values": lambda spec, b, n: model.kv_cache_bytes(
+        spec, batch_size=b, seq_len=n, bytes_per_value=1
+    ),
+}
+
+
+class Subject(Known):
+    """What the names in a text about a model stand for.
+
+    Values, and as functions: parts and sizes of the model, of another one (`ffn("llama-7b")`) or of
+    the same with other fields (`ffn(gated=False)`); what takes a length (`RUNS`); and the formulas
+    of sublayers by their sizes, `glu_params(4*d_model, d_ff)`.
+    """
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model."""
+        raise NotImplementedError
+
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
+        """Compute a part or a run, look up a size, or call a formula."""
+        if name in FUNCTIONS:
+            return super().call(name, arguments, options)
+        if name in RUNS:
+            return int(RUNS[name](self.spec.replace(**options), *arguments))
+        formula = getattr(sublayers, name, None)
+        if name not in PARTS and formula is not None:
+            return formula(*arguments, **options)
+        spec = self.spec
+        if arguments:
+            other = arguments[0]
+            spec = catalog.entry(other).spec() if isinstance(other, str) else other
+        spec = spec.replace(**options) if options else spec
+        return value(spec, name) if name in PARTS else getattr(spec, name)
+
+
+class About(Subject):
     """What the names in a claim's texts stand for.
 
-    The verdict; sizes, fields and parts of the claim's model, or of another one; `stated`, the
-    claim's formula at the sizes of a model; and what the judge computed.
+    The verdict; what is known of the claim's model; `stated`, the claim's formula at the sizes of a
+    model; and what the judge computed.
     """
 
     def __init__(
         self, claim: Claim, finding: Finding | None, lang: str, texts: Mapping[str, Text]
     ) -> None:
-        values: dict[str, object] = {"claimed": claim.claimed}
+        values: dict[str, object] = {"claimed": claim.claimed, "options": claim.options}
         if claim.model is not None:
-            values |= spec_of(claim).to_dict() | {"name": model_of(claim).name}
+            entry = model_of(claim)
+            values |= spec_of(claim).to_dict() | {"name": entry.name, "entry": entry}
         if finding is not None:
             values |= {verdict: verdict == finding.verdict for verdict in VERDICTS}
             values |= finding.values
         super().__init__(values, lang, texts)
         self.claim = claim
 
-    def call(self, name: str, arguments: Sequence[object]) -> object:
-        """Compute a part or look up a size, of the claim's model or of that with an id."""
-        if name in FUNCTIONS:
-            return super().call(name, arguments)
-        spec = catalog.entry(str(arguments[0])).spec() if arguments else spec_of(self.claim)
-        if name == "stated":
-            return evaluated(self.claim.options["formula"], spec.to_dict())
-        return value(spec, name) if name in PARTS else getattr(spec, name)
+    @property
+    def spec(self) -> ModelSpec:
+        """The claim's model."""
+        return spec_of(self.claim)
+
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
+        """Compute what a model has, or one of `OF_CLAIMS`."""
+        if name not in OF_CLAIMS:
+            return super().call(name, arguments, options)
+        return OF_CLAIMS[name](self, *arguments, **options)
+
+    def other(self, id: str | None = None, **changes: Any) -> ModelSpec:
+        """Return the model with that id, or the claim's, with other values of fields."""
+        return (self.spec if id is None else catalog.entry(id).spec()).replace(**changes)
+
+
+OF_CLAIMS: dict[str, Callable[..., object]] = {
+    # the claim's formula, at a model
+    "stated": lambda about, *id: evaluated(
+        about.claim.options["formula"], about.other(*id).to_dict()
+    ),
+    # a part that goes by a name of the data; the same in letters and numbers
+    "part": lambda about, part, *id: value(about.other(*id), part),
+    "steps": lambda about, part, *id, **changes: computation(about.other(*id, **changes), part),
+    "field": lambda about, name: getattr(about.spec, name),
+    "role": lambda about, role: model.params_by_role(about.spec)[role],
+    "model_biases": lambda about: (
+        model.params(about.spec) - model.params(without_biases(about.spec))
+    ),
+    "true": lambda about, conditions: all(computed(it, about) is True for it in conditions),
+    "catalog": lambda _, id: catalog.entry(id),
+    "models": lambda _: models(),
+}
 
 
 def named(claim: Claim) -> Known:

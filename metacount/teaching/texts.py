@@ -6,9 +6,11 @@ printed where all of them hold for what was computed now. Between braces stands 
     {d_model}, {moe()}          what was computed under a name; a part of the model, or a size
     {ffn("llama-7b")}           of another model
     {off:.1g}, {share:.2%}      with a format: one of `FORMATS`, or Python's
+    {params(n_layers=1)}        of the model with other values of fields
     {"yes" if holds else "no"}  one of two texts
 
-An expression is made of these, of whole numbers, texts, + - * / // % **, comparisons, and, or, not.
+An expression is made of these, of whole numbers, texts, + - * / // % ** (`/` is exact),
+comparisons, and, or, not, lists, [it for it in ... if ...], and what something has: row.name.
 An unknown name is an error. The words that are data (names of parts) are in `words.json`.
 """
 
@@ -25,6 +27,7 @@ from functools import lru_cache
 from metacount import units
 from metacount.errors import SpecError
 from metacount.frozen import frozen
+from metacount.teaching.labels import beside, label
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -68,6 +71,8 @@ OPERATORS: dict[type[ast.AST], Callable[..., object]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
     ast.Not: operator.not_,
     ast.USub: operator.neg,
 }
@@ -81,6 +86,18 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     # whether there is anything: no text or list that is empty, no number that is absent or 0
     "some": lambda lang, value: bool(value),
     "capital": lambda lang, text: text[:1].upper() + text[1:],
+    "sum": lambda lang, values: sum(values.values() if isinstance(values, dict) else values),
+    "round": lambda lang, value: round(value),
+    "text": lambda lang, value: str(value),
+    "all": lambda lang, values: all(values),
+    "count": lambda lang, values: len(values),
+    "dict": lambda lang, **values: values,
+    "label": lambda lang, text: label(text),
+    "beside": lambda lang, text, count: beside(label(text), count),
+    "min": lambda lang, values: min(values),
+    "row": lambda lang, values: vector(values, "fixed"),
+    "numbered": lambda lang, values: [{"n": n, "value": it} for n, it in enumerate(values)],
+    "falling": lambda lang, values: values == sorted(values, reverse=True),
 }
 
 
@@ -89,7 +106,7 @@ class Known:
 
     def __init__(
         self,
-        values: Mapping[str, object],
+        values: dict[str, object],
         lang: str = "en",
         texts: Mapping[str, Text] | None = None,
     ) -> None:
@@ -108,13 +125,13 @@ class Known:
             f"known are {', '.join([*self.values, *self.texts])}",
         )
 
-    def call(self, name: str, arguments: Sequence[object]) -> object:
+    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
         """Call one of `FUNCTIONS`."""
         if name not in FUNCTIONS:
             raise SpecError(
                 "claim", "has a sentence with an unknown function", name, "see teaching/texts.py"
             )
-        return FUNCTIONS[name](self.lang, *arguments)
+        return FUNCTIONS[name](self.lang, *arguments, **options)
 
     def with_row(self, row: Mapping[str, object]) -> Known:
         """Return the same, with what is known of one row besides."""
@@ -123,7 +140,7 @@ class Known:
         return other
 
 
-def computed(text: str, known: Known | Mapping[str, Dim]) -> object:
+def computed(text: str, known: Known | Mapping[str, Dim]) -> Any:
     """Compute the value of one expression of the data.
 
     >>> computed("4*d**2 == 64 and not (d > 4)", {"d": 4})
@@ -151,26 +168,67 @@ def evaluated(formula: str, sizes: Mapping[str, Dim]) -> Dim:
         ) from None
 
 
-def _walk(node: ast.expr, known: Known | Mapping[str, Dim]) -> object:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, str, bool):
-        return node.value
-    if isinstance(node, ast.Name):
-        return known.name(node.id) if isinstance(known, Known) else known[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_walk(node.left, known), _walk(node.right, known))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_walk(node.operand, known))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in OPERATORS:
-        left, right = _walk(node.left, known), _walk(node.comparators[0], known)
-        return OPERATORS[type(node.ops[0])](left, right)
-    if isinstance(node, ast.BoolOp):
-        found = (bool(_walk(part, known)) for part in node.values)
-        return all(found) if isinstance(node.op, ast.And) else any(found)
-    if isinstance(node, ast.IfExp):
-        return _walk(node.body if _walk(node.test, known) else node.orelse, known)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and isinstance(known, Known):
-        return known.call(node.func.id, [_walk(argument, known) for argument in node.args])
-    raise SpecError(
+def _walk(node: ast.expr, known: Known | Mapping[str, Dim]) -> Any:
+    match node:
+        case ast.Constant(value=value) if value is None or type(value) in (int, str, bool):
+            return value
+        case ast.Name(id=name):
+            return known.name(name) if isinstance(known, Known) else known[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_walk(left, known), _walk(right, known))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_walk(operand, known))
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+            return OPERATORS[type(op)](_walk(left, known), _walk(right, known))
+        case ast.BoolOp(op=op, values=[*firsts, last]):
+            for value in (_walk(part, known) for part in firsts):
+                if bool(value) is isinstance(op, ast.Or):
+                    return value
+            return _walk(last, known)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _walk(body if _walk(test, known) else orelse, known)
+    if isinstance(known, Known):
+        return _walk_further(node, known)
+    raise _not_understood(node)
+
+
+def _walk_further(node: ast.expr, known: Known) -> Any:
+    match node:
+        case ast.List(elts=elements):
+            return [_walk(element, known) for element in elements]
+        case ast.Subscript(value=owner, slice=index):
+            return _walk(owner, known)[_walk(index, known)]
+        case ast.Attribute(value=owner, attr=name):
+            inside = _walk(owner, known)
+            if isinstance(inside, Known):
+                return inside.name(name)
+            return inside[name] if isinstance(inside, dict) else getattr(inside, name)
+        case ast.ListComp(
+            elt=element,
+            generators=[ast.comprehension(target=ast.Name(id=name), iter=each, ifs=ifs)],
+        ):
+            rows = (known.with_row({name: value}) for value in _walk(each, known))
+            return [_walk(element, row) for row in rows if all(_walk(it, row) for it in ifs)]
+        case ast.Call(func=ast.Name(id=name)):
+            return known.call(name, *_arguments(node, known))
+        case ast.Call(func=ast.Attribute(value=owner, attr=name)):
+            inside, (arguments, options) = _walk(owner, known), _arguments(node, known)
+            if isinstance(inside, Known):
+                return inside.call(name, arguments, options)
+            return getattr(inside, name)(*arguments, **options)
+    raise _not_understood(node)
+
+
+def _arguments(node: ast.Call, known: Known) -> tuple[list[Any], dict[str, Any]]:
+    options: dict[str, Any] = {}
+    for it in node.keywords:
+        value = _walk(it.value, known)
+        options |= value if it.arg is None else {it.arg: value}
+    return [_walk(argument, known) for argument in node.args], options
+
+
+def _not_understood(node: ast.expr) -> SpecError:
+    return SpecError(
         "claim",
         "has an expression that is not understood",
         ast.unparse(node),
@@ -294,6 +352,24 @@ def minus(text: str) -> str:
     '−0.5'
     """
     return text.replace("-", "−", 1) if text.startswith("-") else text
+
+
+def vector(values: Iterable[object], how: str = "") -> str:
+    """Format numbers as a row.
+
+    >>> vector((1.0, -0.5)), vector((1.0, -0.5), "fixed")
+    ('(1, −0.5)', '(1.00, −0.50)')
+    """
+    return f"({', '.join(shown(value, how) for value in values)})"
+
+
+def matrix(rows: Iterable[Iterable[object]]) -> str:
+    """Format a small matrix in one line, row after row.
+
+    >>> matrix(((1.0, 0.0), (0.0, -1.0)))
+    '[1 0; 0 −1]'
+    """
+    return f"[{'; '.join(' '.join(map(shown, row)) for row in rows)}]"
 
 
 FORMATS: dict[str, Callable[[Any], str]] = {

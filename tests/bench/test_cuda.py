@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,15 +16,15 @@ from torch import Tensor
 from metacount.bench import attention, ffn, mla, moe, norm
 from metacount.bench.case import Case
 from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.device import describe, environment, flush_bytes
+from metacount.bench.device import cache_bytes_of, environment, flush_bytes
 from metacount.bench.observe import TOLERANCE
 from metacount.bench.rows import Ceiling
-from metacount.bench.run import Plan, run_case
-from metacount.bench.statistics import median
-from metacount.bench.stopwatch import (
+from metacount.bench.run import run_case
+from metacount.bench.timing import (
     CaptureRoom,
-    EagerStopwatch,
     GraphStopwatch,
+    Plan,
+    Stopwatch,
     flusher,
     waits_for_host,
 )
@@ -98,7 +99,7 @@ def test_the_profiler_says_the_same() -> None:
 
 
 def test_a_cold_call_takes_longer() -> None:
-    cache = describe(cuda()).cache_bytes
+    cache = cache_bytes_of(cuda())
     x = torch.randn(cache // 16, device=cuda())
     flush = flusher(cuda(), flush_bytes(cuda(), cache))
     watch = graph_watch([x.sum], flush=flush)
@@ -108,7 +109,7 @@ def test_a_cold_call_takes_longer() -> None:
 def test_a_call_from_python_takes_no_less_than_its_graph() -> None:
     (x, *_) = small()
     call = partial(torch.add, x, 1)
-    eager = EagerStopwatch([call], lambda: None, 1e-5, cuda())
+    eager = Stopwatch([call], lambda: None, 1e-5, cuda())
     assert read(eager, "hot") > 0.9 * read(graph_watch([call]), "hot")
 
 
@@ -127,9 +128,9 @@ def test_after_a_capture_that_failed_everything_works() -> None:
     assert torch.cuda.current_stream() == before
     # in torch 2.11 the generator stayed as if capturing
     assert torch.isfinite(torch.randn(1, device="cuda")).all()
-    captured = room.capture(lambda: x.add_(1))
+    graph, *_ = room.capture(lambda: x.add_(1))
     count = int(x)
-    captured.replay()
+    graph.replay()
     torch.cuda.synchronize()
     assert int(x) == count + 1
     room.leave()
@@ -205,7 +206,7 @@ def test_every_other_layer_runs(number: int) -> None:
 
 def check(case: Case, dtype: str) -> None:
     plan = replace(PLAN, compile=dtype in ("bf16", "fp32"))  # compiling is what takes time
-    rows = run_case(case, plan, ROOF, describe(cuda()).cache_bytes)
+    rows = run_case(case, plan, ROOF, cache_bytes_of(cuda()))
     fast = moe.grouped_on_device(cuda(), torch.bfloat16)
     waits = {"loop"} if fast else {"loop", "grouped"}
     for row in rows:
@@ -242,8 +243,7 @@ def test_tf32_is_faster_than_fp32() -> None:
 
 
 def test_the_device_is_described() -> None:
-    info = describe(cuda())
-    assert info.kind == "cuda" and info.device and info.threads is None
-    assert 2**18 <= info.cache_bytes < 2**32
     said = environment(cuda())
+    assert said["kind"] == "cuda" and said["device"] and said["threads"] is None
+    assert 2**18 <= said["cache_bytes"] < 2**32
     assert said["sms"] > 0 and said["cudnn"] and said["blas_library"]

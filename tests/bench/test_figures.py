@@ -1,50 +1,75 @@
-"""The figures asked of a GPU, on rows made by hand from a roofline: nothing here was measured."""
+"""What runs on a GPU, step by step, and the figures asked of it, on rows made by hand."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.bench_layers import result
 
-FILE = ROOT / "benchmarks" / "gpu_figures.py"
+from metacount.cli import main
+
 FLOPS, BYTES = 8e14, 4e12  # of an invented device: a ridge of 200 FLOPs per byte
 WEIGHTS = 2 * 3 * 4096 * 11008  # bytes of LLaMA-7B's SwiGLU in bf16
 
 
-@pytest.fixture(scope="module")
-def figures() -> Any:
-    found = importlib.util.spec_from_file_location("gpu_figures", FILE)
+def script(name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules["gpu_figures"] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def figures() -> Any:
+    return script("gpu_figures")
+
+
+def test_the_steps_for_a_device_fit_into_their_time() -> None:
+    """Each is a command that parses; what does not fit into its budget is said, not lost."""
+    module: Any = script("on_a_gpu")
+    steps = module.steps()
+    names = [step.name for step in steps]
+    assert names[:4] == ["tests", "modules", "peaks", "calibrate"] and names[-1] == "figures"
+    topics = {step.words[3] for step in steps if step.is_bench}
+    assert topics == {"ffn", "attention", "mla", "moe", "norm"}
+    dtypes = {
+        word for step in steps for word in step.words if word in ("bf16", "fp16", "tf32", "fp32")
+    }
+    assert dtypes == {"bf16", "fp16", "tf32", "fp32"}
+    assert module.BUDGET < module.LIMIT <= 480
+    for step in steps:
+        if step.is_bench:
+            options = list(step.words[2:])
+            for word in {"--save", "--compare"} & {*options}:
+                del options[options.index(word) : options.index(word) + 2]
+            assert main([*options, "--dry-run"]) == 0, step.name
+        else:
+            name = next(word for word in step.words if word.endswith(".py"))
+            assert (ROOT / name).exists()
 
 
 def row(tokens: int, **changes: Any) -> dict[str, Any]:
     flops = WEIGHTS * tokens  # 2 FLOPs per weight and token, 2 bytes per weight
     seconds = max(flops / FLOPS, WEIGHTS / BYTES)
-    return {
-        "topic": "ffn",
-        "model": "llama-7b",
-        "dtype": "bf16",
-        "status": "ok",
-        "state": "hot",
-        "launch": "graph",
-        "direction": "forward",
-        "variant": "swiglu",
-        "date": "1",
-        "workload": {"tokens": tokens},
-        "median_s": seconds,
-        "needed_flops": flops,
-        "moved_bytes": WEIGHTS,
-        "ceiling_share": flops / seconds / FLOPS,
-        "ceiling": {"flops_per_s": FLOPS, "bytes_per_s": BYTES},
-        **changes,
-    }
+    return (
+        result(
+            variant="swiglu",
+            date="1",
+            workload={"tokens": tokens},
+            median_s=seconds,
+            needed_flops=flops,
+            moved_bytes=WEIGHTS,
+            ceiling_share=flops / seconds / FLOPS,
+            ceiling={"flops_per_s": FLOPS, "bytes_per_s": BYTES},
+        )
+        | changes
+    )
 
 
 def test_the_turning_point_of_a_roofline_is_where_it_is_predicted(figures: Any) -> None:

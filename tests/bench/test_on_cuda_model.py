@@ -19,12 +19,12 @@ from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 from torch import Tensor, nn
 
 from metacount.bench import moe, run
-from metacount.bench.case import Built, Case
+from metacount.bench.case import Case, Variant
 from metacount.bench.ceiling import Roofs, measure_ceiling
 from metacount.bench.device import environment
 from metacount.bench.rows import Ceiling, Row
-from metacount.bench.run import Plan, run_case
-from metacount.bench.stopwatch import CaptureRoom
+from metacount.bench.run import run_case
+from metacount.bench.timing import CaptureRoom, Plan
 
 CPU = torch.device("cpu")
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e14, shape=(2, 3, 5), bytes_per_s=1e12)
@@ -57,13 +57,12 @@ class OnGpu(nn.Module):
 def on_gpu(case: Case, gpu: VirtualGpu, **how: dict[str, Any]) -> Case:
     """The case with its tensors on the CPU and its variants on the model."""
 
-    def build(_device: torch.device, n_sets: int) -> Built:
-        built = case.build(CPU, n_sets)
-        variants = [
-            replace(v, module=OnGpu(gpu, v.name, v.module, **how.get(v.name.replace("-", "_"), {})))
-            for v in built.variants
-        ]
-        return replace(built, variants=variants)
+    def build(_device: torch.device, n_sets: int) -> list[Variant]:
+        def moved(v: Variant) -> Variant:
+            own = how.get(v.name.replace("-", "_"), {})
+            return replace(v, module=OnGpu(gpu, v.name, v.module, **own))
+
+        return [moved(variant) for variant in case.build(CPU, n_sets)]
 
     return replace(case, build=build)
 
@@ -141,27 +140,24 @@ def test_one_capture_that_fails_spoils_nothing(
 
     monkeypatch.setattr(CaptureRoom, "heal", heal)
     gpu.refuse_capture = "operation failed due to a previous error during capture"
-    report = run.Report(environment={}, ceilings={})
     cases = [on_gpu(tiny_cases("fp32")[i], gpu) for i in (0, -1)]
-    roofs = Roofs(DEVICE, CACHE, known={"fp32": ROOF})
-    for _ in run.run_cases(cases, PLAN, report=report, roofs=roofs):
-        pass
-    bad = [row for row in report.rows if row.status != "ok" and row.reason != "--no-compile"]
+    roofs = Roofs(DEVICE, known={"fp32": ROOF})
+    rows = [row for found in run.run_cases(cases, PLAN, roofs=roofs) for row in found]
+    bad = [row for row in rows if row.status != "ok" and row.reason != "--no-compile"]
     # one launch of one variant, and it says when
     assert len(bad) == 1 and (bad[0].reason or "").startswith("while it was timed: operation")
-    assert {row.topic for row in report.rows if row.status == "ok"} == {"ffn", "norm"}
+    assert {row.topic for row in rows if row.status == "ok"} == {"ffn", "norm"}
 
 
 def test_a_lost_device_ends_the_run(gpu: VirtualGpu) -> None:
-    report = run.Report(environment={}, ceilings={})
-    tiny = tiny_cases("fp32")[0]
+    tiny, rows = tiny_cases("fp32")[0], []
     cases = [on_gpu(replace(tiny, model=f"tiny{i}"), gpu) for i in range(3)]
     lost = "CUDA error: an illegal memory access was encountered"
-    for i, _ in enumerate(run.run_cases(cases, PLAN, report=report, roofs=None)):
-        if i == 0:
-            gpu.sticky = lost
-    said = {row.reason for row in report.rows if row.status == "not available"}
-    assert f"the device was lost: {lost}" in said and report.unmeasured
+    for found in run.run_cases(cases, PLAN, roofs=None):
+        rows += found
+        gpu.sticky = lost
+    said = {row.reason for row in rows if row.status == "not available"}
+    assert f"the device was lost: {lost}" in said and run.disagrees(rows)
 
 
 def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
@@ -193,7 +189,7 @@ def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
     assert found["gelu"].status == "ok"
     assert found["swiglu"].status == "wrong result"
     assert "while it was timed: relative error 1" in (found["swiglu"].reason or "")
-    assert run.Report(environment={}, ceilings={}, rows=rows).failed
+    assert run.disagrees(rows)
 
 
 def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:

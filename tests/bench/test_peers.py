@@ -7,33 +7,49 @@ others' calls are met by functions that have their signature, which torch comput
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, spec
+from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, build, error_of, spec
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
 from metacount.bench import attention, ffn, mla, triton_silu
 from metacount.bench import case as cases
 from metacount.bench.case import Case
-from metacount.bench.observe import error_of
-from metacount.bench.rows import Ceiling, Row
-from metacount.bench.run import Plan, run_case
+from metacount.bench.rows import Row
+from metacount.bench.run import run_case
+from metacount.bench.timing import Plan
 from metacount.bench.work import Positions
 
 CPU = torch.device("cpu")
-ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)
 PLAN = Plan(device=CPU, rounds=3, seconds=0.0, compile=False, warm_up_seconds=0.0, states=("hot",))
 ONE = Positions(batch_size=1, seq_len=5, kv_len=5)
+LIGER = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make a package be there, with these functions in its last module."""
+
+    def module(name: str, **functions: Any) -> None:
+        for end in (i for i, c in enumerate(f"{name}.") if c == "."):
+            monkeypatch.setitem(sys.modules, name[:end], ModuleType(name[:end]))
+        vars(sys.modules[name]).update(functions)
+        monkeypatch.setattr(cases, "find_spec", lambda name: object())
+
+    return module
 
 
 def by_name(case: Case, *names: str) -> dict[str, Row]:
-    plan = Plan(**{**vars(PLAN), "only": names})
-    return {row.variant: row for row in run_case(case, plan, ROOF, 4096)}
+    return {row.variant: row for row in run_case(case, replace(PLAN, only=names), None, 4096)}
 
 
 @pytest.mark.parametrize("way", list(cases.PACKAGES))
@@ -46,10 +62,9 @@ def test_what_is_not_here_says_what_to_install(way: str, monkeypatch: pytest.Mon
 
 def test_a_missing_peer_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "find_spec", lambda name: None)
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
-    rows = by_name(case, "swiglu-liger", "gelu")
-    assert rows["swiglu-liger"].status == "not available"
-    assert rows["swiglu-liger"].reason == "pip install liger-kernel"
+    rows = by_name(LIGER, "swiglu-liger", "gelu")
+    peer = rows["swiglu-liger"]
+    assert (peer.status, peer.reason) == ("not available", "pip install liger-kernel")
     assert rows["gelu"].status == "ok"
 
 
@@ -108,41 +123,31 @@ def test_the_triton_kernel_computes_silu_up(
     torch.testing.assert_close(got, wanted, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=0)
 
 
-def test_ligers_activation_takes_two_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    class LigerSiLUMulFunction:
-        @staticmethod
-        def apply(gate: Tensor, up: Tensor) -> Tensor:
-            assert gate.is_contiguous() and up.is_contiguous()
-            return F.silu(gate) * up
+def test_ligers_activation_takes_two_matrices(install: Install) -> None:
+    def apply(gate: Tensor, up: Tensor) -> Tensor:
+        assert gate.is_contiguous() and up.is_contiguous()
+        return F.silu(gate) * up
 
-    module = ModuleType("liger_kernel.ops.swiglu")
-    module.LigerSiLUMulFunction = LigerSiLUMulFunction  # type: ignore[attr-defined]
-    for name in ("liger_kernel", "liger_kernel.ops"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, "liger_kernel.ops.swiglu", module)
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
-    row = by_name(case, "swiglu-liger")["swiglu-liger"]
+    install("liger_kernel.ops.swiglu", LigerSiLUMulFunction=SimpleNamespace(apply=apply))
+    row = by_name(LIGER, "swiglu-liger")["swiglu-liger"]
     assert (row.status, row.matmul_flops) == ("ok", 8190)  # 6 · 3 · 13 · 35
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True)
+
+
 def flash_attn_func(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float, causal: bool = False
 ) -> tuple[Tensor, None]:
     """As FlashAttention-3 has it: [B, S, H, K], and the logarithms beside the result."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    y = F.scaled_dot_product_attention(
-        q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True
-    )
-    return y.transpose(1, 2), None
+    return attend(q, k, v, softmax_scale, causal=causal).transpose(1, 2), None
 
 
 @pytest.mark.parametrize("at", [PREFILL, DECODE], ids=["prefill", "decode"])
-def test_flash_attention_3(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
-    module = ModuleType("flash_attn_interface")
-    module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
+def test_flash_attention_3(install: Install, at: Positions) -> None:
+    install("flash_attn_interface", flash_attn_func=flash_attn_func)
     case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-fa3"))
     rows = by_name(case, "gqa-fa3", "gqa-sdpa")
     assert rows["gqa-fa3"].status == "ok", rows["gqa-fa3"].reason
@@ -152,108 +157,71 @@ def test_flash_attention_3(monkeypatch: pytest.MonkeyPatch, at: Positions) -> No
     assert rows["gqa-sdpa"].counted_on is None
 
 
+def test_a_wrong_peer_is_caught(install: Install) -> None:
+    def wrong(q: Tensor, *rest: Any, **more: Any) -> Tensor:
+        return flash_attn_func(q, *rest, **{**more, "causal": False})[0]
+
+    install("flash_attn_interface", flash_attn_func=wrong)
+    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
+    assert by_name(case, "gqa-fa3")["gqa-fa3"].status == "wrong result"
+
+
 @pytest.mark.parametrize(
     "at",
     [ONE, Positions(batch_size=1, seq_len=1, kv_len=7), PREFILL],
     ids=["prefill", "decode", "two sequences"],
 )
-def test_flashinfer(monkeypatch: pytest.MonkeyPatch, at: Positions) -> None:
+def test_flashinfer(install: Install, at: Positions) -> None:
     def prefill(
-        q_SHK: Tensor,
-        k_GTK: Tensor,
-        v_GTK: Tensor,
-        *,
-        causal: bool,
-        kv_layout: str,
-        sm_scale: float,
+        q: Tensor, k: Tensor, v: Tensor, *, causal: bool, kv_layout: str, sm_scale: float
     ) -> Tensor:
         assert kv_layout == "HND"
-        q, k, v = (t[None] for t in (q_SHK.transpose(0, 1), k_GTK, v_GTK))
-        y = F.scaled_dot_product_attention(
-            q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=True
-        )
-        return y[0].transpose(0, 1)
+        q, k, v = (t[None] for t in (q.transpose(0, 1), k, v))
+        return attend(q, k, v, sm_scale, causal=causal)[0].transpose(0, 1)
 
-    def decode(q_HK: Tensor, k: Tensor, v: Tensor, *, kv_layout: str, sm_scale: float) -> Tensor:
-        return prefill(q_HK[None], k, v, causal=False, kv_layout=kv_layout, sm_scale=sm_scale)[0]
+    def decode(q_HK: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return prefill(q_HK[None], k, v, causal=False, **how)[0]
 
-    module = ModuleType("flashinfer")
-    vars(module).update(single_prefill_with_kv_cache=prefill, single_decode_with_kv_cache=decode)
-    monkeypatch.setitem(sys.modules, "flashinfer", module)
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
+    install("flashinfer", single_prefill_with_kv_cache=prefill, single_decode_with_kv_cache=decode)
     case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-flashinfer"))
     row = by_name(case, "gqa-flashinfer")["gqa-flashinfer"]
-    if at.batch_size == 1:
-        assert row.status == "ok", row.reason
-    else:
-        assert (row.status, row.reason) == (
-            "not available",
-            "flashinfer's single-sequence kernels take one sequence only",
-        )
+    said = "flashinfer's single-sequence kernels take one sequence only"
+    wanted = ("ok", None) if at.batch_size == 1 else ("not available", said)
+    assert (row.status, row.reason) == wanted
 
 
-def test_flash_mla(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_mla(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_kvcache(
-        q: Tensor,
-        cache: Tensor,
-        table: Tensor,
-        lengths: Tensor,
-        value: int,
-        plan: Any,
-        splits: Any,
-        softmax_scale: float,
-        causal: bool,
+        q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, value: int, *_: Any, **how: Any
     ) -> tuple[Tensor, None]:
         k = torch.stack([cache[pages].flatten(0, 1) for pages in table]).transpose(1, 2)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            k,
-            k[..., :value],
-            is_causal=causal,
-            scale=softmax_scale,
-            enable_gqa=True,
-        )
+        y = attend(q.transpose(1, 2), k, k[..., :value], how["softmax_scale"], causal=how["causal"])
         return y.transpose(1, 2), None
 
-    module = ModuleType("flash_mla")
-    vars(module).update(
+    install(
+        "flash_mla",
         get_mla_metadata=lambda lengths, rows, heads: (None, None),
         flash_mla_with_kvcache=with_kvcache,
     )
-    monkeypatch.setitem(sys.modules, "flash_mla", module)
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
     monkeypatch.setattr(attention, "LATENT", (7, 2))
     monkeypatch.setattr(attention, "PAGE", 3)
-    at = Positions(batch_size=2, seq_len=1, kv_len=9)
-    case = mla.case("tiny", spec(LATENT), at, "fp32", tuple(mla.GPU_WAYS))
-    row = by_name(case, "absorbed-flashmla")["absorbed-flashmla"]
-    assert row.status == "ok", row.reason
-    assert row.counted_on == "absorbed-folded"
-    odd = mla.case("tiny", spec(LATENT), DECODE, "fp32", tuple(mla.GPU_WAYS))
-    said = by_name(odd, "absorbed-flashmla")["absorbed-flashmla"]
-    assert said.status == "not available" and "whole pages of 3" in (said.reason or "")
 
+    def row(at: Positions) -> Row:
+        case = mla.case("tiny", spec(LATENT), at, "fp32", tuple(mla.GPU_WAYS))
+        return by_name(case, mla.PEER)[mla.PEER]
 
-def test_a_wrong_peer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(q: Tensor, *rest: Any, **more: Any) -> Tensor:
-        return flash_attn_func(q, *rest, **{**more, "causal": False})[0]
-
-    module = ModuleType("flash_attn_interface")
-    module.flash_attn_func = wrong  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
-    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
-    assert by_name(case, "gqa-fa3")["gqa-fa3"].status == "wrong result"
+    paged = row(Positions(batch_size=2, seq_len=1, kv_len=9))
+    assert (paged.status, paged.counted_on) == ("ok", "absorbed-folded"), paged.reason
+    odd = row(DECODE)
+    assert odd.status == "not available" and "whole pages of 3" in (odd.reason or "")
 
 
 def test_torchs_kernels_by_name() -> None:
     case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-math", "-cudnn"))
     rows = by_name(case, "mha-sdpa", "mha-math", "mha-cudnn")
-    assert rows["mha-math"].status == "ok"
     # the math kernel is two products; the one that torch chose on a CPU is a kernel of its own
     assert set(rows["mha-math"].operators or ()) == {"aten.mm", "aten.bmm"}
     assert "aten._scaled_dot_product_flash_attention_for_cpu" in (rows["mha-sdpa"].operators or ())
-    assert rows["mha-cudnn"].status == "not available"
-    built = case.build(CPU, 1)
-    expected = built.variants[0].reference(built.inputs[0], [0])
-    assert error_of(built.variants[0].module, built.inputs[0], [0], expected) < 1e-5
+    assert (rows["mha-math"].status, rows["mha-cudnn"].status) == ("ok", "not available")
+    sdpa = build(case)["mha-sdpa", "forward"]
+    assert error_of(sdpa, sdpa.inputs[0], [0]) < 1e-5

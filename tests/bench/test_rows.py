@@ -10,50 +10,25 @@ import pytest
 import torch
 from helpers import ROOT
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from metacount.bench import saved
 from metacount.bench.device import flush_bytes
-from metacount.bench.rows import Ceiling, Row, Timing, bound, compared, rates, timing_of
-from metacount.bench.statistics import half_width, median_interval, quantile
-from metacount.bench.stopwatch import CpuStopwatch, flusher, input_sets
+from metacount.bench.rows import (
+    Ceiling,
+    Row,
+    compared,
+    half_width,
+    median_interval,
+    rates,
+    times,
+)
+from metacount.bench.timing import Stopwatch, flusher, input_sets
 from metacount.bench.work import Work
 from metacount.errors import InputError
 from metacount.output_file import check_writable
 
 # 12 FLOPs take as long as 3 bytes: the ridge is at 4 FLOPs per byte
 ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)
-
-
-def timing(seconds: float) -> Timing:
-    return Timing(
-        median_s=seconds,
-        p20_s=seconds,
-        p80_s=seconds,
-        samples=6,
-        apart=0.0,
-        rounds=6,
-        low_s=None,
-        high_s=None,
-    )
-
-
-def test_quantiles_by_hand() -> None:
-    values = [7.0, 1.0, 5.0, 3.0, 9.0, 11.0]
-    assert [quantile(values, share) for share in (0.0, 0.2, 0.5, 0.8, 1.0)] == [1, 3, 6, 9, 11]
-    # place 0.2 · 3 = 0.6, between 1 and 3
-    assert quantile([1.0, 3.0, 5.0, 7.0], 0.2) == pytest.approx(2.2)
-    assert quantile([4.0], 0.8) == 4.0
-
-
-@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=9), st.floats(0, 1), st.floats(0, 1))
-@example([8.102172359965896e-05] * 2, 0.5, 0.8)  # x·0.2 + x·0.8 is less than x here
-def test_a_larger_share_has_no_smaller_quantile(
-    values: list[float], one: float, other: float
-) -> None:
-    low, high = quantile(values, min(one, other)), quantile(values, max(one, other))
-    assert min(values) <= low <= high <= max(values)
 
 
 def test_the_interval_of_a_median_by_hand() -> None:
@@ -79,25 +54,20 @@ def test_the_interval_holds_the_median_as_often_as_it_says() -> None:
 
 
 def test_rounds() -> None:
-    found = timing_of([[1.0, 2.0, 3.0], [4.0, 2.0, 3.0]])
+    found = times([[1.0, 2.0, 3.0], [4.0, 2.0, 3.0]])
     # medians 2 and 3; of 1 2 2 3 3 4 the middle is 2.5, p20 is 2 and p80 is 3
-    assert found == Timing(
-        median_s=2.5, p20_s=2.0, p80_s=3.0, samples=6, apart=0.5, rounds=2, low_s=None, high_s=None
-    )
-    six = timing_of([[x] for x in (5.0, 1.0, 3.0, 2.0, 4.0, 6.0)])
-    assert (six.low_s, six.high_s) == (1.0, 6.0)
+    assert (found["median_s"], found["p20_s"], found["p80_s"]) == (2.5, 2.0, 3.0)
+    assert (found["samples"], found["rounds"], found["apart"]) == (6, 2, 0.5)
+    assert found["low_s"] is None and found["high_s"] is None
+    six = times([[x] for x in (5.0, 1.0, 3.0, 2.0, 4.0, 6.0)])
+    assert (six["low_s"], six["high_s"]) == (1.0, 6.0)
+    one = times([[4.0]])
+    assert (one["p20_s"], one["median_s"], one["p80_s"], one["apart"]) == (4.0, 4.0, 4.0, 0.0)
 
 
 def test_rates_by_hand() -> None:
-    work = Work(
-        matmul_flops=100,
-        needed_flops=60,
-        weight_bytes=5,
-        input_bytes=3,
-        output_bytes=2,
-        cache_bytes=2,
-    )
-    found = rates(work, timing(1e-8), ROOF)
+    work = Work(matmul_flops=100, needed_flops=60, moved_bytes=12)
+    found = rates(work, 1e-8, ROOF)
     # 60 FLOPs in 10 ns are 6 GFLOP/s, half of the roof; 12 bytes are 1.2 GB/s, two fifths
     assert found["tflops_per_s"] == pytest.approx(0.006)
     assert found["ceiling_share"] == pytest.approx(0.5)
@@ -106,26 +76,22 @@ def test_rates_by_hand() -> None:
     assert found["bound"] == "compute"  # 60 / 12 = 5, above 4
     # 60 FLOPs take 5 ns at the ceiling, 12 bytes 4 ns: half of the time
     assert found["roof_share"] == pytest.approx(0.5)
-    assert rates(work, timing(1e-8), None).keys() == {"tflops_per_s", "gbytes_per_s"}
+    assert rates(work, 1e-8, None).keys() == {"tflops_per_s", "gbytes_per_s"}
 
 
 def test_the_roof_of_what_only_reads_is_the_reading() -> None:
-    work = Work(matmul_flops=0, needed_flops=0, weight_bytes=12, input_bytes=0, output_bytes=0)
+    work = Work(matmul_flops=0, needed_flops=0, moved_bytes=12)
     reads = Ceiling(
         dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9, read_bytes_per_s=4e9
     )
     # 12 bytes at 4 GB/s are 3 ns; at the copy's 3 GB/s they would be 4, more than it took
-    assert rates(work, timing(3e-9), reads)["roof_share"] == pytest.approx(1.0)
+    assert rates(work, 3e-9, reads)["roof_share"] == pytest.approx(1.0)
 
 
-def test_bounds_on_both_sides_of_the_ridge() -> None:
-    assert ROOF.ridge == 4.0
-    assert [bound(x, ROOF) for x in (0.0, 3.99, 4.0, 4.01)] == [
-        "memory",
-        "memory",
-        "compute",
-        "compute",
-    ]
+@pytest.mark.parametrize(("flops", "bound"), [(399, "memory"), (400, "compute")])
+def test_bounds_on_both_sides_of_the_ridge(flops: int, bound: str) -> None:
+    work = Work(matmul_flops=flops, needed_flops=flops, moved_bytes=100)
+    assert ROOF.ridge == 4.0 and rates(work, 1.0, ROOF)["bound"] == bound
 
 
 @pytest.mark.parametrize(
@@ -153,16 +119,15 @@ def test_noise(mine: list[float], other: list[float], ratio: float, noise: bool)
 
 def test_cpu_stopwatch_calls_what_it_times() -> None:
     done: list[str] = []
-    watch = CpuStopwatch(
-        [lambda: done.append("a"), lambda: done.append("b")], lambda: done.append("flush"), 4e-4
-    )
+    calls = [lambda: done.append("a"), lambda: done.append("b")]
+    watch = Stopwatch(calls, lambda: done.append("flush"), 4e-4, torch.device("cpu"))
     # twice 0.4 ms are 0.8: two passes make a millisecond
     assert (watch.passes, watch.calls_per_sample) == (2, 4)
     with watch.turn():
-        assert done == ["a", "b"]
+        assert done == ["b", "a"] * 2
         done.clear()
         found = watch.burst("hot")
-        assert done == ["a", "b", "a", "b"] * len(found) and all(0 < x < 1 for x in found)
+        assert done == ["b", "a"] * 2 * len(found) and all(0 < x < 1 for x in found)
         done.clear()
         found = watch.burst("cold")
         assert done == [x for i in range(len(found)) for x in ("flush", "ab"[i % 2])]

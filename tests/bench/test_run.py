@@ -1,55 +1,68 @@
-"""A run: what is checked before it is timed, and what becomes of variants that fail."""
+"""A run: what is checked before it is timed, what becomes of variants that fail, and its rows."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import DENSE, altered, spec, tiny_cases
+from helpers.bench_layers import DENSE, altered, build, spec, tiny_cases
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily
 from torch import Tensor, nn
 
-from metacount.bench import ffn, run
-from metacount.bench.case import Built, Case, Variant
+from metacount.bench import ffn, rows, run
+from metacount.bench.case import Apply, Case, Refused, Variant
 from metacount.bench.ceiling import Roofs
-from metacount.bench.rows import Ceiling, Row
-from metacount.bench.run import Plan, run_case
+from metacount.bench.observe import observe
+from metacount.bench.rows import BOTH, FORWARD, Ceiling, Row
+from metacount.bench.run import crossing, rows_of_case, run_case
+from metacount.bench.timing import Entrant, Plan
 
 CPU = torch.device("cpu")
 ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)
 PLAN = Plan(device=CPU, rounds=3, seconds=0.0, compile=False, warm_up_seconds=0.0)
+HOT = replace(PLAN, states=("hot",))
 CACHE = 4096
 
 
-def changed(**changes: Any) -> Case:
-    """The tiny feed-forward case; its variant `swiglu` is altered."""
-    return altered(ffn.case("tiny", spec(DENSE), 3, "fp32"), lambda _: changes)
+def case_of(extras: ffn.Extras = ffn.PLAIN, n: int = 3) -> Case:
+    return ffn.case("tiny", spec(DENSE), n, "fp32", extras)
 
 
-def statuses(rows: list[Row]) -> dict[str, str]:
-    return {row.variant: row.status for row in rows if not row.variant.endswith("-compiled")}
+def statuses(found: list[Row]) -> dict[str, str]:
+    return {row.variant: row.status for row in found if not row.variant.endswith("-compiled")}
+
+
+def swiglu(change: Any, plan: Plan = PLAN) -> Row:
+    """The row of `swiglu`, altered, while the others are what they were."""
+    found = run_case(altered(case_of(), change), plan, ROOF, CACHE)
+    (row,) = (row for row in found if row.variant == "swiglu")
+    others = {name: status for name, status in statuses(found).items() if name != "swiglu"}
+    assert set(others.values()) == {"ok"}
+    assert row.median_s is None and row.tflops_per_s is None
+    return row
 
 
 @daily(3)
 @pytest.mark.parametrize("case", tiny_cases("fp32"), ids=lambda case: case.label)
 def test_every_topic_runs(case: Case) -> None:
-    rows = run_case(case, PLAN, ROOF, CACHE)
-    timed = [row for row in rows if row.status == "ok"]
+    found = run_case(case, PLAN, ROOF, CACHE)
+    timed = [row for row in found if row.status == "ok"]
     eager = [name for name in case.variants if not name.endswith("-compiled")]
     assert [(row.variant, row.state) for row in timed] == [
         (name, state) for name in eager for state in ("hot", "cold")
     ]
-    assert {row.reason for row in rows if row.status != "ok"} <= {"--no-compile"}
+    assert {row.reason for row in found if row.status != "ok"} <= {"--no-compile"}
     for row in timed:
         assert row.launch == "eager" and row.input_sets == 3 and row.rounds == 3
         assert row.samples is not None and 3 <= row.samples <= 24
         assert row.calls_per_sample is not None and row.roof_share is not None
         assert row.median_s is not None and row.p20_s is not None and row.p80_s is not None
-        assert 0 < row.p20_s <= row.median_s <= row.p80_s < 1
+        assert 0 < row.p20_s <= row.median_s <= row.p80_s
         assert row.needed_flops is not None and row.tflops_per_s is not None
         assert row.tflops_per_s * row.median_s * 1e12 == pytest.approx(row.needed_flops)
         assert row.relative_error is not None and 0 < row.relative_error < 1e-5
@@ -57,68 +70,76 @@ def test_every_topic_runs(case: Case) -> None:
         assert row.peak_bytes > row.working_bytes > 0
     for state in ("hot", "cold"):
         (base,) = [r for r in timed if r.state == state and r.variant == r.baseline]
-        assert base.variant in (case.baselines or case.variants[:1])
-        assert (base.ratio, base.within_noise) == (1.0, True)
-
-
-class Wrong(nn.Module):
-    """SwiGLU with one activation too few, at the same cost."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.block.gate_proj(x), self.block.up_proj(x)  # type: ignore[operator]
-        y: Tensor = self.block.down_proj(gate * up)  # type: ignore[operator]
-        return y
+        first = {"attention": ("mha", "mha-sdpa")}.get(case.topic, case.variants[:1])
+        assert base.variant in first and (base.ratio, base.within_noise) == (1.0, True)
 
 
 def test_a_wrong_variant_is_caught() -> None:
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-    wrong = altered(case, lambda variant: {"module": Wrong(variant.module)})
-    rows = run_case(wrong, PLAN, ROOF, CACHE)
-    assert statuses(rows)["swiglu"] == "wrong result"
-    assert set(statuses(rows).values()) == {"wrong result", "ok"}
-    (row,) = (row for row in rows if row.variant == "swiglu")
+    def without_activation(variant: Variant) -> dict[str, Any]:
+        block: Any = variant.module
+        return {"module": Apply(lambda x: block.down_proj(block.gate_proj(x) * block.up_proj(x)))}
+
+    row = swiglu(lambda v: without_activation(v) | {"stand_in": v.module})
+    assert row.status == "wrong result" and run.disagrees([row])
     assert row.relative_error is not None and row.relative_error > 0.1
-    assert row.median_s is None and row.tflops_per_s is None
     assert row.reason is not None and "fp32 explains at most 1e-05" in row.reason
-    report = run.Report(environment={}, ceilings={}, rows=rows)
-    assert report.failed == [row]
 
 
 def test_a_wrong_formula_is_caught() -> None:
-    work = ffn.case("tiny", spec(DENSE), 3, "fp32").build(CPU, 1).variants[2].work
-    # 6 · 3 · 13 · 35 = 8190
-    assert work.matmul_flops == 8190
-    values = {
-        name: getattr(work, name)
-        for name in ("needed_flops", "weight_bytes", "input_bytes", "output_bytes")
-    }
-    rows = run_case(changed(work=type(work)(**values, matmul_flops=8191)), PLAN, ROOF, CACHE)
-    assert statuses(rows)["swiglu"] == "wrong count"
-    (row,) = (row for row in rows if row.variant == "swiglu")
-    assert row.reason is not None
-    assert "8,191" in row.reason and "8,190" in row.reason
-    assert row.median_s is None
+    work = build(case_of())["swiglu", FORWARD].work
+    assert work.matmul_flops == 8190  # 6 · 3 · 13 · 35
+    wrong = type(work)(matmul_flops=8191, needed_flops=8190, moved_bytes=work.moved_bytes)
+    row = swiglu(lambda _: {"work": wrong})
+    assert row.status == "wrong count" and run.disagrees([row])
+    assert row.reason is not None and "8,191" in row.reason and "8,190" in row.reason
 
 
 def test_a_wrong_count_of_the_mask_is_caught() -> None:
-    case = tiny_cases("fp32")[1]
-    variant = case.build(CPU, 1).variants[0]
-    seen = run.observe(variant, case.build(CPU, 1).inputs[0])
+    variant = build(tiny_cases("fp32")[1])["mha", FORWARD]
+    seen = observe(variant)
     run.refuse_miscount(variant, seen)
     assert seen.masked_flops is not None
-    wrong = replace(seen, masked_flops=seen.masked_flops + 2)
-    with pytest.raises(run.Refused):
-        run.refuse_miscount(variant, wrong)
+    with pytest.raises(Refused):
+        run.refuse_miscount(variant, replace(seen, masked_flops=seen.masked_flops + 2))
+
+
+def test_a_wrong_gradient_of_a_weight_is_caught() -> None:
+    def forget(variant: Variant) -> dict[str, Any]:
+        def gradients(x: Tensor, grad: Tensor) -> Any:
+            y, dx, _d_gate, d_up, d_down = variant.module(x, grad)
+            return y, dx, d_up, d_up, d_down
+
+        return {"module": Apply(gradients), "stand_in": variant.module}
+
+    wrong = altered(case_of(ffn.Extras(directions=(BOTH,))), forget)
+    found = statuses(run_case(wrong, HOT, ROOF, CACHE))
+    assert found["swiglu"] == "wrong result" and found["gelu"] == found["swiglu-joined"] == "ok"
+
+
+def failing(error: Exception, after: int = 0) -> Any:
+    """Let the variant raise from its call of this number on."""
+
+    def change(variant: Variant) -> dict[str, Any]:
+        left = [after]
+
+        def call(x: Tensor) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise error
+            return variant.module(x)
+
+        return {"module": Apply(call), "stand_in": variant.module if after else None}
+
+    return change
+
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried")
 
 
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "does not fit", "out of memory"),
+        (OUT_OF_MEMORY, "does not fit", "out of memory"),
         (
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
             "does not fit",
@@ -128,134 +149,100 @@ def test_a_wrong_count_of_the_mask_is_caught() -> None:
     ],
 )
 def test_a_variant_that_cannot_run_is_a_row(error: Exception, status: str, reason: str) -> None:
-    class Fails(nn.Module):
-        def forward(self, _x: Tensor) -> Tensor:
-            raise error
+    row = swiglu(failing(error))
+    assert (row.status, row.reason) == (status, reason)
 
-    rows = run_case(changed(module=Fails()), PLAN, ROOF, CACHE)
-    assert statuses(rows)["swiglu"] == status
-    (row,) = (row for row in rows if row.variant == "swiglu")
-    assert row.reason == reason
-    assert statuses(rows)["gelu"] == "ok"
+
+def test_an_error_while_timing_is_a_row() -> None:
+    row = swiglu(failing(OUT_OF_MEMORY, after=16))
+    assert (row.status, row.reason) == ("does not fit", "while it was timed: out of memory")
+    assert row.relative_error is not None
+
+
+def test_a_mistake_of_ours_is_not_hidden() -> None:
+    with pytest.raises(KeyError, match="ours"):
+        swiglu(failing(KeyError("ours")))
 
 
 def test_what_is_too_large_is_not_tried() -> None:
-    def build(device: torch.device, n_sets: int) -> Built:
-        raise AssertionError("must not be built")
-
-    case = replace(tiny_cases("fp32")[0], build=build, needs_bytes=2**60)
-    rows = run_case(case, PLAN, ROOF, CACHE)
-    assert {row.status for row in rows} == {"does not fit"}
-    assert rows[0].reason is not None and "needs about 1073741824.0 GiB" in rows[0].reason
+    case = replace(tiny_cases("fp32")[0], needs_bytes=2**60)
+    found = run_case(case, PLAN, ROOF, CACHE)
+    assert {row.status for row in found} == {"does not fit"}
+    assert found[0].reason is not None and "needs about 1073741824.0 GiB" in found[0].reason
 
 
-def test_a_compiler_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_compiler(module: nn.Module, **_: Any) -> Any:
-        def call(*_: Tensor) -> Tensor:
-            raise TypeError("no working C++ compiler\nlong trace")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    rows = run_case(tiny_cases("fp32")[0], replace(PLAN, compile=True), ROOF, CACHE)
-    found = {row.variant: (row.status, row.reason) for row in rows}
-    assert found["gelu-compiled"] == ("not available", "no working C++ compiler")
-    assert found["swiglu"][0] == "ok"
-
-
-def test_what_a_compiler_advises_about_float32_is_not_said(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("warns", "raises", "status"),
+    [
+        (None, TypeError("no working C++ compiler\nlong trace"), "not available"),
+        # a warning is an error in these tests: this one would make a row of the variant
+        ("TensorFloat32 tensor cores available but not enabled", None, "ok"),
+    ],
+)
+def test_what_a_compiler_says(
+    warns: str | None, raises: Exception | None, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A warning is an error in these tests: this one would make a row of the variant."""
-
-    def advises(module: nn.Module, **_: Any) -> Any:
-        first = [True]
+    def compiler(module: nn.Module, **_: Any) -> Any:
+        advice = [warns] if warns else []
 
         def call(*inputs: Tensor) -> Any:
-            if first.pop() if first else False:
-                warnings.warn("TensorFloat32 tensor cores available but not enabled", stacklevel=1)
+            if raises is not None:
+                raise raises
+            if advice:
+                warnings.warn(advice.pop(), stacklevel=1)
             return module(*inputs)
 
         return call
 
-    monkeypatch.setattr(torch, "compile", advises)
-    rows = run_case(tiny_cases("fp32")[0], replace(PLAN, compile=True), ROOF, CACHE)
-    assert {row.status for row in rows} == {"ok"}
-
-
-def test_a_mistake_of_ours_is_not_hidden() -> None:
-    class Fails(nn.Module):
-        def forward(self, _x: Tensor) -> Tensor:
-            raise KeyError("ours")
-
-    with pytest.raises(KeyError, match="ours"):
-        run_case(changed(module=Fails()), PLAN, ROOF, CACHE)
+    monkeypatch.setattr(torch, "compile", compiler)
+    found = run_case(case_of(), replace(PLAN, compile=True), ROOF, CACHE)
+    known = {row.variant: (row.status, row.reason) for row in found}
+    assert known["gelu-compiled"] == (status, "no working C++ compiler" if raises else None)
+    assert known["swiglu"][0] == "ok"
 
 
 def test_only_some_variants() -> None:
     plan = replace(PLAN, only=("swiglu", "swiglu-4d"), states=("cold",))
-    rows = run_case(tiny_cases("fp32")[0], plan, ROOF, CACHE)
-    assert [(row.variant, row.state, row.ratio) for row in rows] == [
-        ("swiglu", "cold", None),
-        ("swiglu-4d", "cold", None),
-    ]
+    found = [(r.variant, r.state, r.ratio) for r in run_case(case_of(), plan, ROOF, CACHE)]
+    assert found == [("swiglu", "cold", None), ("swiglu-4d", "cold", None)]
 
 
 def given_roof() -> Roofs:
-    return Roofs(CPU, CACHE, known={"fp32": ROOF})
+    return Roofs(CPU, known={"fp32": ROOF})
 
 
-def test_rows_are_there_case_by_case() -> None:
-    report = run.Report(environment={}, ceilings={})
-    seen = []
-    for rows in run.run_cases(tiny_cases("fp32")[:2], PLAN, report=report, roofs=given_roof()):
-        seen.append((len(rows), len(report.rows)))
-    assert len(seen) == 2 and seen[1][1] == seen[0][0] + seen[1][0]
-    assert report.ceilings == {"fp32": ROOF} and not report.failed and not report.unmeasured
-
-
-def test_an_error_while_timing_is_a_row() -> None:
-    class FailsLater(nn.Module):
-        def __init__(self, block: nn.Module) -> None:
-            super().__init__()
-            self.block, self.left = block, 16
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.left -= 1
-            if self.left < 0:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to")
-            y: Tensor = self.block(x)
-            return y
-
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32")
-    later = altered(case, lambda variant: {"module": FailsLater(variant.module)})
-    rows = run_case(later, PLAN, ROOF, CACHE)
-    assert statuses(rows)["swiglu"] == "does not fit" and statuses(rows)["gelu"] == "ok"
-    (row,) = (row for row in rows if row.variant == "swiglu")
-    assert row.reason == "while it was timed: out of memory"
-    assert row.relative_error is not None and row.median_s is None
+def test_what_does_not_fit_into_the_budget_is_not_tried() -> None:
+    now, found = [0.0], []
+    cases = [tiny_cases("fp32")[0], tiny_cases("fp32")[-1]]
+    for of_case in run.run_cases(
+        cases,
+        PLAN,
+        roofs=given_roof(),
+        budget=10.0,
+        seconds=[8.0, 3.0],
+        clock=lambda: now[0],
+    ):
+        now[0] += 8.0
+        found.append(of_case)
+    assert {row.status for row in found[1]} == {"no time"}
+    assert found[1][-1].reason == "about 3 s; of --budget 10 s 2 are left"
+    assert statuses(found[0])["gelu"] == "ok" and not run.disagrees(found[0] + found[1])
 
 
 def row_of(status: str, **changes: Any) -> Row:
-    return Row(
-        topic="ffn",
-        model="m",
-        sizes={},
-        workload={"tokens": 1, **changes},
-        dtype="fp32",
-        variant="gelu",
-        state="-",
-        launch="-",
-        status=status,
-    )
+    label = {"topic": "ffn", "model": "m", "sizes": {}, "workload": {"tokens": 1, **changes}}
+    where = {"dtype": "fp32", "variant": "gelu", "state": "-", "launch": "-", "status": status}
+    return Row.from_dict({**label, **where})
 
 
 @pytest.mark.parametrize(
-    ("rows", "unmeasured"),
+    ("found", "disagrees"),
     [
         ([], False),
         ([row_of("ok")], False),
+        ([row_of("ok"), row_of("wrong result")], True),
         ([row_of("not available")], True),
+        ([row_of("too busy")], True),
         ([row_of("ok"), row_of("not available")], False),  # of one case
         ([row_of("ok"), row_of("not available", tokens=2)], True),  # a case of its own
         # memory and budget excuse a case, not a whole run
@@ -263,40 +250,97 @@ def row_of(status: str, **changes: Any) -> Row:
         ([row_of("does not fit"), row_of("no time", tokens=3)], True),
     ],
 )
-def test_a_run_that_measured_nothing_is_no_success(rows: list[Row], unmeasured: bool) -> None:
-    assert run.Report(environment={}, ceilings={}, rows=rows).unmeasured == unmeasured
+def test_a_run_that_measured_nothing_is_no_success(found: list[Row], disagrees: bool) -> None:
+    assert run.disagrees(found) == disagrees
 
 
-def test_what_does_not_fit_into_the_budget_is_not_tried() -> None:
-    now = [0.0]
-    report = run.Report(environment={}, ceilings={})
-    cases = [tiny_cases("fp32")[0], tiny_cases("fp32")[-1]]
-    for _ in run.run_cases(
-        cases,
-        PLAN,
-        report=report,
-        roofs=given_roof(),
-        budget=10.0,
-        seconds=[8.0, 3.0],
-        clock=lambda: now[0],
-    ):
-        now[0] += 8.0
-    assert {row.status for row in report.rows if row.topic == "norm"} == {"no time"}
-    assert report.rows[-1].reason == "about 3 s; of --budget 10 s 2 are left"
-    assert statuses(report.rows)["gelu"] == "ok"
+def entrant(variant: Variant, direction: str, seconds: list[float], **changes: Any) -> Entrant:
+    watch: Any = SimpleNamespace(launch="graph", sets=3, calls_per_sample=3, nodes=None)
+    return Entrant(
+        variant=replace(variant, direction=direction, **changes),
+        watch=watch,
+        known={"relative_error": 0.0},
+        rounds={"hot": [[s] for s in seconds]},
+    )
 
 
-def test_memory_of_a_forward_by_hand() -> None:
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x + 1).mul_(2)[:3] * 5
+def rows_from(*entrants: Entrant, roof: Ceiling | None = None) -> list[Row]:
+    return list(rows_of_case(entrants, case_of(), HOT, roof, None))
 
-    work = ffn.case("tiny", spec(DENSE), 3, "fp32").build(CPU, 1).variants[0].work
-    x = torch.randn(7)
-    variant = Variant(name="two", module=Two(), work=work, reference=lambda inputs, rows: x)
-    seen = run.observe(variant, (x,))
-    # x is 28 bytes; x + 1 makes 28, the slice of it 12 more while 28 are alive
-    assert (seen.held_bytes, seen.working_bytes) == (28, 40)
-    # add reads and writes 28, mul_ shows 28 twice, the slice is a view, mul reads and writes 12
-    assert seen.operator_bytes == 56 + 56 + 24
-    assert seen.matmul_flops == 0
+
+def test_the_backward_alone_is_both_less_the_forward() -> None:
+    found = run_case(case_of(ffn.Extras(directions=("backward",)), n=11), HOT, ROOF, CACHE)
+    rows = {row.direction: row for row in found if row.variant == "swiglu"}
+    forward, both, alone = (rows[name] for name in ("forward", "forward+backward", "backward"))
+    # 6 · 11 · 13 · 35, and twice as much
+    assert (forward.matmul_flops, both.matmul_flops) == (30030, 90090)
+    assert alone.matmul_flops == 60060
+    # weights are read, their gradients written; input and output gradient, then the input's
+    assert alone.moved_bytes == 4 * (2 * 3 * 13 * 35 + 3 * 11 * 13)
+    assert both.peak_bytes is not None and forward.peak_bytes is not None
+    assert both.peak_bytes > forward.peak_bytes
+    if alone.status == "ok":
+        assert alone.note == "forward and backward less the forward of the same round"
+
+
+def test_a_backward_is_taken_round_by_round() -> None:
+    built = build(case_of(ffn.Extras(directions=("backward",))))
+    forward = entrant(built["gelu", FORWARD], FORWARD, [1.0, 3.0, 2.0])
+    # both drift together: 2 at every round for the backward, whatever the forward took
+    (*_, alone) = rows_from(forward, entrant(built["gelu", BOTH], BOTH, [3.0, 5.0, 4.0]))
+    assert (alone.direction, alone.median_s, alone.p20_s, alone.p80_s) == ("backward", 2, 2, 2)
+    (*_, alone) = sorted(
+        rows_from(forward, entrant(built["gelu", BOTH], BOTH, [3.0, 3.0, 4.0])),
+        key=lambda row: row.direction == "backward",
+    )
+    assert alone.status == "not available" and alone.median_s is None
+
+
+def test_parts_have_no_ratio() -> None:
+    found = run_case(case_of(ffn.Extras(parts=True)), HOT, ROOF, CACHE)
+    timed = [row for row in found if row.status == "ok"]
+    assert all((row.ratio is None) == (":" in row.variant) for row in timed)
+
+
+def test_where_a_line_reaches_a_level() -> None:
+    points = [(100, 1.0), (200, 2.0), (300, 4.0)]
+    assert [crossing(points, x) for x in (1.0, 1.5, 3.0, 4.0)] == [100, 150, 250, 300]
+    assert crossing(points, 0.9) is None and crossing(points, 4.1) is None
+
+
+def test_the_width_of_equal_time() -> None:
+    built = build(case_of(ffn.Extras(equal_time=True)))
+    # time is a second for each unit of width, GELU takes 42 to 47 as the device drifts
+    drift = [1.0, 1.02, 1.04, 1.06, 1.08, 1.1]
+    gelu = entrant(built["gelu", FORWARD], FORWARD, [42 * x for x in drift])
+    rule = entrant(built["swiglu", FORWARD], FORWARD, [35 * x for x in drift])
+    wide = entrant(
+        built["swiglu", FORWARD], FORWARD, [70 * x for x in drift], name="swiglu@70", d_ff=70
+    )
+    found = {row.variant: row for row in rows_from(gelu, rule, wide)}
+    row = found["swiglu"]
+    assert row.equal_time_d_ff == pytest.approx(42.0) and found["gelu"].equal_time_d_ff is None
+    assert row.equal_time_low == pytest.approx(42.0) == row.equal_time_high
+    # without widths on both sides there is none
+    assert all(row.equal_time_d_ff is None for row in rows_from(gelu, rule))
+
+
+def test_what_a_busy_machine_took_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_SPREAD", 10.0)
+    monkeypatch.setattr(rows, "MOST_SHARE", 1.5)
+    built = build(case_of())
+    # 8112 FLOPs in a second, and in 174 of them in a third of the rounds
+    steady = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    gelu = entrant(built["gelu", FORWARD], FORWARD, [1.0, 1.0, 1.0, 1.0, 174.0, 174.0])
+    other = entrant(built["swiglu", FORWARD], FORWARD, steady)
+    busy, kept = rows_from(gelu, other)
+    assert (busy.variant, busy.status) == ("gelu", "too busy") and busy.tflops_per_s is None
+    assert busy.reason == "a fifth of the samples took 174 times the median and more"
+    # nothing is compared with it
+    assert (kept.status, kept.ratio, kept.median_s) == ("ok", None, 1.0)
+    slow = replace(ROOF, flops_per_s=8112 / 1.95)
+    found = rows_from(entrant(built["gelu", FORWARD], FORWARD, steady), roof=slow)
+    assert [row.status for row in found] == ["too busy"]
+    assert "195 % of the best product" in (found[0].reason or "")
+    usual = rows_from(entrant(built["gelu", FORWARD], FORWARD, [1.0, 1.1, 2.0]), roof=ROOF)
+    assert [row.status for row in usual] == ["ok"]

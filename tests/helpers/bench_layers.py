@@ -13,7 +13,8 @@ import torch
 
 from helpers.miniatures import TINY
 from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Built, Case, Variant
+from metacount.bench.case import Case, Inputs, Variant
+from metacount.bench.observe import error_in
 from metacount.bench.work import Positions
 from metacount.spec import ModelSpec
 
@@ -54,17 +55,26 @@ def tiny_cases(dtype: str) -> list[Case]:
     ]
 
 
-def altered(
-    case: Case, change: Callable[[Variant], dict[str, Any]], *, name: str = "swiglu"
-) -> Case:
-    """The case with the fields that `change` gives of its variant of this name."""
+def build(case: Case, n_sets: int = 1) -> dict[tuple[str, str], Variant]:
+    """The variants of a case on the CPU, by name and direction."""
+    built = case.build(torch.device("cpu"), n_sets)
+    return {(variant.name, variant.direction): variant for variant in built}
 
-    def build(device: torch.device, n_sets: int) -> Built:
+
+def error_of(variant: Variant, inputs: Inputs, rows: list[int]) -> float:
+    """The relative error of some rows of what a variant gives."""
+    expected = variant.reference(inputs, rows)
+    return error_in(variant.module(*inputs), rows, expected, variant.pick)
+
+
+def altered(case: Case, change: Callable[[Variant], dict[str, Any]]) -> Case:
+    """The case with the fields that `change` gives of its variant `swiglu`."""
+
+    def changed(device: torch.device, n_sets: int) -> list[Variant]:
         built = case.build(device, n_sets)
-        variants = [replace(v, **change(v)) if v.name == "swiglu" else v for v in built.variants]
-        return replace(built, variants=variants)
+        return [replace(v, **change(v)) if v.name == "swiglu" else v for v in built]
 
-    return replace(case, build=build)
+    return replace(case, build=changed)
 
 
 def result(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from metacount.bench import stopwatch
+from metacount.bench import rows, timing
 from metacount.bench.ffn import ForwardBackward
 
 torch.set_num_threads(1)
@@ -29,7 +29,9 @@ def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     ticks, both = count(), ForwardBackward.forward
     clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 1024)
-    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(ForwardBackward, "forward", lambda *x: (next(ticks), both(*x))[1])
-    monkeypatch.setattr(stopwatch, "SAMPLE_SECONDS", 1e-5)
-    monkeypatch.setattr(stopwatch, "BURST_SECONDS", 1e-5)
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr(timing, "BURST_SECONDS", 1e-5)
+    monkeypatch.setattr(rows, "MOST_SPREAD", float("inf"))
+    monkeypatch.setattr(rows, "MOST_SHARE", float("inf"))

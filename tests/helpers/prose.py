@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 # Names that have a digit. A closed list: whatever else has one must come from a placeholder.
-NAMES = ("GPT-2", "Qwen3", "bf16", "float64", "σ²", "x²")
+NAMES = ("GPT-2", "Qwen3", "bf16", "float64", "σ²", "x²", "两端", "t5")
 WORDS = re.compile(
     r"\b(two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|twenty|thirty|hundreds?"
     r"|thousands?|millions?|billions?|twice|thrice|double[sd]?|triple|half|halves|thirds?"
@@ -14,8 +14,6 @@ WORDS = re.compile(
     re.IGNORECASE,
 )
 CHINESE = frozenset("二两三四五六七八九十百千万亿半双〇")
-# Chinese words that hold such a character and no number
-PHRASES = ("一半",)
 
 
 def without_placeholders(text: str) -> str:

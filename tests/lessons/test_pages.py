@@ -15,11 +15,10 @@ from metacount.cli.lesson import Lesson
 from metacount.errors import InputError, SpecError
 from metacount.formulas import model
 from metacount.languages import LANGUAGES
-from metacount.settings import parse_settings
 from metacount.spec import legend
 from metacount.teaching import lessons
-from metacount.teaching.lessons import TOPICS, page_of, values_of
-from metacount.teaching.page import COMMON, Page, read_page
+from metacount.teaching.lessons import NAMES, TOPICS, Here, Page, Source, page_of, source_of
+from metacount.teaching.texts import computed
 
 # beside each lesson's own model, one that is built differently
 OTHERS = {
@@ -93,20 +92,21 @@ def test_both_languages_have_the_same_numbers(
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_every_value_is_used_and_every_placeholder_computed(topic: str) -> None:
-    braces = re.findall(r"\{(?:\? )?([^{}:]+)", read_page("en", f"{topic}.md"))
-    asked = {name for text in braces for name in re.findall(r"\w+", text)} - {"not", "and", "or"}
-    assert {*values_of(topic).VALUES} - asked == set()
-    # what is not computed for the page is a field of every model, which making the page looks up
-    fields = asked - {*values_of(topic).VALUES} - {*COMMON}
-    spec = catalog.entry(TOPICS[topic]).spec()
-    assert [name for name in fields if not hasattr(spec, name)] == []
+def test_every_definition_is_used_and_hides_nothing(topic: str) -> None:
+    source = source_of(topic)
+    written = [source.head["fits"], *source.definitions.values()]
+    written += re.findall(r"\{(?:\? |each \w+ in )?([^{}]+)\}", source.text)
+    # a name, not a function that is called
+    used = {name for text in written for name in re.findall(r"\b(\w+)\b(?!\()", text)}
+    assert source.definitions.keys() - used == set()
+    assert source.definitions.keys() & NAMES.keys() == set()
 
 
 def assert_answers(page: Page) -> None:
     """`check` finds each exercise's answer right, and another formula wrong."""
     for exercise in page.exercises:
-        changed = metacount.find_model(page.model, exercise.settings)
+        settings = [f"{name}={value}".lower() for name, value in exercise.changes.items()]
+        changed = metacount.find_model(page.model, settings)
         found = metacount.check(exercise.formula, changed, quantity=exercise.quantity)
         assert found.holds, (exercise, found.verdict)
         wrong = metacount.check(exercise.formula + " + d", changed, quantity=exercise.quantity)
@@ -149,8 +149,6 @@ def test_an_exercise_says_what_to_type() -> None:
     assert answer == (
         'metacount check "2*B*N*S*c*h_d*h_kv" llama-7b --set n_layers=2 --quantity kv_cache_bytes'
     )
-    for exercise in page.exercises:
-        parse_settings(exercise.settings)
     # what the exercise changes takes the place of what the reader changed
     typed = page_of("embedding", "llama-7b", settings=["tie_embeddings=true", "n_layers=3"])
     command = next(block.answer for block in typed.blocks if block.kind == "exercise")
@@ -159,9 +157,10 @@ def test_an_exercise_says_what_to_type() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_models_that_are_named_as_examples_fit(topic: str) -> None:
-    parts = values_of(topic)
-    for id in (TOPICS[topic], *parts.SUCH_AS):
-        assert parts.fits(catalog.entry(id).spec()), id
+    source = source_of(topic)
+    for id in (source.head["model"], *source.examples.split(", ")):
+        here = Here(metacount.find_model(id), "en", source)
+        assert computed(source.head["fits"], here), id
 
 
 def test_a_model_that_does_not_fit_is_one_clear_line() -> None:
@@ -181,18 +180,19 @@ def test_the_numbers_are_those_of_the_model() -> None:
     assert wider.changes == {"d_ff": 11009}
 
 
+def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    source = source_of("block")
+    changed = Source(head=source.head, definitions=source.definitions, text=text)
+    monkeypatch.setattr(lessons, "source_of", lambda _: changed)
+
+
 def test_a_placeholder_that_nothing_computes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = read_page
-
-    def planted(lang: str, name: str) -> str:
-        return real(lang, name) + ("\n\n{nobody} knows\n" if name == "block.md" else "")
-
-    monkeypatch.setattr(lessons, "read_page", planted)
+    planted(monkeypatch, "# T\n\n{nobody} knows\n")
     with pytest.raises(SpecError, match="nothing computes: got 'nobody'"):
         page_of("block")
 
 
 def test_rows_of_another_length_than_the_head_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lessons, "read_page", lambda *_: "# T\n\n| a | b |\n| {name} |\n")
+    planted(monkeypatch, "# T\n\n| a | b |\n| {name} |\n")
     with pytest.raises(SpecError, match="rows do not have the cells of its head"):
         page_of("block")

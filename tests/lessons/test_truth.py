@@ -12,7 +12,7 @@ import metacount
 from metacount import InputError, catalog
 from metacount.cli.lesson import lesson
 from metacount.errors import SpecError
-from metacount.teaching.page import Page
+from metacount.teaching.lessons import Page
 
 MODELS = [entry.id for entry in catalog.entries() if entry.sizes is not None]
 

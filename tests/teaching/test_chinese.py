@@ -181,7 +181,9 @@ def test_a_claim_is_told_in_both_languages(id: str, both: dict[str, dict[str, Ve
 
 
 SENTENCES = [(claim.id, s) for claim in ALL.values() for s in (*claim.explain, *claim.condition)]
-SENTENCES += [(j, s) for j, texts in texts_of_judges().items() for t in texts.values() for s in t]
+SENTENCES += [
+    (j, s) for j, (texts, _) in texts_of_judges().items() for t in texts.values() for s in t
+]
 WORDS = re.compile(r'"[^"]*"')
 
 

@@ -12,8 +12,9 @@ from helpers.release import daily, one_in
 
 from metacount import InputError
 from metacount.errors import SpecError
-from metacount.teaching.claim import RIGHT, VERDICTS, WRONG, Claim, Label, label
+from metacount.teaching.claim import RIGHT, VERDICTS, WRONG, Claim
 from metacount.teaching.claims import judge_claim, needs_torch
+from metacount.teaching.labels import Label, label
 from metacount.teaching.parts import named
 from metacount.teaching.texts import computed
 

@@ -32,8 +32,8 @@ from metacount.frozen import frozen
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found, label
-from metacount.teaching.judges.counted import apart, number
+from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found
+from metacount.teaching.labels import apart, label, number
 from metacount.teaching.parts import computation, in_numbers, letters, model_of, spec_of, value
 from metacount.teaching.texts import computed, evaluated
 from metacount.textbook.closed_form import readable

@@ -1,24 +1,22 @@
-"""Claims that give a number or a size of a model, or lay two beside each other."""
+"""Claims about counts that need more than an expression, of a model or of the whole catalog."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount import catalog
 from metacount.errors import SpecError
 from metacount.formulas import feed_forward, model, sublayers
 from metacount.formulas.pieces import indexed_layers
 from metacount.spec import FIELDS
-from metacount.teaching.claim import WRONG, Claim, Finding, found, label
+from metacount.spec.rules import beyond_branches
+from metacount.teaching.claim import Claim, Finding, found
+from metacount.teaching.labels import label
 from metacount.teaching.parts import (
-    computation,
     model_of,
-    named,
+    models,
     spec_of,
     value,
-    without_biases,
 )
-from metacount.teaching.texts import computed
 from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -27,144 +25,8 @@ if TYPE_CHECKING:
 
     from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
-    from metacount.teaching.claim import Label
 
     Row = dict[str, object]
-
-
-def beside(stated: Label, count: int) -> Row:
-    """Lay a claimed number beside the exact one: does it hold, to what that rounds, how far off."""
-    return {
-        "label": stated.text,
-        "exact": count,
-        "holds": stated.holds(count),
-        "rounds": bool(stated.step),
-        "rounded": stated.rounded(count),
-        **apart(stated.value, count),
-    }
-
-
-def number(n: int | Fraction, written: Callable[[int], str] = exact) -> str:
-    """Format a number, which need not be whole.
-
-    >>> number(1234), number(Fraction(1, 3))
-    ('1,234', '1/3')
-    """
-    return written(int(n)) if Fraction(n).denominator == 1 else str(n)
-
-
-def apart(said: int | Fraction, count: int) -> Row:
-    """Compute how far a number is from the exact one.
-
-    >>> apart(7, 10), apart(1010, 10)
-    ({'few': True, 'off': '3'}, {'few': False, 'off': '1,000'})
-    """
-    return {"few": said < count, "off": number(abs(Fraction(said) - count))}
-
-
-def count(claim: Claim) -> Finding:
-    """Judge whether a part of a model has so many parameters.
-
-    Options: `part`, `also` (further parts to show).
-
-    With `missing`, the name of a part whose absence may explain the difference. With `because`,
-    what the statement gives as a reason has to hold too; with `checkpoint`, the published number of
-    values in the checkpoint has to be the claimed one; where it is `values`, it is only said.
-    """
-    spec, stated, options = spec_of(claim), label(claim.claimed), claim.options
-    part = options["part"]
-    n = value(spec, part)
-    holds = stated.holds(n)
-    values: dict[str, object] = {}
-    if "because" in options:
-        reason = all(computed(text, named(claim)) is True for text in options["because"])
-        values["reason_holds"] = reason
-        holds = holds and reason
-    if "missing" in options:
-        missing = value(spec, options["missing"])
-        values["missing"] = missing
-        values["missing_explains"] = stated.value + missing == n
-    published = model_of(claim).published
-    stored = model_of(claim).stored_checkpoint if options.get("checkpoint") else None
-    if stored is not None:
-        holds = holds and (options["checkpoint"] == "values" or stated.holds(stored.total))
-    return found(
-        [holds],
-        found=n,
-        several=bool(options.get("also")),
-        parts=[
-            {"part": name.replace("_", " "), "steps": computation(spec, name)}
-            for name in (part, *options.get("also", []))
-        ],
-        first=computation(spec, part),
-        published=published.params if part == "params" else None,
-        source=published.params_source or "",
-        asks_checkpoint=bool(options.get("checkpoint")),
-        in_bytes=options.get("checkpoint") != "values",
-        stored_values=stored.total if stored else None,
-        **beside(stated, n),
-        **values,
-    )
-
-
-def counts(claim: Claim) -> Finding:
-    """Judge whether several parts have so many parameters each.
-
-    Options: `parts`, by the name of each number.
-    """
-    spec = spec_of(claim)
-    parts = {name: value(spec, part) for name, part in claim.options["parts"].items()}
-    stated = {name: label(text) for name, text in claim.claimed.items()}
-    first, *others = parts.values()
-    return found(
-        [all(stated[name].holds(parts[name]) for name in stated)],
-        numbers=[{"part": name, **beside(stated[name], n)} for name, n in parts.items()],
-        steps=_computations(claim),
-        more=Fraction(first - others[0], others[0]),
-        **parts,
-    )
-
-
-def _computations(claim: Claim) -> list[Row]:
-    """Write each of the claim's parts in letters and in numbers."""
-    spec = spec_of(claim)
-    return [
-        {"part": name, "steps": computation(spec, part)}
-        for name, part in claim.options["parts"].items()
-    ]
-
-
-def shares(claim: Claim) -> Finding:
-    """Judge whether parts make up such shares of a whole. Options: `parts` by name, `whole`."""
-    spec, options = spec_of(claim), claim.options
-    whole = value(spec, options["whole"])
-    stated = {name: label(text) for name, text in claim.claimed.items()}
-    rows: list[Row] = []
-    holds = []
-    for name, part in options["parts"].items():
-        n = value(spec, part)
-        ratio = Fraction(n, whole)
-        row = {"part": name, "n": n, "whole": whole, "ratio": ratio, "label": stated[name].text}
-        held = stated[name].holds(ratio)
-        rows.append({**row, "holds": held, "rounded": stated[name].rounded(ratio)})
-        holds.append(held)
-    return found([all(holds)], shares=rows)
-
-
-def readings(claim: Claim) -> Finding:
-    """Judge a number that can be read in several ways; options: `parts`, by the words of each."""
-    spec, stated = spec_of(claim), label(claim.claimed)
-    rows = [
-        {"part": name, **beside(stated, value(spec, part))}
-        for name, part in claim.options["parts"].items()
-    ]
-    return found(
-        (bool(row["holds"]) for row in rows),
-        readings=rows,
-        rounds=bool(stated.step),
-        held=[row["part"] for row in rows if row["holds"]],
-        steps=_computations(claim),
-    )
 
 
 def growth(claim: Claim) -> Finding:
@@ -240,59 +102,6 @@ def gated_width(claim: Claim) -> Finding:
     )
 
 
-def same_part(claim: Claim) -> Finding:
-    """Judge whether a part of one model is as large as a part of another.
-
-    Options: `part`, `other`, `other_part`, `instead` (a model whose part it may be).
-    """
-    options, spec = claim.options, spec_of(claim)
-    entry, third = catalog.entry(options["other"]), catalog.entry(options["instead"])
-    other, part = entry.spec(), options["other_part"]
-    one, two = value(spec, options["part"]), value(other, part)
-    same = (spec.d_model, spec.d_ff_expert, spec.gated) == (other.d_model, other.d_ff, other.gated)
-    return found(
-        [one == two and same],
-        one=one,
-        two=two,
-        model=claim.model,
-        other_id=options["other"],
-        third=third.id,
-        one_steps=computation(spec, options["part"]),
-        two_steps=computation(other, part),
-        third_steps=computation(third.spec(), part),
-        instead=third.name,
-        is_instead=one == value(third.spec(), part),
-        other=entry.name,
-        other_d_model=other.d_model,
-        other_width=other.d_ff,
-    )
-
-
-def token_cost(claim: Claim) -> Finding:
-    """Judge whether active parameters and multiply-adds of one token both round to the label.
-
-    Options: `other`, a dense model of about that size.
-    """
-    spec, stated = spec_of(claim), label(claim.claimed)
-    other = catalog.entry(claim.options["other"])
-    active = value(spec, "active_params")
-    # every matrix product counts 2 FLOPs per multiply-add
-    macs, other_macs = (value(s, "decode_flops") // 2 for s in (spec, other.spec()))
-    return found(
-        [stated.holds(active) and stated.holds(macs)],
-        active=active,
-        macs=macs,
-        flops=2 * macs,
-        active_rounded=stated.rounded(active),
-        macs_rounded=stated.rounded(macs),
-        active_steps=computation(spec, "active_params"),
-        other=other.name,
-        other_macs=other_macs,
-        other_flops=2 * other_macs,
-        total=value(spec, "params"),
-    )
-
-
 # what a model of some length takes or keeps -> its count
 OF_LENGTH: dict[str, Callable[[ModelSpec, Dim], Dim]] = {
     "decode_flops": lambda spec, n: model.decode_matmul_flops(spec, batch_size=1, kv_len=n),
@@ -335,49 +144,6 @@ def same_at_length(claim: Claim) -> Finding:
 
 
 # Fields and sizes of a model, as the catalog has them from their source.
-
-
-def fields(claim: Claim) -> Finding:
-    """Judge whether sizes of a model are exactly as claimed."""
-    spec = spec_of(claim)
-    rows = [
-        {
-            "field": name,
-            "value": str(getattr(spec, name)),
-            "absent": getattr(spec, name) is None,  # what a model does not have
-            "stated": str(said),
-            "holds": getattr(spec, name) == said,
-        }
-        for name, said in claim.claimed.items()
-    ]
-    return found(
-        [all(row["holds"] for row in rows)],
-        fields=rows,
-        different=[row for row in rows if not row["holds"]],
-        moe=spec.is_moe,
-        shared=str(spec.n_shared_experts),
-    )
-
-
-def two_stacks(claim: Claim) -> Finding:
-    """Judge whether fields hold; `n_layers` is said of a model that may have two stacks."""
-    spec = spec_of(claim)
-    finding = fields(claim)
-    n, n_encoder = spec.n_layers, spec.n_encoder_layers
-    half = spec.replace(n_layers=n - n // 2, n_encoder_layers=n // 2) if spec.has_encoder else spec
-    each = [f"{name} {getattr(spec, name)}" for name in claim.claimed]
-    holds = [True, not spec.has_encoder] if finding.verdict != WRONG else [False]
-    return found(
-        holds,
-        **finding.values,
-        each=", ".join([*each, *([f"n_encoder_layers {n_encoder}"] if spec.has_encoder else [])]),
-        blocks=f"{n_encoder} + {n}",
-        n=str(n),
-        n_encoder=str(n_encoder),
-        both=value(spec, "params"),
-        half=value(half, "params"),
-        published=model_of(claim).published.params,
-    )
 
 
 # What an indexer leaves of a model's attention.
@@ -445,99 +211,121 @@ def selected_cache(claim: Claim) -> Finding:
 # Claims about a whole model that its published count decides: what is missing, tied or gated.
 
 
-def sum_and_rest(claim: Claim) -> Finding:
-    """Judge whether blocks and token table have so many parameters and such a sum.
+# What several models of the catalog have in common.
 
-    And whether biases alone are missing to the whole. Claimed: `block`, `table`, `sum`, `whole`.
+SHARES = ("ffn", "attention", "rest")
+
+
+def catalog_shares(claim: Claim) -> Finding:
+    """Judge whether FFN, attention and the rest have such shares of dense decoders.
+
+    Options: `smallest`, `largest`, `about`. About means: at most `about` away. The rest has to be
+    under its share.
     """
-    spec = spec_of(claim)
-    stated = {name: label(text) for name, text in claim.claimed.items()}
-    blocks, table = value(spec, "layers_matrices"), value(spec, "token_table")
-    total, biases = value(spec, "params"), value(spec, "layers_biases")
-    counts_ = {
-        "block": value(spec, "layer_matrices"),
-        "table": table,
-        "sum": blocks + table,
-        "whole": total,
+    options = claim.options
+    low, high, about = (label(options[k]).value for k in ("smallest", "largest", "about"))
+    stated = {name: label(text).value for name, text in claim.claimed.items()}
+    shares, sizes = {}, {}
+    for entry, spec in models():
+        roles = model.params_by_role(spec)
+        total = sum(roles.values())
+        plain = spec.kind == "decoder" and spec.last_stack.uniform and not spec.is_moe
+        if not plain or beyond_branches(spec) or not low <= total <= high:
+            continue
+        ffn, attention = Fraction(roles["ffn"], total), Fraction(roles["attention"], total)
+        shares[entry.id] = {"ffn": ffn, "attention": attention, "rest": 1 - ffn - attention}
+        sizes[entry.id] = total
+    if not shares:
+        raise ValueError(f"no dense decoder from {options['smallest']} to {options['largest']}")
+    holds = {
+        id: share["rest"] < stated["rest"]
+        and all(abs(share[name] - stated[name]) <= about for name in ("ffn", "attention"))
+        for id, share in shares.items()
     }
-    rest = total - blocks - table
-    norms = model.params_by_role(spec)["norm"]
-    rows = [{"part": name, **beside(stated[name], counts_[name])} for name in stated]
-    not_so = [row for row in rows if not row["holds"]]
+    ranges = []
+    for name in SHARES:
+        first, last = (pick(shares, key=lambda id: shares[id][name]) for pick in (min, max))
+        least, most = shares[first][name], shares[last][name]
+        row = {"part": name.replace("ffn", "FFN"), "least": least, "first": first}
+        ranges.append({**row, "most": most, "last": last})
     return found(
-        [not not_so and rest == biases],
-        not_so=not_so,
-        total=total,
-        blocks=blocks,
-        table=table,
-        both=blocks + table,
-        block_steps=computation(spec, "layer_matrices"),
-        blocks_steps=computation(spec, "layers_matrices"),
-        table_steps=computation(spec, "token_table"),
-        rest=rest,
-        norms=norms,
-        biases=biases,
-        other=rest - biases - norms,
+        holds.values(),
+        n=len(shares),
+        ranges=ranges,
+        held=[id for id, held in holds.items() if held],
+        models=[
+            {
+                "model": id,
+                "size": sizes[id],
+                "shares": [{"part": name, "share": shares[id][name]} for name in SHARES],
+            }
+            for id in sorted(shares, key=lambda id: sizes[id])
+        ],
+        **{name: options[name] for name in ("smallest", "largest", "about")},
     )
 
 
-def tied_head(claim: Claim) -> Finding:
-    """Judge whether the head is the embedding, and biases and norms are the step of two numbers.
+def expert_shares(claim: Claim) -> Finding:
+    """Judge whether experts have over a share of all parameters, about another of the active ones.
 
-    The published count decides about the head. Claimed: `without` them, `with` them.
+    In a model and in a smaller one of its family. Options: `also_name`, `also_set`. About means:
+    rounded to the digits of the claim.
     """
     spec = spec_of(claim)
-    less, more = (label(claim.claimed[name]) for name in ("without", "with"))
-    tied, untied = (model.params(spec.replace(tie_embeddings=shared)) for shared in (True, False))
-    published = model_of(claim).published.params
-    # without a published count the catalog's field is all there is
-    shares_ = spec.tie_embeddings if published is None else published == tied
-    total = tied if shares_ else untied
-    norms = model.params_by_role(spec)["norm"]
-    biases = value(spec, "params") - model.params(without_biases(spec))
-    bare = total - norms - biases
+    least = label(claim.claimed["total"].removeprefix("over "))
+    about = label(claim.claimed["active"].removeprefix("about "))
+    rows, steps = [], []
+    for name, sizes in (
+        (model_of(claim).name, spec),
+        (claim.options["also_name"], spec.replace(**claim.options["also_set"])),
+    ):
+        shares = []
+        for active, part, whole in (
+            (False, "experts", "params"),
+            (True, "active_experts", "active_params"),
+        ):
+            above, below = value(sizes, part), value(sizes, whole)
+            shares.append(Fraction(above, below))
+            row = {"model": name, "active": active, "above": above, "below": below}
+            steps.append({**row, "ratio": shares[-1]})
+        of_all, of_active = shares
+        over, near = of_all > least.value, about.holds(of_active)
+        row = {"model": name, "of_all": of_all, "of_active": of_active, "over": over, "near": near}
+        rows.append({**row, "rounded": about.rounded(of_active), "holds": over and near})
     return found(
-        [shares_ and less.holds(bare) and more.holds(total)],
-        tied=tied,
-        untied=untied,
-        added=untied - tied,
-        published=published,
-        bare=bare,
-        total=total,
-        bare_rounded=less.rounded(bare),
-        total_rounded=more.rounded(total),
-        tied_rounded=less.rounded(tied),
-        head_steps=computation(spec.replace(tie_embeddings=False), "head"),
-        norms=norms,
-        biases=biases,
-        less=less.text,
-        more=more.text,
-        head_is_the_step=not shares_ and less.holds(tied) and more.holds(untied),
+        (bool(row["holds"]) for row in rows),
+        models=rows,
+        steps=steps,
+        held=[row["model"] for row in rows if row["holds"]],
+        least=least.text,
+        label=about.text,
     )
 
 
-def plain_ffn(claim: Claim) -> Finding:
-    """Judge whether the activation is GELU and the FFN plain: the published count decides."""
-    spec = spec_of(claim)
-    published = model_of(claim).published.params
-    specs = {"gated": spec.replace(gated=True), "plain": spec.replace(gated=False)}
-    params = {name: model.params(each) for name, each in specs.items()}
-    fits = [name for name, n in params.items() if n == published]
-    # without a published count the sizes in the catalog are all there is
-    is_plain = "plain" in fits if published is not None else not spec.gated
-    gelu = spec.activation.startswith("gelu")
+def moe_by_size(claim: Claim) -> Finding:
+    """Judge whether models are mixtures of experts from so many parameters on, and dense below."""
+    border = label(claim.claimed)
+    # without a vocabulary it is a part of a model
+    whole = [(entry.id, spec, value(spec, "params")) for entry, spec in models() if spec.vocab_size]
+    moe, dense = (
+        sorted(((id, n) for id, s, n in whole if s.is_moe is is_moe), key=lambda each: each[1])
+        for is_moe in (True, False)
+    )
+    small = [{"model": id, "n": n} for id, n in moe if n < border.value]
+    large = [{"model": id, "n": n} for id, n in dense if n >= border.value]
     return found(
-        [gelu and is_plain],
-        with_gate=params["gated"],
-        without_gate=params["plain"],
-        published=published,
-        fits=fits,
-        both_fit=len(fits) == 2,
-        gate="gated" in fits,
-        no_gate="plain" in fits,
-        total=value(spec, "params"),
-        with_steps=computation(specs["gated"], "ffn"),
-        without_steps=computation(specs["plain"], "ffn"),
-        activation=spec.activation,
-        gelu=gelu,
+        [not small and not large],
+        small=small,
+        large=large,
+        n_small=len(small),
+        n_large=len(large),
+        n_moe=len(moe),
+        n_dense=len(dense),
+        moe_least=moe[0][1],
+        moe_most=moe[-1][1],
+        dense_least=dense[0][1],
+        dense_most=dense[-1][1],
+        no_border=moe[0][1] < dense[-1][1],
+        fewest=moe[0][0],
+        widest=dense[-1][0],
     )

@@ -19,7 +19,7 @@ from metacount.modules.position import sinusoid
 from metacount.spec.ffn import FeedForward
 from metacount.spec.field import altered
 from metacount.teaching.claim import Claim, Finding, found
-from metacount.teaching.experiments import (
+from metacount.teaching.experiments.modules import (
     D_FF,
     D_MODEL,
     HEADS,
@@ -31,6 +31,7 @@ from metacount.teaching.experiments import (
     gradient,
     largest,
     loss_of,
+    made,
     mixture,
     moved,
     normal,
@@ -38,6 +39,7 @@ from metacount.teaching.experiments import (
     placed,
     reaching,
     rotated_score,
+    seeded,
     sigmoid,
     sinusoid_by_hand,
     small,
@@ -272,8 +274,7 @@ GATE_TOKENS = 64
 
 def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
     """Build a model's router over few columns, and tokens for it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded():
         part = spec.last_stack.mixture
         assert part is not None  # the claim is about experts
         router = Router(altered(part, router_bias=False), D_MODEL)
@@ -415,7 +416,7 @@ def softmax_places(claim: Claim) -> Finding:
     }
     counts = {}
     for name, spec in specs.items():
-        model = build(spec, device="cpu", dtype="fp64", seed=0)
+        model = made(spec)
         with torch.no_grad(), _Softmaxes(model) as seen:
             model(torch.arange(5)[None])
         counts[name] = seen.found
@@ -525,7 +526,7 @@ def block_norms(claim: Claim) -> Finding:
     placement, formula = claim.options["placement"], claim.options["stated"]
     norm = {"norm": "layernorm", "norm_bias": True, "norm_placement": placement}
     spec = small("llama-7b", **HEADS, d_ff=16, **norm)
-    block = build(spec, device="cpu", dtype="fp64", seed=0).last_stack.blocks[0]
+    block = made(spec).last_stack.blocks[0]
     x, sees = normal(1, 5, spec.d_model), Visibility(n_queries=5, n_keys=5)
     alpha = (2 * spec.n_layers) ** 0.25  # of the stated formula, DeepNet's
     n_named, _, beside = FORMULAS[formula]
@@ -578,7 +579,8 @@ def ffn_equation(claim: Claim) -> Finding:
     part = FeedForward(
         activation=options["activation"], gated=gated, d_ff=D_FF, bias=options["bias"]
     )
-    module = draw(feed_forward(part, D_MODEL))
+    with seeded():
+        module = draw(feed_forward(part, D_MODEL))
     seen: list[Tensor] = []
     with torch.no_grad():
         module.get_submodule("down_proj").register_forward_pre_hook(

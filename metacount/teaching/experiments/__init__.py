@@ -1,0 +1,1 @@
+"""What is run to be taught or judged: a file a topic, small modules on the CPU, plain values."""

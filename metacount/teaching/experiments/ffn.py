@@ -1,0 +1,180 @@
+"""Feed-forwards: activations, gates, what a gate makes of an output, and who sees whom."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from metacount.modules import Attention, FeedForward, GatedFeedForward
+from metacount.modules.ffn import activate
+from metacount.spec.attention import Attention as AttentionPart
+from metacount.spec.ffn import FeedForward as Part
+from metacount.teaching.experiments.modules import attention_of, each_same, normal, seeded
+from metacount.teaching.texts import matrix, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+POINTS = (-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0)
+TANH = 0.044715
+# the gated family: name -> activation of the gate, and how it is written
+FAMILY = {
+    "GLU": ("sigmoid", "σ(W₁·x)"),
+    "bilinear": ("identity", "(W₁·x)"),
+    "ReGLU": ("relu", "ReLU(W₁·x)"),
+    "GeGLU": ("gelu", "GELU(W₁·x)"),
+    "SwiGLU": ("silu", "Swish(W₁·x)"),
+}
+# a feed-forward that can be followed by hand
+X = (1.0, 2.0, -1.0)
+GATE = ((1.0, 0.0, -1.0), (0.0, 1.0, 1.0))
+UP = ((1.0, 1.0, 0.0), (0.0, -1.0, 1.0))
+DOWN = ((1.0, 0.0), (0.0, 1.0), (1.0, -1.0))
+
+
+def _phi(x: float) -> float:
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+# the functions and their derivatives, by hand
+HAND: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] = {
+    "relu": (lambda x: max(x, 0.0), lambda x: float(x > 0)),
+    "gelu": (
+        lambda x: x * _phi(x),
+        lambda x: _phi(x) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    ),
+    "silu": (
+        lambda x: x * _sigmoid(x),
+        lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x))),
+    ),
+}
+
+
+@cache
+def activations() -> list[list[float]]:
+    """Compute values and slopes of the activations at `POINTS`, by hand and by autograd."""
+    columns = [list(POINTS)]
+    for name, (function, slope) in HAND.items():
+        x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
+        y = activate(x, name, 1.0)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        columns.append(each_same(map(function, POINTS), y, name))
+        columns.append(each_same(map(slope, POINTS), gradient, name))
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+@cache
+def swish(beta: int) -> list[float]:
+    """Compute Swish at `POINTS`, by hand and from the module."""
+    run = activate(torch.tensor(POINTS, dtype=torch.float64), "silu", float(beta))
+    return each_same((x * _sigmoid(beta * x) for x in POINTS), run, "Swish")
+
+
+def points() -> list[str]:
+    """Write the points at which activations are looked at."""
+    return [shown(x) for x in POINTS]
+
+
+def straight_slope() -> float:
+    """Compute the slope of Swish with β of zero, by autograd the same everywhere."""
+    x = torch.tensor(POINTS, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(activate(x, "silu", 0.0).sum(), x)
+    return each_same([_sigmoid(0.0)] * len(POINTS), slope, "slope of Swish")[0]
+
+
+def silu_lowest() -> float:
+    """Find the lowest value of SiLU."""
+    return min(HAND["silu"][0](i / 1000) for i in range(-3000, 1))
+
+
+@cache
+def tanh_gap() -> float:
+    """Find the largest difference between GELU and its tanh form, by hand and in the module."""
+    grid = [i / 100 for i in range(-600, 601)]
+    near = [0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + TANH * x**3))) for x in grid]
+    each_same(near, activate(torch.tensor(grid, dtype=torch.float64), "gelu_tanh", 1.0), "GELU")
+    return max(abs(a - HAND["gelu"][0](x)) for a, x in zip(near, grid, strict=True))
+
+
+def tanh_equation() -> str:
+    """Write the tanh form of GELU, as it was compared with the module."""
+    tanh_gap()
+    return f"GELU(x) ≈ {0.5}·x·(1 + tanh(√(2/π)·(x + {TANH}·x³)))"
+
+
+def _run(activation: str, factor: float, *, gated: bool) -> torch.Tensor:
+    part = Part(d_ff=len(GATE), activation=activation, gated=gated)
+    weights = {"gate_proj": GATE, "up_proj": UP} if gated else {"up_proj": GATE}
+    with seeded():
+        made = (GatedFeedForward if gated else FeedForward)(part, len(X)).double()
+    for name, rows in {**weights, "down_proj": DOWN}.items():
+        made.get_parameter(f"{name}.weight").data.copy_(torch.tensor(rows))
+    with torch.no_grad():
+        y: torch.Tensor = made(torch.tensor([[X]], dtype=torch.float64) * factor)[0, 0]
+    return y
+
+
+def _times(matrix: Sequence[Sequence[float]], x: Sequence[float]) -> list[float]:
+    return [sum(w * v for w, v in zip(row, x, strict=True)) for row in matrix]
+
+
+def walk(activation: str = "silu") -> dict[str, list[float]]:
+    """Compute u, v, h and y of the small feed-forward by hand; y is also the module's."""
+    acts = {name: function for name, (function, _) in HAND.items()}
+    acts |= {"sigmoid": _sigmoid, "identity": lambda x: x}
+    u, v = _times(GATE, X), _times(UP, X)
+    h = [acts[activation](a) * b for a, b in zip(u, v, strict=True)]
+    y = each_same(_times(DOWN, h), _run(activation, 1.0, gated=True), activation)
+    return {"x": list(X), "u": u, "v": v, "h": h, "y": y}
+
+
+def family(factor: int) -> list[dict[str, object]]:
+    """Run each of the gated family with the hand's weights, compared with the hand's arithmetic.
+
+    Beside it what its output is multiplied by when its input is.
+    """
+    plain = {"name": "ReLU", "equation": "W₂·ReLU(W₁·x)", "grows": _growth("relu", factor, False)}
+    rows: list[dict[str, object]] = [plain]
+    for name, (activation, written) in FAMILY.items():
+        walk(activation)
+        row = {"name": name, "equation": f"W₂·({written} ⊙ W₃·x)"}
+        rows.append({**row, "grows": _growth(activation, factor, True)})
+    return rows
+
+
+def _growth(activation: str, factor: int, gated: bool) -> float:
+    once, more = (_run(activation, float(f), gated=gated) for f in (1, factor))
+    return float(more[0] / once[0])
+
+
+@cache
+def changes(kind: str, changed: int, length: int) -> list[int]:
+    """Find which tokens' outputs change when one token's input does, by running the layer."""
+    d, heads = 8, AttentionPart(n_heads=2, n_kv_heads=2, head_dim=4)
+    with seeded():
+        feed_forward = GatedFeedForward(Part(d_ff=6, activation="silu", gated=True), d).double()
+        attention = Attention(heads, d).double()
+    run = feed_forward if kind == "ffn" else attention_of(attention, kind)
+    x = normal(length, d)
+    other = x.clone()
+    other[changed - 1] += 1
+    with torch.no_grad():
+        moved = (run(x) != run(other)).any(-1)
+    return [i + 1 for i, flag in enumerate(moved.tolist()) if flag]
+
+
+def weights() -> dict[str, str]:
+    """Write the matrices of the small feed-forward."""
+    return {"W_1": matrix(GATE), "W_2": matrix(DOWN), "W_3": matrix(UP)}
+
+
+def sizes_by_hand() -> dict[str, int]:
+    """Return width and hidden width of the small feed-forward."""
+    return {"d": len(X), "m": len(GATE)}
