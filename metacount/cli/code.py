@@ -6,7 +6,7 @@ from functools import partial
 
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, is_terminal
-from metacount.cli.options import JSON, option
+from metacount.cli.options import FORMATS, option
 from metacount.cli.report import Grid, Lines, Text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -28,7 +28,7 @@ def options() -> Sequence[Option]:
             "ffn, attention, mla, moe, position, ...",
             nargs="*",
         ),
-        JSON,
+        *FORMATS,
     )
 
 
@@ -39,6 +39,11 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: _texts(found) if args.names else _listing(found),
         data=lambda: [code.to_dict() for code in found],
+        table=lambda: Grid(
+            heads=("name", "kind", "file", "line", "says"),
+            rows=[(c.name, c.kind, c.file, c.line, c.says) for c in found],
+            align="<<<><",
+        ),
     )
 
 

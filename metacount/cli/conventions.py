@@ -16,6 +16,8 @@ from metacount.textbook.count import length_shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
@@ -171,6 +173,17 @@ def conventions_data(model: Model, workload: Workload) -> Json:
         ],
         "source": "formula",
     }
+
+
+def conventions_table(models: Sequence[tuple[Model, Workload]]) -> Grid:
+    """Tabulate the conventions of some models, with who uses each."""
+    rows = [
+        (model.id, c.passes, c.says, c.formula, c.value, c.unit, c.users)
+        for model, workload in models
+        for c in conventions(model.spec, workload)
+    ]
+    heads = ("model", "passes", "counts", "formula", "value", "unit", "users")
+    return Grid(heads=heads, rows=rows, align="<<<<><<")
 
 
 def _exact(value: Fraction) -> int | str:

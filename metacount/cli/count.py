@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 APART = (
     ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
     ("--kv-dtype --state-dtype", "--folder"),
-    ("--columns --markdown --csv --latex --engine --kv-dtype --state-dtype", "--conventions"),
+    ("--columns --engine --kv-dtype --state-dtype", "--conventions"),
 )
 BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
@@ -580,7 +580,7 @@ def _measured_report(model: TransformersOnly, data: Json) -> Report:
 
 def _conventions(models: Sequence[Any], request: Request) -> Answer:
     """Report each model's FLOPs under every convention."""
-    from metacount.cli.conventions import conventions_data, conventions_report
+    from metacount.cli.conventions import conventions_data, conventions_report, conventions_table
 
     found = []
     for model in models:
@@ -592,6 +592,7 @@ def _conventions(models: Sequence[Any], request: Request) -> Answer:
     return Answer(
         report=lambda: [section for pair in found for section in conventions_report(*pair)],
         data=lambda: _single([conventions_data(*pair) for pair in found]),
+        table=lambda: conventions_table(found),
     )
 
 

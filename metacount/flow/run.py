@@ -12,7 +12,7 @@ from metacount.flow.letters import Letters, alike, filled, named
 from metacount.flow.letters import unnamed as unnamed
 from metacount.flow.record import Recording
 from metacount.flow.result import Flow, Letter
-from metacount.flow.sizes import BATCHES, LENGTHS, other_sizes, sized
+from metacount.flow.sizes import BATCHES, LENGTHS, letters_of_run, other_sizes
 from metacount.flow.steps import Step, steps_of
 from metacount.measure.ours import ReferenceForwards
 from metacount.measure.theirs import Runner, as_it_runs
@@ -76,12 +76,9 @@ def flow(
     if isinstance(found, Model) and (reference or found.source is None):
         return flow_of_spec(found, request, decode=decode)
     if reference:
-        raise InputError(f"{found.name} has no reference module: {_problem(found)}")
+        assert isinstance(found, TransformersOnly)  # a model with a spec has one
+        raise InputError(f"{found.name} has no reference module: {found.problem}")
     return flow_of_config(found, request, decode=decode)
-
-
-def _problem(found: Model | TransformersOnly) -> str:
-    return found.problem if isinstance(found, TransformersOnly) else "it has a spec of its own"
 
 
 def flow_of_spec(model: Model, request: Workload | Request, *, decode: bool) -> Flow:
@@ -101,14 +98,14 @@ def flow_of_reference(
     run = fitted(spec, request)
     if decode and spec.kind == "encoder":
         raise InputError(f"{names[1]} is an encoder, which writes no tokens: leave --decode out")
-    here = sized(spec, run, decode=decode)
+    letters = letters_of_run(spec, run, decode=decode)
     steps = reference_steps(module, run, decode=decode)
     runs = other_sizes(spec, run, decode=decode)
     others = [reference_steps(build(o.spec), o.workload, decode=decode) for o in runs]
-    told = named(steps, others, Letters([here.letters, *(o.letters for o in runs)]))
+    told = named(steps, others, Letters([letters, *(o.letters for o in runs)]))
     made = Flow(
         steps=told,
-        letters=_legend(here.letters),
+        letters=_legend(letters),
         model=names[0],
         name=names[1],
         source="reference",

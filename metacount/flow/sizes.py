@@ -79,22 +79,17 @@ class Sized(NamedTuple):
     letters: dict[str, int]
 
 
-def sized(spec: ModelSpec, workload: Workload, *, decode: bool) -> Sized:
-    """Return the model as it is, with the values of its letters."""
-    return Sized(spec, workload, _letters(spec, workload, decode))
-
-
 def other_sizes(spec: ModelSpec, workload: Workload, *, decode: bool) -> list[Sized]:
     """Return the same structure at `RUNS` other sizes."""
     found = []
     for n in range(RUNS):
         run = _workload(spec, workload, n)
         other = spec.substituted(**_values(spec, workload, n))
-        found.append(Sized(other, run, _letters(other, run, decode)))
+        found.append(Sized(other, run, letters_of_run(other, run, decode=decode)))
     return found
 
 
-def _letters(spec: ModelSpec, workload: Workload, decode: bool) -> dict[str, int]:
+def letters_of_run(spec: ModelSpec, workload: Workload, *, decode: bool) -> dict[str, int]:
     """Return the letters in the order of a product; equal sizes share the first one."""
     lengths = {"B": workload.batch_size, "T" if decode else "S": workload.seq_len}
     if spec.has_encoder:

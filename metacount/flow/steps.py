@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from metacount.flow.record import Call, Operator, Shape, Statement
+from metacount.measure.node import period_at
 
 Named: TypeAlias = tuple[str | None, ...]  # a letter or a term for each axis
 
@@ -98,7 +99,7 @@ def summed(steps: Iterable[Step]) -> dict[str, Any]:
 
 
 LONGEST_PERIOD = 16
-LOOP = 2  # what has no number repeats more often than that
+LOOP = 3  # so often at the least what has no number repeats
 
 
 def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -113,10 +114,13 @@ def folded(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _runs(steps: list[Step], kinds: list[int]) -> list[Step]:
+    def enough(start: int, length: int) -> int:
+        return 2 if any(map(_numbered, steps[start : start + length])) else LOOP
+
     out: list[Step] = []
     i = 0
     while i < len(steps):
-        period, times = _best(steps, kinds, i)
+        period, times = period_at(kinds, i, longest=LONGEST_PERIOD, enough=enough)
         if times > 1:
             last = steps[i + period * (times - 1) : i + period * times]
             out.append(_repeated(steps[i : i + period], last, kinds[i : i + period], times))
@@ -124,20 +128,6 @@ def _runs(steps: list[Step], kinds: list[int]) -> list[Step]:
             out.append(steps[i])
         i += period * times
     return out
-
-
-def _best(steps: list[Step], kinds: list[int], start: int) -> tuple[int, int]:
-    """Find the period from `start` that covers most, the shortest such, and how often it comes."""
-    best = (1, 1)
-    for period in range(1, min(LONGEST_PERIOD, (len(kinds) - start) // 2) + 1):
-        first = kinds[start : start + period]
-        times = 1
-        while kinds[start + period * times : start + period * (times + 1)] == first:
-            times += 1
-        numbered = any(_numbered(step) for step in steps[start : start + period])
-        if times > (1 if numbered else LOOP) and period * times > best[0] * best[1]:
-            best = (period, times)
-    return best
 
 
 def _numbered(step: Step) -> bool:

@@ -125,7 +125,7 @@ CODED = 4096  # values from which on a tensor's state is kept in 8 bits
 
 
 def kept_values(n: int, *, counted: bool = True) -> Callable[[Weight, int], Dim]:
-    """Give an optimizer's state of `n` values for each value of a tensor: n·c·size, and a step's bytes.
+    """Give an optimizer's state of `n` values for each value: n·c·size, and a step's.
 
     >>> kept_values(2)(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
     180355076

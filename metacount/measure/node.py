@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -120,39 +120,39 @@ def _periods(nodes: list[Node]) -> list[Node]:
     start = 0
     kinds = [node.alike for node in nodes]
     while start < len(nodes):
-        length, times = _repeats(kinds, start)
+        length, times = period_at(kinds, start)
         one = nodes[start : start + length]
         if length == 1:
             folded.append(_run(nodes[start : start + times]))
-        elif times > 1:
+        else:
             folded.append(_period(_periods(one), nodes[start : start + length * times], times))
         start += length * times
     return folded
 
 
-def _repeats(kinds: list[int], start: int) -> tuple[int, int]:
-    """Count how many of `kinds` from `start` on make a period, and how often it comes.
+def period_at(
+    kinds: Sequence[int],
+    start: int,
+    *,
+    longest: int | None = None,
+    enough: Callable[[int, int], int] = lambda start, length: 2,
+) -> tuple[int, int]:
+    """Find the length of the period from `start` that covers most of `kinds`, the shortest such,
+    and how often it comes: one of a length is one that comes `enough` times.
 
-    The period that covers most, of these the shortest. One node alone is a period of one.
+    >>> period_at([1, 1, 2, 1, 1, 2, 3], 0), period_at([1, 1, 1, 2], 0), period_at([1, 2, 3], 0)
+    ((3, 2), (1, 3), (1, 1))
     """
-    covered = _times(kinds, start, 1)
-    best = (1, covered)
-    for length in range(2, (len(kinds) - start) // 2 + 1):
-        if covered == len(kinds) - start:
+    best, rest = (1, 1), len(kinds) - start
+    for length in range(1, min(longest or rest, rest // 2) + 1):
+        times = 1
+        while kinds[start : start + length] == kinds[(at := start + times * length) : at + length]:
+            times += 1
+        if times >= enough(start, length) and times * length > best[0] * best[1]:
+            best = (length, times)
+        if best[0] * best[1] == rest:
             break
-        if kinds[start] != kinds[start + length]:
-            continue
-        times = _times(kinds, start, length)
-        if times > 1 and times * length > covered:
-            best, covered = (length, times), times * length
     return best
-
-
-def _times(kinds: list[int], start: int, length: int) -> int:
-    times = 1
-    while kinds[start : start + length] == kinds[(at := start + times * length) : at + length]:
-        times += 1
-    return times
 
 
 def _run(nodes: list[Node]) -> Node:

@@ -269,15 +269,15 @@ def made_inputs(
         several = [several]
     sizes: list[tuple[int, ...]] = []
     for size in several:
-        if not isinstance(size, Sequence) or isinstance(size, str) or not _are_sizes(size):
+        if (
+            not isinstance(size, Sequence)
+            or isinstance(size, str)
+            or any(type(n) is not int or n < 0 for n in size)
+        ):
             raise InputError(f"input_size is whole numbers from 0: got {shown(repr(input_size))}")
         sizes.append(tuple(size))
     kind = _dtype(module, dtype)
     return tuple(torch.empty(size, dtype=kind, device="meta") for size in sizes)
-
-
-def _are_sizes(size: Sequence[object]) -> bool:
-    return all(type(n) is int and n >= 0 for n in size)
 
 
 def _dtype(module: nn.Module, dtype: torch.dtype | str | None) -> torch.dtype:

@@ -25,7 +25,6 @@ from metacount.tracing.layers import (
     FormDiffers,
     Law,
     Layout,
-    Stack,
     law,
     layout,
     parts_of,
@@ -84,7 +83,8 @@ def solved_constants(
     `numbers` are those of all letters. A size stays a number where the forms read elsewhere are
     of another shape.
     """
-    fixed = [c.lhs for c in here.domain if _is_fixed(c) and c.lhs.name in names]
+    equal = [c for c in here.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
+    fixed = [c.lhs for c in equal if c.lhs.is_Symbol and c.lhs.name in names]
     if not fixed or len(fixed) > MOST:
         return here
     letter = fixed[0]
@@ -166,10 +166,6 @@ def _from_readings(
         if len(readings) == degree + 1 + HELD_OUT:
             return _solved(letter, readings, degree)
     return None
-
-
-def _is_fixed(condition: sympy.Basic) -> bool:
-    return isinstance(condition, sympy.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
 
 
 def _changes(
@@ -360,7 +356,18 @@ class Readings:
             raise NotTraced("the code needs the number S, and no polynomial in S is what it does")
         if "decode" not in quantity:
             return found
-        return found.but(parts=tuple(map(_in_kv_len, found.parts)))
+        # the S tokens are those that one token's work attends to
+        return found.but(
+            parts=tuple(
+                CodePart(
+                    role=part.role,
+                    expr=part.expr.subs(symbol("S"), symbol("T")),
+                    layers=part.layers,
+                    where=part.where,
+                )
+                for part in found.parts
+            )
+        )
 
     def _at_length(self, quantity: str, change: dict[str, int]) -> Reading | None:
         length = change["S"]
@@ -405,10 +412,12 @@ class Readings:
                     if seq_len > self._measured.workload.seq_len:
                         continue  # perhaps more tokens than there are positions
                     break
+                fields = self._source.layer_fields(trace.sizes.constants)
+                law_of = partial(law, fields=fields, layout_at=self._layout_at)
                 rounded = known_counts(domain)
                 amounts = {key: sympy.expand(e.xreplace(rounded)) for key, e in amounts.items()}
                 return Reading(
-                    parts=tuple(parts_of(amounts, partial(self._law, trace.sizes))),
+                    parts=tuple(parts_of(amounts, law_of)),
                     domain=domain,
                     notes=notes,
                     in_sizes=trace.in_sizes,
@@ -503,9 +512,6 @@ class Readings:
             role=part.role, expr=part.expr, layers=counted, where=f"{part.where} of {FEW}"
         )
 
-    def _law(self, sizes: Sizes, stack: Stack, indices: frozenset[int]) -> Law:
-        return law(stack, indices, self._source.layer_fields(sizes.constants), self._layout_at)
-
     def _layout_at(self, change: dict[str, int]) -> Layout | None:
         key = frozenset(change.items())
         if key not in self._layouts:
@@ -513,9 +519,3 @@ class Readings:
             asked = built is not None and change.items() <= built.numbers.items()
             self._layouts[key] = layout(built.module) if built is not None and asked else None
         return self._layouts[key]
-
-
-def _in_kv_len(part: CodePart) -> CodePart:
-    """Write the part of one token's work in T: the S tokens are those that it attends to."""
-    expr = part.expr.subs(symbol("S"), symbol("T"))
-    return CodePart(role=part.role, expr=expr, layers=part.layers, where=part.where)

@@ -193,7 +193,7 @@ class _Tried:
                 break
             free = sorted(self._letters - set(self.stuck))
             change = _drawn(form, free, self._layers, draw, share)
-            if not change or not _inside(form, self.stuck, change):
+            if not change or not self._inside(change):
                 continue
             builds += 1
             right, moved = self._right(change)
@@ -203,8 +203,7 @@ class _Tried:
                 self.confirmed += 1
                 changed |= moved
             else:
-                blamed = _to_blame(form, change, self.stuck, self._measure)
-                self.stuck |= {name: _as_it_is(form, name) for name in blamed}
+                self.stuck |= {name: _as_it_is(form, name) for name in self._to_blame(change)}
                 self.confirmed = 0
         # a size that the form leaves out may be one that it should have
         fixed = [c for c in form.domain if isinstance(c, sympy.Eq) and c.rhs.is_Integer]
@@ -216,8 +215,9 @@ class _Tried:
         form = self._form
         sizes = [name for name in self.missed if name not in self._layers]
         doubled = {name: 2 * form.every_number[symbol(name)] for name in sizes}
-        change = _completed(form, {**_few(form, self._layers), **doubled})
-        if len(self.missed) > 1 and _inside(form, self.stuck, change):
+        many = [name for name in self._layers if form.every_number[symbol(name)] > 2 * FEW]
+        change = _completed(form, {**dict.fromkeys(many, FEW), **doubled})
+        if len(self.missed) > 1 and self._inside(change):
             right, moved = self._right(change)
             if right:
                 self.confirmed += 1
@@ -227,7 +227,7 @@ class _Tried:
         """Change each letter that was missed alone."""
         for name in list(self.missed):
             for change in _alone(self._form, name, self._layers):
-                if not _inside(self._form, self.stuck, change):
+                if not self._inside(change):
                     continue
                 right, moved = self._right(change)
                 if right is None or name not in moved:
@@ -240,7 +240,29 @@ class _Tried:
                 break
 
     def _right(self, change: dict[str, int]) -> tuple[bool | None, set[str]]:
-        return _right(self._form, change, self.stuck, self._measure)
+        """Tell whether the form is right at a change (None: unknown), and which letters changed."""
+        form, found = self._form, self._measure(change)
+        if found is None:
+            return None, set()
+        numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
+        if not self._inside(numbers):
+            return None, set()
+        right = agrees(form.by_role, _numbers(form, numbers), found[1], form.split)
+        return right, set(numbers)
+
+    def _inside(self, change: dict[str, int]) -> bool:
+        form = self._form
+        asked, numbers = (*form.domain, *self.stuck.values()), _numbers(form, change)
+        return in_domain(asked, numbers, form.every_number)
+
+    def _to_blame(self, change: dict[str, int]) -> list[str]:
+        """Find the letters of a change that alone make the form wrong."""
+        left = dict(change)
+        for name in sorted(change):
+            fewer = {n: v for n, v in left.items() if n != name}
+            if fewer and self._right(fewer)[0] is False:
+                left = fewer
+        return sorted(left)
 
 
 def _as_it_is(form: CodeForm, name: str) -> sympy.Rel:
@@ -285,11 +307,6 @@ def _others(value: int, draw: random.Random) -> list[int]:
     return found + ([value // 2] if value % 2 == 0 and value > 4 else [])
 
 
-def _few(form: CodeForm, layers: set[str]) -> dict[str, int]:
-    """Choose few layers where there are many: such a model is built and run quickly."""
-    return {name: FEW for name in layers if form.every_number[symbol(name)] > 2 * FEW}
-
-
 def _alone(form: CodeForm, name: str, layers: set[str]) -> list[dict[str, int]]:
     value = form.every_number[symbol(name)]
     others = [6, 7, value + 1] if name in layers else [value * 2, value * 3, value + 1, value // 2]
@@ -304,33 +321,3 @@ def _at(expr: sympy.Expr, form: CodeForm, change: dict[str, int]) -> sympy.Expr:
 def _numbers(form: CodeForm, change: dict[str, int]) -> dict[sympy.Symbol, int]:
     numbers = {**form.every_number, **{symbol(name): value for name, value in change.items()}}
     return {**numbers, symbol("T"): numbers[symbol("S")]}  # the same tokens, seen from the last
-
-
-def _inside(form: CodeForm, stuck: dict[str, sympy.Rel], change: dict[str, int]) -> bool:
-    return in_domain((*form.domain, *stuck.values()), _numbers(form, change), form.every_number)
-
-
-def _right(
-    form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
-) -> tuple[bool | None, set[str]]:
-    """Tell whether the form is right at a change (None: unknown), and which letters changed."""
-    found = measure(change)
-    if found is None:
-        return None, set()
-    numbers = {n: v for n, v in found[0].items() if v != form.every_number[symbol(n)]}
-    if not _inside(form, stuck, numbers):
-        return None, set()
-    right = agrees(form.by_role, _numbers(form, numbers), found[1], form.split)
-    return right, set(numbers)
-
-
-def _to_blame(
-    form: CodeForm, change: dict[str, int], stuck: dict[str, sympy.Rel], measure: Measure
-) -> list[str]:
-    """Find the letters of a change that alone make the form wrong."""
-    left = dict(change)
-    for name in sorted(change):
-        fewer = {n: v for n, v in left.items() if n != name}
-        if fewer and _right(form, fewer, stuck, measure)[0] is False:
-            left = fewer
-    return sorted(left)

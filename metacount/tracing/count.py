@@ -7,12 +7,13 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import sympy
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from metacount.frozen import frozen
-from metacount.measure.counter import IDLE, Book, FlopCounter
+from metacount.measure.counter import BATCHED, IDLE, Book, Charge, FlopCounter
 from metacount.measure.operators import flops_of
 from metacount.measure.questions import Ordinary
 from metacount.measure.their_roles import Roles, role_name
@@ -151,115 +152,84 @@ def check_free(sizes: Sizes) -> None:
             raise kind(f"the code needs the number {letter} = {number}")
 
 
-@frozen
-class TracedFlops:
-    """FLOPs of one forward as amounts: each token's chosen experts alone, no rotary tables.
-
-    `idle` are those that the code runs besides, on experts that a token did not choose.
-    """
-
-    by_role: Amounts
-    by_operator: Amounts
-    idle: Amounts
-
-    def split(self, by_operator: bool) -> Amounts:
-        """Return the FLOPs by operator, or by role."""
-        return self.by_operator if by_operator else self.by_role
+# One product: its charge, its layer, its FLOPs as an expression.
+Products = list[tuple[Charge, Place | None, sympy.Expr]]
 
 
 @frozen
 class TracedRun:
-    """What a forward showed: FLOPs of prefill and of one token, and what is cached, as amounts."""
+    """What a forward showed: the products of prefill and of one token, and what is cached."""
 
-    kind: str
-    prefill: TracedFlops
-    decode: TracedFlops | None
+    prefill: Products
+    decode: Products | None
     cache: Amounts | None
     state: Amounts | None
     assumed: tuple[str, ...]
 
 
 def traced_forward(
-    model: nn.Module,
-    roles: Roles,
-    sizes: Sizes,
-    *,
-    decode: bool,
-    batch: int = 5,
-    seq_len: int = 61,
-    source_len: int = 53,
-    seconds: float,
+    model: nn.Module, roles: Roles, sizes: Sizes, seq_len: int, run_as: As, *, decode: bool
 ) -> TracedRun:
     """Run the model over B sequences of S tokens, with `decode` then over one more token each.
 
-    The numbers are the hints behind B, S and S_e; one sequence is the number 1. Raises
-    whatever the code raises, and `NotTraced` after `MAX_OPERATORS` or so many seconds of this
-    process: code that goes through tokens one by one takes for ever with symbols.
+    The numbers are the hints behind B, S and S_e. Raises whatever the code raises, and `NotTraced`
+    after `MAX_OPERATORS` or `run_as.seconds` of this process: code that goes through tokens one by
+    one takes for ever with symbols.
     """
-    run = SimpleNamespace(
-        batch_size=1 if batch == 1 else sizes.new("B", batch),
+    workload = SimpleNamespace(
+        batch_size=1 if run_as.one_sequence else sizes.new("B", 5),
         seq_len=sizes.new("S", seq_len),
-        encoder_len=sizes.new("S_e", source_len),
+        encoder_len=sizes.new("S_e", 53),
     )
+
+    def run() -> TracedRun:
+        deadline, where = time.process_time() + run_as.seconds, places_by_name(model)
+
+        def counter(book: Book) -> FlopCounter:
+            made = WithSymbols(book)
+            made.deadline, made.sizes = deadline, sizes
+            made.may_run = int(MAX_OPERATORS * run_as.seconds / 60)
+            return made
+
+        runner = Runner(model, workload, roles)
+        runner.counter, runner.ordinary = counter, OneExpert
+        prefill, cache = runner.prefill()
+        assumed = tuple(sorted(runner.assumed))
+        one = runner.last_token() if decode and cache is not None else None
+        kept = (None, None) if cache is None else _cached(cache, model, sizes)
+        return TracedRun(
+            prefill=products_of(prefill, sizes, where),
+            decode=None if one is None else products_of(one, sizes, where),
+            cache=kept[0],
+            state=kept[1],
+            assumed=assumed,
+        )
+
     with sizes.tracing(), Counted():
-        return as_it_runs(model, lambda: _run(model, run, roles, sizes, decode, seconds))[0]
+        return as_it_runs(model, run)[0]
 
 
-def _run(
-    model: nn.Module,
-    workload: Any,
-    roles: Roles,
-    sizes: Sizes,
-    and_decode: bool,
-    seconds: float,
-) -> TracedRun:
-    deadline = time.process_time() + seconds
-    where = places_by_name(model)
-
-    def counter(book: Book) -> FlopCounter:
-        made = WithSymbols(book)
-        made.deadline, made.sizes = deadline, sizes
-        made.may_run = int(MAX_OPERATORS * seconds / 60)
-        return made
-
-    runner = Runner(model, workload, roles)
-    runner.counter, runner.ordinary = counter, OneExpert
-    prefill, cache = runner.prefill()
-    assumed = runner.assumed
-    decode = runner.last_token() if and_decode and cache is not None else None
-    kept = (None, None) if cache is None else _cached(cache, model, sizes)
-    return TracedRun(
-        kind=runner.kind,
-        prefill=_flops(prefill, sizes, where),
-        decode=None if decode is None else _of_one_token(_flops(decode, sizes, where)),
-        cache=kept[0],
-        state=kept[1],
-        assumed=tuple(sorted(assumed)),
-    )
+def products_of(counter: FlopCounter, sizes: Sizes, where: dict[str, Place]) -> Products:
+    """List what a counter was charged with, each in letters and in its layer."""
+    return [
+        (charge, where.get(charge.module), sizes.expr(flops)) for charge, flops in counter.charges()
+    ]
 
 
-def _flops(counter: FlopCounter, sizes: Sizes, where: dict[str, Place]) -> TracedFlops:
-    by_role: Amounts = defaultdict(lambda: 0)
-    by_operator: Amounts = defaultdict(lambda: 0)
-    idle: Amounts = defaultdict(lambda: 0)
-    for charge, flops in counter.charges():
-        amount, operator, place = sizes.expr(flops), charge.operator, where.get(charge.module)
-        if operator == IDLE:
-            idle[charge.role or "other", place] += amount
-            operator, amount = "aten.bmm", -amount
-        elif not charge.counted:
-            continue
-        by_role[charge.role or "other", place] += amount
-        by_operator[operator, place] += amount
-    return TracedFlops(by_role=dict(by_role), by_operator=dict(by_operator), idle=dict(idle))
-
-
-def _of_one_token(flops: TracedFlops) -> TracedFlops:
-    return TracedFlops(
-        by_role=with_kv_len(flops.by_role),
-        by_operator=with_kv_len(flops.by_operator),
-        idle=with_kv_len(flops.idle),
-    )
+def flops_by(products: Products, *, by_operator: bool, idle: bool = False) -> Amounts:
+    """Sum each token's chosen experts alone, without rotary tables, by role or operator; or what
+    the code runs besides (`idle`), on experts that a token did not choose.
+    """
+    found: Amounts = defaultdict(lambda: 0)
+    for charge, place, flops in products:
+        role, operator, is_idle = charge.role or "other", charge.operator, charge.operator == IDLE
+        if idle:
+            if is_idle:
+                found[role, place] += flops
+        elif is_idle or charge.counted:
+            part = (BATCHED if is_idle else operator) if by_operator else role
+            found[part, place] += -flops if is_idle else flops
+    return dict(found)
 
 
 def with_kv_len(amounts: Amounts) -> Amounts:

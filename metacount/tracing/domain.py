@@ -194,11 +194,6 @@ class Asked:
     ratios: tuple[sympy.Basic, ...]
 
 
-def conditions(sizes: Sizes) -> tuple[sympy.Basic, ...]:
-    """Return the conditions of `asked_of` alone."""
-    return asked_of(sizes).conditions
-
-
 def asked_of(sizes: Sizes) -> Asked:
     """Collect relations between sizes, in SymPy,
     each true at the hints and not true of all sizes from 3.
@@ -212,7 +207,9 @@ def asked_of(sizes: Sizes) -> Asked:
     known = {letter: sympy.Integer(n) for letter, n in sizes.constants.items()}
     asked = dict.fromkeys(c.xreplace(known) for c in asked)
     now = dict.fromkeys(c.xreplace(known) for c in sizes.conditions)
-    exact = [c for c in now if isinstance(c, divides) and _exact_here(c, sizes)]
+    exact = [
+        c for c in now if isinstance(c, divides) and sizes.value(c.args[1] / c.args[0]).is_integer
+    ]
     others = [c for c in now if isinstance(c, sympy.Rel)]
     quotients = _quotients(exact)
     kept: dict[sympy.Basic, None] = dict.fromkeys(_minimal(exact))
@@ -266,7 +263,8 @@ def _kept(
     """Add to `kept` what not all sizes from 3 fulfil; return what they do."""
     from_three: list[sympy.Basic] = []
     for relation in relations:
-        may_be_equal = isinstance(relation, sympy.Ne) and not _plain_pair(relation)
+        pair = relation.lhs.is_Symbol and relation.rhs.is_Symbol
+        may_be_equal = isinstance(relation, sympy.Ne) and not pair
         # the widest that a machine can count
         beyond = any(number > LARGEST for number in relation.atoms(sympy.Integer))
         if not may_be_equal and (beyond or not sizes.holds(relation)):
@@ -345,15 +343,6 @@ def is_at_most(x: sympy.Expr, y: sympy.Expr, domain: Iterable[sympy.Basic]) -> b
             if sympy.expand(more - (y - x)) == 0:
                 return True
     return False
-
-
-def _plain_pair(relation: sympy.Rel) -> bool:
-    return bool(relation.lhs.is_Symbol and relation.rhs.is_Symbol)
-
-
-def _exact_here(condition: sympy.Basic, sizes: Sizes) -> bool:
-    below, above = (sizes.value(arg) for arg in condition.args)
-    return bool((above / below).is_integer)
 
 
 def _minimal(exact: list[sympy.Basic]) -> list[sympy.Basic]:

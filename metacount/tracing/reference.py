@@ -32,7 +32,17 @@ from metacount.modules.model import Model
 from metacount.process import made_in
 from metacount.spec import ModelSpec, Workload
 from metacount.tensors import DTYPES, tensor_bytes
-from metacount.tracing.count import OF_PARAMS, As, Built, Way, WithSymbols, apart, with_kv_len
+from metacount.tracing.count import (
+    OF_PARAMS,
+    As,
+    Built,
+    Way,
+    WithSymbols,
+    apart,
+    flops_by,
+    products_of,
+    with_kv_len,
+)
 from metacount.tracing.layers import Amounts, Place, places, places_by_name, stacks
 from metacount.tracing.symbols import NotTraced, Sizes, kept_pairs, with_symbols
 
@@ -140,7 +150,7 @@ class ReferenceTrace:
             run = ReferenceRun(self._model, self.sizes, seq_len, self._prefix_len, self._run_as)
             self._runs[seq_len] = run
         if quantity == "matmul_flops":
-            return self._flops(run.prefill, by_operator, causal=False), ()
+            return self._flops(run.prefill, by_operator), ()
         if quantity == "causal_matmul_flops":
             return self._flops(run.prefill, by_operator, causal=True), (
                 "pairs that a mask keeps: a polynomial, from masks that were laid out and counted "
@@ -149,7 +159,7 @@ class ReferenceTrace:
         if quantity == "kv_cache_bytes" and run.cache is not None:
             return self._cache(run.cache), ()
         if quantity == "decode_matmul_flops" and run.decode is not None:
-            return with_kv_len(self._flops(run.decode, by_operator, causal=False)), ()
+            return with_kv_len(self._flops(run.decode, by_operator)), ()
         raise NotTraced(f"it does not generate, or keeps no state: there is no {quantity}")
 
     def _params(self, active: bool) -> Amounts:
@@ -161,19 +171,14 @@ class ReferenceTrace:
                 found[key] += self.sizes.expr(values)
         return dict(found)
 
-    def _flops(self, counter: FlopCounter, by_operator: bool, *, causal: bool) -> Amounts:
-        found: Amounts = defaultdict(lambda: 0)
-        kept: dict[object, sympy.Expr] = {}
-        assert isinstance(counter.book, SymbolicBook)
-        for charge, flops in counter.charges():
-            amount, sees = self.sizes.expr(flops), charge.detail
-            if causal and sees is not None:
-                if sees not in kept:
-                    kept[sees] = self._share_kept(counter.book.seen[sees])
-                amount = amount * kept[sees]
-            part = charge.operator if by_operator else charge.role or "other"
-            found[part, self._by_name.get(charge.module)] += amount
-        return dict(found)
+    def _flops(self, counter: FlopCounter, by_operator: bool, *, causal: bool = False) -> Amounts:
+        products = products_of(counter, self.sizes, self._by_name)
+        if causal:
+            assert isinstance(counter.book, SymbolicBook)
+            masks = dict.fromkeys(charge.detail for charge, _, _ in products if charge.detail)
+            kept = {sees: self._share_kept(counter.book.seen[sees]) for sees in masks}
+            products = [(c, at, flops * kept.get(c.detail, 1)) for c, at, flops in products]
+        return flops_by(products, by_operator=by_operator)
 
     def _share_kept(self, sees: Visibility) -> sympy.Expr:
         every = self.sizes.expr(sees.n_queries) * self.sizes.expr(sees.n_keys)

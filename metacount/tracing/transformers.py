@@ -27,14 +27,17 @@ from metacount.measure.theirs import (
 from metacount.spec import Workload
 from metacount.tracing.count import (
     IDLE_OF,
+    IN_BYTES,
     OF_PARAMS,
     As,
     Built,
     TracedRun,
     Way,
     apart,
+    flops_by,
     traced_forward,
     traced_params,
+    with_kv_len,
 )
 from metacount.tracing.layers import Amounts
 from metacount.tracing.symbols import NotTraced, Sizes, with_symbols
@@ -240,15 +243,14 @@ class TransformersTrace:
             if found is None:
                 raise NotTraced("nothing says how many experts a token meets")
             return found, ()
-        run = self._run(seq_len, "decode" in quantity)
-        found = {
-            IDLE_OF["matmul_flops"]: run.prefill.idle,
-            IDLE_OF["decode_matmul_flops"]: None if run.decode is None else run.decode.idle,
-            "matmul_flops": run.prefill.split(by_operator),
-            "decode_matmul_flops": None if run.decode is None else run.decode.split(by_operator),
-            "kv_cache_bytes": run.cache,
-            "state_bytes": run.state,
-        }[quantity]
+        decode = "decode" in quantity
+        run = self._run(seq_len, decode)
+        found = {"kv_cache_bytes": run.cache, "state_bytes": run.state}.get(quantity)
+        products = run.decode if decode else run.prefill
+        if quantity not in IN_BYTES and products is not None:
+            idle = quantity in IDLE_OF.values()
+            found = flops_by(products, by_operator=by_operator, idle=idle)
+            found = with_kv_len(found) if decode else found
         if found is None:
             raise NotTraced(f"its class does not generate: there is no {quantity}")
         return found, run.assumed
@@ -262,10 +264,9 @@ class TransformersTrace:
                         self._module,
                         self._roles,
                         self.sizes,
-                        seq_len=seq_len,
+                        seq_len,
+                        self._run_as,
                         decode=decode,
-                        batch=1 if self._run_as.one_sequence else 5,
-                        seconds=self._run_as.seconds,
                     )
             except Exception as error:
                 self._runs[key] = error
@@ -362,11 +363,8 @@ class TransformersSource:
         if self._last_run is None or self._last_run[0] != key or module is not self._own:
             run = measure_any_forward(module, workload, Roles(module))
             self._last_run = key, run
-        return _of_run(self._last_run[1], quantity, by_operator)
-
-
-def _of_run(run: MeasuredRun, quantity: str, by_operator: bool) -> dict[str, int] | None:
-    if quantity in IDLE_OF.values():
-        flops = run.decode if "decode" in quantity else run.prefill
-        return None if flops is None else {"moe": flops.idle}
-    return run.parts(quantity, by_operator=by_operator)
+        run = self._last_run[1]
+        if quantity in IDLE_OF.values():
+            flops = run.decode if "decode" in quantity else run.prefill
+            return None if flops is None else {"moe": flops.idle}
+        return run.parts(quantity, by_operator=by_operator)

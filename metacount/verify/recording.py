@@ -1,11 +1,8 @@
-"""Proofs as plain data for the record: expressions, and conditions in words and as texts."""
+"""The domain of a proof, each condition in words and as a text that is evaluated."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import sympy
@@ -13,22 +10,12 @@ import sympy
 from metacount.frozen import frozen
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.module.model import running_config
-from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import LAYERS, named_layers
-from metacount.textbook.proven import structure, value
-from metacount.tracing.count import As
 from metacount.tracing.domain import in_words
-from metacount.tracing.forms import Tracer
 from metacount.tracing.symbols import SMALLEST, divides, symbol
-from metacount.verify.cases import Case, cases, cases_at_a_limit, cases_at_own_layers, spec_of
-from metacount.verify.for_all_sizes import Proof, prove, textbook_beside
-from metacount.verify.textbook_forms import sizes_of, spec_forms
+from metacount.verify.for_all_sizes import Proof
 
 if TYPE_CHECKING:
     from metacount.files import Json
-
-LONGEST = 240.0  # seconds that a forward with symbols may take: what is recorded is done once
-LARGEST_SIZES = (7, 12, 40, 200, 1000, 10_000)  # of each setting at which a digest is taken
 
 
 @frozen
@@ -147,113 +134,6 @@ def _factor(expr: sympy.Expr) -> str:
     return f"({text})" if isinstance(expr, sympy.Add) else text
 
 
-def closed_forms(spec: ModelSpec) -> tuple[dict[str, str], dict[str, str]]:
-    """Write the textbook's quantities of a structure, each in total, in all sizes of its spec and
-    B, S, T, S_e; and before them the numbers of layers of a kind, which they name.
-    """
-    letters = {name: symbol(name) for name in sizes_of(spec)}
-    names = {term.letter: symbol(term.name) for term in LAYERS}
-    kinds = {
-        expr: names[letter.name]
-        for expr, letter in named_layers(spec, symbol("n_layers")).items()
-        if len(str(expr)) > len(names[letter.name].name)
-    }
-    run = {"bytes_per_value": symbol("bytes_per_value")}
-    if spec.kind == "prefix-decoder":
-        run["prefix_len"] = symbol("prefix_len")
-    forms = {}
-    for quantity, by_role in spec_forms(spec, letters, Workload(), run=run).items():
-        total = sympy.Add(*map(sympy.sympify, by_role.values()))
-        named = total.subs(kinds)
-        texts = [whole_text(form) for form in (named, sympy.factor_terms(named))]
-        forms[quantity] = min(texts, key=len)
-    used = " ".join(forms.values())
-    layers = {s.name: whole_text(expr) for expr, s in kinds.items() if s.name in used}
-    return layers, forms
-
-
-def form_values(layers: dict[str, str], forms: dict[str, str]) -> dict[str, list[int]]:
-    """Evaluate forms at fixed sizes: what is equal has equal values, however written."""
-    found: dict[str, list[int]] = {quantity: [] for quantity in forms}
-    for largest in LARGEST_SIZES:
-        words = set(re.findall(r"[A-Za-z_]\w*", " ".join([*layers.values(), *forms.values()])))
-        at = {name: _size(name, largest) for name in words - layers.keys()}
-        for name, text in layers.items():
-            at[name] = value(text, at)
-        for quantity, text in forms.items():
-            found[quantity].append(value(text, at))
-    return found
-
-
-def digest(expr: sympy.Expr) -> str:
-    """Write a digest of an expression: of its values at fixed sizes, as `form_values` has them.
-
-    >>> d, h = sympy.symbols("d h", integer=True, positive=True)
-    >>> digest(d * (d + h)) == digest(d**2 + d * h) != digest(d**2 + d * h + 1)
-    True
-    """
-    values = []
-    for largest in LARGEST_SIZES:
-        at = {s: sympy.Integer(_size(s.name, largest)) for s in expr.free_symbols}
-        values.append(str(expr.xreplace(at).doit()))
-    return _hash(" ".join(values))
-
-
-def _size(name: str, largest: int) -> int:
-    """Draw a size from 1 to `largest` by its name."""
-    return int(_hash(f"{name} {largest}"), 16) % largest + 1
-
-
-def _hash(text: str) -> str:
-    return blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def textbook_digests(case: Case) -> dict[str, str]:
-    """Write the digest of each formula in the letters of a case, without a look at the code."""
-    tracer = Tracer(case.model, case.workload, run_as=case.run_as)
-    textbook = textbook_beside(tracer, case.model, case.workload)
-    names = (name for name in case.quantities if name in textbook.forms)
-    return {name: digest(textbook.total(name)) for name in names}
-
-
-def digest_of(structure: Json) -> str:
-    """Write a digest of all that is recorded of a structure, but for itself."""
-    kept = {name: found for name, found in structure.items() if name != "digest"}
-    return _hash(json.dumps(kept, sort_keys=True))
-
-
-def recorded(case: Case, write: Callable[[sympy.Expr], str]) -> Json:
-    """Write one case as plain data: equal, or what is left, or why not."""
-    run_as = As(**{**vars(case.run_as), "seconds": LONGEST})
-    found = prove(case.model, case.workload, run_as, case.quantities)
-    return {
-        "name": case.name,
-        "quantities": {proof.quantity: _plain(proof, write) for proof in found},
-    }
-
-
-def _plain(proof: Proof, write: Callable[[sympy.Expr], str]) -> Json:
-    if proof.problem or proof.form is None or proof.textbook is None:
-        return {"problem": proof.problem}
-    try:
-        where = [
-            [one.says, one.test]
-            + ([{name: [text, *names] for name, text, names in one.defaults}] * bool(one.defaults))
-            for one in conditions_of(proof, write)
-        ]
-    except ValueError as error:
-        return {"problem": str(error)}
-    found: Json = {"where": where}
-    if proof.differences:
-        words = dict(proof.words)
-        left = {role: expr.xreplace(words) for role, expr in proof.differences.items()}
-        found["differs"] = {role: write(expr) for role, expr in left.items()}
-        found["zero"] = as_test(sympy.Eq(sum(left.values()), 0, evaluate=False))
-    elif proof.idle is not None:
-        found["more"] = write(sympy.factor(proof.idle))
-    return {**found, "textbook": digest(proof.textbook), "code": digest(proof.form.total)}
-
-
 def of_type(model_type: str) -> Json:
     """Return the default config of a type: of its first class that has a spec."""
     config = running_config(model_type)
@@ -263,46 +143,3 @@ def of_type(model_type: str) -> Json:
     if "architectures" not in config and next(iter(family.classes)) not in known:
         config = {**config, "architectures": known[:1]}  # BartForCausalLM has none
     return config
-
-
-def record_of(
-    model: Json | ModelSpec, others: tuple[ModelSpec, ...], write: Callable[[sympy.Expr], str]
-) -> Json:
-    """Record all that was shown of one model's structure: of a config's type, or of our modules.
-
-    `others` are specs of the same structure.
-    """
-    layers, forms = closed_forms(spec_of(model))
-    found = [recorded(case, write) for case in cases(model, others)]
-    conditions = {
-        (says, test)
-        for case in found
-        for one in case["quantities"].values()
-        for says, test, *_ in one.get("where", ())
-    }
-    limits = [re.fullmatch(r"-1\*(?:config_)?(\w+) \+ S < 0", test) for _, test in conditions]
-    names = [f"S = {limit[1]}" for limit in limits if limit and limit[1] != "window"]
-    if any(re.fullmatch(r"n_layers = \d+", says) for says, _ in conditions):
-        names.append("n_layers = ")
-    found += [recorded(case, write) for case in further_cases(model, others, sorted(names))]
-    return {
-        "structure": structure(spec_of(model)),
-        "layers": layers,
-        "forms": forms,
-        "cases": found,
-    }
-
-
-def further_cases(
-    model: Json | ModelSpec, others: tuple[ModelSpec, ...], names: Iterable[str]
-) -> Iterator[Case]:
-    """Yield the cases of a record that not every structure has: at its own numbers of layers, where
-    few stayed a number, and with sequences as long as a size that they were shorter than.
-
-    `names` are names of cases, or their beginnings.
-    """
-    limits = (re.match(r"S = (\w+)", name) for name in names)
-    for limit in dict.fromkeys(limit[1] for limit in limits if limit):
-        yield from cases_at_a_limit(model, limit)
-    if any("n_layers = " in name for name in names):
-        yield from cases_at_own_layers(model, others)

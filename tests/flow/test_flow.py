@@ -13,7 +13,7 @@ from helpers.release import daily, one_day_in, one_in
 from torch import Tensor
 
 import metacount
-from metacount import InputError, catalog
+from metacount import catalog
 from metacount.cli import main
 from metacount.cli.flow import report_of
 from metacount.cli.report import in_text
@@ -351,23 +351,6 @@ def test_a_wrong_request_is_one_line(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, "flow", *arguments)
-
-
-def test_of_a_module_in_hand() -> None:
-    class Expert(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.down(torch.nn.functional.silu(self.up(x)))
-
-    found = metacount.flow(Expert(), inputs=(torch.rand(2, 16, 64),))
-    assert found.matmul_flops == 2 * 2 * 16 * 64 * 256 * 2
-    assert [step.name for step in found.steps] == ["up", "", "down"]
-    assert metacount.flow(Expert(), input_size=(2, 16, 64)).matmul_flops == found.matmul_flops
-    with pytest.raises(InputError, match="inputs"):
-        metacount.flow("gpt2", input_size=(2, 16))
 
 
 MINE = """

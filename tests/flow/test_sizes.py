@@ -9,7 +9,7 @@ from helpers.release import daily, one_in
 
 from metacount.catalog import entries
 from metacount.check.sizes import free_sizes
-from metacount.flow.sizes import RUNS, STRUCTURE, other_sizes, sized
+from metacount.flow.sizes import RUNS, STRUCTURE, letters_of_run, other_sizes
 from metacount.spec import ModelSpec, Workload
 
 SPECS = {one.id: one.spec() for one in entries() if one.sizes is not None}
@@ -36,7 +36,7 @@ def test_the_structure_is_the_same(name: str, seq_len: int) -> None:
             assert now == then or size not in STRUCTURE, size
         assert (spec.n_kv_heads == spec.n_heads) == (other.spec.n_kv_heads == other.spec.n_heads)
         assert sides(other.spec, other.workload) == sides(spec, workload)
-        here = sized(spec, workload, decode=False).letters
+        here = letters_of_run(spec, workload, decode=False)
         assert set(other.letters) == set(here)
         for one, two in combinations(here, 2):  # one chunk of all tokens stays one chunk
             assert here[one] == here[two] or other.letters[one] != other.letters[two], (one, two)

@@ -303,67 +303,8 @@ def test_layers_with_a_hook_of_their_own_are_not_alike() -> None:
     assert products(net, enabled=True)[1:] == (1, 2)
 
 
-# classes of transformers as they are called, by what they do in a block
-CLASSES = {
-    "attention": "LlamaAttention BertSelfAttention MptAttn MiniCPM3MLA DeepseekIndexer",
-    "ffn": "LlamaMLP MistralMlp T5LayerFF BertIntermediate",
-    "moe": "MixtralExperts DbrxExpert Qwen3MoeTopKRouter JambaSparseMoe OlmoeMOE",
-    "norm": "LlamaRMSNorm BertLayerNorm XNorm XGroupNorm NoNorm",
-    "head": "GPT2LMHead BertPredictions XLMHead BertLMPredictionHead",
-    "embedding": "BertEmbeddings XEmbedding",
-    "position": "LlamaRotaryEmbedding OPTLearnedPositionalEmbedding XRelativePositionEmbedding "
-    "CohereRope",
-    "recurrent": "MambaMixer Mamba2 SSM XDelta Qwen3NextGatedDeltaNet XRecurrent LSTM",
-    "other": "XConv BertPooler XVision XAudio LlavaProjector XTower XAdapter XAdapters",
-}
-# attributes of a block that hold a plain matrix
-ATTRIBUTES = {
-    "ffn": "fc1 fc2 lin1 lin2 linear1 linear2 ffn mlp feed_forward intermediate w1 w2 w3 wi wo "
-    "up_proj down_proj gate_proj dense_h_to_4h dense_4h_to_h shared_mlp",
-    "attention": "self_attn attention attn self_attention cross_attn encoder_attn qkv_proj q_proj "
-    "k_proj v_proj o_proj out_proj q_attn c_attn crossattention",
-    "position": "relative_attention_bias pos_emb rel_embeddings pos_embed",
-    "embedding": "embeddings_project embedding_hidden_mapping_in project_in",
-    "head": "lm_head cls lm_predictions vocab_transform vocab_projector predictions "
-    "generator_lm_head output_projection pred_layer",
-    "recurrent": "mixer mamba",
-    "other": "pooler vision_tower audio_tower multi_modal_projector conv visual",
-}
-TABLES = {
-    "embedding": "wte embed_tokens word_embeddings token_type_embeddings token_embedding",
-    "position": "wpe embed_positions position_embeddings relative_attention_bias pos_emb "
-    "x_position_embeddings h_embed left_embed positional rel_bias y_embed w_embed top_embed "
-    "right_embed bottom_embed depth_embed distance_embedding",
-}
-
-
-def role_in(path: str, module: nn.Module) -> str | None:
-    """The role of a module that stands at a path of plain modules."""
-    *above, name = path.split(".")
-    inner = top = nn.Module()
-    for step in above:
-        inner.add_module(step, following := nn.Module())
-        inner = following
-    inner.add_module(name, module)
-    return Roles(top).role[id(module)]
-
-
 def named(name: str) -> Any:
     return type(name, (nn.Module,), {})()
-
-
-@pytest.mark.parametrize(
-    ("names", "make"),
-    [
-        (CLASSES, lambda name: role_in("x", named(name))),
-        (ATTRIBUTES, lambda name: role_in(f"layers.{name}", nn.Linear(2, 3, device="meta"))),
-        (TABLES, lambda name: role_in(f"layers.{name}", nn.Embedding(2, 3, device="meta"))),
-    ],
-    ids=["classes", "attributes", "tables"],
-)
-def test_the_roles_of_what_is_called_so(names: dict[str, str], make: Any) -> None:
-    for role, words in names.items():
-        assert {name: make(name) for name in words.split()} == dict.fromkeys(words.split(), role)
 
 
 def test_the_roles_of_what_stands_inside() -> None:

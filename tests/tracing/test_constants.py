@@ -11,11 +11,11 @@ import sympy
 from helpers.release import ONLY
 
 from metacount.spec import Workload
-from metacount.tracing.attempts import Reading, solved_constants, solved_layer_counts
+from metacount.tracing.attempts import Reading, solved_constants
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
-from metacount.tracing.layers import CodeForm, CodePart, Law
-from metacount.tracing.symbols import divides, symbol
+from metacount.tracing.layers import CodeForm, CodePart
+from metacount.tracing.symbols import symbol
 
 E, d, k, N = (symbol(name) for name in ("E", "d", "k", "N"))
 NUMBERS = {E: 8, d: 64, k: 2, N: 20}
@@ -40,23 +40,6 @@ def test_a_polynomial_of_degree_two_is_found() -> None:
     assert found.solved_for == (("E", (8, 9, 16, 24, 32)),)
 
 
-def test_a_width_over_a_number_of_heads_is_found() -> None:
-    def at(n: int) -> Reading:
-        return reading(2 * d**2 / n + n * d, divides(sympy.Integer(n), d), number=n)
-
-    asked: list[dict[str, int]] = []
-
-    def read(change: dict[str, int]) -> Reading:
-        asked.append(change)
-        return at(change["E"])
-
-    found = solved_constants(at(8), {"E"}, NUMBERS, read)
-    assert sympy.expand(found.parts[0].expr - (2 * d**2 / E + E * d)) == 0
-    assert found.domain == (divides(E, d),)
-    # what it must divide goes along
-    assert asked[0] == {"E": 16, "d": 128}
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -69,39 +52,6 @@ def test_a_width_over_a_number_of_heads_is_found() -> None:
 def test_what_is_none_stays_a_number(make: Callable[[int], Reading]) -> None:
     here = make(8)
     assert solved_constants(here, {"E"}, NUMBERS, read_as(make)) is here
-
-
-def test_what_cannot_be_read_elsewhere_stays_a_number() -> None:
-    here = reading(8 * d)
-    assert solved_constants(here, {"E"}, NUMBERS, lambda change: None) is here
-    assert solved_constants(here, set(), NUMBERS, lambda change: here) is here  # no size
-
-
-def test_two_sizes_at_once() -> None:
-    def at(change: dict[str, int]) -> Reading:
-        n, m = change.get("E", 8), change.get("k", 6)
-        part = CodePart(role="moe", expr=n * m * d + m**2, layers=None, where="")
-        fixed = (sympy.Eq(E, n, evaluate=False), sympy.Eq(k, m, evaluate=False))
-        return Reading(parts=(part,), domain=fixed)
-
-    found = solved_constants(at({}), {"E", "k"}, {**NUMBERS, k: 6}, at)
-    assert sympy.expand(found.parts[0].expr - (E * k * d + k**2)) == 0
-    assert found.domain == ()
-    assert dict(found.solved_for).keys() == {"E", "k"}
-
-
-def test_a_row_for_each_layer() -> None:
-    def at(n: int) -> Reading:
-        law = Law(expr=N, count=n, confirmed=3)
-        parts = (
-            CodePart(role="embedding", expr=n * d, layers=None, where=""),
-            CodePart(role="ffn", expr=d**2, layers=law, where=f"layers[0-{n - 1}]"),
-        )
-        return Reading(parts=parts, domain=())
-
-    found = solved_layer_counts(at(20), "N", 20, lambda change: at(change["N"]))
-    assert [part.expr for part in found.parts] == [N * d, d**2]
-    assert found.solved_for == (("N", (6, 7, 8, 20)),)
 
 
 @cache

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import sympy
 
 from metacount.cli.expressions import in_fields, whole_python
 from metacount.spec import Workload
-from metacount.tracing.domain import for_arithmetic, in_domain, in_words, is_below, sign_above
+from metacount.tracing.domain import for_arithmetic, in_words, sign_above
 from metacount.tracing.forms import Tracer
-from metacount.tracing.symbols import always, divides, in_one_chunk, known_counts, symbol
+from metacount.tracing.symbols import divides, in_one_chunk, known_counts, symbol
 
 S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
 CHUNKS = sympy.ceiling(S / c)
-
-
-@pytest.mark.parametrize(
-    ("relation", "trivial"),
-    [
-        (sympy.Le(S, c * CHUNKS, evaluate=False), True),
-        (sympy.Ge(n * c * CHUNKS, n * S, evaluate=False), True),
-        (sympy.Le(c * CHUNKS, S, evaluate=False), False),  # S is a multiple of c
-        (sympy.Lt(S, c * CHUNKS, evaluate=False), False),  # it is none
-        (sympy.Le(S, w, evaluate=False), False),
-        (sympy.Le(2 * S, c * CHUNKS, evaluate=False), False),
-    ],
-)
-def test_what_rounding_up_says_alone(relation: Any, trivial: bool) -> None:
-    assert always(relation) is trivial
 
 
 def test_one_chunk_is_a_length_that_fits() -> None:
@@ -42,39 +25,6 @@ def test_one_chunk_is_a_length_that_fits() -> None:
         sympy.ceiling(S / 64): 32,
     }
     assert known_counts([sympy.Le(S + 1, c), divides(c, S)]) == {}
-
-
-@pytest.mark.parametrize(
-    ("asked", "below"),
-    [
-        (sympy.Lt(S, w, evaluate=False), True),
-        (sympy.Le(S + 1, w, evaluate=False), True),
-        (sympy.Gt(w, S + 3, evaluate=False), True),
-        (sympy.Le(S, w, evaluate=False), False),
-        (sympy.Ge(S, w, evaluate=False), False),
-        (divides(S, w), False),
-    ],
-)
-def test_what_a_domain_says_of_an_order(asked: Any, below: bool) -> None:
-    assert is_below(S, w, [asked]) is below
-
-
-def test_a_remainder_in_a_domain() -> None:
-    asked = (sympy.Eq(sympy.Mod(S, 64), 2, evaluate=False),)
-    assert in_domain(asked, {S: 130}, {S: 66})
-    assert not in_domain(asked, {S: 131}, {S: 66})
-
-
-@pytest.mark.parametrize("width", [1, 95, 96, 97, 1000])
-def test_a_quotient_by_a_product_in_words_and_in_python(width: int) -> None:
-    at = {"w": width, "c": 32}
-    down, up = sympy.floor((2 * w - 3) / (3 * c)), sympy.ceiling(w / (3 * c))
-    assert in_fields(down) == "((2·w - 3)//(3·c))"
-    assert in_fields(up * w) == "⌈w/(3·c)⌉·w"
-    assert eval(whole_python(5 * c * (down + 1)), at) == 5 * 32 * ((2 * width - 3) // 96 + 1)
-    assert eval(whole_python(up * w), at) == (width + 95) // 96 * width
-    left = 2 * sympy.Mod(w + 5, 3 * c) + sympy.Max(w - 96, 0)
-    assert eval(whole_python(left), at) == 2 * ((width + 5) % 96) + max(width - 96, 0)
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 700])

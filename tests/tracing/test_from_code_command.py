@@ -118,25 +118,6 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
     }
 
 
-@daily(3)
-@pytest.mark.parametrize(
-    "arguments",
-    [("type:gpt2", "--from-code"), ("llama-7b",), ("deepseek-v3", "--quantity", "matmul_flops")],
-)
-def test_latex_is_understood_by_a_typesetter(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    from matplotlib.mathtext import MathTextParser
-
-    lines = run(capsys, "formula", *arguments, "--latex").splitlines()
-    body = [line for line in lines if not line.startswith(("%", r"\begin", r"\end"))]
-    assert len(body) > 3
-    parser = MathTextParser("path")
-    for line in body:
-        # mathtext knows formulas, not their alignment
-        parser.parse(f"${line.removesuffix(chr(92) * 2).replace('&=', '=')}$")
-
-
 def test_what_the_text_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "formula", "type:gpt2", "--from-code")
     assert "h[0-11]: n_layer = 12 alike, seen so at 6 other numbers of layers; one has" in text

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import sympy
-from torch import nn
 
-from metacount.tracing.layers import CodePart, Law, Stack, described, law, limits, moved
+from metacount.tracing.layers import CodePart, Law, Stack, law, limits, moved
 from metacount.tracing.symbols import symbol
 
 N, first = symbol("num_layers"), symbol("first_k")
@@ -97,13 +96,6 @@ def test_a_long_pattern_is_seen_twice(
         assert found.expr.subs(N, n) == kinds({"num_layers": n, **fields}).count("X")
 
 
-def test_a_few_layers_that_are_otherwise_come_before_a_pattern() -> None:
-    found = law_of(lambda f: "oXo" + every(9, 5)(f)[3:], num_layers=12)
-    assert found.alone
-    for n in range(3, 200):
-        assert found.expr.subs(N, n) == ("oXo" + every(9, 5)({"num_layers": n})[3:]).count("X")
-
-
 def test_the_first_ones() -> None:
     def kinds(fields: dict[str, int]) -> str:
         n, k = fields["num_layers"], fields["first_k"]
@@ -123,21 +115,3 @@ def test_what_has_no_law_is_a_number() -> None:
         num_layers=40,
     )
     assert (primes.expr, primes.count, primes.confirmed) == (12, 12, 0)
-
-
-def test_a_layer_of_a_new_kind_says_nothing() -> None:
-    found = law_of(
-        lambda f: "X" * f["num_layers"] if f["num_layers"] == 20 else "?" * f["num_layers"],
-        num_layers=20,
-    )
-    assert (found.expr, found.confirmed) == (20, 0)
-
-
-def test_how_many_layers_a_model_has_is_no_part_of_a_layer() -> None:
-    class Layer(nn.Module):
-        def __init__(self, number: int, n: int, width: int) -> None:
-            super().__init__()
-            self.layer_idx, self.num_hidden_layers, self.width = number, n, width
-
-    assert described(Layer(0, 4, 8)) == described(Layer(3, 9, 8))
-    assert described(Layer(0, 4, 8)) != described(Layer(0, 4, 9))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sympy
-from helpers.release import daily
 
 from metacount.modules.attention import Visibility
 from metacount.tracing.symbols import NotTraced, Sizes, divides, kept_pairs, symbol
@@ -117,87 +115,6 @@ def test_pairs_are_a_polynomial(name: str) -> None:
 def test_what_is_refused(hints: dict[str, int], fields: dict[str, Any]) -> None:
     with pytest.raises(NotTraced):
         square(hints, **fields)
-
-
-Sees = Callable[[int, int], bool]
-
-
-def pairs(n_queries: int, n_keys: int, sees: Sees) -> int:
-    """One by one, without a tensor."""
-    return sum(sees(q, k) for q in range(n_queries) for k in range(n_keys))
-
-
-# name -> (hints, the mask in letters, other sizes that are larger than any mask laid out, the rule)
-LOOPS: dict[str, tuple[dict[str, int], dict[str, Any], dict[Any, int], Sees]] = {
-    "causal": ({"S": 31}, {}, {S: 60}, lambda q, k: k <= q),
-    "window exceeded": (
-        {"S": 31, "W": 8},
-        {"window": "W"},
-        {S: 60, W: 27},
-        lambda q, k: 0 <= q - k < 27,
-    ),
-    "window just reached": (
-        {"S": 31, "W": 8},
-        {"window": "W"},
-        {S: 60, W: 60},
-        lambda q, k: 0 <= q - k < 60,
-    ),
-    "window not reached": (
-        {"S": 31, "W": 64},
-        {"window": "W"},
-        {S: 60, W: 77},
-        lambda q, k: 0 <= q - k < 77,
-    ),
-    "both sides": (
-        {"S": 31, "W": 8},
-        {"kind": "bidirectional", "window": "W"},
-        {S: 60, W: 34},
-        lambda q, k: abs(q - k) <= 17,
-    ),
-    "both sides, almost all": (
-        {"S": 31, "W": 8},
-        {"kind": "bidirectional", "window": "W"},
-        {S: 60, W: 118},
-        lambda q, k: abs(q - k) <= 59,
-    ),
-    "both sides, all": (
-        {"S": 31, "W": 80},
-        {"kind": "bidirectional", "window": "W"},
-        {S: 60, W: 130},
-        lambda q, k: abs(q - k) <= 65,
-    ),
-    "chunks": (
-        {"S": 32, "W": 8},
-        {"chunked": True, "window": "W"},
-        {S: 60, W: 15},
-        lambda q, k: k <= q and k // 15 == q // 15,
-    ),
-    "prefix": (
-        {"S": 31, "p": 5},
-        {"kind": "prefix", "prefix_len": "p"},
-        {S: 60, P: 29},
-        lambda q, k: k <= q or k < 29,
-    ),
-}
-
-
-@daily(3)
-@pytest.mark.parametrize("name", LOOPS)
-def test_at_sizes_that_were_not_laid_out(name: str) -> None:
-    hints, fields, other, sees = LOOPS[name]
-    form, conditions = square(hints, **fields)
-    at = {letter: sympy.Integer(number) for letter, number in other.items()}
-    for condition in conditions:
-        if isinstance(condition, sympy.Rel):
-            assert condition.xreplace(at) == True  # noqa: E712  # SymPy's own true
-    assert form.xreplace(at) == pairs(60, 60, sees)
-
-
-def test_two_lengths_at_sizes_that_were_not_laid_out() -> None:
-    form, _ = kept({"S": 31, "T": 37}, n_queries="S", n_keys="T", kind="bidirectional")
-    assert form.xreplace({S: sympy.Integer(60), T: sympy.Integer(47)}) == pairs(
-        60, 47, lambda q, k: True
-    )
 
 
 def test_masks_are_counted_in_numbers_inside_a_trace() -> None:

@@ -54,13 +54,6 @@ def test_every_size_of_the_catalog_is_a_letter_first() -> None:
     assert held >= len(ONES)
 
 
-def test_a_head_of_keys_becomes_fewer_than_heads_which_stay() -> None:
-    spec = entry("gemma-2b").spec()
-    first = next(iter(cases(spec))).model
-    assert (spec.n_heads, spec.n_kv_heads) == (8, 1)
-    assert (first.n_heads, first.n_kv_heads) == (8, 4)
-
-
 @pytest.mark.parametrize("name", ONES)
 def test_what_a_model_has_at_1_is_a_case_of_its_own(name: str) -> None:
     spec = entry(name).spec()

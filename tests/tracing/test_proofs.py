@@ -10,7 +10,6 @@ import sympy
 from helpers.release import one_in
 from helpers.small_configs import SMALL
 
-from metacount.algebra.named_sizes import Named
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import block, pieces
@@ -18,7 +17,6 @@ from metacount.formulas.tape import Tape, Tensor
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
-from metacount.textbook.proven import structure
 from metacount.tracing.count import As
 from metacount.tracing.forms import CodeForm, Tracer
 from metacount.tracing.symbols import divides, symbol
@@ -137,20 +135,7 @@ def test_numbers_that_say_which_layers_are_of_a_kind_are_said() -> None:
 OF_ALL = Proof(quantity="matmul_flops", differences={}, form=None)
 IDLE = Proof(quantity="matmul_flops", differences={}, form=None, idle=symbol("n_experts"))
 WRONG = Proof(quantity="matmul_flops", differences={"moe": symbol("d_model")}, form=None)
-BOTH = Proof(quantity="matmul_flops", differences=WRONG.differences, form=None, idle=symbol("k"))
 NOT_SHOWN = Proof(quantity="matmul_flops", differences={}, form=None, problem="too slow")
-
-
-def test_what_is_proven_is_of_all_that_the_code_does() -> None:
-    """Or of the experts that a token chose, where the code runs others besides."""
-    every = (OF_ALL, IDLE, WRONG, NOT_SHOWN, BOTH)
-    assert [(p.proven, p.of_chosen) for p in every] == [
-        (True, False),
-        (False, True),
-        (False, False),
-        (False, False),
-        (False, False),
-    ]
 
 
 def test_what_code_does_besides_is_written_in_letters() -> None:
@@ -208,18 +193,6 @@ def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> N
     assert differences(wrong["kv_cache_bytes"], code["kv_cache_bytes"]) == {}
 
 
-def test_named_numbers_remember() -> None:
-    d, h = sympy.symbols("d h")
-    twelve, four = Named(12, d), Named(4, h)
-    assert (twelve // four).expr == d / h
-    assert (twelve // 5).expr == sympy.floor(d / 5)
-    assert (2 * twelve - four + 1).expr == 2 * d - h + 1
-    assert (twelve - four).expr == d - h
-    assert (twelve + four * twelve).expr == d + d * h
-    assert twelve // four == 3
-    assert isinstance(twelve * 0.5, float)
-
-
 @pytest.mark.parametrize("model", one_in(3, ["llama-7b", "mixtral-8x7b", "bert-base"]))
 def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     spec = entry(model).spec().replace(n_layers=2)
@@ -238,14 +211,6 @@ def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     B, S, N, h, a = map(symbol, ("B", "S", "n_layers", "n_heads", "head_dim"))
     halved = {**right, "attention": right["attention"] - 2 * B * S * N * h * a}
     assert differences(halved, code) == {"attention": -2 * B * S * N * h * a}
-
-
-def test_sizes_are_no_structure() -> None:
-    spec = entry("llama-7b").spec()
-    assert structure(spec) == structure(
-        spec.replace(d_model=64, n_heads=4, n_kv_heads=4, head_dim=16, d_ff=96, n_layers=2)
-    )
-    assert structure(spec) != structure(spec.replace(tie_embeddings=True))
 
 
 @pytest.mark.release
@@ -269,16 +234,6 @@ def test_a_spec_has_one_width_where_a_config_has_two() -> None:
     # the mapping refuses a config in which they differ
     with pytest.raises(SpecError, match="decoder_ffn_dim"):
         spec_from_config({**config, "decoder_ffn_dim": 64})
-
-
-def test_a_length_that_is_its_window_is_known_by_both_orders() -> None:
-    from metacount.verify.for_all_sizes import _equal_by_order
-
-    S, T, w = (sympy.Symbol(name, integer=True, positive=True) for name in ("S", "T", "w"))
-    both = [sympy.Ge(S, w, evaluate=False), sympy.Lt(T, w + 1, evaluate=False)]
-    assert _equal_by_order(both) == {S: w, T: w}
-    assert _equal_by_order(both[:1]) == {}
-    assert _equal_by_order([both[0], sympy.Le(S, w + 1, evaluate=False)]) == {}
 
 
 @pytest.mark.release

@@ -19,8 +19,7 @@ from metacount.tracing.count import As
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, NotTraced, Tracer
 from metacount.tracing.layers import Stack, stack_of_caches
-from metacount.tracing.symbols import Sizes, divides, symbol
-from metacount.tracing.transformers import size_values, with_fields
+from metacount.tracing.symbols import symbol
 
 RUN = Workload(seq_len=128)
 
@@ -129,39 +128,6 @@ def test_the_domain_says_on_which_side_of_the_window_it_is(seq_len: int, said: s
     assert said in [in_words(c, str) for c in found.domain]
     # 2 layers, 2 bytes, K and V of 8 heads of 128; 127 positions are kept, or all of them
     assert found.value == 2 * 2 * 2 * 8 * 128 * min(seq_len, 127)
-
-
-@pytest.mark.parametrize("model_type", ["llama", "gpt2", "mixtral", "deepseek_v3", "t5", "bert"])
-def test_at_sizes_that_were_not_used(model_type: str) -> None:
-    total = form(model_type, "params").total
-    values = size_values({"model_type": model_type})
-    pinned = {c.lhs.name for c in form(model_type, "params").domain if isinstance(c, sympy.Eq)}
-    # doubled where the names say that nothing has to be divided by it
-    changed = {
-        name: value * 2
-        for name, value in values.items()
-        if name
-        in (
-            "vocab_size",
-            "intermediate_size",
-            "d_ff",
-            "n_positions",
-            "kv_lora_rank",
-            "moe_intermediate_size",
-            "max_position_embeddings",
-        )
-        and name not in pinned
-    }
-    assert changed
-    module, _ = build_transformers(with_fields({"model_type": model_type}, {**values, **changed}))
-    numbers = {**form(model_type, "params").every_number}
-    numbers |= {symbol(name): value for name, value in changed.items()}
-    value = total.xreplace({s: sympy.Integer(numbers[s]) for s in total.free_symbols})
-    assert value == sum({id(p): p.numel() for p in module.parameters()}.values())
-
-
-def test_a_config_inside_has_its_name_before_its_fields() -> None:
-    assert "text_config.hidden_size" in form("gemma3", "params").numbers
 
 
 @ONLY
@@ -298,14 +264,6 @@ def test_as_many_tokens_as_positions() -> None:
     assert "S ≤ max_position_embeddings" in [in_words(c, str) for c in found.domain]
 
 
-@ONLY
-def test_what_says_which_layers_are_dense_changes_no_cache() -> None:
-    conditions = [in_words(c, str) for c in form("deepseek_v3", "kv_cache_bytes").domain]
-    assert not any("first_k_dense_replace" in said for said in conditions)
-    conditions = [in_words(c, str) for c in form("deepseek_v3", "params").domain]
-    assert "num_hidden_layers ≥ first_k_dense_replace" in conditions
-
-
 def test_a_table_with_a_row_for_each_layer() -> None:
     config = {"model_type": "gemma4_text", "num_hidden_layers": 14}
     found = Tracer(config, Workload(seq_len=48)).form("params")
@@ -319,16 +277,6 @@ def test_a_table_with_a_row_for_each_layer() -> None:
 def test_an_encoder_has_no_cache() -> None:
     with pytest.raises(NotTraced, match="kv_cache_bytes"):
         form("bert", "kv_cache_bytes")
-
-
-def test_questions_of_the_code_become_conditions() -> None:
-    sizes = Sizes()
-    x, y, z = sizes.new("x", 12), sizes.new("y", 4), sizes.new("z", 5)
-    X, Y, Z = letters("x y z")
-    assert sizes.expr(x // y * y) == X
-    assert sizes.conditions == {divides(Y, X): None}
-    assert sizes.expr(x // z) == sympy.floor(X / Z)
-    assert sizes.value(sizes.expr(x // z)) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metacount import catalog
-from metacount.errors import SpecError
 from metacount.formulas import block, model, mtp
 from metacount.formulas.tape import Tape, Tensor
 from metacount.spec import Workload
@@ -75,27 +74,6 @@ def test_flops_of_both_witnesses(name: str, flops: int) -> None:
     entry = catalog.entry(name)
     result = witnesses.verify(name, entry.spec(), Workload(seq_len=128), entry=entry)
     assert [w.figures["matmul_flops"] for w in result.witnesses[:2]] == [flops, flops]
-
-
-# model, params, active params; sources are in the catalog's files
-PARAMS = [
-    ("llama-7b", 6_738_415_616, 6_738_415_616),
-    ("qwen3-32b", 32_762_123_264, 32_762_123_264),
-    ("qwen3-235b-a22b", 235_093_634_560, 22_190_763_520),
-    ("mixtral-8x7b", 46_702_792_704, 12_879_925_248),
-    ("deepseek-v3", 671_026_404_352, 37_552_282_624),
-    ("bert-base", 109_482_240, 109_482_240),
-    ("gpt2-medium", 354_823_168, 354_823_168),
-    ("bloom-176b", 176_247_271_424, 176_247_271_424),
-    ("t5-11b", 11_307_321_344, 11_307_321_344),
-]
-
-
-@pytest.mark.parametrize(("name", "params", "active"), PARAMS)
-def test_parameters_of_both_witnesses(name: str, params: int, active: int) -> None:
-    result = witnesses.verify(name, catalog.entry(name).spec(), Workload(seq_len=2))
-    for witness in result.witnesses:
-        assert (witness.figures["params"], witness.figures["active_params"]) == (params, active)
 
 
 def test_deepseek_v3_keeps_576_values_per_token_and_layer() -> None:
@@ -204,10 +182,3 @@ def test_a_rounded_label_is_reported_but_no_figure() -> None:
     assert published.figures["params"] is None
     assert "label 65M; our count differs by" in published.detail
     assert result.agree
-
-
-def test_a_million_layers_are_refused_at_once() -> None:
-    with pytest.raises(SpecError, match="n_layers"):
-        LLAMA_7B.replace(n_layers=1_000_000)
-    with pytest.raises(SpecError):
-        witnesses.verify("deep", LLAMA_7B.replace(n_layers=99_999), Workload())
