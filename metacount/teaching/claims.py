@@ -49,8 +49,7 @@ TOPICS = (
 JUDGES = {
     judge: file
     for file, judges in {
-        "counted": "growth same_at_length selected_work selected_cache catalog_shares "
-        "expert_shares",
+        "counted": "same_at_length catalog_shares expert_shares",
         "algebra": "part_formula dense_flops whole_formula step_ratio kept_formula "
         "bytes_per_parameter adapter_state",
         "executed": "single_expert unselected_gradient weight_gradient balance gate_order "

@@ -5,10 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-from metacount.errors import SpecError
-from metacount.formulas import model, sublayers
-from metacount.formulas.pieces import indexed_layers
-from metacount.spec import FIELDS
+from metacount.formulas import model
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.claim import Claim, Finding, found
 from metacount.teaching.labels import label
@@ -23,44 +20,7 @@ from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from metacount.spec import ModelSpec
-
     Row = dict[str, object]
-
-
-def growth(claim: Claim) -> Finding:
-    """Judge whether a block grows by so much between two widths. Options: `from`, `to`.
-
-    Three ways to widen a block are tried; the claim must hold exactly.
-    """
-    narrow = spec_of(claim)
-    old, new = claim.options["from"], claim.options["to"]
-    stated = label(claim.claimed)
-    if not narrow.head_dim or old % narrow.head_dim or new % narrow.head_dim:
-        raise SpecError(
-            "claim", "needs widths that heads of head_dim divide", claim.id, "choose other widths"
-        )
-    few, many = old // narrow.head_dim, new // narrow.head_dim
-    narrow = narrow.replace(d_model=old, n_heads=few, n_kv_heads=few, d_ff=4 * old)
-    wide = narrow.replace(d_model=new, n_heads=many, n_kv_heads=many, d_ff=4 * new)
-    ways = []
-    for way, spec, part in (
-        ("matrices", wide, "layer_matrices"),
-        ("norms", wide, "layer"),
-        ("same_ffn", wide.replace(d_ff=4 * old), "layer_matrices"),
-    ):
-        above, below = value(spec, part), value(narrow, part)
-        ratio = Fraction(above, below)
-        row = {"way": way, "above": above, "below": below, "ratio": float(ratio)}
-        ways.append({**row, "holds": stated.holds(ratio)})
-    return found(
-        (bool(way["holds"]) for way in ways),
-        ways=ways,
-        held=[way for way in ways if way["holds"]],
-        kept=str(4 * old),
-    )
 
 
 def same_at_length(claim: Claim) -> Finding:
@@ -96,68 +56,6 @@ def same_at_length(claim: Claim) -> Finding:
 
 
 # Fields and sizes of a model, as the catalog has them from their source.
-
-
-# What an indexer leaves of a model's attention.
-
-
-def selected_work(claim: Claim) -> Finding:
-    """Judge whether attention over what an indexer leaves, index included, is linear in length.
-
-    Options: `seq_len`, more than the indexer leaves, and a multiple of its blocks. Linear means
-    that equal steps of the context add equally much. What is chosen is told of all layers, and of
-    the same model with an indexer in each.
-    """
-    spec, n = spec_of(claim), claim.options["seq_len"]
-    every = spec.replace(index_pattern="I") if spec.index_block_len is not None else spec
-    runs, chosen = (
-        [sublayers.attention_by_selection(s, batch_size=1, seq_len=k * n) for k in (1, 2, 3)]
-        for s in (spec, every)
-    )
-    grows = _bends(runs)
-    work, index = "selected_attention_flops", "index_flops"
-    return found(
-        [grows[work] == grows[index] == 0],
-        n=n,
-        selected=runs[0][work],
-        index=runs[0][index],
-        dense=runs[0]["dense_attention_flops"],
-        selected_is_linear=grows[work] == 0,
-        chosen_is_linear=_bends(chosen)[work] == 0,
-        index_is_linear=grows[index] == 0,
-    )
-
-
-def _bends(runs: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Compute how much more the second step adds, of counts at once, twice and thrice a length."""
-    one, two, three = runs
-    return {name: three[name] - 2 * two[name] + one[name] for name in one}
-
-
-def selected_cache(claim: Claim) -> Finding:
-    """Judge whether a model with an indexer keeps less of a token than the same model without.
-
-    Of one with blocks in some layers, all layers are counted; else one of its layers, all alike.
-    """
-    spec = spec_of(claim)
-    blocks = spec.index_block_len is not None
-    gone = (name for name in FIELDS if name.startswith(("index_", "n_index_")))
-    bare = spec.replace(**{name: FIELDS[name].absent for name in gone})
-
-    def kept_of(s: ModelSpec) -> int:
-        if blocks:
-            return int(model.kv_cache_bytes_per_token(s, bytes_per_value=1))
-        return int(model.kv_cache_values(s))
-
-    kept, without = kept_of(spec), kept_of(bare)
-    return found(
-        [kept < without],
-        blocks=blocks,
-        kept=kept,
-        without=without,
-        more=kept - without,
-        n_indexed=int(indexed_layers(spec, spec.n_layers)) if blocks else 0,
-    )
 
 
 # Claims about a whole model that its published count decides: what is missing, tied or gated.
