@@ -49,9 +49,8 @@ TOPICS = (
 JUDGES = {
     judge: file
     for file, judges in {
-        "counted": "same_at_length catalog_shares expert_shares",
         "algebra": "part_formula dense_flops whole_formula step_ratio kept_formula "
-        "bytes_per_parameter adapter_state",
+        "bytes_per_parameter adapter_state same_at_length",
         "executed": "single_expert unselected_gradient weight_gradient balance gate_order "
         "experts_with_gradient mixture_sum softmax_places rmsnorm_divisor layernorm_roles "
         "block_norms gelu_forms ffn_equation activation_forms sinusoids position_params "

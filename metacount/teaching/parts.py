@@ -369,6 +369,8 @@ OF_CLAIMS: dict[str, Callable[..., object]] = {
         **{name: field.absent for name, field in FIELDS.items() if name.startswith(starts)}
     ),
     "catalog": lambda _, id: catalog.entry(id),
+    "roles": lambda _, spec: model.params_by_role(spec),
+    "beyond_branches": lambda _, spec: beyond_branches(spec),
     "models": lambda _: models(),
 }
 
