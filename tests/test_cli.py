@@ -170,21 +170,6 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
         assert done.returncode in codes
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
-def test_a_full_disk_is_one_line() -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "metacount", "count", "gpt2"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr == "metacount: error: cannot write the result: No space left on device\n"
-
-
 def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)

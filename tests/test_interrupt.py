@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.processes import left_of_group
 from helpers.release import ONLY, one_day_in, one_in
 
 from metacount.cli.answer import write_pieces
@@ -53,26 +54,8 @@ def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, err
-    until = time.monotonic() + 10
-    while group(process.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert group(process.pid) == []
+    assert left_of_group(process.pid) == []
     return out, err
-
-
-def group(leader: int) -> list[int]:
-    """Processes of a group, without those that ended and wait to be asked."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            state, _, its_group = (
-                Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
-            )
-        except OSError:
-            continue
-        if int(its_group) == leader and state != "Z":
-            found.append(int(name))
-    return found
 
 
 pytestmark = pytest.mark.skipif(
@@ -134,48 +117,33 @@ def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> Non
     assert not out or isinstance(json.loads(out), list)
 
 
-def test_an_interrupt_of_code_made_from_text_ends_like_any(tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(
-        "import sys\n"
-        "from metacount import cli\n"
-        "def parsed(arguments):\n"
-        "    exec('raise KeyboardInterrupt')\n"
-        "cli.parsed_arguments = parsed\n"
-        "sys.exit(cli.main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "late", "models"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )
-    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+# A command that does something else than to read its arguments.
+LATE = """
+import signal, sys, time
+from metacount import cli
+class Freed:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def parsed(arguments):
+    {body}
+    time.sleep(600)
+cli.parsed_arguments = parsed
+sys.exit(cli.main())
+"""
 
 
-def test_an_interrupt_within_a_destructor_is_not_lost(tmp_path: Path) -> None:
-    """Python would print it with a traceback and go on."""
-    (tmp_path / "late.py").write_text(
-        "import signal, sys, time\n"
-        "from metacount import cli\n"
-        "class Freed:\n"
-        "    def __del__(self):\n"
-        "        signal.raise_signal(signal.SIGINT)\n"
-        "def parsed(arguments):\n"
-        "    Freed()\n"
-        "    time.sleep(600)\n"
-        "cli.parsed_arguments = parsed\n"
-        "sys.exit(cli.main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "late", "models"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )
-    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+def late(folder: Path, body: str) -> tuple[int, str]:
+    """The exit code and what is said of an interrupt that comes in the code `body`."""
+    (folder / "late.py").write_text(LATE.replace("{body}", body))
+    process = run_by_python("-m", "late", "models", cwd=folder)
+    _, err = process.communicate(timeout=TIMEOUT)
+    return process.returncode, err
+
+
+@pytest.mark.parametrize("body", ["exec('raise KeyboardInterrupt')", "Freed()"])
+def test_an_interrupt_in_text_or_a_destructor_ends_like_any(tmp_path: Path, body: str) -> None:
+    """Python would end by the signal, or print it with a traceback and go on."""
+    assert late(tmp_path, body) == (130, "metacount: interrupted\n")
 
 
 # Code of others that an exception must not leave in the middle: it is held until that has ended.
@@ -202,18 +170,7 @@ def test_an_interrupt_is_held_where_it_would_do_harm(tmp_path: Path, what: str) 
         "time.sleep(0.2)\n"
         "open('whole', 'w').close()\n"
     )
-    (tmp_path / "late.py").write_text(
-        "import sys, time\n"
-        "from metacount import cli\n"
-        "def parsed(arguments):\n"
-        f"    {HELD[what]}\n"
-        "    time.sleep(600)\n"
-        "cli.parsed_arguments = parsed\n"
-        "sys.exit(cli.main())\n"
-    )
-    process = run_by_python("-m", "late", "models", cwd=tmp_path)
-    _, err = process.communicate(timeout=TIMEOUT)
-    assert (process.returncode, err) == (130, "metacount: interrupted\n")
+    assert late(tmp_path, HELD[what]) == (130, "metacount: interrupted\n")
     assert (tmp_path / "whole").exists()
 
 
@@ -223,32 +180,52 @@ def test_interrupts_at_random_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert import_module("interrupts").main(["--times", "20"]) == 0
 
 
-@one_day_in(6)
-@pytest.mark.parametrize("flags", [(), pytest.param(("--json",), marks=ONLY)])
-def test_verifying_all_keeps_what_was_verified(tmp_path: Path, flags: tuple[str, ...]) -> None:
+# A function of which one call never ends, which of them, what is asked, and what is said then.
+SLOW = """
+import sys, time
+from importlib import import_module
+module, name, nth, *arguments = sys.argv[2:]
+home, n = import_module(module), 0
+real = getattr(home, name)
+def slow(*args, **how):
+    global n
+    n += 1
+    if n == int(nth):
+        open(sys.argv[1], "w").close()
+        time.sleep(600)
+    return real(*args, **how)
+setattr(home, name, slow)
+from metacount.cli import main
+sys.exit(main(arguments))
+"""
+VERIFY = "verify.compare verify_model 2 verify gpt2 bert-base llama-7b --seq 8"
+BENCH = "bench.run run_case 3 bench norm --model qwen3-0.6b --tokens 1 2 3 4 --device cpu --json"
+BENCH += " --no-compile --no-ceiling --state hot --seconds 0.01 --rounds 2"
+
+
+@one_day_in(4)
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (VERIFY, "1 of 3 models"),
+        pytest.param(f"{VERIFY} --json", "1 of 3 models", marks=ONLY),
+        ("teaching.claims judge_claim 3 claims --topic ffn --json", "2 of "),
+        pytest.param(BENCH, "2 of 4 cases", marks=ONLY),
+    ],
+)
+def test_what_was_finished_is_printed(tmp_path: Path, line: str, said: str) -> None:
     script, reached = tmp_path / "slow.py", tmp_path / "reached"
-    script.write_text(
-        "import sys, time\n"
-        "from metacount.verify import compare as witnesses\n"
-        "real = witnesses.verify_model\n"
-        "def slow(model, workload):\n"
-        "    if model.id == 'bert-base':\n"
-        "        open(sys.argv[1], 'w').close()\n"
-        "        time.sleep(600)\n"
-        "    return real(model, workload)\n"
-        "witnesses.verify_model = slow\n"
-        "from metacount.cli import main\n"
-        f"sys.exit(main(['verify', 'gpt2', 'bert-base', 'llama-7b', '--seq', '8', *{flags!r}]))\n"
-    )
-    process = run_by_python(str(script), str(reached))
-    wait_for(reached.exists, "the second model was never reached")
+    script.write_text(SLOW)
+    process = run_by_python(str(script), str(reached), *f"metacount.{line}".split())
+    wait_for(reached.exists, "the call that never ends was never reached")
     out, err = stopped(process)
-    assert err == "metacount: interrupted after 1 of 3 models\n"
-    if flags:
-        assert [one["model"] for one in json.loads(out)] == ["gpt2"]
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith(f"metacount: interrupted after {said}")
+    if "--json" in line:
+        assert len({json.dumps(each["workload"]) for each in json.loads(out)}) > "bench" in line
+        assert len(json.loads(out)) == int(said[0]) or "bench" in line
     else:
-        assert "1 of 1 models agree" in out
-        assert out.endswith("\ninterrupted after 1 of 3 models\n")
+        assert "1 of 1 models agree" in out and out.endswith(f"\ninterrupted after {said}\n")
 
 
 @pytest.mark.parametrize(
@@ -279,58 +256,6 @@ def test_a_folder_keeps_what_was_counted(tmp_path: Path, flags: tuple[str, ...],
         assert f"counted  {done:,} of {done:,} files" in out
         assert f"stopped  by an interrupt, with {n - done:,} files to go" in out
         assert len([line for line in out.splitlines() if "6,738,415,616" in line]) == done
-
-
-def test_claims_keep_what_was_judged(tmp_path: Path) -> None:
-    script, reached = tmp_path / "slow.py", tmp_path / "reached"
-    script.write_text(
-        "import sys, time\n"
-        "from metacount.teaching import claims\n"
-        "real, n = claims.judge_claim, 0\n"
-        "def slow(claim, lang):\n"
-        "    global n\n"
-        "    n += 1\n"
-        "    if n == 3:\n"
-        "        open(sys.argv[1], 'w').close()\n"
-        "        time.sleep(600)\n"
-        "    return real(claim, lang=lang)\n"
-        "claims.judge_claim = slow\n"
-        "from metacount.cli import main\n"
-        "sys.exit(main(['claims', '--topic', 'ffn', '--json']))\n"
-    )
-    process = run_by_python(str(script), str(reached))
-    wait_for(reached.exists, "the third statement was never reached")
-    out, err = stopped(process)
-    assert len(json.loads(out)) == 2
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("metacount: interrupted after 2 of ")
-
-
-@ONLY
-def test_a_benchmark_keeps_its_finished_cases(tmp_path: Path) -> None:
-    script, reached = tmp_path / "slow.py", tmp_path / "reached"
-    script.write_text(
-        "import sys, time\n"
-        "from metacount.bench import run\n"
-        "real, begun = run.run_case, []\n"
-        "def slow(*args, **how):\n"
-        "    begun.append(1)\n"
-        "    if len(begun) == 3:\n"
-        "        open(sys.argv[1], 'w').close()\n"
-        "        time.sleep(600)\n"
-        "    return real(*args, **how)\n"
-        "run.run_case = slow\n"
-        "from metacount.cli import main\n"
-        "sys.exit(main(['bench', 'norm', '--model', 'qwen3-0.6b', '--tokens', '1', '2', '3', '4', "
-        "'--device', 'cpu', '--no-compile', '--no-ceiling', '--state', 'hot', '--json', "
-        "'--seconds', '0.01', '--rounds', '2']))\n"
-    )
-    process = run_by_python(str(script), str(reached))
-    wait_for(reached.exists, "the third case was never reached")
-    out, err = stopped(process)
-    assert err.splitlines()[-1] == "metacount: interrupted after 2 of 4 cases"
-    assert "Traceback" not in err
-    assert {row["workload"]["tokens"] for row in json.loads(out)} == {1, 2}
 
 
 def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None:

@@ -8,86 +8,64 @@ from hypothesis import strategies as st
 
 from metacount import units
 
-
-@pytest.mark.parametrize(
-    ("n", "text"),
-    [
-        (0, "0"),
-        (-5, "-5"),
-        (999, "999"),
-        (1_000, "1.00K"),
-        (1_005, "1.00K"),  # a half goes to the even neighbour: 1.005 -> 1.00
-        (1_015, "1.02K"),  # and here up: 1.015 -> 1.02
-        (124_439_808, "124M"),
-        (999_499, "999K"),
-        (999_500, "1.00M"),  # 999.5 rounds to 1000, which is the next unit
-        (6_738_415_616, "6.74B"),
-        (-6_738_415_616, "-6.74B"),
-        (12_345 * 10**12, "12345T"),  # no unit beyond T
-    ],
-)
-def test_short(n: int, text: str) -> None:
-    assert units.short(n) == text
-
-
-@pytest.mark.parametrize(
-    ("n", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.50 KiB"),
-        (2**20 - 6, "1023.99 KiB"),
-        (2**20 - 5, "1.00 MiB"),  # 1023.995 KiB rounds to 1024.00
-        (13_476_831_232, "12.55 GiB"),  # LLaMA-7B in bf16
-        (-(2**30), "-1.00 GiB"),
-        (5000 * 2**40, "5000.00 TiB"),  # no unit beyond TiB
-    ],
-)
-def test_gib(n: int, text: str) -> None:
-    assert units.gib(n) == text
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "text"),
-    [
-        (1, 2000, "<0.1 %"),  # 0.05 goes to the even neighbour, which would be nothing
-        (3, 2000, "0.2 %"),  # 0.15 too
-        (-1, 3, "-33.3 %"),
-        (-1, 10**6, ">-0.1 %"),
-        (10**6 - 1, 10**6, ">99.9 %"),
-        (10**6 + 1, 10**6, ">100 %"),
-        (10**6, 10**6, "100 %"),
-        (0, 10**6, "0 %"),
-        (4_328_521_728, 6_738_415_616, "64.2 %"),
-        (1, 0, "n/a"),
-    ],
-)
-def test_share(part: int, whole: int, text: str) -> None:
-    assert units.share(part, whole) == text
+# What is written, of a function of `units`; halves go to the even neighbour.
+WRITTEN = {
+    "short": {
+        (-5,): "-5",
+        (999,): "999",
+        (1_005,): "1.00K",
+        (1_015,): "1.02K",
+        (124_439_808,): "124M",
+        (999_499,): "999K",
+        (999_500,): "1.00M",  # 999.5 rounds to 1000, which is the next unit
+        (-6_738_415_616,): "-6.74B",
+        (12_345 * 10**12,): "12345T",  # no unit beyond T
+    },
+    "gib": {
+        (1536,): "1.50 KiB",
+        (2**20 - 6,): "1023.99 KiB",
+        (2**20 - 5,): "1.00 MiB",  # 1023.995 KiB rounds to 1024.00
+        (-(2**30),): "-1.00 GiB",
+        (5000 * 2**40,): "5000.00 TiB",  # no unit beyond TiB
+    },
+    "share": {
+        (1, 2000): "<0.1 %",  # 0.05 would be nothing
+        (3, 2000): "0.2 %",
+        (-1, 3): "-33.3 %",
+        (-1, 10**6): ">-0.1 %",
+        (10**6 - 1, 10**6): ">99.9 %",
+        (10**6 + 1, 10**6): ">100 %",
+        (10**6, 10**6): "100 %",
+        (0, 10**6): "0 %",
+        (4_328_521_728, 6_738_415_616): "64.2 %",
+        (1, 0): "n/a",
+    },
+    "relative": {
+        (1, 2): "+50 %",
+        (-7, 3): "-233 %",
+        (1, 10): "+10 %",
+        (99, 1000): "+9.9 %",
+        (-1, 10**9): "-0.00000010 %",
+    },
+    "exact": {(-1234567,): "-1,234,567"},
+    "signed": {(0,): "0", (1234,): "+1,234", (-1,): "-1"},
+    "flops": {(999,): "999 FLOP", (2 * 10**27,): "2000 YFLOP"},
+    "parse_count": {
+        ("13.0B",): (13_000_000_000, 50_000_000),
+        ("1571B",): (1_571_000_000_000, 500_000_000),
+        ("1.6T",): (1_600_000_000_000, 50_000_000_000),
+        ("5K",): (5_000, 500),
+        ("1.234K",): (1_234, 0),
+        ("11,846,072,320",): (11_846_072_320, 0),
+        ("7",): (7, 0),
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("difference", "whole", "text"),
-    [
-        (0, 7, "0 %"),
-        (1, 2, "+50 %"),
-        (-7, 3, "-233 %"),
-        (1, 10, "+10 %"),
-        (99, 1000, "+9.9 %"),
-        (-1, 10**9, "-0.00000010 %"),
-        (5, 0, "n/a"),
-    ],
-)
-def test_relative(difference: int, whole: int, text: str) -> None:
-    assert units.relative(difference, whole) == text
-
-
-def test_exact_signed_and_flops() -> None:
-    assert units.exact(-1234567) == "-1,234,567"
-    assert (units.signed(0), units.signed(1234), units.signed(-1)) == ("0", "+1,234", "-1")
-    assert units.flops(1_700_001_742_848) == "1.70 TFLOP"
-    assert units.flops(999) == "999 FLOP"
-    assert units.flops(2 * 10**27) == "2000 YFLOP"
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written(name: str) -> None:
+    for given_, text in WRITTEN[name].items():
+        assert getattr(units, name)(*given_) == text, given_
 
 
 @pytest.mark.parametrize("number", [1.5, "7", None])
@@ -97,58 +75,16 @@ def test_only_whole_numbers_become_text(show, number) -> None:  # type: ignore[n
         show(number)
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "half"),
-    [
-        ("6.7B", 6_700_000_000, 50_000_000),
-        ("13.0B", 13_000_000_000, 50_000_000),
-        ("124M", 124_000_000, 500_000),
-        ("1571B", 1_571_000_000_000, 500_000_000),
-        ("174,600M", 174_600_000_000, 500_000),
-        ("1.6T", 1_600_000_000_000, 50_000_000_000),
-        ("5K", 5_000, 500),
-        ("1.234K", 1_234, 0),
-        ("11,846,072,320", 11_846_072_320, 0),
-        ("7", 7, 0),
-    ],
-)
-def test_parse_count(text: str, value: int, half: int) -> None:
-    assert units.parse_count(text) == (value, half)
+NO_COUNTS = ("", "B", "7 B", "7b", "-7B", "7.B", ".B", "7.1.2B", "1,23B", "12,3456", ",123")
+NO_COUNTS += ("1,234,", "²B", "٣B", "7B (blog)", "0x10")
+REFUSED = dict.fromkeys(NO_COUNTS, "a count is digits")
+REFUSED |= {"1.2345K": "fraction", "6.7": "fraction", "9" * 41: "at most 40 characters"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "B",
-        "7 B",
-        "7b",
-        "-7B",
-        "7.B",
-        ".B",
-        "7.1.2B",
-        "1,23B",
-        "12,3456",
-        ",123",
-        "1,234,",
-        "²B",
-        "٣B",
-        "7B (blog)",
-        "0x10",
-    ],
-)
-def test_parse_count_refuses_what_is_not_a_count(text: str) -> None:
-    with pytest.raises(ValueError, match="a count is digits"):
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED[text]):
         units.parse_count(text)
-
-
-def test_parse_count_refuses_fractions_and_walls_of_digits() -> None:
-    with pytest.raises(ValueError, match="fraction"):
-        units.parse_count("1.2345K")
-    with pytest.raises(ValueError, match="fraction"):
-        units.parse_count("6.7")
-    with pytest.raises(ValueError, match="at most 40 characters"):
-        units.parse_count("9" * 41)
 
 
 @given(st.integers(0, 10**15))

@@ -103,7 +103,7 @@ def test_no_circle_of_imports() -> None:
 
 
 PLANTED = {
-    "__init__": "_HOMES = {'count': 'textbook.count'}",
+    "__init__": "_NAMES = {'textbook.count': 'count'}",
     "units": "",
     "formulas/ffn": "",
     "textbook/count": "from metacount.formulas import ffn",

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Workload
 
     Variants = tuple[tuple[str, sympy.Expr], ...]
-    import sympy
 
     from metacount.formulas.tape import Product
 
@@ -126,6 +125,8 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"(?:mlp|moe).experts.\w+_proj", "matrices of the routed experts", FEED_FORWARD),
     (r"(?:mlp|moe).shared_experts.\w+_proj.weight", "matrices of the shared experts", FEED_FORWARD),
     (r"(?:mlp|moe).shared_experts.\w+_proj.bias", "shared experts' biases", BIASES),
+    (r"(?:mlp|moe).fc(\d)_latent_proj.weight", r"latent of the experts, \1", FEED_FORWARD),
+    (r"(?:mlp|moe).fc\d_latent_proj.bias", "biases of the experts' latent", BIASES),
     (r"(?:mlp|moe).shared_expert_gate.weight", "gate of the shared experts", FEED_FORWARD),
 )
 # Of a mixer with a state, by what a tensor is: no name is better known than its own.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, is_terminal
-from metacount.cli.options import JSON, option
-from metacount.cli.report import Grid, Lines, Text
+from metacount.cli.options import FORMATS, option
+from metacount.cli.report import Grid, Text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ def options() -> Sequence[Option]:
             "ffn, attention, mla, moe, position, ...",
             nargs="*",
         ),
-        JSON,
+        *FORMATS,
     )
 
 
@@ -39,6 +37,11 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: _texts(found) if args.names else _listing(found),
         data=lambda: [code.to_dict() for code in found],
+        table=lambda: Grid(
+            heads=("name", "kind", "file", "line", "says"),
+            rows=[(c.name, c.kind, c.file, c.line, c.says) for c in found],
+            align="<<<><",
+        ),
     )
 
 
@@ -59,12 +62,8 @@ def _texts(found: Sequence[Code]) -> Report:
         text = _painted(code.text) if is_terminal() else code.text
         head = dim(f"metacount/{code.file}, line {code.line}")
         lines = [*([""] if i else []), head, *text.split("\n")]
-        sections.append([Lines(partial(_at_any_width, lines))])
+        sections.append([Text(line, whole=True) for line in lines])
     return sections
-
-
-def _at_any_width(lines: Sequence[str], _width: int) -> Sequence[str]:
-    return lines
 
 
 def _painted(text: str) -> str:

@@ -16,6 +16,8 @@ from metacount.textbook.count import length_shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
@@ -107,9 +109,10 @@ def giga(per_token: Fraction, unit: str) -> str:
 
 def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
     heads = (group[0].passes, "formula", "per token", "workload")
+    totals = [units.flops(c.value).replace("FLOP", c.unit) for c in group]
     rows = [
-        (c.says, c.formula, giga(c.per_token(tokens), c.unit), _total(c.value, c.unit))
-        for c in group
+        (c.says, c.formula, giga(c.per_token(tokens), c.unit), total)
+        for c, total in zip(group, totals, strict=True)
     ]
     drawn = table(heads, rows, "<<>>")
     if width_of(heads, rows) > width:
@@ -121,10 +124,6 @@ def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
             first, *rest = wrapped(source.told(), width - 6)
             lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
     return lines
-
-
-def _total(value: int, unit: str) -> str:
-    return units.flops(value).replace("FLOP", unit)
 
 
 def _why(found: tuple[Convention, ...], a: Amounts) -> str:
@@ -171,6 +170,17 @@ def conventions_data(model: Model, workload: Workload) -> Json:
         ],
         "source": "formula",
     }
+
+
+def conventions_table(models: Sequence[tuple[Model, Workload]]) -> Grid:
+    """Tabulate the conventions of some models, with who uses each."""
+    rows = [
+        (model.id, c.passes, c.says, c.formula, c.value, c.unit, c.users)
+        for model, workload in models
+        for c in conventions(model.spec, workload)
+    ]
+    heads = ("model", "passes", "counts", "formula", "value", "unit", "users")
+    return Grid(heads=heads, rows=rows, align="<<<<><<")
 
 
 def _exact(value: Fraction) -> int | str:

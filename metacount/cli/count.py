@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 APART = (
     ("--conventions --over --columns --markdown --csv --latex --engine MODEL", "--folder"),
     ("--kv-dtype --state-dtype", "--folder"),
-    ("--columns --markdown --csv --latex --engine --kv-dtype --state-dtype", "--conventions"),
+    ("--columns --engine --kv-dtype --state-dtype", "--conventions"),
 )
 BELONGS = (("--jobs", "--folder"), ("--device", "--input"))
 RUN = columns.RUN
@@ -125,7 +125,10 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     try:
         models = _models(args)
     except InputError:
-        totals = _of_headers(args.model)
+        from metacount.huggingface.checkpoint.totals import totals_of
+
+        # weights of which nothing but headers can be read
+        totals = totals_of(args.model[0]) if len(args.model) == 1 else None
         if totals is None:
             raise
         return Answer(report=lambda: _totals_report(totals), data=totals.to_dict)
@@ -244,13 +247,6 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     if len(args.model) > 1:
         raise InputError(f"--over takes one MODEL: got {len(args.model)}")
     return find_over(args.model[0], args.settings, args.over)
-
-
-def _of_headers(arguments: Sequence[str]) -> Totals | None:
-    """Read the one argument as weights of which nothing but headers can be read."""
-    from metacount.huggingface.checkpoint.totals import totals_of
-
-    return totals_of(arguments[0]) if len(arguments) == 1 else None
 
 
 def _totals_report(found: Totals) -> Report:
@@ -580,7 +576,7 @@ def _measured_report(model: TransformersOnly, data: Json) -> Report:
 
 def _conventions(models: Sequence[Any], request: Request) -> Answer:
     """Report each model's FLOPs under every convention."""
-    from metacount.cli.conventions import conventions_data, conventions_report
+    from metacount.cli.conventions import conventions_data, conventions_report, conventions_table
 
     found = []
     for model in models:
@@ -592,6 +588,7 @@ def _conventions(models: Sequence[Any], request: Request) -> Answer:
     return Answer(
         report=lambda: [section for pair in found for section in conventions_report(*pair)],
         data=lambda: _single([conventions_data(*pair) for pair in found]),
+        table=lambda: conventions_table(found),
     )
 
 

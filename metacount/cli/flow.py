@@ -9,8 +9,8 @@ from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import bold, columns, dim, wrapped
 from metacount.cli.options import (
     DEVICE,
+    FORMATS,
     INPUT,
-    JSON,
     MODEL,
     WORKLOAD,
     flag,
@@ -20,7 +20,7 @@ from metacount.cli.options import (
     request_of,
     whole_number,
 )
-from metacount.cli.report import Lines, Notes, Text, title
+from metacount.cli.report import Grid, Lines, Notes, Text, title
 from metacount.errors import InputError
 from metacount.resolve import find_any, find_model
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.cli.options import Option
-    from metacount.cli.report import Report
+    from metacount.cli.report import Cell, Report
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
     from metacount.textbook.forward import ForwardPart, ForwardStep, ForwardTable
@@ -65,7 +65,7 @@ def options() -> Sequence[Option]:
             "--formula",
             "by the formulas alone, without torch: FLOPs and saved bytes of each step in letters",
         ),
-        JSON,
+        *FORMATS,
     )
 
 
@@ -89,7 +89,12 @@ def run(args: argparse.Namespace) -> Answer:
         found = ModuleSummary(own.module).flow(*inputs, device=args.device)
     found = found.only(args.only) if args.only else found
     found = found.down_to(args.depth)
-    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
+    return Answer(
+        report=lambda: report_of(found),
+        data=found.to_dict,
+        table=lambda: _table(found),
+        model=model,
+    )
 
 
 def _by_formula(args: argparse.Namespace) -> Answer:
@@ -102,6 +107,7 @@ def _by_formula(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: _forward_report(model.name, table),
         data=lambda: {"model": model.name, **table.to_dict()},
+        table=lambda: _forward_grid(table),
         model=model,
     )
 
@@ -135,6 +141,24 @@ def report_of(flow: Flow) -> Report:
         [Lines(lambda _: _drawn(flow))],
         [_narrow(Notes(notes))],
     ]
+
+
+def _table(flow: Flow) -> Grid:
+    """Tabulate the steps without steps inside, each with how often it runs in all."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            step.path,
+            described(step, WIDEST),
+            times,
+            *shape_lines(step, 10**6),
+            step.params,
+            step.flops,
+        )
+        for times, step in flow.walk()
+        if step.like is None
+    ]
+    heads = ("module", "step", "times", "shapes", "params", "matmul_flops")
+    return Grid(heads=heads, rows=rows, align="<<><>>")
 
 
 def _figure(n: int, said: str) -> str:
@@ -188,22 +212,14 @@ def _run(flow: Flow) -> str:
 def _lines(steps: Sequence[Step], indent: int, width: int, depth: int | None) -> Iterator[str]:
     for step in steps:
         label = name_of(step)
-        if _opened(step, depth):
-            kind = step.module if step.module != _last(step.name) else ""
+        if step.inside and depth != 1 and step.like is None:
+            kind = step.module if step.module != step.name.rpartition(".")[2] else ""
             kind = f"  {kind}" * bool(kind) + ", each" * (step.times > 1)
             text = " " * indent + bold(label) + dim(kind)
             yield _figured(text, indent + len(label) + len(kind), step, width)
             yield from _lines(step.inside, indent + 2, width, depth and depth - 1)
         else:
             yield from _simple(step, indent, width)
-
-
-def _opened(step: Step, depth: int | None) -> bool:
-    return bool(step.inside) and depth != 1 and step.like is None
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def name_of(step: Step) -> str:
@@ -320,6 +336,16 @@ def _wrapped(start: str, shapes: list[str], width: int) -> list[str]:
 
 
 # ---- by formulas
+
+
+def _forward_grid(table: ForwardTable) -> Grid:
+    """Tabulate the operations, each with how often it runs."""
+    costs = ("flops", "matmul_flops", "saved", "saved_bytes")
+    heads = ("part", "times", "operation", "equation", "weight", "result", *costs)
+    rows: list[tuple[Cell, ...]] = [
+        (part.name, part.times, *vars(step).values()) for part in table.parts for step in part.steps
+    ]
+    return Grid(heads=heads, rows=rows, align="<><<<<<><>")
 
 
 def _forward_report(name: str, table: ForwardTable) -> Report:

@@ -11,7 +11,7 @@ from metacount.cli.answer import Answer, Pieces, prepare_for_torch
 from metacount.cli.layout import WIDEST_TEXT, bold, dim, wrapped
 from metacount.cli.options import (
     EXCLUSIVE,
-    JSON,
+    FORMATS,
     MODEL,
     WAYS,
     WORKLOAD,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 BELONGS = (("--by", "--from-code"),)
 CAUSAL = "causal_matmul_flops"  # transformers' code has none
+PARTS = ("part", "form", "value")
 NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 RUN_MEANINGS = {
     "B": "sequences",
@@ -75,7 +76,7 @@ def options() -> Sequence[Option]:
             flag("--latex", "print LaTeX"),
             flag("--python", "print a Python function"),
         ),
-        JSON,
+        *FORMATS[:3],
         *WORKLOAD,
     )
 
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     return Answer(
         report=lambda: report_of(model, form),
         data=lambda: _data(model, form),
+        table=lambda: table_of(form),
         model=model,
         workload=run,
     )
@@ -135,11 +137,20 @@ def _from_code(args: argparse.Namespace) -> Answer | Pieces:
     return Answer(
         report=lambda: code_report(model.name, form),
         data=lambda: _code_data(model.id, model.name, form),
+        table=lambda: code_table(form),
         model=model,
     )
 
 
 # ---- the textbook's
+
+
+def table_of(form: ClosedForm) -> Grid:
+    """Tabulate the parts: form and value of each."""
+    from metacount.algebra.writing import in_letters
+
+    rows = [(part, in_letters(expr), form.values[part]) for part, expr in form.parts.items()]
+    return Grid(heads=PARTS, rows=[*rows, ("total", "", form.total)], align="<<>")
 
 
 def report_of(model: Model, form: ClosedForm) -> Report:
@@ -285,15 +296,30 @@ def _data(model: Model, form: ClosedForm) -> Json:
 # ---- read off code
 
 
+def code_table(form: CodeForm) -> Grid:
+    """Tabulate the roles: form and value of each."""
+    from metacount.cli.expressions import in_fields
+    from metacount.textbook.closed_form import readable
+
+    rows = [
+        (role, in_fields(readable(expr)), _value(form, expr)) for role, expr in form.by_role.items()
+    ]
+    return Grid(heads=PARTS, rows=[*rows, ("total", "", form.value)], align="<<>")
+
+
+def _value(form: CodeForm, expr: sympy.Expr) -> int:
+    numbers = {s: n for s, n in form.every_number.items() if s in expr.free_symbols}
+    return int(expr.subs(numbers).doit())
+
+
 def code_report(name: str, form: CodeForm) -> Report:
     """Report each role, the layers it is made of, the domain, and how all that was found."""
     from metacount.cli.expressions import in_fields, meaning
     from metacount.textbook.closed_form import readable
 
     def part(label: str, expr: sympy.Expr) -> Lines:
-        numbers = {s: n for s, n in form.every_number.items() if s in expr.free_symbols}
-        value = int(expr.subs(numbers).doit())
-        return _part(label, in_fields(readable(expr)), f"= {units.exact(value)}")
+        numbers = f"= {units.exact(_value(form, expr))}"
+        return _part(label, in_fields(readable(expr)), numbers)
 
     label = max(map(len, (*form.by_role, "total")))
     parts = [part(f"{role:{label}}", expr) for role, expr in form.by_role.items()]

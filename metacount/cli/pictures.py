@@ -31,16 +31,9 @@ ENDINGS = (".svg", ".png", ".pdf")
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart, and two greys.
 COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-    "#555555",
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#555555",
     "#999999",
-)
+)  # fmt: skip
 
 LOOK: dict[str, object] = {
     "font.size": 9,
@@ -104,19 +97,10 @@ PLAIN = "DejaVu Sans"  # comes with matplotlib
 NO_LETTER = "\N{WHITE SQUARE}"
 # For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
 FIRST = (
-    "Noto Sans CJK SC",
-    "Noto Sans SC",
-    "Source Han Sans SC",
-    "Source Han Sans CN",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "Hiragino Sans GB",
-    "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei",
-    "SimHei",
-    "Noto Sans CJK JP",
-    "Noto Serif CJK SC",
-)
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
+    "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC",
+)  # fmt: skip
 NO_SHAPES = "Last Resort"  # a font of boxes
 
 
@@ -214,23 +198,8 @@ AXES = {
     },
 }
 # One colour for each part, in every picture; cross-attention is beside self-attention only.
-PARTS = (
-    "embedding",
-    "position",
-    "attention",
-    "recurrent",
-    "ffn",
-    "moe",
-    "norm",
-    "head",
-    "other",
-    "self-attention",
-    "cross-attention",
-    "conv",
-)
-COLOUR_OF = {
-    part: COLOURS[i] for part, i in zip(PARTS, (0, 1, 2, 8, 4, 3, 6, 5, 7, 2, 1, 0), strict=True)
-}
+PARTS = {"embedding": 0, "position": 1, "attention": 2, "recurrent": 8, "ffn": 4, "moe": 3}
+PARTS |= {"norm": 6, "head": 5, "other": 7, "self-attention": 2, "cross-attention": 1, "conv": 0}
 
 
 def plot(
@@ -273,7 +242,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
     figure = new_figure(10, 1.4 + max(0.5, 0.2 * lines) * max(2, len(bars)) + 0.2 * len(notes))
     axes = figure.subplots(1, 2 if len(parts) > 1 else 1, sharey=True, squeeze=False)[0]
     figure_of = FIGURES[quantity]
-    unit, bracket = _unit(figure_of.unit, max(totals), lang)
+    unit, bracket = _unit(figure_of.unit, max(totals))
     lefts = [0] * len(bars)
     for part in parts:
         values = [bar.parts.get(part, 0) for bar in bars]
@@ -281,12 +250,12 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
             range(len(bars)),
             [v / unit for v in values],
             left=[x / unit for x in lefts],
-            color=COLOUR_OF[part],
+            color=COLOURS[PARTS[part]],
             label=say(part, lang),
             height=0.66,
         )
         if len(parts) > 1:
-            _shares(axes[1], values, lefts, totals, COLOUR_OF[part])
+            _shares(axes[1], values, lefts, totals, COLOURS[PARTS[part]])
         lefts = [x + v for x, v in zip(lefts, values, strict=True)]
     for place, total in enumerate(totals):
         axes[0].text(total / unit, place, f" {figure_of.short(total)}", va="center", fontsize=8)
@@ -361,7 +330,7 @@ def _shares(
             )
 
 
-def _unit(kind: str, largest: int, lang: str) -> tuple[int, str]:
+def _unit(kind: str, largest: int) -> tuple[int, str]:
     """Choose the unit of an axis, and write it in brackets."""
     letter, unit = next((u for u in AXES[kind] if largest >= u[1]), AXES[kind][-1])
     if kind == BYTES:
@@ -385,7 +354,7 @@ def caches_figure(
     figure = new_figure(10, 4)
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
-    unit, bracket = _unit(BYTES, largest, lang)
+    unit, bracket = _unit(BYTES, largest)
     names, mine = [], say("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)

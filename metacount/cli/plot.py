@@ -40,17 +40,17 @@ KINDS = {
     "roofline": "--roofline RESULTS",
     "curves": "--curves RESULTS",
 }
-# Options that belong to some of these alone, where they are not given: None or an empty list.
-WHERE = {
-    "settings": ("--set", ("model", "caches")),
-    "over": ("--over", ("model",)),
-    "seq": ("--seq", ("model", "caches")),
-    "batch": ("--batch", ("model", "caches")),
-    "lang": ("--lang", ("model", "caches", "activations")),
-    "html": ("--html", ("model",)),
-    "launch": ("--launch", ("roofline", "curves")),
-    "dtype": ("--dtype", ("model", "caches", "roofline", "curves")),
-}
+BELONGS = (
+    ("--set --seq --batch", "MODEL --caches"),
+    ("--over --quantity", "MODEL"),
+    ("--lang", "MODEL --caches --activations"),
+    ("--launch", "--roofline --curves"),
+    ("--dtype", "MODEL --caches --roofline --curves"),
+)
+APART = (
+    ("--json", "-o --html --lang"),
+    ("--html", "-o --over --quantity --caches --activations --roofline --curves"),
+)
 
 
 def options() -> Sequence[Option]:
@@ -168,25 +168,15 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
 
 def _asked_kind(args: argparse.Namespace) -> str:
-    """Find what is to be drawn; raise `InputError` unless it is one thing, with its own options."""
+    """Find what is to be drawn; raise `InputError` unless it is one thing."""
     wanted = [kind for kind in KINDS if getattr(args, kind)]
     if len(wanted) != 1:
         raise InputError(
             f"plot needs one of {', '.join(list(KINDS.values())[:-1])} and "
             f"{list(KINDS.values())[-1]}; see `metacount plot --help`"
         )
-    for name, (said, kinds) in WHERE.items():
-        if getattr(args, name) and wanted[0] not in kinds:
-            those = " and ".join(KINDS[kind].partition(" ")[0] for kind in kinds)
-            raise InputError(f"{said} belongs to {those}; leave it out here")
-    if args.quantity != "params" and (wanted[0] != "model" or args.html):
-        raise InputError("--quantity belongs to a picture of MODEL; leave it out here")
-    if args.json and (args.html or args.output or args.lang):
-        raise InputError(
-            "--json prints numbers in place of a picture; leave out -o, --html and --lang"
-        )
-    if args.html and (args.output or args.over):
-        raise InputError("--html takes the place of -o, and a page has no --over; leave them out")
+    if args.html and args.over:  # a page that -o names
+        raise InputError("a page has no --over; leave it out")
     return wanted[0]
 
 

@@ -175,6 +175,11 @@ class Grid:
     blocks: bool = False
     indent: int = 0
 
+    @property
+    def sides(self) -> str:
+        """One of < and > for each column, prose too."""
+        return self.align.ljust(len(max((self.heads, *self.rows), key=len)), "<")
+
     def lines(self, width: int) -> list[str]:
         """Draw the table."""
         if not self.rows:
@@ -277,8 +282,7 @@ def html_table(table: Grid) -> str:
     """Write the table as HTML without a style sheet."""
     from html import escape
 
-    sides = ["left" if side == "<" else "right" for side in table.align]
-    sides += ["left"] * (len(max((table.heads, *table.rows), key=len)) - len(sides))
+    sides = ["left" if side == "<" else "right" for side in table.sides]
     heads = [("th", table.heads)] if any(table.heads) else []
     rows = []
     for kind, row in (*heads, *(("td", row) for row in table.rows if row)):
@@ -307,7 +311,7 @@ def in_html(report: Report) -> str:
 
 def markdown(table: Grid) -> str:
     """Write the table as GitHub's Markdown."""
-    sides = [":---" if side == "<" else "---:" for side in table.align]
+    sides = [":---" if side == "<" else "---:" for side in table.sides]
     rows = [
         [_in_markdown(shown(cell)) for cell in row] for row in (table.heads, *table.rows) if row
     ]
@@ -363,7 +367,7 @@ def latex(table: Grid) -> str:
     \hline
     \end{tabular}
     """
-    sides = table.align.replace("<", "l").replace(">", "r")
+    sides = table.sides.replace("<", "l").replace(">", "r")
     heads, *rows = (
         " & ".join(map(_in_latex, row)) + r" \\" for row in (table.heads, *table.rows) if row
     )
@@ -372,56 +376,19 @@ def latex(table: Grid) -> str:
 
 
 # What LaTeX takes for a command of its own, and signs that its plain fonts do not have.
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "→": r"$\to$",
-    "²": "$^{2}$",
-    "³": "$^{3}$",
-    "⁴": "$^{4}$",
-    "½": r"$\frac{1}{2}$",
-    "√": r"$\sqrt{}$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "≠": r"$\neq$",
-    "≈": r"$\approx$",
-    "−": "$-$",
-    "∞": r"$\infty$",
-    "Σ": r"$\Sigma$",
-    "σ": r"$\sigma$",
-    "Φ": r"$\Phi$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "θ": r"$\theta$",
-    "π": r"$\pi$",
-    "⌈": r"$\lceil$",
-    "⌉": r"$\rceil$",
-    "⌊": r"$\lfloor$",
-    "⌋": r"$\rfloor$",
-    "⊙": r"$\odot$",
-    "ᵀ": r"$^{T}$",
-    "ε": r"$\epsilon$",
-    "μ": r"$\mu$",
-    "∂": r"$\partial$",
-    "–": "--",
-    "“": "``",
-    "”": "''",
-    "…": r"\ldots{}",
-}
+LATEX = dict(
+    pair.split(" ", 1)
+    for line in r"""
+    \ \textbackslash{}  { \{  } \}  & \&  % \%  $ \$  # \#  _ \_  ~ \textasciitilde{}
+    ^ \textasciicircum{}  < $<$  > $>$  | $|$  × $\times$  · $\cdot$  → $\to$  ² $^{2}$
+    ³ $^{3}$  ⁴ $^{4}$  ½ $\frac{1}{2}$  √ $\sqrt{}$  ≤ $\leq$  ≥ $\geq$  ≠ $\neq$
+    ≈ $\approx$  − $-$  ∞ $\infty$  Σ $\Sigma$  σ $\sigma$  Φ $\Phi$  α $\alpha$  β $\beta$
+    γ $\gamma$  θ $\theta$  π $\pi$  ⌈ $\lceil$  ⌉ $\rceil$  ⌊ $\lfloor$  ⌋ $\rfloor$
+    ⊙ $\odot$  ᵀ $^{T}$  ε $\epsilon$  μ $\mu$  ∂ $\partial$  – --  “ ``  ” ''  … \ldots{}
+    """.splitlines()
+    for pair in line.split("  ")
+    if pair
+)
 
 
 def _in_latex(cell: Cell) -> str:

@@ -315,6 +315,8 @@ def mixture_described(mixture: Mixture, activation: str) -> str:
     said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
     if mixture.shared is not None:
         said += f", {mixture.shared.n_experts} shared"
+    if mixture.latent is not None:
+        said += f", in a latent of {mixture.latent}"
     if mixture.zero is not None:
         said += f", {mixture.zero.n_experts} zero experts"
         said += " with rows that nobody reads" if mixture.zero.rows else ""

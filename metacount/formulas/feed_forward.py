@@ -67,48 +67,55 @@ def mixture(t: Tape, part: Mixture, like: FeedForward, x: Tensor, *, name: str =
     router [E + E_z, d]; of each expert gate and up in one [2·m_e, d], or up [m_e, d], and
     down [d, m_e]; the shared experts are one feed-forward of width E_s·m_s, perhaps behind a gate
     [1, d]. Zero experts have a row of the router and no matrix; with `rows` the first matrix of
-    each is stored, and never read. `like` says the form of every feed-forward.
+    each is stored, and never read. `like` says the form of every feed-forward. In a latent of r_x
+    values the matrices of routed experts have r_x for d: down to it [r_x, d], back [d, r_x].
 
     What is saved is the same for every routing, as each token has k rows. With zero experts it is
     of k that compute, the most that can.
 
     Source: Shazeer et al. 2017, arXiv:1701.06538, eq. 1 and 4 (their W_g is the router);
     DeepSeekMoE, arXiv:2401.06066, eq. 9, their K_s is our E_s; LongCat-Flash, arXiv:2509.01322,
-    eq. 1 (zero experts); the gate on shared experts is Qwen1.5-MoE's.
+    eq. 1 (zero experts); the gate on shared experts is Qwen1.5-MoE's, the latent Nemotron 3's.
     """
     t.role, n, d_model, rank = "moe", x.rows, x.columns, t.run.rank
     weights = route(t, part, x, name)
+    whole, latent = x, part.latent
+    if latent is not None:
+        x = t.linear(x, f"{name}.fc1_latent_proj", latent, bias=like.bias)
+    width = x.columns
     apart = rank.ep != 1  # whole experts on ranks of their own
     padded = rank.tp * -(-n // rank.tp) if apart else n
     if apart:
         t.gather_gradient(weights, padded * part.top_k, "choice")
-        t.gather_gradient(x, padded * d_model)
+        t.gather_gradient(x, padded * width)
     else:
         t.sum_gradients(weights, n * part.top_k, "router")
         t.sum_gradients(x)
     rows = part.top_k * (chunk(n, rank.tp, rank.tp_index) if apart else n)
     token, order = t.constant(rows, width=INDEX), t.constant(rows, width=INDEX)
     weight = t.narrow(t.index(weights, order, Tensor(Store(rows, 1, t.run.wide), 1, x.word, False)))
-    read = Tensor(Store(rows, d_model, t.run.value), d_model, x.word, False)
+    read = Tensor(Store(rows, width, t.run.value), width, x.word, False)
     read = t.index(x, token, read)
     if part.router_scales_input:
         read = t.mul(read, weight)
     y = (experts_elsewhere if apart else experts)(t, part, like, read, name)
     if not part.router_scales_input:
         y = t.mul(y, weight)
-    out = Tensor(Store(n, d_model, t.run.value), d_model, x.word, y.grad)
+    out = Tensor(Store(n, width, t.run.value), width, x.word, y.grad)
     out = t.record("index_add", out, [(token, y.grad), (y, y.grad)])
     if apart:
-        out = t.gather_parts(out, padded * d_model, backward=False)
+        out = t.gather_parts(out, padded * width, backward=False)
     else:
         out = t.sum_over_ranks(out)
+    if latent is not None:
+        out = t.linear(out, f"{name}.fc2_latent_proj", d_model, bias=like.bias)
     shared = part.shared
     if shared is None:
         return out
     width = shared.n_experts * (part.d_ff if shared.d_ff is None else shared.d_ff)
-    beside = feed_forward(t, like, x, width, name=f"{name}.shared_experts", role="moe")
+    beside = feed_forward(t, like, whole, width, name=f"{name}.shared_experts", role="moe")
     if shared.gate:
-        gate = t.from_result(t.linear(x, f"{name}.shared_expert_gate", 1), "sigmoid")
+        gate = t.from_result(t.linear(whole, f"{name}.shared_expert_gate", 1), "sigmoid")
         beside = t.mul(beside, gate)
     return t.add(out, beside)
 

@@ -24,25 +24,13 @@ WAITING = 4  # such parts per process, counted ahead of the one that is shown ne
 MAX_JOBS = 256
 
 # What lies beside a model's config.json and describes no model.
-COMPANIONS = frozenset(
-    [
-        "adapter_config.json",
-        "added_tokens.json",
-        "chat_template.json",
-        "config_sentence_transformers.json",
-        "generation_config.json",
-        "image_processor.json",
-        "modules.json",
-        "preprocessor_config.json",
-        "processor_config.json",
-        "sentence_bert_config.json",
-        "special_tokens_map.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "video_preprocessor_config.json",
-        "vocab.json",
-    ]
-)
+COMPANIONS = frozenset((
+    "adapter_config.json", "added_tokens.json", "chat_template.json",
+    "config_sentence_transformers.json", "generation_config.json", "image_processor.json",
+    "modules.json", "preprocessor_config.json", "processor_config.json",
+    "sentence_bert_config.json", "special_tokens_map.json", "tokenizer.json",
+    "tokenizer_config.json", "video_preprocessor_config.json", "vocab.json"
+))  # fmt: skip
 INDEX = ".index.json"  # which file of a checkpoint holds which tensor
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 
 from metacount.frozen import frozen
-from metacount.many.shielded import shielded
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from multiprocessing.connection import Connection
     from typing import Any, TypeVar
 
@@ -105,6 +107,24 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Start processes that never see Ctrl-C, which the terminal sends to all: one of them answers.
+
+    They inherit that the signal is blocked. Here it is only put off to the end of the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # it is started with the first process, and would lift the block once it is
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, work: Callable[..., object]) -> None:

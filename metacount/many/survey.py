@@ -211,27 +211,11 @@ def _built(
 
 
 # Encoder types whose causal-LM class keeps a cache only if its config says so.
-IS_DECODER = frozenset(
-    [
-        "bert",
-        "bert-generation",
-        "big_bird",
-        "camembert",
-        "data2vec-text",
-        "electra",
-        "ernie",
-        "megatron-bert",
-        "reformer",
-        "rembert",
-        "roberta",
-        "roberta-prelayernorm",
-        "roc_bert",
-        "roformer",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xmod",
-    ]
-)
+IS_DECODER = frozenset((
+    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
+    "megatron-bert", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert",
+    "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"
+))  # fmt: skip
 
 
 def _line(error: Exception) -> str:

@@ -198,12 +198,19 @@ class Experts(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Router, routed experts and, for every token, shared experts (one FFN of their joint width).
 
-    DeepSeekMoE, arXiv:2401.06066, eq. 9-11; the shared experts' optional gate is Qwen's.
+    DeepSeekMoE, arXiv:2401.06066, eq. 9-11; the shared experts' optional gate is Qwen's. Routed
+    experts may read and write a latent between two projections (Nemotron 3).
     """
 
     def __init__(self, part: parts.Mixture, d_model: int, like: parts.FeedForward) -> None:
         super().__init__()
-        self.gate, self.experts = Router(part, d_model), Experts(part, d_model, like)
+        self.gate = Router(part, d_model)
+        width = d_model if part.latent is None else part.latent
+        self.fc1_latent_proj = self.fc2_latent_proj = None
+        if part.latent is not None:
+            self.fc1_latent_proj = Linear(d_model, width, bias=like.bias)
+            self.fc2_latent_proj = Linear(width, d_model, bias=like.bias)
+        self.experts = Experts(part, width, like)
         self.shared_experts = self.shared_expert_gate = None
         shared = part.shared
         if shared is not None:
@@ -215,7 +222,10 @@ class MixtureOfExperts(nn.Module):
         """Sum the outputs of routed and shared experts: [B, S, D] -> [B, S, D]."""
         x_ND = x_BSD.flatten(0, -2)
         routing = self.gate(x_ND)
-        y_ND = self.experts(x_ND, routing.chosen_Nk, routing.weights_Nk)
+        read = x_ND if self.fc1_latent_proj is None else self.fc1_latent_proj(x_ND)
+        y_ND = self.experts(read, routing.chosen_Nk, routing.weights_Nk)
+        if self.fc2_latent_proj is not None:
+            y_ND = self.fc2_latent_proj(y_ND)
         if self.shared_experts is not None:
             shared_ND = self.shared_experts(x_ND)
             if self.shared_expert_gate is not None:

@@ -151,6 +151,7 @@ class Mixture:
     n_experts: int = size("n_experts", most=MAX_EXPERTS)
     top_k: int = size("top_k", most=MAX_EXPERTS)
     d_ff: int = size("d_ff_expert")
+    latent: int | None = size("moe_latent_rank", default=None)
     n_dense_layers: int = size("n_dense_layers", default=0, least=0, most=MAX_LAYERS)
     every: int = size("moe_every", default=1, most=MAX_LAYERS)
     offset: int = size("moe_offset", default=0, least=0, most=MAX_LAYERS)

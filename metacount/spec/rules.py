@@ -274,7 +274,8 @@ def _check_layers_that_differ(spec: ModelSpec, stack: Stack) -> None:
     if longest > MAX_LAYERS:
         rule = f"and the other patterns repeat together only after {longest} layers"
         raise SpecError("mixer_pattern", rule, short(mixers), "write them equally long")
-    if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(period)):
+    n = min(period, stack.n_layers) if isinstance(stack.n_layers, int) else period
+    if any(mixers[i % len(mixers)] == ffns[i % len(ffns)] == "N" for i in range(n)):
         rule = "leaves a layer with neither mixer nor feed-forward"
         raise SpecError("ffn_pattern", rule, short(ffns), "put F in, or a mixer")
     if BESIDE in ffns:

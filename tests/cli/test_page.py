@@ -127,10 +127,13 @@ def test_the_page_of_the_api_is_that_of_the_command(
         (("gpt2", "--html", "p.txt"), "--html must end in .html: got p.txt"),
         (("gpt2", "--html", "no/such/p.html"), "--html: there is no folder no/such"),
         (("--html", "p.html"), "plot needs one of MODEL"),
-        (("--caches", "gpt2", "--html", "p.html"), "--html belongs to MODEL"),
+        (("--caches", "gpt2", "--html", "p.html"), "--html does not go with --caches"),
         (("gpt2", "--html", "p.html", "--seq", "1,2"), "--seq of a page is one length"),
-        (("gpt2", "--html", "p.html", "--quantity", "matmul_flops"), "--quantity belongs to"),
-        (("gpt2", "--html", "p.html", "--over", "d_ff=1"), "a page has no --over"),
+        (
+            ("gpt2", "--html", "p.html", "--quantity", "matmul_flops"),
+            "--html does not go with --quantity",
+        ),
+        (("gpt2", "--html", "p.html", "--over", "d_ff=1"), "--html does not go with --over"),
         # transformers alone knows it: there is no closed form
         (("type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),
         (("gpt2", "type:zamba", "--html", "p.html"), "has no spec, so there is no formula"),

@@ -279,13 +279,13 @@ def test_names_in_any_letters(
         (("--caches", "bert-base"), "keeps no cache"),
         (("--caches", "type:zamba"), "type:zamba has no spec, so there is no formula"),
         (("--caches", "gpt2", "--over", "n_layers=2"), "--over belongs to MODEL; leave it out"),
-        (("--caches", "gpt2", "--quantity", "matmul_flops"), "--quantity belongs to a picture of"),
+        (("--caches", "gpt2", "--quantity", "matmul_flops"), "--quantity belongs to MODEL"),
         (("--activations", "rleu"), "there is no activation 'rleu'; did you mean relu"),
-        (("--activations", "relu", "--seq", "4"), "--seq belongs to MODEL and --caches"),
+        (("--activations", "relu", "--seq", "4"), "--seq belongs to MODEL or --caches"),
         (("llama-7b", "--caches", "gpt2"), "plot needs one of MODEL, --caches MODEL"),
-        (("llama-7b", "--launch", "graph"), "--launch belongs to --roofline and --curves"),
-        (("llama-7b", "--json"), "--json prints numbers in place of a picture"),
-        (("llama-7b", "--html", "p.html"), "--html takes the place of -o"),
+        (("llama-7b", "--launch", "graph"), "--launch belongs to --roofline or --curves"),
+        (("llama-7b", "--json"), "--json does not go with -o"),
+        (("llama-7b", "--html", "p.html"), "--html does not go with -o"),
     ],
 )
 def test_what_cannot_be_drawn(

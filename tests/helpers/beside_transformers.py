@@ -7,6 +7,7 @@ the other through each side's own cache, and the gradients of a loss for every p
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from helpers.in_float64 import build_in_float64, in_float64
+from helpers.small_configs import NEEDED, SMALL
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
+from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.weights.load import WeightsError, load_weights
 from metacount.measure.theirs import KEEPS_GIVEN
 from metacount.modules import Model
@@ -162,3 +165,53 @@ def decode_apart(ours: Model, theirs: Any) -> float:
         assert logits is not None
         given.append(logits)
     return apart(torch.cat(given, dim=1), torch.cat(expected, dim=1))
+
+
+# Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
+OTHER = {
+    "intermediate_size": 71,
+    "intermediate_size_mlp": 59,
+    "moe_intermediate_size": 23,
+    "shared_expert_intermediate_size": 37,
+    "ffn_dim": 67,
+    "encoder_ffn_dim": 67,
+    "decoder_ffn_dim": 67,
+    "d_ff": 67,
+    "q_lora_rank": 19,
+    "kv_lora_rank": 13,
+    "qk_nope_head_dim": 7,
+    "v_head_dim": 5,
+    "d_kv": 7,
+    "n_embd": 40,
+    "embedding_size": 19,
+    "max_position_embeddings": 37,
+}
+WIDTHS = ("hidden_size", "d_model", "word_embed_proj_dim")
+
+
+def odd(name: str) -> dict[str, Any]:
+    """The base config of a type."""
+    config = {"model_type": name, **copy.deepcopy({**NEEDED.get(name, {}), **SMALL[name]})}
+    free = "head_dim" in config or "kv_lora_rank" in config
+    config |= {key: OTHER[key] for key in OTHER if key in config}
+    config |= {key: 42 if free else 60 for key in WIDTHS if key in config}
+    declared = {field.name for field in dataclasses.fields(config_class(name))}
+    if "max_position_embeddings" in declared:
+        config["max_position_embeddings"] = 37
+    if name in ("glm", "glm4"):
+        config["head_dim"] = 12  # half of it rotates, in pairs
+    if name.startswith(("qwen3_next", "qwen3_5")):
+        config["head_dim"] = 16  # a quarter of it, more than one pair
+    if name == "mamba2":
+        config["head_dim"] = 14  # 6 heads of it are twice the width
+    if name in ("phi", "persimmon", "bamba", "recurrent_gemma"):
+        config["hidden_size"] = 72  # likewise, of heads that share the width
+    if name == "xlstm":
+        config["hidden_size"] = 192  # a third of it, and two, are multiples of 64
+    if name in ("stablelm", "gpt_neox"):
+        config["hidden_size"] = 96  # a quarter of it rotates
+    if name in ("helium", "mixtral"):
+        config |= {"num_attention_heads": 6, "head_dim": 10, "hidden_size": 60}
+    if name == "t5":
+        config |= {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 13}
+    return config

@@ -1,6 +1,6 @@
 """Reads which modules each file may load: every import, inside functions too.
 
-A public name that a package loads late (its `_HOMES` table) is an import of its home; a name that
+A public name that a package loads late (its `_NAMES` table) is an import of its home; a name that
 is computed for `import_module` may be that of every module that begins like it.
 """
 
@@ -135,7 +135,7 @@ def _nodes(tree: ast.Module, *, types: bool) -> Iterator[ast.AST]:
 
 def _homes(tree: ast.Module) -> dict[str, str]:
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES":
             table: dict[str, str] = ast.literal_eval(node.value)
-            return table
+            return {name: home for home, names in table.items() for name in names.split()}
     return {}

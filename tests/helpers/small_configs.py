@@ -225,6 +225,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "granitemoe_swa": {**SIZES, **LOCAL, "sliding_window": 9},
     "hunyuan_v1_moe": {**WIDE, "num_experts": 6, "moe_topk": 2},
     "ernie4_5_moe": {**SIZES, "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24},
+    "afmoe": {**WIDE, **QWEN, "num_shared_experts": 2, "num_dense_layers": 1, "sliding_window": 7},
     "glm4_moe_lite": {**MLA, **BUT_FIRST},
     "youtu": MLA,
     "lfm2": {**SIZES, "layer_types": HYBRID, "conv_L_cache": 4, "block_multiple_of": 8},

@@ -49,7 +49,7 @@ BIASED = {"in_bias": True, "out_bias": True}
 
 
 LAST = {"layer": N_LAYERS - 1}
-# a part, and the layer that it is made for; transformers' layers: `test_mixer_layers.py`
+# a part, and the layer that it is made for
 CASES: dict[str, tuple[Any, dict[str, int]]] = {
     "gated delta": (DELTA, {}),
     "gated delta, a key head a value head": (

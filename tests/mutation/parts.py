@@ -65,7 +65,7 @@ MORE_TESTS = {
     "flow": _of("flow_formula"),
     "formats": ("tests/test_resolve.py",),
     "measure": (*_of("tree", "verify"), "tests/flow", "tests/training", "tests/huggingface/module"),
-    "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_mixer_layers.py"),
+    "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_computes_the_same.py"),
     "settings": (*_of("count"), "tests/test_resolve.py"),
     "spec": (*_of("count", "models"), "tests/modules", "tests/formulas"),
     "summary": ("tests/training", "tests/flow", "tests/test_threads.py"),

@@ -53,6 +53,7 @@ MODULES: tuple[tuple[str, str, str], ...] = (
      "gate_up_proj up_proj down_proj"),
     ("mlp.shared_experts", "mlp.shared_experts mlp.shared_expert feed_forward.shared_expert "
      "mixer.shared_experts", "gate_proj up_proj down_proj"),
+    ("mlp", "mixer", "fc1_latent_proj fc2_latent_proj"),
     ("mamba", "mamba mixer mamba_decoder.mamba", "in_proj conv1d out_proj A_log D x_proj dt_proj "
      "dt_layernorm b_layernorm c_layernorm dt_bias norm"),
     (LINEAR, LINEAR, "q_proj k_proj v_proj qkv_proj a_proj b_proj g_proj g_a_proj g_b_proj "

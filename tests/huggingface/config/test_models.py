@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.beside_transformers import compare, odd
 from helpers.published import CONFIGS
 from helpers.release import daily
 from helpers.small_configs import SMALL
@@ -177,11 +178,55 @@ def test_the_tower_that_is_left_out_has_as_many_parameters() -> None:
     assert sum(p.numel() for each in (tower, projector) for p in each.parameters()) == VISION
 
 
+LATENT = {"model_type": "nemotron_h", **SMALL["nemotron_h"], "moe_latent_size": 16}
+
+
 @daily(6)
 @pytest.mark.parametrize("seq_len", [2, 3, 8, 9, 10, 20])
-def test_three_witnesses_agree_below_at_and_beyond_the_blocks(seq_len: int) -> None:
-    """Blocks of 3, of which 3 are read: FLOPs of prefill and decode, and the cache."""
-    found = metacount.verify({"model_type": M3, **SMALL[M3]}, Workload(seq_len=seq_len))
+@pytest.mark.parametrize("config", [{"model_type": M3, **SMALL[M3]}, LATENT], ids=["m3", "latent"])
+def test_three_witnesses_agree_below_at_and_beyond_the_blocks(
+    config: dict[str, Any], seq_len: int
+) -> None:
+    """M3 reads 3 blocks of 3: FLOPs of prefill and decode, and the cache."""
+    found = metacount.verify(config, Workload(seq_len=seq_len))
     names = [witness.name for witness in found.witnesses]
     assert names == ["formula", "reference", "transformers"]
     assert found.agree
+
+
+def test_a_mixture_in_a_latent_computes_what_transformers_computes() -> None:
+    assert compare({**odd("nemotron_h"), "moe_latent_size": 16}, bound=1e-11).kind == "equal"
+
+
+# ---- Nemotron 3 Ultra, published as 550B-A55B: sizes of its config ----
+
+ULTRA: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "hidden_size": 8192,
+    "vocab_size": 131072,
+    "hybrid_override_pattern": "MEMEMEM*E" * 12,
+    "mamba_head_dim": 64,
+    "mamba_num_heads": 256,
+    "n_routed_experts": 512,
+    "num_experts_per_tok": 22,
+    "moe_intermediate_size": 5120,
+    "moe_latent_size": 2048,
+    "moe_shared_expert_intermediate_size": 10240,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
+
+
+def test_nemotron_3_ultra_by_hand() -> None:
+    d, latent, experts = 8192, 2048, 512
+    # router, two projections of the latent, experts of two matrices in it, a shared one of d
+    moe = experts * d + 2 * d * latent + experts * 2 * latent * 5120 + 2 * d * 10240 + d
+    # 256 heads of 64, 8 groups with a state of 128, a convolution of 4 with bias, D, A and steps
+    inner, conv = 256 * 64, 256 * 64 + 2 * 8 * 128
+    mamba = d * (inner + conv + 256) + 5 * conv + 3 * 256 + inner + inner * d + d
+    attention = 2 * d * 64 * 128 + 2 * d * 2 * 128 + d
+    total = 2 * 131072 * d + 48 * (moe + mamba) + 12 * attention + d
+    counted = metacount.count(ULTRA)
+    assert counted.params == total == 549_308_968_960
+    assert counted.active_params == total - 48 * (experts - 22) * 2 * latent * 5120

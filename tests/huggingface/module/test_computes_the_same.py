@@ -6,7 +6,6 @@ a router weighs) is changed here key by key: the reference computes the same, or
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from functools import cache
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from helpers import ROOT
-from helpers.beside_transformers import Found, compare
+from helpers.beside_transformers import Found, compare, odd
 from helpers.release import daily, one_day_in, one_in
-from helpers.small_configs import NEEDED, SMALL, small_configs
+from helpers.small_configs import small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,57 +40,9 @@ REFUSED = {
     "lfm2_moe": "LFM2 adds 1e-6 to the sum that its routed weights are divided by",
     "glm_moe_dsa": "GLM-5's indexer rotates pairs of values, here halves",
     "ernie4_5_moe": "ERNIE adds its router's bias to the probabilities, for the choice only",
+    "afmoe": "AFMoE adds its router's bias to the probabilities, for the choice only",
 }
 TYPES = [name for name in mapped_types() if name not in REFUSED]
-
-# Other sizes than those of SMALL: primes, as far as heads, pairs and groups allow.
-OTHER = {
-    "intermediate_size": 71,
-    "intermediate_size_mlp": 59,
-    "moe_intermediate_size": 23,
-    "shared_expert_intermediate_size": 37,
-    "ffn_dim": 67,
-    "encoder_ffn_dim": 67,
-    "decoder_ffn_dim": 67,
-    "d_ff": 67,
-    "q_lora_rank": 19,
-    "kv_lora_rank": 13,
-    "qk_nope_head_dim": 7,
-    "v_head_dim": 5,
-    "d_kv": 7,
-    "n_embd": 40,
-    "embedding_size": 19,
-    "max_position_embeddings": 37,
-}
-WIDTHS = ("hidden_size", "d_model", "word_embed_proj_dim")
-
-
-def odd(name: str) -> dict[str, Any]:
-    """The base config of a type."""
-    config = {"model_type": name, **copy.deepcopy({**NEEDED.get(name, {}), **SMALL[name]})}
-    free = "head_dim" in config or "kv_lora_rank" in config
-    config |= {key: OTHER[key] for key in OTHER if key in config}
-    config |= {key: 42 if free else 60 for key in WIDTHS if key in config}
-    declared = {field.name for field in dataclasses.fields(config_class(name))}
-    if "max_position_embeddings" in declared:
-        config["max_position_embeddings"] = 37
-    if name in ("glm", "glm4"):
-        config["head_dim"] = 12  # half of it rotates, in pairs
-    if name.startswith(("qwen3_next", "qwen3_5")):
-        config["head_dim"] = 16  # a quarter of it, more than one pair
-    if name == "mamba2":
-        config["head_dim"] = 14  # 6 heads of it are twice the width
-    if name in ("phi", "persimmon", "bamba", "recurrent_gemma"):
-        config["hidden_size"] = 72  # likewise, of heads that share the width
-    if name == "xlstm":
-        config["hidden_size"] = 192  # a third of it, and two, are multiples of 64
-    if name in ("stablelm", "gpt_neox"):
-        config["hidden_size"] = 96  # a quarter of it rotates
-    if name in ("helium", "mixtral"):
-        config |= {"num_attention_heads": 6, "head_dim": 10, "hidden_size": 60}
-    if name == "t5":
-        config |= {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 13}
-    return config
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.beside_transformers import odd
 from helpers.in_float64 import build_in_float64, run
 from helpers.release import daily
 from torch import Tensor
@@ -25,79 +26,18 @@ TOLERANCE = 1e-10
 PREFILL, TOTAL = 9, 17  # tokens read at once, and in all: the windows below are smaller
 VOCAB = 101
 
-# Sizes differ from one another as far as transformers' own rules allow.
-BASE = {
-    "num_hidden_layers": 3,
-    "hidden_size": 42,
-    "num_attention_heads": 6,
-    "intermediate_size": 71,
-    "vocab_size": VOCAB,
-    "pad_token_id": 0,
-}
-EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 23}
-DEEPSEEK = {
-    **BASE,
-    **EXPERTS,
-    "num_key_value_heads": 6,
-    "q_lora_rank": 19,
-    "kv_lora_rank": 14,
-    "qk_nope_head_dim": 6,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 5,
-    "n_routed_experts": 10,
-    "n_shared_experts": 2,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 2.5,
-}
-LONGCAT = {
-    **{k: v for k, v in BASE.items() if k not in ("num_hidden_layers", "intermediate_size")},
-    **{k: v for k, v in DEEPSEEK.items() if k.endswith(("_rank", "_dim", "_heads", "_factor"))},
-    "num_layers": 2,
-    "ffn_hidden_size": 71,
-    "expert_ffn_hidden_size": 23,
-    "head_dim": 4,
-    "n_routed_experts": 7,
-    "zero_expert_num": 5,
-    "moe_topk": 3,
-}
-KIMI = {
-    **{
-        k: v
-        for k, v in DEEPSEEK.items()
-        if k not in ("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "q_lora_rank")
-    },
-    "num_experts": 7,
-    "num_experts_per_token": 3,
-    "num_shared_experts": 2,
-    "linear_num_heads": 3,
-    "linear_head_dim": 5,
-    "linear_conv_kernel_dim": 3,
-}
-# Heads and latents of even width above: view_as_complex in DeepSeek-V2 takes no other.
-FALCON = {k: v for k, v in BASE.items() if k not in ("intermediate_size", "pad_token_id")}
+V3: dict[str, Any] = {**odd("deepseek_v3"), "kv_lora_rank": 14}
+# Heads and latents of even width: view_as_complex in DeepSeek-V2 takes no other.
+V2 = {**odd("deepseek_v2"), "kv_lora_rank": 14, "qk_nope_head_dim": 6}
+LIMITED = {"topk_method": "group_limited_greedy", "n_routed_experts": 10}
 DECODERS: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {
-        **DEEPSEEK,
-        "topk_method": "group_limited_greedy",
-        "n_group": 5,
-        "topk_group": 2,
-    },
-    "deepseek_v2, queries not compressed": {**DEEPSEEK, "q_lora_rank": None},
-    "deepseek_v3": {**DEEPSEEK, "n_group": 5, "topk_group": 2},
-    "deepseek_v3, halves rotated": {
-        **DEEPSEEK,
-        "n_group": 1,
-        "topk_group": 1,
-        "rope_interleave": False,
-    },
-    "longcat_flash": LONGCAT,
-    "kimi_linear": {**KIMI, "num_hidden_layers": 5},
+    "deepseek_v2": {**V2, **LIMITED, "n_group": 5, "topk_group": 2},
+    "deepseek_v2, queries not compressed": {**V2, "q_lora_rank": None},
+    "deepseek_v3": V3,
+    "deepseek_v3, halves rotated": {**V3, "rope_interleave": False},
+    "longcat_flash": odd("longcat_flash"),
+    "kimi_linear": odd("kimi_linear"),
 }
-
-
-def config_of(name: str, configs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Names before the comma are model types."""
-    return {"model_type": name.partition(",")[0], **configs[name]}
 
 
 def loaded(config: dict[str, Any], theirs: Any) -> Model:
@@ -116,7 +56,7 @@ def tokens(seed: int, length: int = TOTAL) -> Tensor:
 @cache
 def case(name: str) -> tuple[Any, Model, Tensor]:
     """Their model, ours, and the logits of theirs over all tokens."""
-    config = config_of(name, DECODERS)
+    config = DECODERS[name]
     theirs = build_in_float64(config)
     return theirs, loaded(config, theirs), run(theirs, input_ids=tokens(2)).logits
 
@@ -148,9 +88,9 @@ def test_absorbed_latent_attention_has_the_logits_of_transformers(name: str) -> 
 @torch.no_grad()
 def test_the_alibi_of_falcon_is_divided_by_the_root_of_its_heads_width() -> None:
     config = {
-        "model_type": "falcon",
-        **FALCON,
+        **odd("falcon"),
         "hidden_size": 48,
+        "num_attention_heads": 6,
         "alibi": True,
         "multi_query": False,
         "parallel_attn": False,
@@ -172,7 +112,7 @@ def test_the_alibi_of_falcon_is_divided_by_the_root_of_its_heads_width() -> None
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_a_swap_or_a_small_change_of_a_weight_is_seen(name: str) -> None:
-    config = config_of(name, DECODERS)
+    config = DECODERS[name]
     theirs, _, expected = case(name)
     mapped = spec_from_config(config)
     weights = {key: value.clone() for key, value in theirs.state_dict().items()}

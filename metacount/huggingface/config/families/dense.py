@@ -117,10 +117,16 @@ def ministral_windows(keys: Keys, fields: Json) -> Json:
 
 
 def cohere2_layers(keys: Keys, fields: Json) -> Json:
-    """Read three layers with a window and RoPE, then one that sees all without RoPE."""
+    """Check what Cohere's first configs of the type write down beside the layers."""
     keys.fixed("head_dim", fields["head_dim"])
     keys.fixed("use_embedding_sharing", fields["tie_embeddings"])
-    every = keys.layers("sliding_window_pattern")
+    return {}
+
+
+@part
+def turning_windows(keys: Keys, fields: Json, name: str) -> Json:
+    """Read layers with a window and RoPE, but for every n-th, which sees all without RoPE."""
+    every = keys.layers(name)
     letters = letters_where(keys, fields, lambda i: (i + 1) % every != 0)
     return {
         **windows(letters, keys.size("sliding_window")),
@@ -400,6 +406,7 @@ ROWS = {
             rotary_pct=1.0,
         ),
         cohere2_layers,
+        turning_windows("sliding_window_pattern"),
         ignored="_sliding_window_pattern cache_implementation layer_switch "
         "order_of_interleaved_layers use_parallel_embedding",
         sliding_window_pattern=4,

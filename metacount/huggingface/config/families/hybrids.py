@@ -699,7 +699,7 @@ def nemotron_h(keys: Keys, _: Json) -> Json:
         del fields["d_ff"]
     if "E" not in letters:
         return fields
-    keys.only("moe_latent_size", None)
+    fields["moe_latent_rank"] = keys.optional_size("moe_latent_size")
     return {**fields, **NEMOTRON_EXPERTS(keys, {})}
 
 

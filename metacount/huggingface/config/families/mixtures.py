@@ -8,6 +8,7 @@ from metacount.huggingface.config.experts import (
     DENSE_OR_SPARSE,
     EXPERT_WIDTH,
     ROUTED_SCALE,
+    after,
     dense_first,
     experts,
     moe_layout,
@@ -25,6 +26,7 @@ from metacount.huggingface.config.families.dense import (
     HUNYUAN,
     exaone_layers,
     rotating_layers,
+    turning_windows,
     windows_that_rotate,
 )
 from metacount.huggingface.config.keys import Keys
@@ -52,6 +54,7 @@ from metacount.huggingface.config.parts import (
     nope_every,
     number,
     only,
+    part,
     rms_norm,
     rope,
     rope_by_kind,
@@ -166,11 +169,17 @@ def ernie_sparse(keys: Keys, n_layers: int) -> Json | None:
     return moe_layout(keys, "moe_layer_end_index", [stack], first=first, every=step)
 
 
-def ernie_bias(keys: Keys, fields: Json) -> Json:
+@part
+def parameter_for_choice(keys: Keys, fields: Json, name: str) -> Json:
     """Say how the router's bias is added: a parameter there, where DeepSeek-V3 has a buffer."""
     if "n_experts" in fields:
-        keys.differs("ERNIE adds its router's bias to the probabilities, for the choice only")
+        keys.differs(f"{name} adds its router's bias to the probabilities, for the choice only")
     return {}
+
+
+def afmoe_scale(keys: Keys, fields: Json) -> Json:
+    """Read μP's factor on the embedding."""
+    return {"embedding_scale": fields["d_model"] ** 0.5 if keys.flag("mup_enabled") else 1.0}
 
 
 def one_for_all_layers(keys: Keys, fields: Json) -> Json:
@@ -542,8 +551,27 @@ ROWS = {
             layout=ernie_sparse,
             chosen="moe_k",
         ),
-        ernie_bias,
+        parameter_for_choice("ERNIE"),
         ignored="moe_norm_min",
+    ),
+    # Trinity (Arcee 2025): attention behind a gate, windows that rotate
+    "afmoe": row(
+        *BLOCK,
+        only(attention_bias=False, why="the gate of attention has none: no spec says that"),
+        always(norm_placement="sandwich", qk_norm="head", output_gate=True),
+        afmoe_scale,
+        turning_windows("global_attn_every_n_layers"),
+        ROPE,
+        experts(
+            "num_experts",
+            "sigmoid_renorm",
+            EXPERT_WIDTH,
+            shared_experts("num_shared_experts"),
+            number("routed_scale=route_scale"),
+            always(router_bias=True),
+            layout=after("num_dense_layers"),
+        ),
+        parameter_for_choice("AFMoE"),
     ),
     # GLM-4.7-Flash
     "glm4_moe_lite": row(
