@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
+from helpers.processes import left_of_group
 from helpers.release import ONLY, one_day_in, one_in
 
 from metacount.cli.answer import write_pieces
@@ -53,26 +54,8 @@ def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130, err
-    until = time.monotonic() + 10
-    while group(process.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert group(process.pid) == []
+    assert left_of_group(process.pid) == []
     return out, err
-
-
-def group(leader: int) -> list[int]:
-    """Processes of a group, without those that ended and wait to be asked."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            state, _, its_group = (
-                Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
-            )
-        except OSError:
-            continue
-        if int(its_group) == leader and state != "Z":
-            found.append(int(name))
-    return found
 
 
 pytestmark = pytest.mark.skipif(

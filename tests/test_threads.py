@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import metacount
 from metacount.errors import InputError
+from metacount.modules.build import build
 
 TINY = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 52, "vocab_size": 101}
 TINY |= {"intermediate_size": 17, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -184,6 +185,20 @@ def test_a_forward_in_threads_is_no_zero(keeps: bool, function: str) -> None:
             metacount.summary(module).flops(input_size=(2, 3))
         else:
             metacount.train(module, inputs=[torch.ones(2, 3)])
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda: build(metacount.entry("textbook-block").spec(), device="cpu", seed=0),
+        lambda: metacount.judge_claim("causal-mask"),
+        lambda: metacount.lesson("norm"),
+    ],
+)
+def test_the_callers_generator_is_as_it_was(draws: Callable[[], object]) -> None:
+    before = torch.get_rng_state()
+    draws()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_environment_is_as_it_was() -> None:

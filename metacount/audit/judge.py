@@ -20,6 +20,7 @@ from metacount.errors import InputError
 from metacount.formulas import model as ours
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, Workload
+from metacount.spec.field import altered
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
 from metacount.teaching.texts import computed
@@ -140,13 +141,7 @@ def both(formula: Formula, case: Case) -> tuple[Fraction, Fraction]:
 
 def by_convention(formula: Formula, place: Place) -> Fraction:
     """Compute the count that the formula says it is, by our formulas."""
-    return value_of(_convention(formula), reference(place, formula.kind))
-
-
-def _convention(formula: Formula) -> str:
-    if formula.convention is None:
-        raise ValueError(f"{formula.id} has no convention")
-    return formula.convention
+    return value_of(str(formula.convention), reference(place, formula.kind))
 
 
 # ---- the verdict at a model
@@ -229,12 +224,7 @@ def judged(
         verdict = HERE
         if in_scope or outside:
             verdict, condition = in_letters(formula, spec)
-    return replaced(worst, accounted=accounted, verdict=verdict, condition=condition)
-
-
-def replaced(found: Found, **changes: object) -> Found:
-    """Copy `found` with some fields changed."""
-    return Found(**{**vars(found), **changes})
+    return altered(worst, accounted=accounted, verdict=verdict, condition=condition)
 
 
 # ---- in letters
@@ -281,7 +271,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
         return multiplied_out(found.tree, sizes)[0]
 
     theirs = sum(expression(term.text, place) for term in there(formula.terms, spec))
-    return plain(theirs - expression(_convention(formula), reference(place, formula.kind)))
+    return plain(theirs - expression(str(formula.convention), reference(place, formula.kind)))
 
 
 def place_in_letters(spec: ModelSpec) -> Place:
@@ -347,7 +337,7 @@ def detail(formula: Formula, spec: ModelSpec, id: str, seq_len: int) -> Detail:
     amounts: tuple[Line, ...] = ()
     if formula.judged and found.ours:
         known = reference(place, formula.kind)
-        used = dict.fromkeys(NAME.findall(_convention(formula)))
+        used = dict.fromkeys(NAME.findall(str(formula.convention)))
         amounts = tuple(_line(letter, letter, known) for letter in used)
     difference = sum((line.value for line in theirs), -found.ours)
     return Detail(
@@ -544,11 +534,8 @@ def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) ->
     if off:
         worst = max(off, key=lambda f: abs(f.off))
         witness = rests_of(formula, worst, model or find_model(worst.model))
-    real = _compared().get(formula.id)
+    real = compared().get(formula.id)
     return Audited(formula=formula, found=found, compared=real, witness=witness)
-
-
-_compared = cache(compared)
 
 
 def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:

@@ -9,6 +9,7 @@ M, and S·m - m²/2 of them in G, where a full one has S²/2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 from metacount.errors import InputError, SpecError
 from metacount.formulas import ends, masks, model, pieces, sublayers
@@ -230,11 +231,7 @@ def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
 
 
 def _half(value: Dim) -> Dim:
-    from fractions import Fraction
-
-    if isinstance(value, int):
-        return value // 2 if value % 2 == 0 else Fraction(value, 2)
-    return value / 2
+    return Fraction(value, 2) if isinstance(value, int) else value / 2
 
 
 class Structure(Mapping[str, object]):

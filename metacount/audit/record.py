@@ -8,6 +8,7 @@ data says whether a formula is right; `judge` computes it.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 from metacount.errors import InputError, nearest, shown
@@ -141,6 +142,7 @@ def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
     return tuple(f for f in known if not names or f.id in names or f.source.id in names)
 
 
+@cache
 def compared() -> dict[str, Json]:
     """Read by id which restatements were compared with the real function: version, sizes tried."""
     found: dict[str, Json] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}

@@ -26,6 +26,7 @@ from metacount.bench.case import (
     Case,
     Expected,
     Inputs,
+    Positions,
     Reference,
     Variant,
     missing_package,
@@ -33,7 +34,6 @@ from metacount.bench.case import (
     with_weights,
     work_of,
 )
-from metacount.bench.work import Positions
 from metacount.formulas.sublayers import attention_pair_flops, attention_projection_flops
 from metacount.modules.attention import Attention, ScaledDotProduct, Visibility
 from metacount.modules.cache import LayerCache

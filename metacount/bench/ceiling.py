@@ -7,8 +7,7 @@ share is of what the device could do at that time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -51,16 +50,21 @@ def measure_ceiling(
     rounds: int = 10,
 ) -> Ceiling:
     """Measure the roof on random data, warmed up: median of `rounds` a shape, then the best one."""
-    cuda = device.type == "cuda"
-    rates: dict[tuple[Shape, str | None], float] = {}
-    with product_precision(dtype):
-        for library in LIBRARIES if cuda else (None,):
-            with _library(library):
-                for shape in shapes or (CUDA_SHAPES if cuda else CPU_SHAPES):
-                    n, k, m = shape
-                    seconds = _product_seconds(device, shape, dtype, rounds)
+    cuda, rates = device.type == "cuda", {}
+    prefer: Any = torch.backends.cuda.preferred_blas_library
+    before = prefer() if cuda else None
+    try:
+        with product_precision(dtype):
+            for library in LIBRARIES if cuda else (None,):
+                if cuda:
+                    prefer(library)
+                for n, k, m in shapes or (CUDA_SHAPES if cuda else CPU_SHAPES):
+                    seconds = _product_seconds(device, (n, k, m), dtype, rounds)
                     # 2 FLOPs per multiply-add
-                    rates[shape, library] = 2 * n * k * m / seconds
+                    rates[(n, k, m), library] = 2 * n * k * m / seconds
+    finally:
+        if cuda:
+            prefer(before)
     shape, library = max(rates, key=lambda found: rates[found])
     if copy_bytes is None:
         copy_bytes = copy_size(device, cache_bytes, devices.free_bytes(device))
@@ -124,21 +128,6 @@ def _nothing(*_: object) -> None:
     pass
 
 
-@contextmanager
-def _library(name: str | None) -> Iterator[None]:
-    """Compute the products of the block with one library of torch's; restore the choice after."""
-    if name is None:
-        yield
-        return
-    prefer: Any = torch.backends.cuda.preferred_blas_library
-    before = prefer()
-    prefer(name)
-    try:
-        yield
-    finally:
-        prefer(before)
-
-
 class Roofs:
     """The roof of each dtype in `last`, measured when first asked for and again when it is old."""
 
@@ -146,26 +135,22 @@ class Roofs:
         self,
         device: torch.device,
         *,
-        known: dict[str, Ceiling] | None = None,
         measure: Callable[..., Ceiling] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.device, self.cache_bytes = device, devices.cache_bytes_of(device)
         self.measure, self.clock = measure or measure_ceiling, clock
-        self.given = dict(known or {})
         self.first: dict[str, Ceiling] = {}
-        self.last: dict[str, Ceiling] = dict(self.given)
+        self.last: dict[str, Ceiling] = {}
         self._at: dict[str, float] = {}
 
     def is_due(self, dtype: str) -> bool:
         """Tell whether asking for the roof of a dtype measures it."""
-        if dtype in self.given:
-            return False
         return dtype not in self._at or self.clock() - self._at[dtype] > AGAIN_SECONDS
 
     def of(self, dtype: str, *, again: bool = False) -> Ceiling:
         """Return the roof of a dtype as it was not long ago; measure it first where that is due."""
-        if dtype in self.given or not (again or self.is_due(dtype)):
+        if not again and not self.is_due(dtype):
             return self.last[dtype]
         before = self.first.get(dtype)
         shapes = None if before is None else (before.shape,)

@@ -35,10 +35,14 @@ NVIDIA_SMI = ("driver_version", "power.limit", "ecc.mode.current", "mig.mode.cur
 
 # Dense (not sparse) peaks that NVIDIA states: bf16 and fp16 tensor TFLOP/s, fp32 TFLOP/s, TB/s.
 # Source: the data sheets of the H200, H100 SXM and A100 80GB SXM.
-STATED_PEAKS = {
-    "NVIDIA H200": (989.4, 66.9, 4.8),
-    "NVIDIA H100 80GB HBM3": (989.4, 66.9, 3.35),
-    "NVIDIA A100-SXM4-80GB": (312.0, 19.5, 2.039),
+PEAKS = ("bf16_tflops", "fp16_tflops", "fp32_tflops", "memory_tbytes_per_s")
+STATED_PEAKS: dict[str, dict[str, float]] = {
+    name: dict(zip(PEAKS, figures, strict=True))
+    for name, figures in {
+        "NVIDIA H200": (989.4, 989.4, 66.9, 4.8),
+        "NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9, 3.35),
+        "NVIDIA A100-SXM4-80GB": (312.0, 312.0, 19.5, 2.039),
+    }.items()
 }
 
 
@@ -52,11 +56,6 @@ def cache_bytes_of(device: torch.device) -> int:
     return max(
         (int(s[:-1]) * 1024 for s in sizes if re.fullmatch(r"\d+K", s)), default=UNKNOWN_CACHE
     )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the bytes of memory that can be had now."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 
 def flush_bytes(device: torch.device, cache_bytes: int) -> int:
@@ -73,25 +72,8 @@ def flush_bytes(device: torch.device, cache_bytes: int) -> int:
     return FLUSH_CACHES * min(max(share, 1), cache_bytes, MOST_CPU_FLUSH)
 
 
-def stated_peaks(name: str) -> dict[str, float] | None:
-    """Return the vendor's dense figures for a device of exactly this name.
-
-    >>> stated_peaks("NVIDIA H200")
-    {'bf16_tflops': 989.4, 'fp16_tflops': 989.4, 'fp32_tflops': 66.9, 'memory_tbytes_per_s': 4.8}
-    """
-    if name not in STATED_PEAKS:
-        return None
-    tensor, fp32, memory = STATED_PEAKS[name]
-    return {
-        "bf16_tflops": tensor,
-        "fp16_tflops": tensor,
-        "fp32_tflops": fp32,
-        "memory_tbytes_per_s": memory,
-    }
-
-
 def clock_mhz(device: torch.device) -> int | None:
-    """Read the clock of a CPU right now, in MHz; None where nobody says. `power` reads a GPU's."""
+    """Read the clock of a CPU right now, in MHz; None where nobody says, and of a GPU."""
     if device.type == "cuda":
         return None
     clocks = re.findall(r"^cpu MHz\s*:\s*(\d+)", _read("/proc/cpuinfo"), re.MULTILINE)
@@ -140,12 +122,14 @@ def _cpu_name() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
-def _free_memory() -> int:
-    """Read the bytes to be had without swapping, as Linux estimates; else half of what is there."""
+def free_bytes(device: torch.device) -> int:
+    """Read the bytes of memory to be had now, of a CPU without swapping, as Linux estimates."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     free = re.search(r"^MemAvailable:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     if free:
         return int(free.group(1)) * 1024
-    if hasattr(os, "sysconf") and sys.platform != "win32":
+    if hasattr(os, "sysconf") and sys.platform != "win32":  # half of what is there
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return 2**32
 
@@ -206,7 +190,7 @@ def environment(device: torch.device, *, command: str | None = None) -> Json:
         "cache_bytes": cache_bytes,
         "flush_bytes": flush_bytes(device, cache_bytes),
         "flush": "reads",  # so that no changed lines are left to be written back
-        "stated_peaks": stated_peaks(name) if cuda else None,
+        "stated_peaks": STATED_PEAKS.get(name),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "metacount": __version__,

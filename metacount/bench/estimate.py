@@ -12,7 +12,7 @@ import torch
 from metacount.bench import device as devices
 from metacount.bench.case import DTYPES, Case, Variant
 from metacount.bench.device import STATED_PEAKS
-from metacount.bench.rows import FEWEST_FOR_INTERVAL
+from metacount.bench.rows import FEWEST_FOR_INTERVAL, Work
 from metacount.bench.timing import (
     BURST_SECONDS,
     COLD,
@@ -23,7 +23,6 @@ from metacount.bench.timing import (
     Plan,
     estimate_call,
 )
-from metacount.bench.work import Work
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -54,11 +53,11 @@ def stated_rates(name: str, dtype: str) -> Rates:
     989400000000000.0
     """
     known = name if name in STATED_PEAKS else DEFAULT_GPU
-    tensor, fp32, memory = STATED_PEAKS[known]
-    tflops = {"fp32": fp32, "tf32": tensor / 2}.get(dtype, tensor)
+    peaks = STATED_PEAKS[known]
+    tflops = peaks["bf16_tflops"] / 2 if dtype == "tf32" else peaks[f"{dtype}_tflops"]
     return Rates(
         flops_per_s=tflops * 1e12,
-        bytes_per_s=memory * 1e12,
+        bytes_per_s=peaks["memory_tbytes_per_s"] * 1e12,
         flush_s=60e-6,
         source=f"stated for {known}",
     )

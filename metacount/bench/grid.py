@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 
 from metacount import catalog
 from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import TF32, Case
-from metacount.bench.work import Positions
+from metacount.bench.case import TF32, Case, Positions
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
 

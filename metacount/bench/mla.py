@@ -15,13 +15,13 @@ from metacount.bench.case import (
     DTYPES,
     Case,
     Inputs,
+    Positions,
     Variant,
     missing_package,
     weight,
     with_weights,
     work_of,
 )
-from metacount.bench.work import Positions
 from metacount.formulas.sublayers import latent_norm_params, mla_matmul_flops, mla_params
 from metacount.modules.mla import LatentAttention
 from metacount.spec import ModelSpec

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
-from metacount.bench.work import Work
-
 if TYPE_CHECKING:
     from metacount.files import Json
 
@@ -34,6 +32,24 @@ MOST_SPREAD, MOST_SHARE = 10.0, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """One call.
+
+    `matmul_flops` is torch's convention, what a counter of operators must find; `needed_flops` is
+    what cannot be avoided: pairs that a causal mask keeps, no padding. Rates are of the latter.
+    """
+
+    matmul_flops: int
+    needed_flops: int
+    moved_bytes: int
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs for each byte that must move."""
+        return self.needed_flops / self.moved_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ceiling:
     """What this device did in this run, in this dtype: the roof of the roofline.
 
@@ -49,6 +65,12 @@ class Ceiling:
     read_bytes_per_s: float | None = None
     blas_library: str | None = None
     drift: float | None = None
+
+    @classmethod
+    def from_dict(cls, data: Json) -> Ceiling:
+        """Build a roof from a line of a results file, whose other keys are left out."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        return cls(**known | {"shape": tuple(data["shape"])})
 
     @property
     def memory_per_s(self) -> float:

@@ -36,6 +36,7 @@ from metacount.bench.rows import (
     WRONG,
     Ceiling,
     Row,
+    Work,
     compared,
     median_interval,
     rates,
@@ -58,7 +59,6 @@ from metacount.bench.timing import (
     take_turns,
     waits_for_host,
 )
-from metacount.bench.work import Work
 from metacount.measure.operators import UncountedOp
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Results on disk, and this run beside an older one. No torch.
-
-The difference between two runs of one command is what a figure can be trusted to.
-"""
+"""Results on disk. No torch."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from statistics import median
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from metacount.bench.rows import OK, Ceiling, Row
@@ -92,20 +88,17 @@ def _line(file: str, number: int, text: str) -> Json:
         raise InputError(problem) from None
     if not isinstance(data, dict) or not _is_result(data):
         raise InputError(problem)
-    return data if "format" in data else _from_format_1(data)
-
-
-def _from_format_1(line: Json) -> Json:
-    """Bring a line of format 1 up to date: what was compiled then was the joined block."""
-    name = line["variant"]
-    if line["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
+    if "format" in data:
+        return data
+    name = data["variant"]
+    if data["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
+        # what was compiled then was the joined block
         name = name.removesuffix("-compiled") + "-joined-compiled"
-    return {**line, "format": 1, "variant": name}
+    return {**data, "format": 1, "variant": name}
 
 
-# what makes two lines the same point; the device and the versions may differ, and are named
+# what makes two lines the same point; the device and the versions may differ
 POINT = ("topic", "model", "sizes", "workload", "dtype", "variant", "state", "launch", "direction")
-PLACE = ("device", "torch", "driver", "commit", "threads")
 TEXTS = ("date", "device", "torch", "status", *(set(POINT) - {"sizes", "workload", "direction"}))
 NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a timed row
 
@@ -142,80 +135,10 @@ def latest_run(lines: list[Json]) -> list[Json]:
 
     A file grows by one run after another; a picture shows one point for each.
     """
-    return list({_key(line, "device", "torch"): line for line in lines}.values())
+    return list({point_of(line, "device", "torch"): line for line in lines}.values())
 
 
-def _key(line: Json, *more: str) -> str:
+def point_of(line: Json, *more: str) -> str:
+    """Write what makes a line the point that it is, and `more` of it."""
     key = [line.get(name, "forward" if name == "direction" else None) for name in (*POINT, *more)]
     return json.dumps(key, sort_keys=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """One point in both runs. `apart` says that the intervals of the medians do not touch.
-
-    None where one of them has no interval.
-    """
-
-    line: Json
-    old_s: float
-    new_s: float
-    apart: bool | None
-
-    @property
-    def change(self) -> float:
-        """The new time over the old one, less 1."""
-        return self.new_s / self.old_s - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Points in both runs, how many only one has, and where the two were measured differently."""
-
-    pairs: list[Pair]
-    only_new: int
-    only_old: int
-    places: dict[str, tuple[str, str]]
-
-    @property
-    def median_change(self) -> float | None:
-        """The middle of the changes, without their signs."""
-        return median([abs(pair.change) for pair in self.pairs]) if self.pairs else None
-
-
-def compare(new: Sequence[Json], old: Sequence[Json]) -> Comparison:
-    """Compare the lines of two runs, as `--save` writes them; only timed ones are compared."""
-    before = {_key(line): line for line in old if line["status"] == OK}
-    after = {_key(line): line for line in new if line["status"] == OK}
-    pairs = [
-        Pair(
-            line=line,
-            old_s=before[point]["median_s"],
-            new_s=line["median_s"],
-            apart=_apart(before[point], line),
-        )
-        for point, line in after.items()
-        if point in before
-    ]
-    places = {}
-    for name in PLACE:
-        values = [
-            sorted({json.dumps(line.get(name)) for line in lines.values()})
-            for lines in (before, after)
-        ]
-        if all(values) and values[0] != values[1]:
-            places[name] = (", ".join(values[0]), ", ".join(values[1]))
-    return Comparison(
-        pairs=pairs,
-        only_new=len(after.keys() - before.keys()),
-        only_old=len(before.keys() - after.keys()),
-        places=places,
-    )
-
-
-def _apart(old: Json, new: Json) -> bool | None:
-    ends = [line.get(name) for line in (old, new) for name in ("low_s", "high_s")]
-    old_low, old_high, new_low, new_high = ends
-    if old_low is None or old_high is None or new_low is None or new_high is None:
-        return None
-    return bool(old_high < new_low or new_high < old_low)

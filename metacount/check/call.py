@@ -27,11 +27,7 @@ from metacount.errors import InputError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import sympy
-
     from metacount.check.comparison import Tried
-    from metacount.check.letters import Letter, Session
-    from metacount.check.names import Vocabulary
     from metacount.check.sizes import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")

@@ -6,7 +6,6 @@ product, a factor: each connects a monomial that the model has with one that onl
 
 from __future__ import annotations
 
-from collections import Counter
 from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.monomials import Space, Table
+    from metacount.algebra.monomials import Space
 
 # How much less likely than a known mistake.
 GROUPS = 0.15  # all heads in place of the groups' own; a number that is another one here
@@ -78,7 +77,6 @@ WIDTHS = (
     "v_head_dim",
     "d_embedding",
 )
-NARROW = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
 EXPERTS = ("n_experts", "top_k", "n_shared_experts")
 REPEATED = (*EXPERTS, "n_heads", "n_layers", "batch_size", "seq_len", "kv_len", "bytes_per_value")
 KINDS: tuple[tuple[str, ...], ...] = (
@@ -147,15 +145,8 @@ class Changes:
         `summands` are theirs as they were written, before equal monomials were added up.
         """
         seen = set()
-        alike = Counter(
-            one
-            for summand in summands
-            if len(summand) == 1
-            for one in summand.items()
-            if one[0] in difference
-        )
-        extra = {(t, k * value) for (t, value), n in alike.items() for k in (1, n)}
-        found = [*difference.items(), *(one for one in extra if difference[one[0]] != one[1])]
+        alone = {item for one in summands if len(one) == 1 for item in one.items()}
+        found = [*difference.items(), *(one for one in alone if difference.get(one[0]) != one[1])]
         for key in self._hints(scope, difference, found):
             if key not in seen:
                 seen.add(key)
@@ -199,10 +190,6 @@ class Changes:
                         if r[i] == -1 and p[i] == 1:
                             added = tuple(0 if j == i else n for j, n in enumerate(r))
                             yield "by", i, number, added
-                    if not below and number == 1 and sum(r) == 1:
-                        for i, n in enumerate(p):
-                            if n == 1 and self.names[i] in NARROW:
-                                yield "by", i, number, _raised(r, i)
                     if not one or p[below[0]] != 1:
                         yield "times", -1, number, r
 
@@ -398,10 +385,6 @@ def _is_written(summands: tuple[Table, ...], i: int, number: Fraction) -> bool:
         for key, value in table.items()
         if key[i] == 1
     )
-
-
-def _raised(powers: Monomial, i: int) -> Monomial:
-    return (*powers[:i], powers[i] + 1, *powers[i + 1 :])
 
 
 def _letter(one: Monomial, i: int) -> Monomial:

@@ -26,8 +26,6 @@ from metacount.textbook.training import holds_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    import sympy
-
     from metacount.algebra.numeric import Number
     from metacount.algebra.text import Node
     from metacount.check.sizes import Case
@@ -279,6 +277,10 @@ class Theirs:
 
 def _plain(value: Fraction) -> Number:
     return value.numerator if value.denominator == 1 else value
+
+
+# What of a `Tried` one process sends to another as it is.
+TRIED_AS_DATA = ("planned", "compared", "raised", "inexact", "late", "fixed")
 
 
 class Tried:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -55,15 +55,12 @@ from metacount.spec.field import altered
 from metacount.textbook.closed_form import EXPLAINED, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import sympy
 
-    from metacount.algebra.monomials import Key
     from metacount.check.call import Answer
     from metacount.check.changes import Change
-    from metacount.check.comparison import Truth
-    from metacount.check.readings import Reading
     from metacount.check.sizes import Case
     from metacount.spec import ModelSpec
 
@@ -93,20 +90,12 @@ class Edit:
 
 
 @frozen
-class Story:
-    """Mistakes that together make a difference, and what they leave of it."""
-
-    told: tuple[Edit, ...]
-    cost: float
-
-
-@frozen
 class Told:
     """A story under one reading: mistakes in parts, then changes of everything."""
 
     reading: Reading
     everywhere: tuple[Change, ...]
-    story: Story
+    edits: tuple[Edit, ...]
     cost: float
 
 
@@ -129,8 +118,10 @@ class Search:
                 self.by_key.setdefault(monomial, []).append(edit)
         self.longest = max((len(edit.adds) for edit in self.by_adds.values()), default=0)
 
-    def cheapest(self, difference: Table, below: float, most: int) -> Story | None:
-        """Find the cheapest set of edits that add up to `difference`,
+    def cheapest(
+        self, difference: Table, below: float, most: int
+    ) -> tuple[float, tuple[Edit, ...]] | None:
+        """Find the cheapest set of edits that add up to `difference`, and what it costs,
         if it costs less than `below`.
         """
         self.best, self.steps = below, 0
@@ -138,45 +129,35 @@ class Search:
         for n in range(1, most + 1):
             if n >= self.best:
                 break
-            self._from(difference, n, (), 0.0, dict(self.room))
-        if not self.found:
-            return None
-        cost, told = min(self.found, key=lambda found: found[0])
-        return Story(told=told, cost=cost)
+            self._from(difference, n, (), 0.0)
+        return min(self.found, key=lambda found: found[0], default=None)
 
-    def _from(
-        self, left: Table, n: int, told: tuple[Edit, ...], cost: float, room: dict[str, int]
-    ) -> None:
+    def _from(self, left: Table, n: int, told: tuple[Edit, ...], cost: float) -> None:
         if n == 1:
             last = self.by_adds.get(key_of(left))
-            if last is None or not _fits(last, room):
-                return
-            total = cost + 1 + last.cost + AGAINST * any(against(last, one) for one in told)
-            if total <= self.best + CLOSE:
-                self.best = min(self.best, total)
-                self.found.append((total, (*told, last)))
+            near = [] if last is None else [last]
+        elif len(left) > n * self.longest:
             return
-        if len(left) > n * self.longest:
-            return
-        near = [self.by_key.get(monomial, []) for monomial in left]
-        # the monomial that the fewest edits touch: one of them must be made
-        for edit in min(near, key=len, default=[]):
-            self.steps += 1
+        else:
+            # the monomial that the fewest edits touch: one of them must be made
+            near = min((self.by_key.get(monomial, []) for monomial in left), key=len, default=[])
+        for edit in near:
+            self.steps += n > 1
+            dearest = self.best + CLOSE - (n - 1)
             after = cost + 1 + edit.cost
-            if self.steps > MOST_STEPS or after + (n - 1) > self.best + CLOSE:
-                continue
-            if not _fits(edit, room):
+            if self.steps > MOST_STEPS or after > dearest or not fits((*told, edit), self.room):
                 continue
             rest = less(left, edit.adds)
-            if not rest or (n > 2 and len(rest) >= len(left)):
+            if n > 1 and (not rest or (n > 2 and len(rest) >= len(left))):
                 continue
             after += AGAINST * any(against(edit, other) for other in told)
-            if after + (n - 1) > self.best + CLOSE:
+            if after > dearest:
                 continue
-            used = dict(room)
-            for part, count in edit.uses:
-                used[part] -= count
-            self._from(rest, n - 1, (*told, edit), after, used)
+            if n > 1:
+                self._from(rest, n - 1, (*told, edit), after)
+            else:
+                self.best = min(self.best, after)
+                self.found.append((after, (*told, edit)))
 
 
 def against(a: Edit, b: Edit) -> bool:
@@ -185,10 +166,6 @@ def against(a: Edit, b: Edit) -> bool:
     """
     undone = {key for key, value in a.adds.items() if b.adds.get(key, 0) * value < 0}
     return bool(undone) and undone in (a.adds.keys(), b.adds.keys())
-
-
-def _fits(edit: Edit, room: dict[str, int]) -> bool:
-    return all(room[part] >= count for part, count in edit.uses)
 
 
 def fits(several: tuple[Edit, ...], room: Mapping[str, int]) -> bool:
@@ -215,11 +192,10 @@ READ = 0.03  # of a size that is read into a formula
 HERE = 1.3  # of a story that takes sizes as equal: another one makes the same formula at all sizes
 SMALL = 0.3  # more, where the number is small: it may be a factor
 DEAREST = 6.2
-MOST_MISTAKES, FEW = 5, 3
+MOST_MISTAKES = 5
 EXPERTS = (EXPERT_TOO_MANY, EXPERT_TOO_FEW)
 COPIES = ("counted twice", "counted three times", "only half counted")
 UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
-MOST_CANCELLED = 20
 SCOPED = 0.05  # a change of one part, beside one of everything
 
 
@@ -336,20 +312,16 @@ class Teller:
         self.searches += 1
         if self.searches > MOST_SEARCHES:
             return
-        if not difference:
-            story: Story | None = Story(told=(), cost=0.0)
-        else:
-            edits = [*self._edits(reading, everywhere, difference)]
-            story = Search(edits, self.mistakes.room).cheapest(
-                difference, self.dearest - cost, MOST_MISTAKES - len(everywhere)
-            )
-        if (
-            story is not None
-            and cost + story.cost < self.dearest
-            and self._plain(difference, story, everywhere)
-        ):
-            told = Told(reading=reading, everywhere=everywhere, story=story, cost=cost + story.cost)
-            self.best = told
+        edits: tuple[Edit, ...] = ()
+        if difference:
+            search = Search([*self._edits(reading, everywhere, difference)], self.mistakes.room)
+            most = MOST_MISTAKES - len(everywhere)
+            story = search.cheapest(difference, self.dearest - cost, most)
+            if story is None:
+                return
+            cost, edits = cost + story[0], story[1]
+        if cost < self.dearest:
+            self.best = Told(reading=reading, everywhere=everywhere, edits=edits, cost=cost)
 
     def instead(self, reading: Reading, table: Table, words: str, cost: float) -> str:
         """Name two mistakes that add what one change adds, where they are little less likely."""
@@ -391,16 +363,6 @@ class Teller:
                     f"({edit.words})" if OR in edit.words else edit.words for edit in (one, other)
                 )
         return found
-
-    def _plain(self, left: Table, story: Story, everywhere: tuple[Change, ...]) -> bool:
-        """Tell whether a story is no accident,
-        which many large parts that cancel each other would be.
-        """
-        if len(story.told) + len(everywhere) < FEW:
-            return True
-        each = [abs(self.space.value(edit.adds, self.changes.here)) for edit in story.told]
-        whole = abs(self.space.value(left, self.changes.here))
-        return (bool(everywhere) and not each) or sum(each) <= MOST_CANCELLED * max(whole, each[-1])
 
     def _edits(
         self, reading: Reading, everywhere: tuple[Change, ...], difference: Table
@@ -516,13 +478,9 @@ def _terms_at(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, .
     if factor in FACTORS:
         words = factor_words(factor, [], truth.quantity)
         return (Term(expr=None, value=wanted[0], words=words),)
-    letters = Letters(truth.spec, truth.workload)
-    parts = parts_of(letters, truth.quantity)
-    exprs = [plain(part.expr) for part in parts]
-    exprs += [plain(expr) for part in parts for _, expr in part.variants]
-    space = Space([*exprs, *numbers_of(*cases[0])])
+    library = _library(truth, numbers_of(*cases[0]))
+    space = library.space
     at = [space.values(numbers_of(*case)) for case in cases]
-    library = Library(letters, truth.quantity, parts, space)
     index: dict[Values, tuple[str, float]] = {}
     known = [
         (mistake.words, mistake.cost, tuple(space.value(mistake.adds, values) for values in at))
@@ -547,6 +505,16 @@ def _terms_at(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, .
     return tuple(sorted(terms, key=lambda term: -abs(term.value)))
 
 
+def _library(truth: Truth, exprs: Iterable[sympy.Expr]) -> Library:
+    """Return the known mistakes of a count, in a space that has the letters of `exprs` too."""
+    letters = Letters(truth.spec, truth.workload)
+    parts = parts_of(letters, truth.quantity)
+    counted = [part.expr for part in parts]
+    counted += [expr for part in parts for _, expr in part.variants]
+    space = Space([*map(plain, counted), *exprs])
+    return Library(letters, truth.quantity, parts, space)
+
+
 def _fitting(wanted: Values, index: dict[Values, tuple[str, float]]) -> tuple[Values, ...]:
     """Find one mistake, or the only likeliest two, that make the difference at every size."""
     if wanted in index:
@@ -564,27 +532,28 @@ def _fitting(wanted: Values, index: dict[Values, tuple[str, float]]) -> tuple[Va
     return best[0] if len(best) == 1 else ()
 
 
+def _scopes(library: Library) -> list[tuple[str, Table, float]]:
+    """List what of a count may be changed as one, all of it first: words before, and a cost."""
+    parts = [(f"{scope.name}: ", scope.table, SCOPED + scope.cost) for scope in library.scopes]
+    return [("", library.whole, 0.0), *parts]
+
+
 def _swapped(library: Library, space: Space) -> Iterator[Mistake]:
     """Yield the mistakes of one size in another's place, in a part or in all."""
     changes = Changes(space, dict.fromkeys(space.letters, 1), None)
-    whole = [("", library.whole, 0.0)]
-    scopes = [(f"{scope.name}: ", scope.table, 0.05 + scope.cost) for scope in library.scopes]
-    for kind in KINDS:
-        for name in kind:
-            for other in kind:
-                a, b = LETTERS[name], LETTERS[other]
-                if a == b or a not in space.place or b not in space.place:
-                    continue
-                by: Table = space.table(b)
-                change = changes.letter(space.place[a], next(iter(by)))
-                for words, table, cost in [*whole, *scopes]:
-                    after = None if change is None else change.of(table)
-                    if after is not None and change is not None and after != table:
-                        yield Mistake(
-                            words=words + change.words,
-                            adds=less(after, table),
-                            cost=change.cost + cost,
-                        )
+    for a, b in (
+        (LETTERS[name], LETTERS[other]) for kind in KINDS for name, other in permutations(kind, 2)
+    ):
+        if a not in space.place or b not in space.place:
+            continue
+        if (change := changes.letter(space.place[a], next(iter(space.table(b))))) is None:
+            continue
+        for words, table, cost in _scopes(library):
+            after = change.of(table)
+            if after is not None and after != table:
+                yield Mistake(
+                    words=words + change.words, adds=less(after, table), cost=change.cost + cost
+                )
 
 
 def _sizes(
@@ -594,15 +563,13 @@ def _sizes(
 
     That is a number, the size and one more or less, or a multiple of the residual width.
     """
-    whole = [("", library.whole, 0.0)]
-    scopes = [(f"{scope.name}: ", scope.table, 0.05 + scope.cost) for scope in library.scopes]
     d_model = [values[space.place[LETTERS["d_model"]]] for values in at]
     for name, letter in LETTERS.items():
         i = space.place.get(letter)
         if i is None:
             continue
         sizes = [values[i] for values in at]
-        for words, table, cost in [*whole, *scopes]:
+        for words, table, cost in _scopes(library):
             linear = {key: value for key, value in table.items() if key[i]}
             if not linear or any(key[i] != 1 for key in linear):
                 continue
@@ -697,18 +664,14 @@ def _told(
     text: str | None,
     meanings: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]] | None,
 ) -> tuple[Told | None, Teller]:
-    letters = Letters(truth.spec, truth.workload)
-    parts = parts_of(letters, truth.quantity)
-    exprs = [plain(truth.expr), *(plain(part.expr) for part in parts)]
-    exprs += [plain(expr) for part in parts for _, expr in part.variants]
     theirs, whole = whole_quotients(theirs, numbers)
     literals = None if text is None or meanings is None else Literals(text, meanings, numbers)
     if literals is not None and literals.expr is None:
         literals = None
     marked: dict[sympy.Expr, int] = {} if literals is None else literals.values
     marks = [] if literals is None else [literals.expr, *marked]
-    space = Space([theirs, plain(theirs), *exprs, *marks, *numbers])
-    library = Library(letters, truth.quantity, parts, space)
+    library = _library(truth, [theirs, plain(theirs), plain(truth.expr), *marks, *numbers])
+    space = library.space
     known = relations(space, numbers, pins=literals is None)
     written = None if literals is None else frozenset(marked.values())
     changes = Changes(space, {**numbers, **marked}, written)
@@ -722,16 +685,8 @@ def _told(
         # what is most alike first: a cheap story ends the search under the others early
         readings.sort(key=lambda one: sum(unlike(one[0], library.whole)[1:]))
 
-    def read_as(one: Numerals, *, everything: bool = False) -> Iterator[Reading]:
-        table, several, said, left = one
-        words = (*whole, *said)
-        return read(table, several, library.whole, known, words, left, everything=everything)
-
-    for one in readings:
-        for reading in read_as(one):
-            teller.tell(reading)
-    if teller.best is None and readings:
-        for reading in read_as(readings[0], everything=True):
+    for table, several, said, left in readings:
+        for reading in read(table, several, library.whole, known, (*whole, *said), left):
             teller.tell(reading)
     return teller.best, teller
 
@@ -751,7 +706,7 @@ def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, st
         other = "" if cost is None else teller.instead(told.reading, table, words, cost)
         said.append((space.expr(table), f"{words}{OR}{other}" if other else words))
 
-    for edit in told.story.told:
+    for edit in told.edits:
         if not edit.late:
             add(edit.true, edit.words, edit.cost if edit.change else None)
             now = plus(now, edit.true)
@@ -765,7 +720,7 @@ def _said(told: Told, truth: Truth, teller: Teller) -> list[tuple[sympy.Expr, st
             None if change.whole or change.cost == LIKELY else change.cost,
         )
         now = after
-    for edit in told.story.told:
+    for edit in told.edits:
         if edit.late:
             add(edit.true, edit.words, None)
             now = plus(now, edit.true)

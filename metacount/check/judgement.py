@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     import sympy
 
     from metacount.files import Json
@@ -95,48 +94,20 @@ class Judgement:
         """Convert the judgement to plain data: expressions as text in letters, fractions as text
         where they are no ints.
         """
-        found = self.counterexample
-        return {
-            "verdict": self.verdict,
-            "holds": self.holds,
-            "quantity": self.quantity,
-            "model": self.model,
-            "structure": self.structure,
-            "rests_on": self.rests_on,
-            "free": list(self.free),
-            "letters": self.letters,
-            "theirs": _text(self.theirs),
-            "ours": _text(self.ours),
-            "difference": _text(self.difference),
-            "theirs_value": _number(self.theirs_value),
-            "ours_value": self.ours_value,
-            "difference_value": _number(self.difference_value),
-            "terms": [
-                {
-                    "expr": _text(term.expr),
-                    "value": _number(term.value),
-                    "words": term.words,
-                    "known": term.known,
-                }
-                for term in self.terms
-            ],
-            "condition": self.condition,
-            "counterexample": None
-            if found is None
-            else {
-                "sizes": found.sizes,
-                "theirs": _number(found.theirs),
-                "ours": found.ours,
-            },
-            "tried": self.tried,
-            "planned": self.planned,
-            "notes": list(self.notes),
-        }
+        return {key: _plain(getattr(self, key)) for key in KEYS.split()}
 
 
-def _text(expr: sympy.Expr | None) -> str | None:
-    return None if expr is None else str(expr)
+KEYS = (  # in the order in which they are written
+    "verdict holds quantity model structure rests_on free letters theirs ours difference "
+    "theirs_value ours_value difference_value terms condition counterexample tried planned notes"
+)
 
 
-def _number(value: Fraction) -> int | str:
-    return int(value) if value.denominator == 1 else str(value)
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, Term | Counterexample):
+        return {name: _plain(one) for name, one in vars(value).items()}
+    if isinstance(value, Fraction) and value.denominator == 1:
+        return int(value)
+    return value if isinstance(value, str | int | dict | None) else str(value)

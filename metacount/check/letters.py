@@ -99,17 +99,14 @@ class Session:
     def joined(self, sign: str, level: int, left: object, right: object) -> Letter:
         """Join `left` and `right` with a sign between them."""
         (a, tight), (b, other) = self._operand(left), self._operand(right)
+        if sign == "/":  # for which Python makes a float, exact by a power of two
+            self.floats = True
+            exact = type(right) is int and right > 0 and right & (right - 1) == 0
+            self.rounds = self.rounds or not exact
         a = a if tight >= level else f"({a})"
         # a + (b - c) may be read from the left; a - (b - c), a * (b % c) must not be
         loose = other >= level if sign == "+" else other > level
         return _letter(self, f"{a} {sign} {b if loose else f'({b})'}", level)
-
-    def divided(self, left: object, right: object) -> Letter:
-        """Divide `left` by `right`, for which Python makes a float."""
-        self.floats = True
-        power_of_two = type(right) is int and right > 0 and right & (right - 1) == 0
-        self.rounds = self.rounds or not power_of_two
-        return self.joined("/", PRODUCT, left, right)
 
     def whole(self, name: str, value: object) -> Letter:
         """Make a letter of the floor or ceil of a value."""
@@ -145,50 +142,6 @@ class Letter:
     def __getattribute__(self, name: str) -> NoReturn:
         _session(self).ask(f"for its attribute {name}")
 
-    def __add__(self, other: object) -> Letter:
-        return _session(self).joined("+", SUM, self, other)
-
-    def __radd__(self, other: object) -> Letter:
-        return _session(self).joined("+", SUM, other, self)
-
-    def __sub__(self, other: object) -> Letter:
-        return _session(self).joined("-", SUM, self, other)
-
-    def __rsub__(self, other: object) -> Letter:
-        return _session(self).joined("-", SUM, other, self)
-
-    def __mul__(self, other: object) -> Letter:
-        return _session(self).joined("*", PRODUCT, self, other)
-
-    def __rmul__(self, other: object) -> Letter:
-        return _session(self).joined("*", PRODUCT, other, self)
-
-    def __truediv__(self, other: object) -> Letter:
-        return _session(self).divided(self, other)
-
-    def __rtruediv__(self, other: object) -> Letter:
-        return _session(self).divided(other, self)
-
-    def __floordiv__(self, other: object) -> Letter:
-        return _session(self).joined("//", PRODUCT, self, other)
-
-    def __rfloordiv__(self, other: object) -> Letter:
-        return _session(self).joined("//", PRODUCT, other, self)
-
-    def __mod__(self, other: object) -> Letter:
-        return _session(self).joined("%", PRODUCT, self, other)
-
-    def __rmod__(self, other: object) -> Letter:
-        return _session(self).joined("%", PRODUCT, other, self)
-
-    def __divmod__(self, other: object) -> tuple[Letter, Letter]:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: object) -> tuple[Letter, Letter]:
-        session = _session(self)
-        quotient = session.joined("//", PRODUCT, other, self)
-        return quotient, session.joined("%", PRODUCT, other, self)
-
     def __pow__(self, other: object, modulus: object = None) -> Letter:
         session = _session(self)
         if type(other) is not int or not 0 <= other <= MAX_EXPONENT or modulus is not None:
@@ -218,6 +171,27 @@ class Letter:
     def __ceil__(self) -> Letter:
         return _session(self).whole("ceil", self)
 
+
+def _joining(sign: str, level: int, *, reflected: bool) -> Callable[[Letter, object], Letter]:
+    def join(self: Letter, other: object) -> Letter:
+        left, right = (other, self) if reflected else (self, other)
+        return _session(self).joined(sign, level, left, right)
+
+    return join
+
+
+def _dividing(*, reflected: bool) -> Callable[[Letter, object], tuple[Letter, Letter]]:
+    quotient = _joining("//", PRODUCT, reflected=reflected)
+    rest = _joining("%", PRODUCT, reflected=reflected)
+    return lambda self, other: (quotient(self, other), rest(self, other))
+
+
+JOINED = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
+for _reflected, _r in ((False, ""), (True, "r")):
+    for _name, _sign in JOINED.items():
+        _level = SUM if _sign in "+-" else PRODUCT
+        setattr(Letter, f"__{_r}{_name}__", _joining(_sign, _level, reflected=_reflected))
+    setattr(Letter, f"__{_r}divmod__", _dividing(reflected=_reflected))
 
 # What a letter is asked by each of these methods.
 QUESTIONS = {

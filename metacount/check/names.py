@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from metacount.files import Json
-    from metacount.spec import ModelSpec
 
 
 class Choice(str):

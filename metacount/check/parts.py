@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Workload
 
     Variants = tuple[tuple[str, sympy.Expr], ...]
-    import sympy
 
     from metacount.formulas.tape import Product
 

@@ -153,12 +153,8 @@ def read(
     known: list[Relation],
     words: tuple[str, ...] = (),
     numbers: frozenset[int] | None = None,
-    *,
-    everything: bool = False,
 ) -> Iterator[Reading]:
-    """Yield the formula as it stands, and with what makes the two sides most alike taken as equal;
-    with `everything`, only with all sizes taken as equal that are.
-    """
+    """Yield the formula as it stands, and with sizes taken as equal that make both sides alike."""
 
     def reading(some: tuple[Relation, ...]) -> Reading | None:
         mine = _taken(theirs, some)
@@ -174,11 +170,6 @@ def read(
             numbers=numbers,
         )
 
-    if everything:
-        equal = tuple(one for one in known if one.free and not one.pin and not one.cost)
-        if (all_equal := reading(equal)) is not None:
-            yield all_equal
-        return
     if (plain := reading(())) is not None:
         yield plain
     chosen: tuple[Relation, ...] = ()
@@ -209,9 +200,6 @@ def read(
         chosen = (*chosen, relation)
         if (whole := reading(chosen)) is not None:
             yield whole
-            meant = whole.meant(ours)
-            if meant not in (chosen, chosen[:-1]) and (part := reading(meant)) is not None:
-                yield part
 
 
 def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:

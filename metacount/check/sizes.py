@@ -56,11 +56,8 @@ def random_cases(spec: ModelSpec, workload: Workload, n: int, *, seed: int = 0) 
     for _ in range(n * ATTEMPTS):
         if len(cases) == n:
             break
-        try:
-            other = spec.replace(**_sizes(spec, draw))
-        except SpecError:
-            continue
-        cases.append((other, _run(other, workload, draw)))
+        for other, _run in with_sizes((spec, workload), _small_sizes(spec, draw)):
+            cases.append((other, _small_run(other, workload, draw)))
     return cases
 
 
@@ -80,7 +77,7 @@ def alike(spec: ModelSpec, other: ModelSpec) -> ModelSpec:
     return other.replace(**equal)
 
 
-def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
+def _small_sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
     sizes = {n: draw.choice(COUNTS if n in COUNTED else WIDTHS) for n in free_sizes(spec)}
     if "vocab_size" in sizes:
         sizes["vocab_size"] = draw.randint(20, 200)
@@ -89,42 +86,22 @@ def _sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
     if "n_groups" in sizes:
         sizes["n_experts"] = sizes["n_groups"] * draw.choice((2, 3, 5))
         sizes["top_groups"] = draw.randint(1, sizes["n_groups"])
-    if "n_experts" in sizes:
-        sizes["top_k"] = min(sizes["top_k"], sizes["n_experts"])
     if "n_dense_layers" in sizes:
         sizes["n_layers"] = sizes["n_dense_layers"] + draw.choice(COUNTS)
-    if "head_dim" in sizes and spec.position == "rope":
-        sizes["head_dim"] *= 2
     if "head_dim" in sizes and draw.random() < 0.3:
         # many formulas take this for granted
+        sizes["head_dim"] += sizes["head_dim"] % 2
         sizes["d_model"] = sizes["n_heads"] * sizes["head_dim"]
-    if "rotary_dim" in sizes:
-        sizes["rotary_dim"] = 2 * draw.randint(1, sizes["head_dim"] // 2 or 1)
-    if "qk_rope_head_dim" in sizes:
-        sizes["qk_rope_head_dim"] *= 2
-    sizes |= _index_sizes(sizes, draw)
-    if "n_buckets" in sizes:
-        sizes["n_buckets"] *= 4
-        sizes["max_distance"] = sizes["n_buckets"] + draw.choice(WIDTHS)
-    if "window" in sizes:
-        sizes["window"] += 1
-    if "position_offset" in sizes:
-        sizes["n_positions"] = sizes["position_offset"] + draw.choice(WIDTHS)
+    for part, size in (("rotary_dim", "head_dim"), ("index_local_blocks", "index_top_blocks")):
+        if part in sizes:
+            sizes[part] = draw.randint(1, sizes[size])
+    for size, part in (("max_distance", "n_buckets"), ("n_positions", "position_offset")):
+        if part in sizes:
+            sizes[size] = 4 * sizes[part] + draw.choice(WIDTHS)
     return sizes
 
 
-def _index_sizes(sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
-    """Draw the sizes of a block indexer that go with the others; nothing without one."""
-    if "index_block_len" not in sizes:
-        return {}
-    return {
-        "index_local_blocks": draw.randint(1, sizes["index_top_blocks"]),
-        "n_index_heads": sizes["n_kv_heads"],
-        "index_head_dim": sizes["index_head_dim"] + sizes.get("rotary_dim", sizes["head_dim"]),
-    }
-
-
-def _run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:
+def _small_run(spec: ModelSpec, workload: Workload, draw: random.Random) -> Workload:
     seq_len = draw.randint(1, 40)
     return Workload(
         batch_size=draw.randint(1, 5),
@@ -212,36 +189,42 @@ def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
     """
     sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
 
-    def fit(name: str, other: str, value: int) -> None:
-        """Set `name` to `value`; where `name` was asked for
-        and `other` was not, set `other` instead.
-        """
-        sizes[other if name in changes and other not in changes else name] = value
+    def alone(name: str, other: str) -> bool:
+        """Tell whether `name` was asked for and `other` was not, which then gives way."""
+        return name in changes and other not in changes
 
     heads, kv = sizes.get("n_heads"), sizes.get("n_kv_heads")
     if heads and kv and heads % kv:
-        if "n_kv_heads" in changes and "n_heads" not in changes:
+        if alone("n_kv_heads", "n_heads"):
             sizes["n_heads"] = kv * max(1, heads // kv)
         else:
             sizes["n_kv_heads"] = gcd(heads, kv)
     experts, groups = sizes.get("n_experts"), sizes.get("n_groups")
     if experts and sizes["top_k"] > experts:
-        fit("top_k", "n_experts", sizes["top_k"] if "top_k" in changes else experts)
-        experts = sizes["n_experts"]
+        if alone("top_k", "n_experts"):
+            experts = sizes["n_experts"] = sizes["top_k"]
+        else:
+            sizes["top_k"] = experts
     if experts and groups and experts % groups:
         sizes["n_experts"] = groups * max(2, experts // groups)
     if groups and sizes["top_groups"] > groups:
         sizes["top_groups"] = groups
     if sizes.get("n_dense_layers", 0) >= sizes["n_layers"]:
-        if "n_dense_layers" in changes and "n_layers" not in changes:
+        if alone("n_dense_layers", "n_layers"):
             sizes["n_layers"] = sizes["n_dense_layers"] + 1
         else:
             sizes["n_dense_layers"] = sizes["n_layers"] - 1
     for name in ("head_dim", "rotary_dim", "qk_rope_head_dim"):
-        if name in sizes and spec.position == "rope":
+        if name in sizes and (spec.position == "rope" or name == "qk_rope_head_dim"):
             sizes[name] += sizes[name] % 2
     if "rotary_dim" in sizes and "head_dim" in sizes:
         sizes["rotary_dim"] = min(sizes["rotary_dim"], sizes["head_dim"])
+    if "index_block_len" in sizes:
+        sizes["n_index_heads"] = sizes["n_kv_heads"]
+        sizes["index_head_dim"] = max(
+            sizes["index_head_dim"], sizes.get("rotary_dim", sizes["head_dim"])
+        )
+        sizes["index_local_blocks"] = min(sizes["index_local_blocks"], sizes["index_top_blocks"])
     if "n_buckets" in sizes:
         sizes["n_buckets"] = -(-sizes["n_buckets"] // 4) * 4
         sizes["max_distance"] = max(sizes["max_distance"], sizes["n_buckets"] + 1)

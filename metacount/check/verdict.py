@@ -19,6 +19,7 @@ from metacount.algebra.text import read
 from metacount.check.call import Answer, ask
 from metacount.check.comparison import (
     RUN,
+    TRIED_AS_DATA,
     Theirs,
     Tried,
     Truth,
@@ -55,12 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from metacount.check.judgement import Judgement
     from metacount.check.sizes import Case
     from metacount.files import Json
-    from metacount.resolve import Given, Model
-    from metacount.spec import ModelSpec, Workload
-    from metacount.textbook.proven import Against, Said
+    from metacount.resolve import Given
+    from metacount.textbook.proven import Against
 
 
 def rests_on(model: Model, workload: Workload, quantity: str) -> str:
@@ -80,28 +79,27 @@ def rests_on(model: Model, workload: Workload, quantity: str) -> str:
     )
 
 
+# Of what is recorded of our formula less a code, by its verdict.
+SENTENCES = {
+    "equal": "proven equal to {code} {domain}",
+    "chosen": "equal to {code} for the experts that a token chose, {domain}; that code runs {text} "
+    "more FLOPs",
+    "differs": "not what {code} computes: the formula less the code is {text}",
+}
+NOT_SAID = "not proven against {code} at these sizes: {text}"
+
+
 def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
-    if against is None:
+    said = () if against is None else against.said
+    one = next((one for one in said if one.quantity == quantity), None)
+    if against is None or one is None:
         return ""
-    code = "our reference modules"
-    if against.side == CODE:
-        code = f"transformers' code of {against.name}"
-    one = next((one for one in against.said if one.quantity == quantity), None)
-    return "" if one is None else _in_words(one, code, small)
-
-
-def _in_words(one: Said, code: str, small: tuple[str, ...]) -> str:
-    domain = f"for {sizes_text(one.where, small, SHOWN)}"
-    if one.verdict == "equal":
-        return f"proven equal to {code} {domain}"
-    if one.verdict == "chosen":
-        return (
-            f"equal to {code} for the experts that a token chose, {domain}; that code runs "
-            f"{one.text} more FLOPs"
-        )
-    if one.verdict == "differs":
-        return f"not what {code} computes: the formula less the code is {one.text}"
-    return f"not proven against {code} at these sizes: {one.text}"
+    theirs = against.side == CODE
+    return SENTENCES.get(one.verdict, NOT_SAID).format(
+        code=f"transformers' code of {against.name}" if theirs else "our reference modules",
+        domain=f"for {sizes_text(one.where, small, SHOWN)}",
+        text=one.text,
+    )
 
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
@@ -137,25 +135,29 @@ def structure(spec: ModelSpec) -> str:
     """
     parts = [_recurrent(spec)]
     if set(WITH_ATTENTION) & set(spec.mixer_pattern):
-        parts += [_attention(spec), _biases(spec), QK_NORMS.get(spec.qk_norm, "")]
-        parts.append("sinks" if spec.attention_sinks else "")
-    parts += [_ffn(spec), NORMS[spec.norm], POSITIONS.get(spec.position, ""), _head(spec)]
-    parts += _around(spec)
-    if spec.window is not None:
-        parts.append(f"{spec.window_kind} window (layers {spec.window_pattern})")
-    return f"{spec.kind} with {', '.join(part for part in parts if part)}"
-
-
-def _around(spec: ModelSpec) -> list[str]:
-    """Name what the spec has of what Gemma 3n has in and around its blocks."""
-    found = {
+        biased = [name for name in "qkvo" if getattr(spec, f"{name}_bias")]
+        parts += [
+            _attention(spec),
+            f"biases on {', '.join(biased)}" if biased else "",
+            QK_NORMS.get(spec.qk_norm, ""),
+            "sinks" if spec.attention_sinks else "",
+        ]
+    head = "no head"
+    if spec.vocab_size is None:
+        head = "no embedding and no head"
+    elif spec.has_head:
+        head = "tied head" if spec.tie_embeddings else "untied head"
+    parts += [_ffn(spec), NORMS[spec.norm], POSITIONS.get(spec.position, ""), head]
+    around = {
         "AltUp": spec.n_altup_inputs,
         "LAuReL": spec.laurel_rank,
         "an embedding of each layer": spec.d_per_layer,
         "last layers that borrow keys and values": spec.n_kv_shared_layers,
         f"two widths of the FFN{_of_layers('W', spec.d_ff_pattern)}": spec.d_ff_second,
+        f"{spec.window_kind} window (layers {spec.window_pattern})": spec.window,
     }
-    return [words for words, given in found.items() if given]
+    parts += [words for words, given in around.items() if given]
+    return f"{spec.kind} with {', '.join(part for part in parts if part)}"
 
 
 def _recurrent(spec: ModelSpec) -> str:
@@ -178,22 +180,14 @@ def _of_layers(letter: str, letters: str) -> str:
 
 
 def _attention(spec: ModelSpec) -> str:
-    if spec.attention == "gqa":
-        return f"multi-head or grouped attention{_in_blocks(spec)}"  # h_kv is a size
-    indexed = "" if spec.index_top_k is None else " that attends to the pairs an indexer selects"
-    return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
-
-
-def _in_blocks(spec: ModelSpec) -> str:
-    if spec.index_block_len is None:
-        return ""
-    return " that attends to the blocks an indexer selects" + _of_layers("I", spec.index_pattern)
-
-
-def _biases(spec: ModelSpec) -> str:
-    flags = {"q": spec.q_bias, "k": spec.k_bias, "v": spec.v_bias, "o": spec.o_bias}
-    named = "".join(name for name, bias in flags.items() if bias)
-    return f"biases on {', '.join(named)}" if named else ""
+    if spec.attention == "mla":
+        indexed = " that attends to the pairs an indexer selects" * (spec.index_top_k is not None)
+        return ("MLA" if spec.q_lora_rank is not None else "MLA without a query latent") + indexed
+    blocks = ""
+    if spec.index_block_len is not None:
+        of_layers = _of_layers("I", spec.index_pattern)
+        blocks = f" that attends to the blocks an indexer selects{of_layers}"
+    return f"multi-head or grouped attention{blocks}"  # h_kv is a size
 
 
 def _ffn(spec: ModelSpec) -> str:
@@ -203,33 +197,23 @@ def _ffn(spec: ModelSpec) -> str:
     bias = " with biases" if spec.ffn_bias or spec.expert_bias else ""
     if not spec.is_moe:
         where = _of_layers("F", spec.ffn_pattern) if spec.n_shared_blocks is None else ""
-        return f"{kind} FFN{bias}{where}{_adapters(spec)}"
-    shared = " and shared experts" if spec.n_shared_experts else ""
-    dense = " after dense layers" if spec.n_dense_layers else ""
+        on = "q, k, v and the FFN" if spec.attention_adapters else "the FFN"
+        adapters = "" if spec.adapter_rank is None else f", adapters of each use on {on}"
+        return f"{kind} FFN{bias}{where}{adapters}"
+    beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
     every = " in every moe_every-th layer" if spec.moe_every > 1 else ""
     if set(WITH_EXPERTS) & set(spec.ffn_pattern):
-        letter = BESIDE if BESIDE in spec.ffn_pattern else "E"
-        every = _of_layers(letter, spec.ffn_pattern)
-    shared += " and zero experts" if spec.n_zero_experts else ""
-    shared += " in a latent" if spec.moe_latent_rank else ""
-    shared += " (with rows that nobody reads)" if spec.zero_expert_rows else ""
-    beside = f"{kind} FFN and beside it " if BESIDE in spec.ffn_pattern else ""
-    return f"{beside}{kind} experts{shared}{bias}{dense}{every}"
-
-
-def _adapters(spec: ModelSpec) -> str:
-    if spec.adapter_rank is None:
-        return ""
-    on = "q, k, v and the FFN" if spec.attention_adapters else "the FFN"
-    return f", adapters of each use on {on}"
-
-
-def _head(spec: ModelSpec) -> str:
-    if spec.vocab_size is None:
-        return "no embedding and no head"
-    if not spec.has_head:
-        return "no head"
-    return "tied head" if spec.tie_embeddings else "untied head"
+        every = _of_layers(BESIDE if beside else "E", spec.ffn_pattern)
+    more = {
+        " and shared experts": spec.n_shared_experts,
+        " and zero experts": spec.n_zero_experts,
+        " in a latent": spec.moe_latent_rank,
+        " (with rows that nobody reads)": spec.zero_expert_rows,
+        bias: True,
+        " after dense layers": spec.n_dense_layers,
+        every: True,
+    }
+    return f"{beside}{kind} experts{''.join(words for words, given in more.items() if given)}"
 
 
 TIMEOUT = 10.0  # seconds for a formula, whatever it is
@@ -531,9 +515,8 @@ def _read(data: Json, like: ModelSpec) -> Answer:
     answer.cases = [_case(found, like) for found in data["cases"]]
     if (found := data["tried"]) is not None:
         tried = answer.tried = Tried(found["planned"])
-        tried.compared, tried.raised = found["compared"], found["raised"]
-        tried.inexact, tried.late = found["inexact"], found["late"]
-        tried.fixed = found["fixed"]
+        for name in TRIED_AS_DATA:
+            setattr(tried, name, found[name])
         tried.small = None if found["small"] is None else _case(found["small"], like)
     return answer
 

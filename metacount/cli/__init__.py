@@ -107,14 +107,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in PAGES:  # printed before signals would be loaded
         return _run(arguments)
-    from metacount.cli.interrupts import hear_interrupts, hear_no_more
+    from metacount.cli.interrupts import end_with, hear_interrupts
 
     hear_interrupts(main.__code__)
     try:
-        return _run(arguments)
-    finally:
-        hear_no_more()
+        code = _run(arguments)
         gc.freeze()
+        end_with(code)
+    except KeyboardInterrupt:  # after the answer
+        code = _interrupted()
+        end_with(code)
+    return code
 
 
 class _Talk:
@@ -167,20 +170,24 @@ def _run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         return _refuse(missing_library(error), as_json="--json" in arguments)
     except KeyboardInterrupt:
-        # where the interrupt came in code compiled from text (a dataclass of somebody's library),
-        # Python would end by the signal and not with our code; running text makes it forget that
-        exec("")
-        from metacount.cli.interrupts import hear_no_more
-
-        hear_no_more()
-        if isinstance(sys.stderr, _Talk):
-            sys.stderr.end_line()
-        print("metacount: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except SystemExit as done:  # argparse has printed the help
         return _write("") or int(done.code or 0)
     except BrokenPipeError:  # while it printed it
         return _reader_gone()
+
+
+def _interrupted() -> int:
+    # where the interrupt came in code compiled from text (a dataclass of somebody's library),
+    # Python would end by the signal and not with our code; running text makes it forget that
+    exec("")
+    from metacount.cli.interrupts import INTERRUPTED, hear_no_more
+
+    hear_no_more()
+    if isinstance(sys.stderr, _Talk):
+        sys.stderr.end_line()
+    print(INTERRUPTED, file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def _check_working_folder() -> None:

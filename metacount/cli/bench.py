@@ -255,10 +255,9 @@ def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str,
         yield piece
         sys.stdout.flush()
     if old is not None:
-        from metacount.bench.saved import compare
         from metacount.cli.bench_rows import compare_text
 
-        yield compare_text(compare(session.lines, old))
+        yield compare_text(session.lines, old)
 
 
 class Session:

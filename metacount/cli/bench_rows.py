@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from statistics import median
+
 from metacount import units
 from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
+from metacount.bench.saved import point_of
 from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
 from metacount.cli.report import Grid
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from metacount.bench.case import Case
     from metacount.bench.estimate import Rates
     from metacount.bench.rows import Ceiling, Row
-    from metacount.bench.saved import Comparison
     from metacount.files import Json
 
 
@@ -398,35 +402,50 @@ BESIDE_NOTE = (
     "! where the intervals of the two medians (95 %) do not touch: the runs differ by more than "
     "either of them varied within itself; ? where a run had too few rounds for an interval."
 )
+PLACE = ("device", "torch", "driver", "commit", "threads")  # where two runs may differ
 
 
-def compare_text(found: Comparison) -> str:
-    """Write every point of both runs with its change, and the median of the changes."""
+def compare_text(new: Sequence[Json], old: Sequence[Json]) -> str:
+    """Write every point timed in both runs with its change, and the median of the changes.
+
+    The difference between two runs of one command is what a figure can be trusted to.
+    """
+    runs = [{point_of(line): line for line in run if line["status"] == OK} for run in (old, new)]
+    before, after = runs
     width = min(columns(), WIDEST_TEXT)
     lines = ["", bold("beside the older run")]
-    for name, (old, new) in found.places.items():
-        lines += paragraph(name, f"was {old}, is {new}", width)
-    if found.pairs:
-        body = [
-            (
-                f"{pair.line['model']} {'/'.join(map(str, pair.line['workload'].values()))} "
-                f"{pair.line['dtype']}",
-                pair.line["variant"],
-                f"{pair.line['state']} {pair.line['launch']}",
-                _time(pair.old_s, digits=4),
-                _time(pair.new_s, digits=4),
-                f"{pair.change * 100:+.1f} %",
-                {True: "!", False: "", None: "?"}[pair.apart],
-            )
-            for pair in found.pairs
-        ]
-        lines += table(BESIDE_HEADS, body, "<<<>>><")
-        lines += wrapped(BESIDE_NOTE, width)
-    middle = found.median_change
-    said = (
-        "no point is in both"
-        if middle is None
-        else (f"{len(found.pairs)} points in both, apart by {middle * 100:.1f} % in the middle")
-    )
-    lines += wrapped(f"{said}; only new {found.only_new}, only old {found.only_old}", width)
+    for name in PLACE:
+        was, now = (sorted({json.dumps(x.get(name)) for x in run.values()}) for run in runs)
+        if was and now and was != now:
+            lines += paragraph(name, f"was {', '.join(was)}, is {', '.join(now)}", width)
+    pairs = [(before[point], line) for point, line in after.items() if point in before]
+    changes = [line["median_s"] / was["median_s"] - 1 for was, line in pairs]
+    body = [
+        (
+            f"{line['model']} {'/'.join(map(str, line['workload'].values()))} {line['dtype']}",
+            line["variant"],
+            f"{line['state']} {line['launch']}",
+            _time(was["median_s"], digits=4),
+            _time(line["median_s"], digits=4),
+            f"{change * 100:+.1f} %",
+            _apart(was, line),
+        )
+        for (was, line), change in zip(pairs, changes, strict=True)
+    ]
+    summary = "no point is in both"
+    if changes:
+        lines += [*table(BESIDE_HEADS, body, "<<<>>><"), *wrapped(BESIDE_NOTE, width)]
+        middle = median(map(abs, changes)) * 100
+        summary = f"{len(pairs)} points in both, apart by {middle:.1f} % in the middle"
+    only = [len(mine.keys() - others.keys()) for mine, others in ((after, before), (before, after))]
+    lines += wrapped(f"{summary}; only new {only[0]}, only old {only[1]}", width)
     return "\n".join(lines) + "\n"
+
+
+def _apart(old: Json, new: Json) -> str:
+    """Mark whether the intervals of two medians do not touch."""
+    spans: list[tuple[Any, Any]] = [(line.get("low_s"), line.get("high_s")) for line in (old, new)]
+    if any(low is None or high is None for low, high in spans):
+        return "?"
+    (old_low, old_high), (new_low, new_high) = spans
+    return "!" if old_high < new_low or new_high < old_low else ""

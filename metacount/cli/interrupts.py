@@ -6,16 +6,20 @@ that is cut short leaves half a library behind. There the signal is held, and se
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import time
 from _thread import get_ident, start_new_thread
 
+from metacount.errors import EXIT_INTERRUPTED
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
+INTERRUPTED = "metacount: interrupted"
 LONGEST = 30.0  # seconds that it is held: somebody's import may have a loop without end
 AGAIN = 0.02  # seconds
 IMPORTS = "<frozen importlib"
@@ -73,7 +77,36 @@ def hear_interrupts(outermost: CodeType) -> None:
 def hear_no_more() -> None:
     """Let another Ctrl-C end the process at once: all is written."""
     if isinstance(signal.getsignal(signal.SIGINT), _Handler):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+
+
+def end_with(code: int) -> None:
+    """Let the process end with `code` once all is written; a Ctrl-C until then is still one.
+
+    It ends after what others want done at the end, before Python takes its modules apart: there
+    no handler would run any more.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _Handler):
+        signal.signal(signal.SIGINT, _end_interrupted)
+        if handler.since:  # it is still held
+            _end_interrupted(signal.SIGINT, None)
+    atexit.register(_end, code)
+
+
+def _end(code: int) -> None:
+    atexit.unregister(_end)
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    finally:  # also where it is closed, or there is none
+        os._exit(code)
+
+
+def _end_interrupted(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(INTERRUPTED, file=sys.stderr)
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _raise_later(unraisable: sys.UnraisableHookArgs) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from metacount.bench.rows import FORWARD, OK, Ceiling, Row
 from metacount.cli.pictures import COLOURS, new_figure, short_tokens
@@ -44,15 +44,7 @@ def split(variant: str) -> tuple[str, str]:
     return variant.removesuffix(way), way
 
 
-class Look(TypedDict, total=False):
-    """How a point is drawn, in matplotlib's words."""
-
-    color: str
-    markerfacecolor: str
-    markeredgecolor: str
-    markeredgewidth: float
-
-
+Look = dict[str, Any]  # how a point or a line is drawn, in matplotlib's words
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
 # filled points, hollow ones, filled ones with an edge: so many families can be told apart
 MOST_FAMILIES = 3 * len(COLOURS)
@@ -105,9 +97,12 @@ def chosen(
     notes = _left_out(timed, same, last)
     if launch is None and any(line["launch"] == GRAPH for line in same):
         # what only Python can launch has no graph; it stays, and its name says so
-        graphs = {_case_key(line) for line in same if line["launch"] == GRAPH}
-        same = [x for x in same if x["launch"] == GRAPH or _case_key(x) not in graphs]
-    roofs = [_roof_of(line) for line in same]
+        def key(line: Json) -> str:
+            return repr([line[k] for k in ("topic", "model", "sizes", "workload", "variant")])
+
+        graphs = {key(line) for line in same if line["launch"] == GRAPH}
+        same = [x for x in same if x["launch"] == GRAPH or key(x) not in graphs]
+    roofs = [Ceiling.from_dict({**line["ceiling"], "dtype": line["dtype"]}) for line in same]
     highest = max(roofs, key=lambda roof: roof.flops_per_s)
     lowest = min(roof.flops_per_s for roof in roofs)
     if lowest < 0.97 * highest.flops_per_s:
@@ -121,21 +116,6 @@ def chosen(
         ceiling=highest,
         title=_title(last),
         notes=notes,
-    )
-
-
-def _case_key(line: Json) -> str:
-    return repr([line[k] for k in ("topic", "model", "sizes", "workload", "variant")])
-
-
-def _roof_of(line: Json) -> Ceiling:
-    roof = line["ceiling"]
-    return Ceiling(
-        dtype=line["dtype"],
-        flops_per_s=roof["flops_per_s"],
-        shape=tuple(roof["shape"]),
-        bytes_per_s=roof["bytes_per_s"],
-        read_bytes_per_s=roof.get("read_bytes_per_s"),
     )
 
 
@@ -237,11 +217,11 @@ def above_the_roof(points: Sequence[Row], ceiling: Ceiling) -> list[str]:
     return notes
 
 
-def _refuse_many(what: str, found: Sequence[str], most: int) -> None:
-    if len(found) > most:
-        raise InputError(
-            f"the results hold {len(found)} {what}, {most} can be told apart; give fewer files"
-        )
+def _refuse_many(
+    what: str, names: Sequence[str], most: int, can: str = "can be told apart"
+) -> None:
+    if len(names) > most:
+        raise InputError(f"the results hold {len(names)} {what}, {most} {can}; give fewer files")
 
 
 def _look(index: int) -> Look:
@@ -319,16 +299,6 @@ def _family(row: Row) -> str:
     return f"{row.topic}: {split(row.variant)[0] if row.topic == 'ffn' else row.variant}"
 
 
-class Style(TypedDict):
-    """How a line is drawn, in matplotlib's words."""
-
-    color: str
-    linestyle: LineStyleType
-    marker: str
-    markersize: float
-    linewidth: float
-
-
 MOST_MODELS = 8  # panels side by side
 WAY_NAMES = {
     "": "as it is",
@@ -355,11 +325,7 @@ def curves_figure(data: Chosen) -> Figure:
     if not rows:
         raise InputError("the results hold no feed-forward rows; save `metacount bench ffn` first")
     models = list(dict.fromkeys(row.model for row in rows))
-    if len(models) > MOST_MODELS:
-        raise InputError(
-            f"the results hold {len(models)} models, {MOST_MODELS} fit side by side; give fewer "
-            "files"
-        )
+    _refuse_many("models", models, MOST_MODELS, "fit side by side")
     picture = new_figure(max(9.0, 3.4 * len(models)), 6.8)
     grid = picture.subplots(2, len(models), sharex="col", sharey="row", squeeze=False)
     widths = list(dict.fromkeys(split(row.variant)[0] for row in rows))
@@ -367,7 +333,7 @@ def curves_figure(data: Chosen) -> Figure:
         mine = [row for row in rows if row.model == model]
         for name in dict.fromkeys(row.variant for row in mine):
             width, way = split(name)
-            style: Style = {
+            style: Look = {
                 "color": COLOURS[widths.index(width) % len(COLOURS)],
                 "linestyle": WAYS[way],
                 "marker": "o",
@@ -381,7 +347,13 @@ def curves_figure(data: Chosen) -> Figure:
         grid[1][column].set_xlabel("tokens")
         grid[1][column].axhline(1, color="#888888", linewidth=0.8)
         _ticks(grid[0][column], grid[1][column], mine)
-    _axes_of_curves(grid.tolist())
+    for axes in grid.flat:
+        axes.grid(which="major")
+        axes.set_yscale("log")
+        upper = axes in grid[0]
+        plain_ticks(axes.yaxis, *(() if upper else ((1, 1.2, 1.5, 2, 3, 4, 6, 8),)))
+    grid[0][0].set_ylabel("TFLOP/s of needed FLOPs\n(dashed: what the copy allows to GELU)")
+    grid[1][0].set_ylabel("time / time of GELU at 4·d\n(bar: where it lies with 95 % confidence)")
     picture.suptitle(data.title, x=0.01, ha="left", fontsize=9)
     ways = list(dict.fromkeys(split(row.variant)[1] for row in rows))
     picture.legend(handles=_curve_keys(widths, ways), loc="outside lower center", ncols=3)
@@ -389,13 +361,13 @@ def curves_figure(data: Chosen) -> Figure:
     return picture
 
 
-def _lines(rates: Axes, ratios: Axes, rows: Sequence[Row], style: Style) -> None:
+def _lines(rates: Axes, ratios: Axes, rows: Sequence[Row], style: Look) -> None:
     tokens = [_tokens(row) for row in rows]
     speeds = [math.nan if row.tflops_per_s is None else row.tflops_per_s for row in rows]
     rates.plot(tokens, speeds, **style)
     both = zip(tokens, rows, strict=True)
     compared = [(n, row, ratio) for n, row in both if (ratio := row.ratio)]
-    bare: Style = {**style, "marker": ""}
+    bare: Look = {**style, "marker": ""}
     ratios.plot([n for n, _, _ in compared], [ratio for *_, ratio in compared], **bare)
     for n, row, ratio in compared:
         noise = row.within_noise and row.variant != row.baseline
@@ -450,41 +422,17 @@ def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
         axes.set_xticks([], minor=True)
 
 
-def _axes_of_curves(grid: list[list[Axes]]) -> None:
-    for axes in (*grid[0], *grid[1]):
-        axes.grid(which="major")
-        axes.set_yscale("log")
-    for axes in grid[0]:
-        plain_ticks(axes.yaxis)
-    for axes in grid[1]:
-        plain_ticks(axes.yaxis, (1, 1.2, 1.5, 2, 3, 4, 6, 8))
-    grid[0][0].set_ylabel("TFLOP/s of needed FLOPs\n(dashed: what the copy allows to GELU)")
-    grid[1][0].set_ylabel("time / time of GELU at 4·d\n(bar: where it lies with 95 % confidence)")
-
-
 def _curve_keys(widths: Sequence[str], ways: Sequence[str]) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
-    keys = [
-        Line2D([], [], color=COLOURS[i % len(COLOURS)], label=WIDTH_NAMES.get(name, name))
+    looks: dict[str, Look] = {
+        WIDTH_NAMES.get(name, name): {"color": COLOURS[i % len(COLOURS)]}
         for i, name in enumerate(widths)
-    ]
-    keys += [
-        Line2D([], [], color="#333333", linestyle=WAYS[way], label=WAY_NAMES[way]) for way in ways
-    ]
-    return [
-        *keys,
-        Line2D(
-            [],
-            [],
-            color="#333333",
-            linestyle="",
-            marker="o",
-            markersize=4,
-            markerfacecolor="white",
-            label="ratio within noise",
-        ),
-    ]
+    }
+    looks |= {WAY_NAMES[way]: {"color": "#333333", "linestyle": WAYS[way]} for way in ways}
+    hollow = {"linestyle": "", "marker": "o", "markersize": 4, "markerfacecolor": "white"}
+    looks["ratio within noise"] = {"color": "#333333", **hollow}
+    return [Line2D([], [], label=label, **look) for label, look in looks.items()]
 
 
 def _tokens(row: Row) -> int:

@@ -38,10 +38,13 @@ def build(
             dtype,
             f"choose one of {', '.join(DTYPES)}",
         )
-    if seed is not None:
-        torch.manual_seed(seed)
-    with torch.device(device), made_in(DTYPES[dtype]):
-        return Model(spec).eval()
+    place = torch.device(device)
+    devices = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices, enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        with place, made_in(DTYPES[dtype]):
+            return Model(spec).eval()
 
 
 def build_prediction(main: Model) -> MultiTokenPrediction:

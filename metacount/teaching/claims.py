@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metacount.languages import LANGUAGES
-from metacount.measure.isolated import isolated
+from metacount.measure.isolated import isolated, randomness_of_its_own
 from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict, found
 from metacount.teaching.texts import DATA, computed, lines, text_of, translated, written
 
@@ -49,8 +49,8 @@ TOPICS = (
 JUDGES = {
     judge: file
     for file, judges in {
-        "counted": "growth gated_width same_at_length selected_work selected_cache catalog_shares "
-        "expert_shares moe_by_size",
+        "counted": "growth same_at_length selected_work selected_cache catalog_shares "
+        "expert_shares",
         "algebra": "part_formula dense_flops whole_formula step_ratio kept_formula "
         "bytes_per_parameter adapter_state",
         "executed": "single_expert unselected_gradient weight_gradient balance gate_order "
@@ -102,7 +102,8 @@ def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
     if isinstance(claim, str):
         claim = find_claim(claim)
     try:
-        return _judged(claim, lang)
+        with randomness_of_its_own(needs_torch(claim)):
+            return _judged(claim, lang)
     except SpecError:
         raise
     except (

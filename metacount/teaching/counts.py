@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from metacount import catalog
 from metacount.algebra.writing import in_letters
 from metacount.errors import SpecError
-from metacount.formulas import ends, feed_forward, masks, model, sublayers
+from metacount.formulas import ends, masks, model, sublayers
 from metacount.formulas.sublayers import block_params
 from metacount.formulas.tape import params_of
 from metacount.spec import FIELDS, SEQ_LEN, Request, legend
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-gated_d_ff = feed_forward.gated_d_ff
 causal_pairs = masks.causal_pairs
 formula = in_letters
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from metacount import catalog
 from metacount.errors import SpecError
-from metacount.formulas import model, mtp, pieces, sublayers
+from metacount.formulas import feed_forward, model, mtp, pieces, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
@@ -85,12 +85,8 @@ def _layers_matrices(spec: ModelSpec) -> Dim:
     return spec.n_layers * _layer_matrices(spec)
 
 
-def _experts(spec: ModelSpec) -> Dim:
-    return pieces.moe_layers(spec, spec.n_layers) * spec.n_experts * _expert(spec)
-
-
-def _active_experts(spec: ModelSpec) -> Dim:
-    return pieces.moe_layers(spec, spec.n_layers) * spec.top_k * _expert(spec)
+def _moe_layers(spec: ModelSpec) -> Dim:
+    return pieces.moe_layers(spec, spec.n_layers)
 
 
 def _expert(spec: ModelSpec) -> Dim:
@@ -99,23 +95,10 @@ def _expert(spec: ModelSpec) -> Dim:
     )
 
 
-def _router_rows_not_chosen(spec: ModelSpec) -> Dim:
-    rows = spec.n_experts + spec.n_zero_experts - spec.top_k
-    return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
-
-
-def _moe_flops(spec: ModelSpec) -> Dim:
-    return sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
-
-
-def _positions(spec: ModelSpec) -> Dim:
-    return sublayers.learned_table_params(spec.n_positions, spec.d_model)
-
-
 def _embeddings(spec: ModelSpec) -> Dim:
     return (
         sublayers.end_params(spec)["embedding"]
-        + _positions(spec)
+        + PARTS["positions"](spec)
         + sublayers.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
     )
 
@@ -179,16 +162,25 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "layers_biases": lambda spec: _layers(spec) - _layers(without_biases(spec)),
     "width_norms": _width_norms,
     "expert": _of_experts(_expert),
-    "experts": _of_experts(_experts),
-    "active_experts": _of_experts(_active_experts),
+    "experts": _of_experts(lambda spec: _moe_layers(spec) * spec.n_experts * _expert(spec)),
+    "active_experts": _of_experts(lambda spec: _moe_layers(spec) * spec.top_k * _expert(spec)),
     "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
     "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
-    "moe_flops": _of_experts(_moe_flops),
-    "router_rows_not_chosen": _of_experts(_router_rows_not_chosen),
+    "moe_flops": _of_experts(
+        lambda spec: sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
+    ),
+    "router_rows_not_chosen": _of_experts(
+        lambda spec: (
+            _moe_layers(spec)
+            * sublayers.router_params(
+                spec.d_model, spec.n_experts + spec.n_zero_experts - spec.top_k
+            )
+        )
+    ),
     "n_experts": _of_experts(lambda spec: spec.n_experts),
     "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),
     "token_table": sublayers.token_table_params,
-    "positions": _positions,
+    "positions": lambda spec: sublayers.learned_table_params(spec.n_positions, spec.d_model),
     "embeddings": _embeddings,
     "head": lambda spec: sublayers.end_params(spec)["head"],
     "pooler": lambda spec: sublayers.end_params(spec)["other"],
@@ -310,13 +302,11 @@ class Subject(Known):
             return super().call(name, arguments, options)
         if name in RUNS:
             return int(RUNS[name](self.spec.replace(**options), *arguments))
-        formula = getattr(sublayers, name, None)
+        formula = getattr(sublayers, name, None) or getattr(feed_forward, name, None)
         if name not in PARTS and formula is not None:
             return formula(*arguments, **options)
-        spec = self.spec
-        if arguments:
-            other = arguments[0]
-            spec = catalog.entry(other).spec() if isinstance(other, str) else other
+        other = arguments[0] if arguments else self.spec
+        spec = catalog.entry(other).spec() if isinstance(other, str) else other
         spec = spec.replace(**options) if options else spec
         return value(spec, name) if name in PARTS else getattr(spec, name)
 

@@ -94,6 +94,8 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "dict": lambda lang, **values: values,
     "label": lambda lang, text: label(text),
     "beside": lambda lang, text, count: beside(label(text), count),
+    "range": lambda lang, start, end: range(start, end),
+    "by": lambda lang, rows, name: sorted(rows, key=lambda row: row[name]),
     "min": lambda lang, values: min(values),
     "row": lambda lang, values: vector(values, "fixed"),
     "numbered": lambda lang, values: [{"n": n, "value": it} for n, it in enumerate(values)],
@@ -309,7 +311,9 @@ def shown(value: object, how: str = "", lang: str = "en") -> str:
     if how.endswith("%") and isinstance(value, int | float | Fraction):
         return percent(Fraction(value), int(how[1:-1]))
     if how:
-        return FORMATS[how](value) if how in FORMATS else format(value, how)
+        if how in FORMATS:
+            return FORMATS[how](value)
+        return format(float(value) if isinstance(value, Fraction) else value, how)
     if isinstance(value, bool):
         return translated("yes" if value else "no", lang)
     if isinstance(value, int):

@@ -78,19 +78,15 @@ def test_json_and_save(
         assert name in row
     monkeypatch.chdir(tmp_path)
     # as from an installed wheel: no checkout here, and no file of one is touched
-    bench(capsys, *asked, "--save")
-    saved = (tmp_path / "metacount-bench-norm.jsonl").read_text()
+    beside, _ = bench(capsys, *asked, "--save", "--compare", str(file))
+    assert "4 points in both" in beside
+    named = tmp_path / "metacount-bench-norm.jsonl"
+    saved = named.read_text()
+    bench(capsys, *asked)  # writes nothing
+    assert set(tmp_path.iterdir()) == {file, named} and named.read_text() == saved
     assert len(saved.splitlines()) == len(data)
     assert str(tmp_path) not in saved and "--rounds 3" in data[0]["command"]
     assert "<" not in data[0]["command"]
-
-
-def test_nothing_is_written_unasked(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    bench(capsys, "norm", "--model", "qwen3-0.6b", "--tokens", "1", *QUICK)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_variant_ends_with_1(
@@ -230,14 +226,6 @@ def test_a_run_that_is_stopped_has_not_measured_in_vain(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_json_of_a_run_that_is_stopped(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopping_at(monkeypatch, 2, interrupt)
-    assert main(["bench", *THREE, *QUICK, "--json"]) == 130
-    assert {line["workload"]["tokens"] for line in json.loads(capsys.readouterr().out)} == {1}
-
-
 @one_day_in(6)
 def test_a_killed_run_has_shown_what_it_had() -> None:
     """A process of its own, without a terminal, whose output nobody reads until it is gone."""
@@ -342,23 +330,13 @@ def test_two_runs_side_by_side() -> None:
         line(variant="new"),
         line(variant="gelu", launch="eager"),
     ]
-    found = saved.compare([{**x, "torch": "2.14"} for x in new], old)
-    assert [round(pair.change, 4) for pair in found.pairs] == [0.005, 0.05, 0.0]
-    assert [pair.apart for pair in found.pairs] == [False, True, None]
-    assert (found.only_new, found.only_old) == (2, 1)
-    assert found.places == {"torch": ('"2.13"', '"2.14"')}
-    text = compare_text(found)
+    text = compare_text([{**x, "torch": "2.14"} for x in new], old)
+    assert 'was "2.13", is "2.14"' in text
     assert "3 points in both, apart by 0.5 % in the middle; only new 2, only old 1" in text
+    assert re.search(r"gelu +hot graph +10 ms +10.05 ms +\+0\.5 % *$", text, re.MULTILINE)
+    assert re.search(r"swiglu-4d +hot graph +10 ms +10 ms +\+0\.0 % +\?", text)
     assert re.search(r"swiglu +hot graph +20 ms +21 ms +\+5\.0 % +!", text)
-    assert "no point is in both" in compare_text(saved.compare([], old))
-
-
-def test_compare_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = str(tmp_path / "old.jsonl")
-    words = ["bench", *NORM, *QUICK]
-    assert main([*words, "--save", file]) == 0
-    assert main([*words, "--compare", file]) == 0
-    assert "4 points in both" in capsys.readouterr().out
+    assert "no point is in both" in compare_text([], old)
 
 
 def on_cpu(**changes: Any) -> dict[str, Any]:

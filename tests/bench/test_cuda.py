@@ -14,7 +14,7 @@ from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every
 from torch import Tensor
 
 from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Case
+from metacount.bench.case import Case, Positions
 from metacount.bench.ceiling import measure_ceiling
 from metacount.bench.device import cache_bytes_of, environment, flush_bytes
 from metacount.bench.observe import TOLERANCE
@@ -28,7 +28,6 @@ from metacount.bench.timing import (
     flusher,
     waits_for_host,
 )
-from metacount.bench.work import Positions
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),

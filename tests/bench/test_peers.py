@@ -21,11 +21,10 @@ from torch import Tensor
 
 from metacount.bench import attention, ffn, mla, triton_silu
 from metacount.bench import case as cases
-from metacount.bench.case import Case
+from metacount.bench.case import Case, Positions
 from metacount.bench.rows import Row
 from metacount.bench.run import run_case
 from metacount.bench.timing import Plan
-from metacount.bench.work import Positions
 
 CPU = torch.device("cpu")
 PLAN = Plan(device=CPU, rounds=3, seconds=0.0, compile=False, warm_up_seconds=0.0, states=("hot",))

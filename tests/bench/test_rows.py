@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 from helpers import ROOT
+from helpers.bench_layers import result
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
 from metacount.bench import saved
-from metacount.bench.device import flush_bytes
 from metacount.bench.rows import (
     Ceiling,
     Row,
+    Work,
     compared,
     half_width,
     median_interval,
     rates,
     times,
 )
-from metacount.bench.timing import Stopwatch, flusher, input_sets
-from metacount.bench.work import Work
+from metacount.bench.timing import Stopwatch, flusher
 from metacount.errors import InputError
 from metacount.output_file import check_writable
 
@@ -154,36 +154,8 @@ def test_a_flush_reads_and_leaves_nothing_to_be_written_back(
     assert buffer._version == version + 1  # by the test alone
 
 
-def test_a_large_shared_cache_is_not_flushed_whole() -> None:
-    mib = 2**20
-    assert flush_bytes(torch.device("cuda"), 60 * mib) == 120 * mib
-    assert flush_bytes(torch.device("cpu"), 480 * mib) <= 128 * mib
-    assert flush_bytes(torch.device("cpu"), 4096) <= 8192
-
-
-def test_input_sets() -> None:
-    assert input_sets(torch.device("cpu"), 1, 2**30) == 3
-    # 50 MB of cache and sets of 10 MB: six of them are more than it holds
-    assert input_sets(torch.device("cuda"), 10_000_000, 50_000_000) == 6
-    assert input_sets(torch.device("cuda"), 2**30, 50_000_000) == 3
-
-
-ROW = Row(
-    topic="ffn",
-    model="tiny",
-    sizes={"d_model": 13},
-    workload={"tokens": 3},
-    dtype="fp32",
-    variant="gelu",
-    state="hot",
-    launch="eager",
-    median_s=0.25,
-    p20_s=0.2,
-    p80_s=0.3,
-    intensity=5.0,
-    tflops_per_s=0.006,
-    ratio=1.0,
-)
+SIZES = {"sizes": {"d_model": 13}, "workload": {"tokens": 3}, "dtype": "fp32"}
+ROW = Row.from_dict(result(**SIZES, model="tiny", launch="eager"))
 WHERE: dict[str, Any] = {"format": 2, "device": "a device", "torch": "2.0", "threads": 1}
 
 

@@ -19,7 +19,7 @@ from metacount.bench.case import Apply, Case, Refused, Variant
 from metacount.bench.ceiling import Roofs
 from metacount.bench.observe import observe
 from metacount.bench.rows import BOTH, FORWARD, Ceiling, Row
-from metacount.bench.run import crossing, rows_of_case, run_case
+from metacount.bench.run import rows_of_case, run_case
 from metacount.bench.timing import Entrant, Plan
 
 CPU = torch.device("cpu")
@@ -208,7 +208,7 @@ def test_only_some_variants() -> None:
 
 
 def given_roof() -> Roofs:
-    return Roofs(CPU, known={"fp32": ROOF})
+    return Roofs(CPU, measure=lambda *_, **__: ROOF)
 
 
 def test_what_does_not_fit_into_the_budget_is_not_tried() -> None:
@@ -300,12 +300,6 @@ def test_parts_have_no_ratio() -> None:
     found = run_case(case_of(ffn.Extras(parts=True)), HOT, ROOF, CACHE)
     timed = [row for row in found if row.status == "ok"]
     assert all((row.ratio is None) == (":" in row.variant) for row in timed)
-
-
-def test_where_a_line_reaches_a_level() -> None:
-    points = [(100, 1.0), (200, 2.0), (300, 4.0)]
-    assert [crossing(points, x) for x in (1.0, 1.5, 3.0, 4.0)] == [100, 150, 250, 300]
-    assert crossing(points, 0.9) is None and crossing(points, 4.1) is None
 
 
 def test_the_width_of_equal_time() -> None:

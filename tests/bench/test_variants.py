@@ -23,12 +23,11 @@ from helpers.release import daily
 
 from metacount import catalog
 from metacount.bench import attention, ffn, grid, mla, moe, norm, reference
-from metacount.bench.case import Apply, Case, Variant, rows_to_check
+from metacount.bench.case import Apply, Case, Positions, Variant, rows_to_check
 from metacount.bench.ffn import rule_width, widths
 from metacount.bench.grid import Asked
 from metacount.bench.observe import TOLERANCE, error_in, observe
 from metacount.bench.rows import BOTH, FORWARD
-from metacount.bench.work import Positions
 from metacount.errors import InputError
 from metacount.modules.position import apply_rope
 
@@ -240,12 +239,6 @@ def test_a_changed_result_is_seen() -> None:
     assert error_in(y, [0, 2], (y[[0, 2]].double(),)) == 0.0
     y[1, 0] = torch.inf
     assert not error_in(y, [0, 2], (y[[0, 2]].double(),)) <= 1
-
-
-def test_rows_to_check() -> None:
-    assert rows_to_check(1, 8) == [0]
-    assert rows_to_check(11, 3) == [0, 5, 10]
-    assert len(set(rows_to_check(16384, 128))) == 128
 
 
 def test_memory_of_a_forward_by_hand() -> None:

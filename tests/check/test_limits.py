@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 import time
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ROOT, one_line
-from helpers.release import daily, one_day_in, one_in
+from helpers.release import one_day_in
 
 import metacount
-from metacount import InputError, Workload, find_model
+from metacount import InputError
 from metacount.algebra.limits import TooLong, limited
-from metacount.check.verdict import judged_file
 
 LLAMA = "2*V*d + d + N*(2*d*h_d*(h + h_kv) + 3*d*m + 2*d)"
 # 36 characters that took SymPy 285 seconds
 SLOW = "((d+N)/(m+h)+(V+1)/(S+d))**4*1/(d-N)"
-PROGRAM = ROOT / "tests" / "helpers" / "misbehaving.py"
 
 
 def forever() -> None:
@@ -180,64 +175,6 @@ def test_an_exit_at_other_sizes_does_not_end_the_caller() -> None:
     result = metacount.check(mine, "llama-7b", timeout=60)
     assert (result.verdict, result.holds) == ("equal_here", False)
     assert result.condition is not None and result.condition.startswith("d_model = 4096 ")
-
-
-# What a function does, and what is said: within the limit, and nothing of it is left.
-STOPPED = "stopped after 2 s"
-MISBEHAVING = {
-    "leaves_a_process": None,
-    "leaves_a_process_in_its_own_session": None,
-    "leaves_a_fork_in_its_own_session": None,
-    "leaves_a_stranger": None,
-    "signals_its_parent": None,
-    "leaves_a_thread": None,
-    "leaves_an_endless_exit_handler": None,
-    "returns_twice": None,
-    "ignores_signals": STOPPED,
-    "catches_everything": STOPPED,
-    "stops_itself": STOPPED,
-    "cleans_up_forever": STOPPED,
-    "writes_forever": STOPPED,
-    "raises_an_interrupt": "raised KeyboardInterrupt",
-    "raises_what_cannot_be_shown": "raised Odd",
-    "exits_generators": "raised GeneratorExit",
-    "closes_everything": "without an answer",
-    "ends_at_once": "with exit code 0 and without an answer",
-    "fills_the_disk": "raised OSError",
-}
-
-
-@daily(9)
-@pytest.mark.parametrize("name", one_in(2, MISBEHAVING))
-def test_a_function_of_a_file_ends_in_time_with_all_it_started(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MISBEHAVING", str(tmp_path / "pids"))
-    monkeypatch.chdir(tmp_path)
-    model = find_model("llama-7b")
-    case = model.spec, Workload()
-    said = MISBEHAVING[name]
-    # a quiet machine answers in 1 s; a loaded one takes a while to start a process
-    timeout = 2 if said == STOPPED else 30
-    if said is None:
-        result = judged_file(str(PROGRAM), name, model, case, "params", timeout=timeout)
-        assert result.theirs_value == 4096
-    else:
-        with pytest.raises(InputError, match=said) as error:
-            judged_file(str(PROGRAM), name, model, case, "params", timeout=timeout)
-        assert one_line(error.value).isprintable()
-    time.sleep(0.2)
-    if (tmp_path / "pids").exists():
-        pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-        assert pids and [pid for pid in pids if _alive(pid)] == []
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z" and os.path.exists(f"/proc/{pid}")
 
 
 @one_day_in(4)

@@ -13,9 +13,8 @@ import torch
 
 from helpers.miniatures import TINY
 from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Case, Inputs, Variant
+from metacount.bench.case import Case, Inputs, Positions, Variant
 from metacount.bench.observe import error_in
-from metacount.bench.work import Positions
 from metacount.spec import ModelSpec
 
 DENSE: dict[str, Any] = {**TINY, "n_layers": 2}

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 def in_a_group(
@@ -33,3 +35,24 @@ def in_a_group(
             process.wait()
         written.seek(0)
         return code, written.read()
+
+
+def left_of_group(leader: int, seconds: float = 10.0) -> list[int]:
+    """Processes of a group that are still there after so long; those that ended do not count."""
+    until = time.monotonic() + seconds
+    while (running := _running(leader)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return running
+
+
+def _running(leader: int) -> list[int]:
+    running = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{name}/stat").read_text()
+        except OSError:
+            continue
+        state, _, group = stat.rpartition(")")[2].split()[:3]
+        if int(group) == leader and state != "Z":
+            running.append(int(name))
+    return running

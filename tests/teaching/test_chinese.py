@@ -27,105 +27,17 @@ NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")
 NAME = re.compile(r"\{(\w+)\}")
 
 # Names, terms and code words that stand in a Chinese text as they are.
-NAMES = {
-    "ALiBi",
-    "AdamW",
-    "BERT",
-    "DeepNorm",
-    "DeepSeek",
-    "Flash",
-    "LongCat",
-    "MiniMax",
-    "M3",
-    "FLOPs",
-    "GELU",
-    "GLU",
-    "GPT",
-    "LLaMA",
-    "LayerNorm",
-    "MLA",
-    "Mistral",
-    "Mixtral",
-    "MoE",
-    "QK",
-    "Qwen",
-    "ReLU",
-    "RMSNorm",
-    "RoPE",
-    "Adam",
-    "Bamba",
-    "Codestral",
-    "Jamba",
-    "Kimi",
-    "Korthikanti",
-    "Linear",
-    "LoRA",
-    "Mamba",
-    "Math",
-    "Next",
-    "Norm",
-    "PE",
-    "Playbook",
-    "SGD",
-    "Scale",
-    "SiLU",
-    "Sublayer",
-    "SwiGLU",
-    "Swish",
-    "Transformer",
-    "Ultra",
-}
-TERMS = {
-    "softmax",
-    "sigmoid",
-    "logit",
-    "logits",
-    "top",
-    "norm",
-    "pre",
-    "sandwich",
-    "base",
-    "torch",
-    "sin",
-    "cos",
-    "tanh",
-    "erf",
-    "sqrt",
-    "max",
-    "min",
-    "silu",
-    "gelu",
-    "relu",
-    "conj",
-    "pos",
-    "eps",
-    "weight",
-    "bias",
-    "float",
-    "bf",
-    "meta",
-    "floor",
-    "recurrent",
-}
-CODE = {
-    *(name for name in FIELDS if "_" in name),
-    "gate_proj",
-    "up_proj",
-    "down_proj",
-    "q_proj",
-    "o_proj",
-    "layer_norm",
-    "gelu_tanh",
-    "False",
-    "ScaledDotProduct",
-    "Router",
-    "alibi",
-    "learned",
-    "sinusoidal",
-    "rope",
-    "none",
-    "rmsnorm",
-}
+AS_THEY_ARE = """
+    Adam AdamW ALiBi Bamba BERT Codestral DeepNorm DeepSeek Flash FLOPs GELU GLU GPT Jamba Kimi
+    Korthikanti LayerNorm Linear LLaMA LongCat LoRA M3 Mamba Math MiniMax Mistral Mixtral MLA
+    MoE Next Norm PE Playbook QK Qwen ReLU RMSNorm RoPE Scale SGD SiLU Sublayer SwiGLU Swish
+    Transformer Ultra
+    base bf bias conj cos eps erf float floor gelu logit logits max meta min norm pos pre
+    recurrent relu sandwich sigmoid silu sin softmax sqrt tanh top torch weight
+    gate_proj up_proj down_proj q_proj o_proj layer_norm gelu_tanh False ScaledDotProduct Router
+    alibi learned sinusoidal rope none rmsnorm
+"""
+ALLOWED = {*AS_THEY_ARE.split(), *(name for name in FIELDS if "_" in name)}
 WORD = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*")
 # a letter of a formula, with an index or a power of ten
 SHORT = re.compile(r"[A-Za-z](?:_(?:[a-z]{1,3}|I))?|kv|dw_e|dy|[KMBT]|pos|dL|FFN_e")
@@ -151,7 +63,7 @@ def english_words(text: str, quoted: tuple[str, ...] = ()) -> list[str]:
     for quotation in sorted(quoted, key=len, reverse=True):
         text = re.sub(rf"(?<![A-Za-z_]){re.escape(quotation)}", " ", text)
     words = WORD.findall(re.sub(r"\d+(?:\.\d+)?[KMBTbx]\w*|\de[-+]", "", text))
-    return [w for w in words if not (SHORT.fullmatch(w) or w in NAMES | TERMS | CODE)]
+    return [w for w in words if not (SHORT.fullmatch(w) or w in ALLOWED)]
 
 
 def quoted_of(verdict: Verdict) -> tuple[str, ...]:

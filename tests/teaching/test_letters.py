@@ -19,35 +19,13 @@ from metacount.teaching.parts import PARTS
 from metacount.teaching.texts import evaluated
 
 # two sets of sizes, no two of which are equal
-PRIMES: list[dict[str, int]] = [
-    {
-        "d": 13,
-        "m": 17,
-        "m_e": 19,
-        "h": 6,
-        "h_kv": 2,
-        "h_d": 5,
-        "E": 7,
-        "k": 3,
-        "N": 11,
-        "V": 101,
-        "d_c": 23,
-        "d_r": 29,
-    },
-    {
-        "d": 31,
-        "m": 37,
-        "m_e": 41,
-        "h": 15,
-        "h_kv": 3,
-        "h_d": 7,
-        "E": 43,
-        "k": 4,
-        "N": 2,
-        "V": 47,
-        "d_c": 53,
-        "d_r": 59,
-    },
+LETTERS = "d m m_e h h_kv h_d E k N V d_c d_r"
+PRIMES = [
+    dict(zip(LETTERS.split(), sizes, strict=True))
+    for sizes in (
+        (13, 17, 19, 6, 2, 5, 7, 3, 11, 101, 23, 29),
+        (31, 37, 41, 15, 3, 7, 43, 4, 2, 47, 53, 59),
+    )
 ]
 
 

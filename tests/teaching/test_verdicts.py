@@ -21,7 +21,6 @@ from metacount.teaching.claims import (
     needs_torch,
     texts_of_judges,
 )
-from metacount.teaching.labels import label
 from metacount.teaching.texts import DATA
 
 V3_TABLES = 2 * 129_280 * 7168
@@ -340,21 +339,6 @@ def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str
     assert judged.verdict == verdict
 
 
-@daily(6)
-@pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge == "count"])
-def test_a_digit_more_or_less_is_wrong(id: str) -> None:
-    printed = label(ALL[id].claimed)
-    exact = NUMBERS[id][1]
-    right = printed.rounded(exact)
-    assert judge_claim(changed(id, claimed=right)).verdict == RIGHT
-    step = printed.step or 1
-    for off in (-step, step):
-        text = printed.rounded(int(exact + off))
-        assert text != right
-        judged = judge_claim(changed(id, claimed=text))
-        assert (judged.verdict, judged.correct) == (WRONG, f"{exact:,}")
-
-
 def test_an_explained_difference_is_checked() -> None:
     # 94 layers · 120 rows of 4096
     assert "+ 46,202,880 = 22,190,763,520" in verdict_on("qwen3-235b-active").reason
@@ -382,8 +366,8 @@ def test_an_explained_difference_is_checked() -> None:
         ("recurrentgemma-cache-bounded", {"from": 1, "to": 2}, WRONG),
         ("recurrentgemma-cache-bounded", {"set": {"window": 2049}}, RIGHT),
         ("recurrentgemma-cache-bounded", {"set": {"window": 2050}}, WRONG),
-        ("recurrentgemma-cache-bounded", {"of": "decode_flops"}, RIGHT),
-        ("recurrentgemma-cache-bounded", {"of": "decode_flops", "from": 2047}, WRONG),
+        ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops"}, RIGHT),
+        ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops", "from": 2047}, WRONG),
         ("qwen3-next-decode", {"of": "kept_values"}, WRONG),
         # then the rest alone decides, which is under 5 % in some
         ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),

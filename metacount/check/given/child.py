@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from metacount.check.call import ask
+from metacount.check.comparison import TRIED_AS_DATA
 from metacount.check.given.file import NAME, loaded
 from metacount.check.given.process import ENDED
 from metacount.check.names import Vocabulary
@@ -130,12 +131,7 @@ def _answer(job: Json) -> Json:
         "tried": None
         if tried is None
         else {
-            "planned": tried.planned,
-            "compared": tried.compared,
-            "raised": tried.raised,
-            "inexact": tried.inexact,
-            "late": tried.late,
-            "fixed": tried.fixed,
+            **{name: getattr(tried, name) for name in TRIED_AS_DATA},
             "small": None if tried.small is None else _case(*tried.small),
         },
     }

@@ -28,7 +28,6 @@ from metacount.formulas.step import (
 )
 from metacount.formulas.tape import FULL, NONE, Pass
 from metacount.formulas.trained import WHOLE, Part
-from metacount.frozen import frozen
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
@@ -48,6 +47,7 @@ from metacount.units import signed
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from metacount.catalog import CatalogEntry
     from metacount.formulas.dim import Dim
@@ -91,36 +91,6 @@ AMONG: dict[str, Callable[[CatalogEntry, ModelSpec], bool]] = {
 }
 
 
-@frozen
-class Beside:
-    """A part of a model as it is, by the exact formula of the claim's model, and as stated."""
-
-    id: str
-    count: int
-    exact: Fraction
-    stated: Fraction
-
-    @property
-    def holds(self) -> bool:
-        """Whether the stated formula counts this model."""
-        return self.stated == self.count
-
-    @property
-    def is_counted_so(self) -> bool:
-        """Whether the exact formula counts this model too: it has nothing besides."""
-        return self.exact == self.count
-
-    @property
-    def off(self) -> Fraction:
-        """The stated formula less the exact one, of the exact one."""
-        return (self.stated - self.exact) / self.exact
-
-    @property
-    def row(self) -> dict[str, object]:
-        """The model, and how far the stated formula is off."""
-        return {"model": self.id, "ratio": self.off}
-
-
 def part_formula(claim: Claim) -> Finding:
     """Judge a formula for a part.
 
@@ -134,13 +104,13 @@ def part_formula(claim: Claim) -> Finding:
     truth = letters(spec, options["part"])
     difference, verdict = compared(truth, stated)
     each = _in_catalog(claim, truth)
-    equal = [one.id for one in each if one.holds]
+    equal = [row["model"] for row in each if row["holds"]]
     if verdict == RIGHT and len(equal) < len(each):
         verdict = CONDITIONAL
     if verdict == CONDITIONAL and not equal and not _zero_somewhere(difference):
         verdict = WRONG
     sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
-    counted = [one for one in each if one.is_counted_so]
+    counted = [row for row in each if row["is_counted_so"]]
     only_where = options.get("only_where")
     mixed = bool(_mixed(difference))
     first = sympy.Add.make_args(sympy.expand(difference))[0]
@@ -161,9 +131,9 @@ def part_formula(claim: Claim) -> Finding:
             if only_where is not None
             and equal
             == [
-                one.id
-                for one in each
-                if computed(only_where["is"], catalog.entry(one.id).spec().to_dict())
+                row["model"]
+                for row in each
+                if computed(only_where["is"], catalog.entry(row["model"]).spec().to_dict())
             ]
             else "",
             "steps": computation(spec, options["part"]).rpartition(" = ")[0],
@@ -177,8 +147,10 @@ def part_formula(claim: Claim) -> Finding:
             "holds_for": "none" if not equal else "all" if len(equal) == len(each) else "some",
             "farthest": _farthest(counted),
             "n_counted": len(counted),
-            "off": [one.row for one in sorted(counted, key=lambda o: o.off) if not one.holds],
-            "other_formula": [o.id for o in each if not o.is_counted_so and not o.holds],
+            "off": sorted((r for r in counted if not r["holds"]), key=lambda r: r["ratio"]),
+            "other_formula": [
+                r["model"] for r in each if not r["is_counted_so"] and not r["holds"]
+            ],
         },
     )
 
@@ -237,28 +209,29 @@ def _zero_somewhere(difference: Dim) -> bool:
     return False
 
 
-def _in_catalog(claim: Claim, truth: Dim) -> list[Beside]:
-    """Compute the part and both formulas for each model that the statement is about."""
-    options, each = claim.options, []
+def _in_catalog(claim: Claim, truth: Dim) -> list[dict[str, Any]]:
+    """Lay the part beside the exact and the stated formula, for each model that is spoken of.
+
+    `holds` says whether the stated formula counts it, `is_counted_so` whether the exact one of the
+    claim's model does: the model has nothing besides. `ratio` is how far they are apart.
+    """
+    options, rows = claim.options, []
     for entry, spec in parts.models():
         if AMONG[options["among"]](entry, spec):
             sizes = {term.name: getattr(spec, term.name) for term in legend.MODEL_TERMS}
             symbols = legend.sympy_symbols(sizes)
-            each.append(
-                Beside(
-                    id=entry.id,
-                    count=value(spec, options["part"]),
-                    exact=value_at(truth, {symbols[name]: n or 0 for name, n in sizes.items()}),
-                    stated=Fraction(evaluated(options["formula"], sizes)),
-                )
-            )
-    return each
+            count = value(spec, options["part"])
+            exact = value_at(truth, {symbols[name]: n or 0 for name, n in sizes.items()})
+            stated = Fraction(evaluated(options["formula"], sizes))
+            row = {"model": entry.id, "holds": stated == count, "is_counted_so": exact == count}
+            rows.append({**row, "ratio": (stated - exact) / exact})
+    return rows
 
 
-def _farthest(counted: list[Beside]) -> list[dict[str, object]]:
+def _farthest(counted: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the models at both ends of what the stated formula is off by, if it is off there."""
-    ends = [pick(counted, key=lambda one: one.off) for pick in (min, max) if counted]
-    return [end.row for n, end in enumerate(ends) if end.off and end not in ends[:n]]
+    ends = [pick(counted, key=lambda row: row["ratio"]) for pick in (min, max) if counted]
+    return [end for n, end in enumerate(ends) if end["ratio"] and end not in ends[:n]]
 
 
 def dense_flops(claim: Claim) -> Finding:

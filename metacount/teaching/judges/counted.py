@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 from metacount.errors import SpecError
-from metacount.formulas import feed_forward, model, sublayers
+from metacount.formulas import model, sublayers
 from metacount.formulas.pieces import indexed_layers
 from metacount.spec import FIELDS
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.claim import Claim, Finding, found
 from metacount.teaching.labels import label
 from metacount.teaching.parts import (
+    RUNS,
     model_of,
     models,
     spec_of,
@@ -21,9 +23,8 @@ from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from metacount.formulas.dim import Dim
     from metacount.spec import ModelSpec
 
     Row = dict[str, object]
@@ -62,59 +63,10 @@ def growth(claim: Claim) -> Finding:
     )
 
 
-def gated_width(claim: Claim) -> Finding:
-    """Judge whether the rounded 2/3 rule gives so wide an FFN, of about a plain one's parameters.
-
-    Options: `d_model`, `multiple_of`, `within` (how near "about" is).
-    """
-    d, multiple = claim.options["d_model"], claim.options["multiple_of"]
-    if min(d, multiple) < 1:
-        raise ValueError(f"widths are positive: got {d} and {multiple}")
-    within, stated = label(claim.options["within"]), label(claim.claimed)
-    width = feed_forward.gated_d_ff(d, multiple_of=multiple)
-    gated, plain = sublayers.glu_params(d, width), sublayers.plain_params(d, 4 * d)
-    # the least width above d whose 8/3 is a multiple already; 3·multiple is one at the latest
-    even = next(n for n in range(d + 1, d + 3 * multiple + 1) if 8 * n % (3 * multiple) == 0)
-    even_gated = sublayers.glu_params(even, feed_forward.gated_d_ff(even, multiple_of=multiple))
-    even_plain = sublayers.plain_params(even, 4 * even)
-    more = Fraction(gated - plain, plain)
-    near = abs(more) <= within.value
-    return found(
-        [stated.holds(width) and near],
-        d=str(d),
-        multiple_of=multiple,
-        multiple=str(multiple),
-        width=width,
-        holds=stated.holds(width),
-        near=near,
-        about=within.text,
-        more=more,
-        thirds=f"{float(Fraction(8 * d, 3)):,.2f}",
-        times=str(width // multiple),
-        m=str(width),
-        gated_params=gated,
-        plain_params=plain,
-        even=even,
-        even_d=str(even),
-        even_gated=even_gated,
-        even_plain=even_plain,
-        even_apart=even_gated - even_plain,
-    )
-
-
-# what a model of some length takes or keeps -> its count
-OF_LENGTH: dict[str, Callable[[ModelSpec, Dim], Dim]] = {
-    "decode_flops": lambda spec, n: model.decode_matmul_flops(spec, batch_size=1, kv_len=n),
-    "kept_values": lambda spec, n: model.kv_cache_bytes(
-        spec, batch_size=1, seq_len=n, bytes_per_value=1
-    ),
-}
-
-
 def same_at_length(claim: Claim) -> Finding:
     """Judge whether a count is the same from some length on: what n further tokens add is 0.
 
-    Options: `of` (`decode_flops` of a token that attends to so many positions, itself included;
+    Options: `of` (`decode_matmul_flops` of a token that attends to so many positions, with itself;
     `kept_values` of the KV cache after so many), `from`, `to` (a longer one, to be shown).
     """
     import sympy
@@ -122,13 +74,13 @@ def same_at_length(claim: Claim) -> Finding:
     from metacount.algebra.writing import in_letters
 
     spec, options = spec_of(claim), claim.options
-    start, end, counted = options["from"], options["to"], OF_LENGTH[options["of"]]
+    start, end, counted = options["from"], options["to"], partial(RUNS[options["of"]], spec, 1)
     if not 0 < start < end:
         raise ValueError(f"the second length is the longer one: got {start} and {end}")
     more = sympy.Symbol("n", integer=True, nonnegative=True)
-    first, last = int(counted(spec, start)), int(counted(spec, end))
-    step = int(counted(spec, start + 1)) - first
-    added = sympy.expand(counted(spec, start + more) - first)
+    first, last = int(counted(start)), int(counted(end))
+    step = int(counted(start + 1)) - first
+    added = sympy.expand(counted(start + more) - first)
     linear = bool(added == step * more)
     return found(
         [added == 0],
@@ -138,7 +90,7 @@ def same_at_length(claim: Claim) -> Finding:
         last=last,
         step=step,
         linear=linear,
-        flops=options["of"] == "decode_flops",
+        flops=options["of"] == "decode_matmul_flops",
         formula=f"{exact(step)}·n" if linear and step else in_letters(added),
     )
 
@@ -299,33 +251,4 @@ def expert_shares(claim: Claim) -> Finding:
         held=[row["model"] for row in rows if row["holds"]],
         least=least.text,
         label=about.text,
-    )
-
-
-def moe_by_size(claim: Claim) -> Finding:
-    """Judge whether models are mixtures of experts from so many parameters on, and dense below."""
-    border = label(claim.claimed)
-    # without a vocabulary it is a part of a model
-    whole = [(entry.id, spec, value(spec, "params")) for entry, spec in models() if spec.vocab_size]
-    moe, dense = (
-        sorted(((id, n) for id, s, n in whole if s.is_moe is is_moe), key=lambda each: each[1])
-        for is_moe in (True, False)
-    )
-    small = [{"model": id, "n": n} for id, n in moe if n < border.value]
-    large = [{"model": id, "n": n} for id, n in dense if n >= border.value]
-    return found(
-        [not small and not large],
-        small=small,
-        large=large,
-        n_small=len(small),
-        n_large=len(large),
-        n_moe=len(moe),
-        n_dense=len(dense),
-        moe_least=moe[0][1],
-        moe_most=moe[-1][1],
-        dense_least=dense[0][1],
-        dense_most=dense[-1][1],
-        no_border=moe[0][1] < dense[-1][1],
-        fewest=moe[0][0],
-        widest=dense[-1][0],
     )

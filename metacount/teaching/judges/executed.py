@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -63,7 +62,7 @@ def single_expert(claim: Claim) -> Finding:
 
     Each gate is run: whether it leaves the output unweighted, what its router learns.
     """
-    gates, flags = [], {}
+    gates = {}
     for scoring in ("topk_softmax", "softmax_renorm", "softmax"):
         router, experts, x_ND = mixture(scoring, 1)
         routing = router(x_ND)
@@ -73,21 +72,18 @@ def single_expert(claim: Claim) -> Finding:
         learns = largest(gradient(router.proj.weight))
         load_balancing_loss(routing).backward()
         balanced = largest(gradient(router.proj.weight))
-        gate = {
+        gates[scoring] = {
             "scoring": scoring,
             "weights": ", ".join(f"{w:.4f}" for w in routing.weights_Nk.flatten().tolist()),
             "unweighted": unequal(y_ND, alone_ND) < ROUNDING,
             "learns": learns,
             "taught": learns > ROUNDING,  # a number divided by itself has a gradient of rounding
             "balanced": balanced,
+            "is_balanced": balanced > ROUNDING,
         }
-        gates.append(gate)
-        flags[f"{scoring}_unweighted"] = gate["unweighted"]
-        flags[f"{scoring}_learns"] = gate["taught"]
-        flags[f"{scoring}_learns_from_balancing"] = balanced > ROUNDING
-    both = [bool(gate["unweighted"] and gate["taught"]) for gate in gates]
-    held = [gate for gate, holds in zip(gates, both, strict=True) if holds]
-    return found(both, gates=gates, held=held, **flags, **SIZES)
+    held = [gate for gate in gates.values() if gate["unweighted"] and gate["taught"]]
+    both = [gate in held for gate in gates.values()]
+    return found(both, gates=list(gates.values()), held=held, **gates, **SIZES)
 
 
 def unselected_gradient(claim: Claim) -> Finding:
@@ -195,18 +191,19 @@ def balance(claim: Claim) -> Finding:
         router, _, x_ND = mixture("softmax", top_k)
         routing = router(x_ND)
         module = float(load_balancing_loss(routing).detach())
-        share_E = torch.zeros(N_EXPERTS, dtype=torch.float64)
-        for chosen in routing.chosen_Nk.tolist():
-            for expert in chosen:
-                share_E[expert] += 1 / N_TOKENS
+        # of tokens: each counts once for every expert that it chose
+        share_E = routing.chosen_Nk.flatten().bincount(minlength=N_EXPERTS).double() / N_TOKENS
         stated = float((N_EXPERTS * (routing.probs_NE.mean(0) * share_E).sum()).detach())
-        sums = float(share_E.sum())
         run = {"k": top_k, "stated": stated, "module": module, "times": stated / module}
-        runs.append({**run, "sum": sums})
+        runs.append({**run, "sum": float(share_E.sum())})
     holds = [abs(run["module"] - run["stated"]) <= ROUNDING * abs(run["stated"]) for run in runs]
-    by_k = all(abs(run["times"] - run["k"]) <= ROUNDING * run["k"] for run in runs)
-    yes = [f"k = {run['k']}" for run, held in zip(runs, holds, strict=True) if held]
-    return found(holds, runs=runs, yes=yes, by_k=by_k, **SIZES)
+    return found(
+        holds,
+        runs=runs,
+        yes=[f"k = {run['k']}" for run, held in zip(runs, holds, strict=True) if held],
+        by_k=all(abs(run["times"] - run["k"]) <= ROUNDING * run["k"] for run in runs),
+        **SIZES,
+    )
 
 
 def gate_order(claim: Claim) -> Finding:
@@ -444,28 +441,20 @@ def rmsnorm_divisor(claim: Claim) -> Finding:
     """
     d, eps = 16, 1e-5
     x = normal(1, d)
-    y = RMSNorm(d, eps=eps).double()(x).detach()
-    squares = x.square()
-    by = {"mean": squares.mean(-1, keepdim=True), "sum": squares.sum(-1, keepdim=True)}
-    made = {name: x / (divisor + eps).sqrt() for name, divisor in by.items()}
-    off = {name: unequal(y, output) for name, output in made.items()}
-    lengths = {name: float(output.norm()) for name, output in made.items()}
-    fits = [name for name in made if off[name] < ROUNDING]
+    y, squares = RMSNorm(d, eps=eps).double()(x).detach(), x.square()
+    ways: dict[str, dict[str, float | bool]] = {}
+    for name, divisor in {"mean": squares.mean(), "sum": squares.sum()}.items():
+        made = x / (divisor + eps).sqrt()
+        way = {"by": float(divisor), "length": float(made.norm()), "first": float(made[0, 0])}
+        ways[name] = {**way, "off": unequal(y, made), "fits": unequal(y, made) < ROUNDING}
     return found(
-        [claim.options["of"] in fits],
+        [bool(ways[claim.options["of"]]["fits"])],
         d=d,
         eps=eps,
-        fits=fits,
-        mean_fits="mean" in fits,
-        sum_fits="sum" in fits,
         length=float(y.norm()),
         x_0=float(x[0, 0]),
         y_0=float(y[0, 0]),
-        times=f"{lengths['mean'] / lengths['sum']:.3f}",
-        **{f"by_{name}": float(divisor) for name, divisor in by.items()},
-        **{f"length_{name}": length for name, length in lengths.items()},
-        **{f"{name}_0": float(output[0, 0]) for name, output in made.items()},
-        **{f"off_{name}": apart for name, apart in off.items()},
+        **ways,
     )
 
 
@@ -475,33 +464,31 @@ def layernorm_roles(claim: Claim) -> Finding:
     `weight` is what starts at one and is called gamma, `bias` what starts at zero: beta.
     """
     d, eps = 16, 1e-5
-    x = normal(3, d)
-    norm = LayerNorm(d, bias=True, eps=eps).double()
+    x, norm = normal(3, d), LayerNorm(d, bias=True, eps=eps).double()
     vectors = {name: parameter.detach() for name, parameter in norm.named_parameters()}
-    starts = {name: float(vector.mean()) for name, vector in vectors.items()}
     fresh, before = norm(x).detach(), {name: vector.clone() for name, vector in vectors.items()}
     for seed, vector in enumerate(vectors.values()):
         vector.copy_(normal(d, seed=seed + 1))
     y = norm(x).detach()
     torchs = nn.functional.layer_norm(x, (d,), vectors["weight"], vectors["bias"], eps)
     plain = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + eps).sqrt()
+    scale, shift = claim.options["scale"], claim.options["shift"]
     off = {
-        (scale, shift): unequal(y, plain * vectors[scale] + vectors[shift])
+        scale: unequal(y, plain * vectors[scale] + vectors[shift])
         for scale, shift in (("weight", "bias"), ("bias", "weight"))
     }
-    stated = claim.options["scale"], claim.options["shift"]
-    fits = [way for way in off if off[way] < ROUNDING]
-    at_start = plain * before[stated[0]] + before[stated[1]]
+    fits = [name for name, by in off.items() if by < ROUNDING]
+    at_start = plain * before[scale] + before[shift]
     return found(
-        [stated in fits],
+        [scale in fits and shift != scale],
         d=d,
         eps=eps,
-        scale=fits[0][0] if fits else "",
-        off=off[stated],
-        ways=[{"scale": scale, "off": apart} for (scale, _), apart in off.items()],
+        scale=fits[0] if fits else "",
+        off=off[scale],
+        ways=[{"scale": name, "off": by} for name, by in off.items()],
         off_torch=unequal(y, torchs),
-        weight_starts=starts["weight"],
-        bias_starts=starts["bias"],
+        weight_starts=float(before["weight"].mean()),
+        bias_starts=float(before["bias"].mean()),
         stated_starts=largest(at_start),
         module_starts=largest(fresh),
         constant_at_start=largest(at_start - at_start.mean()) < ROUNDING,
@@ -674,19 +661,14 @@ def activation_forms(claim: Claim) -> Finding:
 def gelu_forms(claim: Claim) -> Finding:
     """Judge whether GELU is x·Φ(x), and its tanh form near but not equal."""
     x = _grid()
-    phi = torch.tensor(
-        [(1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()], dtype=torch.float64
-    )
     exact, near = activate(x, "gelu", 1.0), activate(x, "gelu_tanh", 1.0)
-    off = largest(exact - x * phi)
-    gap = (near - exact).abs()
-    widest = float(x[gap.argmax()])
+    off, gap = largest(exact - gelu(x)), (near - exact).abs()
     return found(
         [off < ROUNDING and 0 < largest(gap) < 1e-3],
         off=off,
         gap=largest(gap),
-        widest=widest,
-        widest_abs=abs(widest),
+        widest=float(x[gap.argmax()]),
+        widest_abs=abs(float(x[gap.argmax()])),
         exact_1=float(exact[7000]),
         near_1=float(near[7000]),
     )
@@ -697,20 +679,10 @@ def gelu_forms(claim: Claim) -> Finding:
 
 def position_params(claim: Claim) -> Finding:
     """Judge whether a kind of position adds no parameters. Options: `position`."""
-    counts = {
-        kind: measure_params(
-            build(
-                small(
-                    "llama-7b",
-                    **HEADS,
-                    d_ff=16,
-                    position=kind,
-                    n_positions=50 if kind == "learned" else None,
-                )
-            )
-        ).params
-        for kind in ("none", "alibi", "rope", "sinusoidal", "learned")
-    }
+    counts = {}
+    for kind in ("none", "alibi", "rope", "sinusoidal", "learned"):
+        sizes = {"d_ff": 16, "position": kind, "n_positions": 50 if kind == "learned" else None}
+        counts[kind] = measure_params(build(small("llama-7b", **HEADS, **sizes))).params
     added = {kind: n - counts["none"] for kind, n in counts.items()}
     own = claim.options["position"]
     return found(
@@ -759,24 +731,14 @@ def sinusoids(claim: Claim) -> Finding:
     Options: `style` of the table.
     """
     d, positions = 16, (0, 1, 2, 50, 1000)
-    at = torch.tensor(positions)
+    at, half = torch.tensor(positions), torch.arange(d // 2, dtype=torch.float64)
     stated = torch.tensor(sinusoid_by_hand(positions, d), dtype=torch.float64)
     tables = {style: sinusoid(at, d, style=style) for style in ("alternating", "halves")}
     off = {style: unequal(table, stated) for style, table in tables.items()}
-    # the same waves, all sines before all cosines
+    # the same waves, all sines before all cosines; and those of the other style, by its formula
     moved_ = unequal(tables["halves"], torch.cat((stated[:, 0::2], stated[:, 1::2]), dim=-1))
-    halves = torch.tensor(
-        [
-            [
-                wave(p / 10000 ** (i / (d // 2 - 1)))
-                for wave in (math.sin, math.cos)
-                for i in range(d // 2)
-            ]
-            for p in positions
-        ],
-        dtype=torch.float64,
-    )
-    own = unequal(tables["halves"], halves)
+    angles = at[:, None] / 10000 ** (half / (d // 2 - 1))
+    own = unequal(tables["halves"], torch.cat((angles.sin(), angles.cos()), dim=-1))
     by = off[claim.options["style"]]
     return found(
         [by < ROUNDING],  # sin of 1,000 radians has a rounding error of 1e-13 in float64
@@ -788,8 +750,7 @@ def sinusoids(claim: Claim) -> Finding:
             {"p": p, "values": ", ".join(f"{v:.6f}" for v in row[:4])}
             for p, row in zip(positions, tables["alternating"].tolist(), strict=True)
         ],
-        off_alternating=off["alternating"],
-        off_halves=off["halves"],
+        off=off,
         own=own,
         halves_differ=moved_ > ROUNDING,
         halves_own=own < ROUNDING,

@@ -1,0 +1,196 @@
+"""Hostile functions of a file: each ends in time and in one line, with all that it started."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from helpers import one_line
+from helpers.release import daily, one_in
+
+from metacount import InputError, Workload, find_model
+from metacount.check.verdict import judged_file
+
+# Before each body; `left` notes a process that must not live on.
+START = """
+import atexit, builtins, contextlib, ctypes, gc, json, os, re, resource, signal, socket
+import subprocess, sys, threading, time
+
+def left(pid):
+    with open("pids", "a") as file:
+        file.write(f"{pid}\\n")
+
+def sleeper(**how):
+    left(subprocess.Popen(["sleep", "77"], **how).pid)
+
+class Odd(BaseException):
+    def __str__(self):
+        raise Odd
+
+class Number(int):
+    def __abs__(self):
+        while True:
+            pass
+
+class Index:
+    def __init__(self, act):
+        self.act = act
+    def __index__(self):
+        return self.act()
+
+class Freed:
+    def __del__(self):
+        while True:
+            pass
+
+def forever():
+    while True:
+        pass
+
+def forked(act):
+    if (pid := os.fork()) == 0:
+        act()
+        os._exit(0)
+    return pid
+
+def asleep():
+    left(os.getpid())
+    time.sleep(77)
+
+def alone():
+    os.setsid()
+    asleep()
+
+def chain(n=5):
+    left(os.getpid())
+    if n and os.fork() == 0:
+        chain(n - 1)
+    time.sleep(77)
+
+def stranger():
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    left(pid)
+
+def f(d_model):
+"""
+# What it does beside returning its argument: nothing of it is left.
+LEAVES = [
+    "sleeper()",
+    "sleeper(start_new_session=True, close_fds=False)",
+    "sleeper(env={}, start_new_session=True, cwd='/')",
+    "[sleeper() for _ in range(20)]",
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN); sleeper()",
+    "os.environ.clear(); sleeper()",
+    "forked(asleep)",
+    "forked(alone)",
+    "forked(chain)",
+    "os.waitpid(forked(stranger), 0)",
+    "[forked(asleep) for _ in range(30)]",
+    "os.fork() or left(os.getpid())",
+    "[os.kill(os.getppid(), n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]",
+    "threading.Thread(target=time.sleep, args=(77,)).start()",
+    "[threading.Timer(77, print).start() for _ in range(50)]",
+    "threading.Thread(target=lambda: [print('x' * 999) for _ in range(10**9)]).start()",
+    "atexit.register(time.sleep, 77)",
+    "os._exit = lambda code: None",
+    "sys.stdout.close(); sys.stderr.close()",
+    "sys.stdout = sys.stderr = sys.stdin = None",
+    "print('x' * 10**6); os.write(1, b'{}')",
+    "sys.stdin.read()",
+    "os.chdir('/'); os.umask(0); os.nice(5)",
+    "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    "socket.create_server(('127.0.0.1', 0)).listen()",
+    "gc.disable(); gc.set_threshold(1); gc.freeze()",
+    "sys.excepthook = sys.unraisablehook = forever",
+    "builtins.print = builtins.open = None",
+]
+STOPPED = "stopped after 2 s"
+AGAIN = "while True:\n        "
+SAID = [
+    ("left(os.getpid()); [signal.signal(n, signal.SIG_IGN) for n in (2, 14, 15)]; forever()", ""),
+    (f"left(os.getpid())\n    {AGAIN}with contextlib.suppress(BaseException): time.sleep(1)", ""),
+    ("left(os.getpid()); os.kill(os.getpid(), signal.SIGSTOP)", ""),
+    ("Freed()", ""),
+    (f"{AGAIN}sys.stdout.write('x' * 10_000)", ""),
+    ("chain(); forever()", ""),
+    ("lock = threading.Lock(); lock.acquire(); lock.acquire()", ""),
+    ("re.match('(a+)+$', 'a' * 40 + 'b')", ""),
+    ("sum(range(10**12))", ""),
+    ("os.execv('/bin/sleep', ['sleep', '77'])", ""),
+    ("return Index(forever)", ""),
+    ("return Number(d_model)", ""),
+    ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
+    ("raise Odd", "raised Odd"),
+    ("raise GeneratorExit", "raised GeneratorExit"),
+    ("raise SystemExit(0)", "ended the process"),
+    ("raise ValueError('no\\n\\x1b[31mno')", r"raised ValueError .*: no\\n\\x1b\[31mno"),
+    ("return f(d_model)", "raised RecursionError"),
+    ("return 1/0", "raised ZeroDivisionError at the sizes of the model: division by zero"),
+    ("return Index(lambda: 1/0)", "raised ZeroDivisionError"),
+    ("input()", "raised EOFError"),
+    ("os.wait()", "raised ChildProcessError"),
+    ("os.closerange(0, 100)", "without an answer"),
+    ("os._exit(0)", "with exit code 0 and without an answer"),
+    ("os._exit(3)", "ended with exit code 3 and without an answer"),
+    ("os.execv('/bin/true', ['true'])", "with exit code 0 and without an answer"),
+    ("os.abort()", "ended by signal 6"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", "ended by signal 9"),
+    ("os.killpg(0, signal.SIGKILL)", "ended by signal 9"),
+    ("os.kill(os.getppid(), signal.SIGKILL); forever()", "ended by signal 9"),
+    ("ctypes.string_at(0)", "ended by signal 11"),
+    ("file = open('large', 'wb')\n    while True: file.write(b'x' * 2**20)", "raised OSError"),
+    ("return len([0]*10**11)", "ran out of memory"),
+    ("json.dumps = lambda *_, **__: '{}'", "wrote over the answer"),
+    ("json.dumps = lambda *_, **__: 'x' * 2**25", "wrote over the answer|too long"),
+    ("[os.write(n, b'[]\\n') for n in (3, 4) if os.path.exists(f'/proc/self/fd/{n}')]", "over the"),
+    ("return None", "returned None; return a number"),
+    ("return True", "returned True; return a number"),
+    ("return 'seven'", "returned a str; return a number"),
+    ("return [1]", "returned a list"),
+    ("return float('nan')", "returned nan"),
+    ("return float('inf')", "returned inf"),
+    ("return 10**10**4", "a number of more than 2000 bits"),
+]
+
+
+def test_there_are_as_many_as_are_promised() -> None:
+    assert len({*LEAVES, *(body for body, _ in SAID)}) >= 60
+
+
+@daily(9)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    one_in(4, [*((body, None) for body in LEAVES), *((a, b or STOPPED) for a, b in SAID)]),
+)
+def test_it_ends_in_time_with_all_it_started(
+    body: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"{START}    {body}\n    return d_model\n", encoding="utf-8")
+    model = find_model("llama-7b")
+    # a quiet machine answers in 1 s; a loaded one takes a while to start a process
+    given = ("mine.py", "f", model, (model.spec, Workload()), "params")
+    if said is None:
+        assert judged_file(*given, timeout=60).theirs_value == 4096
+    else:
+        with pytest.raises(InputError, match=said) as error:
+            judged_file(*given, timeout=2 if said == STOPPED else 60)
+        assert one_line(error.value).isprintable() and "mine.py:f" in one_line(error.value)
+    pids = tmp_path / "pids"
+    left = {int(line) for line in pids.read_text().split()} if pids.exists() else set()
+    until = time.monotonic() + 10
+    while any(map(is_running, left)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert [pid for pid in left if is_running(pid)] == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")
