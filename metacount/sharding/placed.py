@@ -169,7 +169,7 @@ def _built(model: Model | TransformersOnly, dtype: str) -> tuple[nn.Module, str,
     from metacount.huggingface.module.model import build_transformers
 
     assert model.source is not None  # what has no formula has a config
-    module, choice = build_transformers(model.source.config, dtype=DTYPES[dtype])
+    module, choice = build_transformers(model.source, dtype=DTYPES[dtype])
     whole = getattr(module, "_no_split_modules", None) or ()
     return module, f"transformers' {choice.class_name}", sorted(whole)
 

@@ -203,7 +203,7 @@ def _of_config(
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
     check_dtypes(setup, run.dtype)
-    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    module, choice = build_transformers(model.source, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
     notes += left_out(model.spec) if isinstance(model, Model) else ()
     return train_transformers(module, (model.id, model.name), run, setup, notes)

@@ -246,7 +246,7 @@ def outside_witnesses(
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import module_witness, run_dtype
 
-    module, choice = build_transformers(source.config, dtype=run_dtype(workload))
+    module, choice = build_transformers(source, dtype=run_dtype(workload))
     theirs, ran = module_witness(module, choice, workload)
     lines: tuple[str, ...] = ()
     if spec is not None and ran is not None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeGuard, TypeVar
 import torch
 from torch import nn
 
-from metacount.errors import SpecError, shown_name
+from metacount.errors import SpecError, shown, shown_name
+from metacount.given import Source
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number, same
 from metacount.huggingface.config.limits import checked_config
 from metacount.huggingface.module.classes import (
@@ -99,13 +100,21 @@ def small_configs() -> Json:
 
 
 def build_transformers(
-    source: str | Json | PreTrainedConfig, *, dtype: torch.dtype = torch.bfloat16
+    source: str | Json | PreTrainedConfig | Source, *, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[nn.Module, ClassChoice]:
-    """Build transformers' module of a config (an object or its dict) or of a model type, on meta.
+    """Build transformers' module of a config (an object, its dict or a `Source`) or of a model
+    type, on meta.
 
     In eval mode, with eager attention. Nothing is fetched, no weight is made or initialised.
     Raises `SpecError`, in one line, for whatever is wrong with the config.
     """
+    if isinstance(source, Source):
+        try:
+            return build_transformers(source.config, dtype=dtype)
+        except SpecError as error:
+            where = f"{shown(source.name)}: " if source.name else ""
+            rule = (f"{where}{error.field}", error.rule, error.value, error.remedy)
+            raise SpecError(*rule) from error
     chosen, config, choice = chosen_class(source)
     with _quiet():
         module = _made(choice.class_name, lambda: _on_meta(chosen, config, dtype))
