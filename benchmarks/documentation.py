@@ -208,7 +208,7 @@ def torchtitan() -> str:
             formula=True,
             attention="flash",
             checkpointing="full",
-            master_weights=True,
+            mixed_precision=True,
             batch_size=batch,
             seq_len=length,
             sequence_parallel=True,

@@ -49,7 +49,7 @@ def options(setting: Setting) -> list[str]:
     found = ["--seq", str(setting["seq"]), "--dtype", setting["dtype"]]
     found += ["--attention", setting["attention"], "--checkpointing", setting["checkpointing"]]
     if setting["master"]:
-        found.append("--master-weights")
+        found.append("--master-weights" if world(setting) == 1 else "--mixed-precision")
     if world(setting) == 1:
         return ["train", *found, *(["--grad-dtype", "fp32"] if setting["grad_fp32"] else [])]
     mesh = ",".join(f"{name}={setting[name]}" for name in DEGREES if setting[name] > 1)

@@ -98,7 +98,7 @@ def on_a_mesh(setting: dict[str, Any]) -> dict[str, int]:
     spec = spec_from_config(setting["config"]).spec
     asked = Asked(
         zero=setting["zero"],
-        master_weights=setting["master"],
+        mixed_precision=setting["master"],
         seq_len=setting["seq"],
         dtype=setting["dtype"],
         attention=setting["attention"],

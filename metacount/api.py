@@ -349,7 +349,7 @@ def _of_transformers(
     from metacount.verify.compare import fitted_outside
 
     run, _ = fitted_outside(source, workload)
-    module, choice = build_transformers(source.config, dtype=run_dtype(run))
+    module, choice = build_transformers(source, dtype=run_dtype(run))
     roles = Roles(module)
     by_module, outputs = None, {}
     if flops:

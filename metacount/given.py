@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 class Source:
     """A Hugging Face config: its content, and the folder or repository it was read from.
 
-    A bare model type has neither. `gguf`: the file whose header says what the config says.
+    A bare model type has neither. `gguf`: the file whose header says what the config says. `name`:
+    what it is called where something of it is wrong.
     """
 
     config: Json
+    name: str = ""
     folder: str | None = None
     repository: str | None = None
     gguf: str | None = None

@@ -44,7 +44,7 @@ MESHES: dict[str, Data] = {
     "dp=8": {"train": True},
     "dp=4,tp=2": {"train": True, "zero": 2, "checkpointing": "full"},
     "dp=2,tp=2,pp=2": {"train": True, "zero": 1, "micro_batches": 4, "attention": "flash"},
-    "dp=2,pp=2": {"train": True, "schedule": "gpipe", "micro_batches": 6, "master_weights": True},
+    "dp=2,pp=2": {"train": True, "schedule": "gpipe", "micro_batches": 6, "mixed_precision": True},
     "dp=4,ep=4": {"train": True, "optimizer": "sgd-momentum", "attention": "sdpa"},
     "dp=2,cp=2": {"train": True, "attention": "flash", "checkpointing": "selective"},
     "dp=16,tp=4,ep=4": {"train": True, "zero": 3, "per_machine": 4, "seq_len": 96},

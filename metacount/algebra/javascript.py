@@ -39,11 +39,10 @@ def condition(text: str, names: Mapping[str, str]) -> str:
     >>> condition("n_heads % n_kv_heads == 0", {"n_heads": "v.h", "n_kv_heads": "v.k"})
     'floorMod(v.h, v.k) === 0n'
     """
-    for sign, written in COMPARED.items():
-        left, found, right = text.partition(sign)
-        if found:
-            return f"{in_javascript(left, names)} {written} {in_javascript(right, names)}"
-    raise NotWhole(text)
+    left, sign, right = _split(text)
+    if not sign:
+        raise NotWhole(text)
+    return f"{in_javascript(left, names)} {COMPARED[sign]} {in_javascript(right, names)}"
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -52,11 +51,14 @@ def names_in(text: str) -> tuple[str, ...]:
     >>> names_in("S + 1 < window")
     ('S', 'window')
     """
-    for sign in COMPARED:
-        left, found, right = text.partition(sign)
-        if found:
-            return tuple(dict.fromkeys((*read(left).names, *read(right).names)))
-    return read(text).names
+    left, sign, right = _split(text)
+    return tuple(dict.fromkeys((*read(left).names, *(read(right).names if sign else ()))))
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """Split a comparison at its sign, which is empty where there is none."""
+    sign = next((sign for sign in COMPARED if sign in text), "")
+    return text.partition(sign) if sign else (text, "", "")
 
 
 def _written(node: Node, names: Mapping[str, str]) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, is_terminal
 from metacount.cli.options import FORMATS, option
-from metacount.cli.report import Grid, Lines, Text
+from metacount.cli.report import Grid, Text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -64,12 +62,8 @@ def _texts(found: Sequence[Code]) -> Report:
         text = _painted(code.text) if is_terminal() else code.text
         head = dim(f"metacount/{code.file}, line {code.line}")
         lines = [*([""] if i else []), head, *text.split("\n")]
-        sections.append([Lines(partial(_at_any_width, lines))])
+        sections.append([Text(line, whole=True) for line in lines])
     return sections
-
-
-def _at_any_width(lines: Sequence[str], _width: int) -> Sequence[str]:
-    return lines
 
 
 def _painted(text: str) -> str:

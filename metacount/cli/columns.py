@@ -76,10 +76,6 @@ def attention_kind(spec: ModelSpec) -> str:
     return heads(spec.n_heads, spec.n_kv_heads).partition(" ")[0]
 
 
-def _layers(spec: ModelSpec) -> str:
-    return f"{spec.n_encoder_layers} + {spec.n_layers}" if spec.has_encoder else str(spec.n_layers)
-
-
 def _ffn(spec: ModelSpec) -> str:
     if spec.activation is None:
         return "none"
@@ -95,17 +91,13 @@ def _experts(spec: ModelSpec) -> str | None:
     return f"{spec.top_k}{more} of {spec.n_experts}{more}"
 
 
-def _ratio(spec: ModelSpec) -> str | None:
-    return None if spec.d_ff is None else f"{spec.d_ff / spec.d_model:.2f}"
-
-
 # What follows from the fields, in the words of tables in papers.
 DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
     "attention": attention_kind,
     "ffn": _ffn,
-    "layers": _layers,
+    "layers": lambda spec: f"{spec.n_encoder_layers} + " * spec.has_encoder + str(spec.n_layers),
     "experts": _experts,
-    "d_ff/d_model": _ratio,
+    "d_ff/d_model": lambda spec: spec.d_ff and f"{spec.d_ff / spec.d_model:.2f}",
 }
 
 

@@ -5,13 +5,15 @@ The words are those of the version that writes the script: no process is started
 
 from __future__ import annotations
 
+from functools import partial
+
 from metacount.cli.answer import Pieces
 from metacount.cli.options import Option, option
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Command = tuple[str, str, Sequence["Word"]]  # its name, what it is for, its options
 
@@ -171,12 +173,8 @@ if [ "$funcstack[1]" = "_metacount" ]; then _metacount "$@"; else compdef _metac
 """
 
 
-def _bash(commands: Sequence[Command]) -> str:
-    return BASH.replace("@CHOICES@", "\n".join(_choices(commands)))
-
-
-def _zsh(commands: Sequence[Command]) -> str:
-    return ZSH.replace("@CHOICES@", "\n".join(_choices(commands)))
+def _with_choices(script: str, commands: Sequence[Command]) -> str:
+    return script.replace("@CHOICES@", "\n".join(_choices(commands)))
 
 
 def _fish(commands: Sequence[Command]) -> str:
@@ -214,4 +212,8 @@ def _in_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-WRITERS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+WRITERS: dict[str, Callable[[Sequence[Command]], str]] = {
+    "bash": partial(_with_choices, BASH),
+    "zsh": partial(_with_choices, ZSH),
+    "fish": _fish,
+}

@@ -109,9 +109,10 @@ def giga(per_token: Fraction, unit: str) -> str:
 
 def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
     heads = (group[0].passes, "formula", "per token", "workload")
+    totals = [units.flops(c.value).replace("FLOP", c.unit) for c in group]
     rows = [
-        (c.says, c.formula, giga(c.per_token(tokens), c.unit), _total(c.value, c.unit))
-        for c in group
+        (c.says, c.formula, giga(c.per_token(tokens), c.unit), total)
+        for c, total in zip(group, totals, strict=True)
     ]
     drawn = table(heads, rows, "<<>>")
     if width_of(heads, rows) > width:
@@ -123,10 +124,6 @@ def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
             first, *rest = wrapped(source.told(), width - 6)
             lines += [dim(f"    {first}"), *(dim(f"      {more}") for more in rest)]
     return lines
-
-
-def _total(value: int, unit: str) -> str:
-    return units.flops(value).replace("FLOP", unit)
 
 
 def _why(found: tuple[Convention, ...], a: Amounts) -> str:

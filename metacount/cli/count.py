@@ -125,7 +125,10 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     try:
         models = _models(args)
     except InputError:
-        totals = _of_headers(args.model)
+        from metacount.huggingface.checkpoint.totals import totals_of
+
+        # weights of which nothing but headers can be read
+        totals = totals_of(args.model[0]) if len(args.model) == 1 else None
         if totals is None:
             raise
         return Answer(report=lambda: _totals_report(totals), data=totals.to_dict)
@@ -244,13 +247,6 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     if len(args.model) > 1:
         raise InputError(f"--over takes one MODEL: got {len(args.model)}")
     return find_over(args.model[0], args.settings, args.over)
-
-
-def _of_headers(arguments: Sequence[str]) -> Totals | None:
-    """Read the one argument as weights of which nothing but headers can be read."""
-    from metacount.huggingface.checkpoint.totals import totals_of
-
-    return totals_of(arguments[0]) if len(arguments) == 1 else None
 
 
 def _totals_report(found: Totals) -> Report:

@@ -79,6 +79,12 @@ def report_of(found: Diff) -> Report:
     tables = [_quantity(found, quantity) for quantity in QUANTITIES]
     described = any(part and part.described for row in found.rows for part in (row.a, row.b))
     told = [block for row in found.rows for block in _told(row)] if described else []
+
+    def units(width: int) -> list[str]:  # explained where numbers are shown in short
+        note = Notes([("units", "GiB = 2^30 bytes; every digit with more width, or --json")])
+        short = any(table.shortens(width) for table in (*grids(tables), figures_grid))
+        return note.lines(width) if short else []
+
     return [
         [Text(f"{found.a.name} → {found.b.name}", bold, whole=True), Text(_runs(found))],
         _sentence(found),
@@ -88,17 +94,11 @@ def report_of(found: Diff) -> Report:
         [
             *told,
             Notes([("beside the parts", _fields(found.fields))]),
-            _units([*grids(tables), figures_grid]),
+            Lines(units),
             Notes(("note", note) for note in found.notes),
         ],
         [Grid(heads=(), rows=_letters(found), align="<<", prose=True)],
     ]
-
-
-def _units(tables: Sequence[Grid]) -> Lines:
-    """Explain the units, where numbers are shown in short."""
-    said = Notes([("units", "GiB = 2^30 bytes; every digit with more width, or --json")])
-    return Lines(lambda width: said.lines(width) if any(t.shortens(width) for t in tables) else [])
 
 
 def _table(found: Diff) -> Grid:

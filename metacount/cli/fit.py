@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APART = (
     ("--serve", "--train"),
-    ("--device-map", "--train --zero --master-weights --micro-batches"),
+    ("--device-map", "--train --zero --mixed-precision --micro-batches"),
 )
 BELONGS = (("--cpu-memory", "--device-map"),)
 GPUS = "h100-80gb,h200,b200,mi300x"
@@ -120,7 +120,7 @@ def _placed(args: argparse.Namespace) -> Answer:
 
 def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | None) -> Report:
     """Report what each device holds, where each part is, and what a device map has no room for."""
-    from metacount.sharding.placed import folded_parts
+    from metacount.cli.train import folded
 
     where = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
     names = {place.id: f"{place.id} {place.name}" for place in found.places}
@@ -130,7 +130,8 @@ def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | 
         sizes = (place.room, place.param_bytes, place.buffer_bytes, place.accelerate_bytes)
         rows.append((names[place.id], *(Amount(n, units.gib, always=True) for n in sizes)))
     heads = ("device", "memory", "parameters", "buffers", "accelerate's sum")
-    parts = [(part, names[place]) for part, place in folded_parts(found.parts)]
+    placed = list(found.parts.items())
+    parts = [(part or "the whole module", names[placed[run[0]][1]]) for part, run in folded(placed)]
     notes = [] if found.fits else [("does not fit", "what no memory holds goes to disk")]
     notes += [("differs", difference) for difference in found.differences]
     if not found.differences:

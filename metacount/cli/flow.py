@@ -212,22 +212,14 @@ def _run(flow: Flow) -> str:
 def _lines(steps: Sequence[Step], indent: int, width: int, depth: int | None) -> Iterator[str]:
     for step in steps:
         label = name_of(step)
-        if _opened(step, depth):
-            kind = step.module if step.module != _last(step.name) else ""
+        if step.inside and depth != 1 and step.like is None:
+            kind = step.module if step.module != step.name.rpartition(".")[2] else ""
             kind = f"  {kind}" * bool(kind) + ", each" * (step.times > 1)
             text = " " * indent + bold(label) + dim(kind)
             yield _figured(text, indent + len(label) + len(kind), step, width)
             yield from _lines(step.inside, indent + 2, width, depth and depth - 1)
         else:
             yield from _simple(step, indent, width)
-
-
-def _opened(step: Step, depth: int | None) -> bool:
-    return bool(step.inside) and depth != 1 and step.like is None
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def name_of(step: Step) -> str:

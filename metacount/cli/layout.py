@@ -214,7 +214,8 @@ def with_bars(lines: list[str], values: Sequence[int]) -> list[str]:
     rows = lines[1 : 1 + len(values)]
     widest = max(map(len, rows), default=0)
     room = min(WIDEST_BAR, columns() - widest - len(GAP))
-    if not rows or room < NARROWEST_BAR or not _is_terminal():
+    stdout, is_plain = sys.stdout, os.environ.get("TERM") == "dumb"
+    if not rows or room < NARROWEST_BAR or is_plain or stdout is None or not stdout.isatty():
         return lines
     total = sum(values)
     drawn = (
@@ -238,10 +239,6 @@ def bar(value: int, total: int, room: int, blocks: bool | None = None) -> str:
         return "#" * max(1, value * room // total)
     whole, eighths = divmod(max(1, value * room * 8 // total), 8)
     return "█" * whole + (EIGHTHS[eighths] if eighths else "")
-
-
-def _is_terminal() -> bool:
-    return os.environ.get("TERM") != "dumb" and sys.stdout is not None and sys.stdout.isatty()
 
 
 def _knows_blocks() -> bool:

@@ -19,7 +19,7 @@ from metacount.cli.expressions import in_python
 from metacount.cli.flow import described, name_of, shape_lines
 from metacount.cli.labels import say, words
 from metacount.cli.results import tree_html
-from metacount.cli.tree_rows import rows_of
+from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
 from metacount.files import read_of_package

@@ -18,15 +18,14 @@ from metacount.cli.report import (
     in_text,
     markdown,
 )
-from metacount.cli.tree import Shown, table_of, tree_lines
-from metacount.cli.tree_rows import rows_of
+from metacount.cli.tree import Shown, rows_of, table_of, tree_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
-    from metacount.cli.tree_rows import Row
+    from metacount.cli.tree import Row
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount

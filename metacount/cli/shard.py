@@ -42,6 +42,8 @@ MEMORY = {
     "step_bytes": "optimizer's step",
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
+    "unscattered_bytes": "whole gradients",
+    "other_bytes": "comes and goes",
 }
 
 
@@ -68,7 +70,8 @@ JOB = (
         type=whole_number,
     ),
     _named("optimizer", STATES),
-    flag("--master-weights", "keep parameters, gradients and the optimizer's state in float32"),
+    flag("--mixed-precision", "keep parameters, gradients and the optimizer's state in float32"),
+    flag("--master-weights", "of `train`; on a mesh choose --mixed-precision"),
     flag(
         "--sequence-parallel",
         "in training: tp spreads tokens between the matrices, too (Megatron, torchtitan)",
@@ -103,6 +106,7 @@ JOB = (
         default=PER_MACHINE,
     ),
     option("--dtype", "DTYPE", "that is computed with (default bf16)", type=dtype, default="bf16"),
+    option("--kv-dtype", "DTYPE", "of the KV cache, by formula (default --dtype)", type=dtype),
 )
 
 
@@ -232,7 +236,8 @@ def work_said(job: Job, *, batch: bool = True) -> str:
     """Say what a job does, in a few words."""
     if not job.train:
         many = f", batch {units.exact(job.batch_size)}" if batch else ""
-        return f"serving{many}, seq {job.seq_len}, {job.dtype}"
+        cache = f", KV cache {job.kv_dtype}" if (job.kv_dtype or job.dtype) != job.dtype else ""
+        return f"serving{many}, seq {job.seq_len}, {job.dtype}{cache}"
     said = f"training, ZeRO {job.zero}, {job.optimizer}, attention {job.attention}"
     said += f", checkpointing {job.checkpointing}" if job.checkpointing != "none" else ""
     for name in ("sequence", "loss"):
@@ -259,14 +264,17 @@ def ranks_said(kind: Kind) -> str:
 
 
 def peak_said(kind: Kind, job: Job) -> list[tuple[str, str]]:
-    """Say how the total of one device's step relates to the peak that `train` measures."""
-    if not job.train or job.mesh.world > 1 or kind.activation_bytes is None:
+    """Say what is alive at the worst moment of a step, or why nobody can."""
+    if not job.train or kind.activation_bytes is None:
         return []
-    peak, most = kind.peak_bytes(job), units.gib(kind.most_bytes)
-    if peak is None:
-        return [("peak", f"{most} at most, with what comes and goes in a block's backward")]
-    measured = "as `metacount train --foreach` measures it, less buffers"
-    return [("peak", f"{units.exact(peak)} bytes, {measured}")]
+    if kind.peak_bytes is None or kind.peak_parts is None:
+        said = "" if job.unfollowed else f"{units.gib(kind.most_bytes)} at most: "
+        return [("peak", f"{said}{kind.peak_unknown}")]
+    said = f"{units.exact(kind.peak_bytes)} bytes"
+    if job.mesh.world == 1:
+        return [("peak", f"{said}, as `metacount train --foreach` measures it, less buffers")]
+    parts = (f"{MEMORY[name]} {units.gib(n)}" for name, n in kind.peak_parts.items() if n)
+    return [("peak", f"{said} on rank {kind.first}, less buffers: {', '.join(parts)}")]
 
 
 def _gib(value: int) -> Amount:

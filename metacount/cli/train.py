@@ -289,9 +289,8 @@ def _places(found: Training) -> Grid:
     """Show what each layer keeps, equal neighbours in one line."""
     places = list(found.activation_bytes_by_layer.items())
     rows: list[tuple[Cell, ...]] = []
-    for run in _runs([(place, (size,)) for place, size in places]):
+    for name, run in folded(places):
         size = places[run[0]][1]
-        name = _named([places[i][0] for i in run])
         rows.append((name, len(run), size, _gib(size * len(run))))
     return Grid(heads=("kept in", "times", "bytes each", "in all"), rows=rows, align="<>>>")
 
@@ -304,35 +303,34 @@ def _timeline(found: Training) -> Grid:
         for s in stages
     ]
     rows: list[tuple[Cell, ...]] = []
-    for run in _runs(keys):
+    for name, run in folded(keys):
         some = [stages[i] for i in run]
         most = max(s.peak_bytes for s in some)
         sizes = (some[0].start_bytes, most, some[-1].end_bytes)
-        rows.append((some[0].phase, _named([s.place for s in some]), *map(_gib, sizes)))
+        rows.append((some[0].phase, name.partition(" ")[2], *map(_gib, sizes)))
     return Grid(heads=("timeline", "", "start", "most", "end"), rows=rows, align="<<>>>")
 
 
-def _runs(places: Sequence[tuple[str, tuple[int, ...]]]) -> list[list[int]]:
-    """Group neighbours that differ in their number alone and do the same, by places in a list."""
-    found: list[list[int]] = [[0]] if places else []
-    for i in range(1, len(places)):
-        (one, size), (other, same) = places[i - 1], places[i]
-        if size == same and _stem(one) == _stem(other) and _stem(one)[1]:
-            found[-1].append(i)
+def folded(places: Sequence[tuple[str, object]]) -> list[tuple[str, list[int]]]:
+    """Fold neighbours that differ in their number alone and have the same beside them.
+
+    Returns: of each run its name and its places in the list.
+
+    >>> folded([("layers.0", 7), ("layers.1", 7), ("layers.2", 8), ("norm", 8)])
+    [('layers.0-1', [0, 1]), ('layers.2', [2]), ('norm', [3])]
+    """
+    found: list[tuple[str, list[int]]] = []
+    before: object = None
+    for i, (name, beside) in enumerate(places):
+        stem, _, number = name.rpartition(".")
+        alike = (stem, beside) if number.isdecimal() else None
+        if alike is not None and alike == before:
+            _, run = found[-1]
+            found[-1] = (f"{places[run[0]][0]}-{number}", [*run, i])
         else:
-            found.append([i])
+            found.append((name, [i]))
+        before = alike
     return found
-
-
-def _stem(place: str) -> tuple[str, bool]:
-    """Cut the number off the end of a name, and tell whether there is one."""
-    head, _, tail = place.rpartition(".")
-    return (head, True) if tail.isdecimal() else (place, False)
-
-
-def _named(places: list[str]) -> str:
-    first, last = places[0], places[-1].rpartition(".")[2]
-    return first if len(places) == 1 else f"{first}-{last}"
 
 
 # ---- by formulas

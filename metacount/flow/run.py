@@ -126,7 +126,7 @@ def flow_of_config(
 
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
-    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    module, choice = build_transformers(model.source, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
     spec = model.spec if isinstance(model, Model) else None
     others = _at_other_sizes(model.source.config, spec, run, decode=decode)

@@ -151,7 +151,7 @@ def from_hugging_face(
     if isinstance(by_mlx, dict) and data.get("quantization_config", by_mlx) == by_mlx:
         rest = {key: value for key, value in data.items() if key != "quantization"}
         data = {**rest, "quantization_config": by_mlx}
-    source = Source(config=data, **source_of)
+    source = Source(config=data, name="" if is_default else where, **source_of)
     try:
         try:
             mapped = spec_from_config(data)

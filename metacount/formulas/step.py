@@ -320,8 +320,6 @@ def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece], kept: Mapping[bool, 
 
 def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
     """Yield the forward of all blocks, less what is not run again at the end of each."""
-    if run.checkpointing != FULL:
-        return
     for piece in pieces:
         if piece.place == BLOCK:
             for role, amount in folds.flops(piece.tape.ops):
@@ -368,7 +366,7 @@ def saved_in_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Dim:
 
 def saved_in_blocks(spec: ModelSpec, run: Pass) -> Amounts:
     """Yield number, role and bytes of what all blocks of a model save, without checkpoints."""
-    for piece in pieces_of(spec, run):
+    for piece in _pieces(spec, run):
         if piece.place == BLOCK:
             for role, amount in folds.saved_bytes(piece.tape.ops):
                 yield piece.times, role, amount

@@ -187,15 +187,13 @@ def self_attention_flops(
     return by_role(terms, lambda term: term.flops(run), ("position", "attention"))
 
 
-def feed_forward_flops(spec: ModelSpec, *, n_tokens: Dim, moe: bool) -> dict[str, Dim]:
-    """Count the FLOPs of the feed-forward of one block, dense (0 where there is no d_ff) or MoE.
+def mixture_flops(spec: ModelSpec, n_tokens: Dim) -> Dim:
+    """Count the FLOPs of the mixture of one block.
 
     Returns: FLOPs of the forward, exact.
     Not counted: activations, biases, the choice of experts, dispatch and weighting.
     """
-    tape = mixture_tape(spec) if moe else dense_tape(spec)
-    role = "moe" if moe else "ffn"
-    return by_role(tape.weights, lambda one: one.flops({TOKENS: n_tokens}), (role,))
+    return flops_of(mixture_tape(spec).weights, {TOKENS: n_tokens})
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:

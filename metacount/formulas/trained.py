@@ -124,13 +124,13 @@ CODES = 4 * 2**8  # bytes of the table of what each code means, a float32 each
 CODED = 4096  # values from which on a tensor's state is kept in 8 bits
 
 
-def kept_values(n: int, *, step: int = STEP) -> Callable[[Weight, int], Dim]:
-    """Give an optimizer's state of `n` values for each value of a tensor: n·c·size + step bytes.
+def kept_values(n: int, *, counted: bool = True) -> Callable[[Weight, int], Dim]:
+    """Give an optimizer's state of `n` values for each value: n·c·size, and a step's.
 
     >>> kept_values(2)(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
     180355076
     """
-    return lambda weight, width: n * width * weight.size + step
+    return lambda weight, width: n * width * weight.size + counted * STEP
 
 
 def adafactor_state(weight: Weight, width: int) -> Dim:
@@ -186,11 +186,11 @@ def adam8bit_state(weight: Weight, width: int) -> Dim:
 adamw_state = kept_values(2)
 OPTIMIZERS: dict[str, tuple[Callable[[Weight, int], Dim], Callable[[Weight, int], Dim]]] = {
     "adamw": (adamw_state, adamw_state),
-    "sgd": (kept_values(0, step=0), kept_values(0, step=0)),
-    "sgd-momentum": (kept_values(1, step=0), kept_values(1, step=0)),
+    "sgd": (kept_values(0, counted=False), kept_values(0, counted=False)),
+    "sgd-momentum": (kept_values(1, counted=False), kept_values(1, counted=False)),
     "adagrad": (kept_values(1), kept_values(1)),
     "adafactor": (adafactor_state, adafactor_state),
-    "muon": (kept_values(1, step=0), adamw_state),
+    "muon": (kept_values(1, counted=False), adamw_state),
     "adam8bit": (adam8bit_state, adam8bit_state),
 }
 

@@ -472,3 +472,34 @@ def only_own_pieces() -> Iterator[None]:
         yield
     finally:
         names[name] = before
+
+
+@contextmanager
+def resizing_told(tell: Callable[[Tensor], None]) -> Iterator[None]:
+    """Tell of each tensor whose storage FSDP2 empties or fills again, in the block, after it did.
+
+    No operator does that: gathered parameters keep their tensors, and lose their memory.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+    def telling(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        def run(tensor: Tensor) -> None:
+            resize(tensor)
+            tell(tensor)
+
+        return run
+
+    places = [
+        (vars(module), name)
+        for module in (_fsdp_param, _fsdp_param_group)
+        for name in ("alloc_storage", "free_storage")
+        if name in vars(module)
+    ]
+    before = [names[name] for names, name in places]
+    for names, name in places:
+        names[name] = telling(names[name])
+    try:
+        yield
+    finally:
+        for (names, name), resize in zip(places, before, strict=True):
+            names[name] = resize

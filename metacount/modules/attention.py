@@ -13,7 +13,7 @@ from metacount.modules.linear import Linear, adapted
 from metacount.modules.norm import LayerNorm, RMSNorm, at_least_float32
 from metacount.modules.position import RelativeProjection, apply_rope, grown
 from metacount.spec import attention as parts
-from metacount.spec.position import QueryGrowth, Rope
+from metacount.spec.position import QueryGrowth, Rope, RopeScaling
 from metacount.spec.stack import Norms
 
 
@@ -94,7 +94,7 @@ class Indexer(nn.Module):
     ) -> None:
         super().__init__()
         self.n_heads, self.top_k = part.n_heads, part.top_k
-        self.rope_dim, self.rope = rope_dim, rope
+        self.rope_dim, self.rotation = rope_dim, rope.of_layer(False)
         self.wq_b = Linear(q_lora_rank, part.n_heads * part.head_dim, bias=False)
         self.wk = Linear(d_model, part.head_dim, bias=False)
         self.k_norm = LayerNorm(part.head_dim, bias=True, eps=EPS)
@@ -128,7 +128,7 @@ class Indexer(nn.Module):
         return dropped.unsqueeze(1)
 
     def _rotated(self, x_BHSK: Tensor, visibility: Visibility) -> Tensor:
-        return rotated(x_BHSK, visibility, self.rope_dim, self.rope)
+        return rotated(x_BHSK, visibility, self.rope_dim, "half", self.rotation)
 
 
 class BlockScores(nn.Module):
@@ -163,7 +163,8 @@ class BlockIndexer(nn.Module):
         super().__init__()
         self.n_heads, self.each = part.n_heads, n_heads // part.n_heads
         self.block_len, self.top_blocks = part.block_len, part.top_blocks
-        self.local_blocks, self.rotary_dim, self.rope = part.local_blocks, rotary_dim, rope
+        self.local_blocks = part.local_blocks
+        self.rotary_dim, self.rotation = rotary_dim, rope.of_layer(False)
         self.q_proj = Linear(d_model, part.n_heads * part.head_dim, bias=False)
         self.k_proj = Linear(d_model, part.head_dim, bias=False)
         self.q_norm, self.k_norm = (
@@ -204,18 +205,24 @@ class BlockIndexer(nn.Module):
         return dropped_BHSb.gather(-1, block_T).repeat_interleave(self.each, dim=1)
 
     def _rotated(self, x_BHSK: Tensor, visibility: Visibility) -> Tensor:
-        return rotated(x_BHSK, visibility, self.rotary_dim, self.rope)
+        return rotated(x_BHSK, visibility, self.rotary_dim, "half", self.rotation)
 
 
-def rotated(x_BHSK: Tensor, visibility: Visibility, rotary_dim: int, rope: Rope) -> Tensor:
-    """Rotate the first `rotary_dim` values of an index's queries or keys, by halves."""
+def rotated(
+    x_BHSK: Tensor,
+    visibility: Visibility,
+    rotary_dim: int,
+    style: str,
+    rotation: tuple[float, RopeScaling | None],
+) -> Tensor:
+    """Rotate the first `rotary_dim` values of new queries or keys; `rotation`: theta, scaling."""
     return apply_rope(
         x_BHSK,
         visibility.queries(x_BHSK.device),
         rotary_dim=rotary_dim,
-        theta=rope.theta,
-        style="half",
-        scaling=rope.scaling,
+        theta=rotation[0],
+        style=style,
+        scaling=rotation[1],
         length=visibility.query_start + visibility.n_queries,
     )
 
@@ -432,15 +439,8 @@ class Attention(nn.Module):
     def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
         if self.rotary_dim is None:
             return x
-        return apply_rope(
-            x,
-            visibility.queries(x.device),
-            rotary_dim=self.rotary_dim,
-            theta=self.rope_theta,
-            style=self.rope_style,
-            scaling=self.rope_scaling,
-            length=visibility.query_start + visibility.n_queries,
-        )
+        rotation = self.rope_theta, self.rope_scaling
+        return rotated(x, visibility, self.rotary_dim, self.rope_style, rotation)
 
 
 class BorrowingAttention(Attention):

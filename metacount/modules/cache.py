@@ -58,6 +58,11 @@ class StateCache:
         self.length = 0
         self.states: dict[str, Tensor] = {}
 
+    def keep(self, n_tokens: int, **states: Tensor) -> None:
+        """Keep what `n_tokens` more tokens leave."""
+        self.states |= states
+        self.length += n_tokens
+
 
 class Cache:
     """One `LayerCache` per self-attention and, in an encoder-decoder, per cross-attention.

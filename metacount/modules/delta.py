@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from metacount.modules.cache import StateCache
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.linear import Linear
-from metacount.modules.norm import RMSNorm, at_least_float32
+from metacount.modules.norm import RMSNorm, at_least_float32, eps_of
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms
 
@@ -31,11 +31,8 @@ class GatedDelta(nn.Module):
 
     def __init__(self, part: parts.GatedDelta, d_model: int, *, norms: Norms) -> None:
         super().__init__()
-        self.k_head_dim, self.v_head_dim, self.n_v_heads = (
-            part.k_head_dim,
-            part.v_head_dim,
-            part.n_v_heads,
-        )
+        self.k_head_dim, self.v_head_dim = part.k_head_dim, part.v_head_dim
+        self.n_v_heads = part.n_v_heads
         self.chunk_size, self.negative = part.chunk_size, part.negative
         key, value = part.n_k_heads * part.k_head_dim, part.n_v_heads * part.v_head_dim
         self.convolved = (key, key, value)
@@ -48,9 +45,7 @@ class GatedDelta(nn.Module):
         self.conv1d = CausalConv1d(2 * key + value, part.conv_kernel, bias=False)
         self.dt_bias = nn.Parameter(torch.ones(part.n_v_heads))
         self.A_log = nn.Parameter(torch.zeros(part.n_v_heads))
-        self.o_norm = RMSNorm(
-            part.v_head_dim, eps=norms.eps if part.norm_eps is None else part.norm_eps
-        )
+        self.o_norm = RMSNorm(part.v_head_dim, eps=eps_of(part, norms))
         self.o_proj = Linear(value, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
@@ -67,17 +62,14 @@ class GatedDelta(nn.Module):
         step = F.softplus(at_least_float32(self.a_proj(x_BSD)) + self.dt_bias)
         decay_BHS = (-torch.exp(at_least_float32(self.A_log)) * step).transpose(1, 2)
         q_BHSK = q_BHSK * self.k_head_dim**-0.5
+        qkv = q_BHSK, k_BHSK, v_BHSV
         if state_BHKV is not None and x_BSD.shape[1] == 1:
-            y_BHSV, state_BHKV = step_by_step(
-                q_BHSK, k_BHSK, v_BHSV, decay_BHS[..., None], beta_BHS, state_BHKV
-            )
+            y_BHSV, state_BHKV = step_by_step(*qkv, decay_BHS[..., None], beta_BHS, state_BHKV)
         else:
-            y_BHSV, state_BHKV = in_chunks(
-                q_BHSK, k_BHSK, v_BHSV, decay_BHS, beta_BHS, state_BHKV, self.chunk_size
-            )
+            chunked = in_chunks(*qkv, decay_BHS, beta_BHS, state_BHKV, self.chunk_size)
+            y_BHSV, state_BHKV = chunked
         if cache is not None:
-            cache.states["recurrent"] = state_BHKV
-            cache.length += x_BSD.shape[1]
+            cache.keep(x_BSD.shape[1], recurrent=state_BHKV)
         gate_BSHV = self.g_proj(x_BSD).unflatten(-1, (-1, self.v_head_dim))
         y_BSHV = self.o_norm(y_BHSV.transpose(1, 2)) * F.silu(at_least_float32(gate_BSHV))
         return self.o_proj(y_BSHV.flatten(2).to(x_BSD.dtype))
@@ -233,9 +225,7 @@ class KimiDelta(nn.Module):
         self.b_proj = Linear(d_model, part.n_heads, bias=False)
         self.g_a_proj = Linear(d_model, part.head_dim, bias=False)
         self.g_b_proj = Linear(part.head_dim, width, bias=False)
-        self.o_norm = RMSNorm(
-            part.head_dim, eps=norms.eps if part.norm_eps is None else part.norm_eps
-        )
+        self.o_norm = RMSNorm(part.head_dim, eps=eps_of(part, norms))
         self.o_proj = Linear(width, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
@@ -256,8 +246,7 @@ class KimiDelta(nn.Module):
         else:
             y_BHSV, state_BHKV = in_chunks_by_channel(*factors, state_BHKV, self.chunk_size)
         if cache is not None:
-            cache.states["recurrent"] = state_BHKV
-            cache.length += x_BSD.shape[1]
+            cache.keep(x_BSD.shape[1], recurrent=state_BHKV)
         gate = at_least_float32(self.g_b_proj(self.g_a_proj(x_BSD))).sigmoid()
         y_BSHV = self.o_norm(y_BHSV.transpose(1, 2)) * gate.unflatten(-1, (-1, self.head_dim))
         return self.o_proj(y_BSHV.flatten(2).to(x_BSD.dtype))

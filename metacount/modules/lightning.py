@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from metacount.modules.linear import Linear
-from metacount.modules.norm import RMSNorm
+from metacount.modules.norm import RMSNorm, eps_of
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms
 
@@ -44,7 +44,7 @@ class Lightning(nn.Module):
         self.slowed = 1 - layer / (n_layers - 1 + SMALL) + SMALL
         width = part.n_heads * part.head_dim
         self.qkv_proj = Linear(d_model, 3 * width, bias=False)
-        self.o_norm = RMSNorm(width, eps=norms.eps if part.norm_eps is None else part.norm_eps)
+        self.o_norm = RMSNorm(width, eps=eps_of(part, norms))
         self.output_gate = Linear(d_model, width, bias=False)
         self.o_proj = Linear(width, d_model, bias=False)
 
@@ -58,8 +58,7 @@ class Lightning(nn.Module):
         else:
             y, state = in_chunks(q_BHSK, k_BHSK, v_BHSK, rate_H, self.chunk_size)
         if cache is not None:
-            cache.states["recurrent"] = state
-            cache.length += x_BSD.shape[1]
+            cache.keep(x_BSD.shape[1], recurrent=state)
         y_BSC = self.o_norm(y.transpose(1, 2).flatten(2))
         return self.o_proj(torch.sigmoid(self.output_gate(x_BSD)) * y_BSC)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from metacount.modules.attention import Indexer, ScaledDotProduct, Visibility
+from metacount.modules.attention import Indexer, ScaledDotProduct, Visibility, rotated
 from metacount.modules.cache import LayerCache
 from metacount.modules.linear import Linear
-from metacount.modules.norm import RMSNorm
-from metacount.modules.position import apply_rope
+from metacount.modules.norm import RMSNorm, eps_of
 from metacount.spec import attention as parts
 from metacount.spec.position import Rope
 from metacount.spec.stack import Norms
@@ -49,16 +48,13 @@ class LatentAttention(nn.Module):
         super().__init__()
         n_heads, q_lora_rank, kv_lora_rank = part.n_heads, part.q_lora_rank, part.kv_lora_rank
         self.n_heads, self.v_head_dim = n_heads, part.v_head_dim
-        self.nope, self.rope, self.rank = (
-            part.qk_nope_head_dim,
-            part.qk_rope_head_dim,
-            kv_lora_rank,
-        )
+        self.nope, self.rope = part.qk_nope_head_dim, part.qk_rope_head_dim
+        self.rank = kv_lora_rank
         self.rotates = rope is not None  # Kimi Linear goes without positions
         if rope is not None:
             self.rope_style = rope.style
             self.rope_theta, self.rope_scaling = rope.of_layer(windowed)
-        eps = norms.eps if part.norm_eps is None else part.norm_eps
+        eps = eps_of(part, norms)
         q_head_dim = self.nope + self.rope
         self.q_factor = self.kv_factor = None
         if part.scaled:
@@ -153,12 +149,5 @@ class LatentAttention(nn.Module):
     def _rope(self, x: Tensor, visibility: Visibility) -> Tensor:
         if not self.rotates:
             return x
-        return apply_rope(
-            x,
-            visibility.queries(x.device),
-            rotary_dim=self.rope,
-            theta=self.rope_theta,
-            style=self.rope_style,
-            scaling=self.rope_scaling,
-            length=visibility.query_start + visibility.n_queries,
-        )
+        rotation = self.rope_theta, self.rope_scaling
+        return rotated(x, visibility, self.rope, self.rope_style, rotation)

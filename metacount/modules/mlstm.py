@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from metacount.modules.delta import after
 from metacount.modules.linear import Linear
-from metacount.modules.norm import at_least_float32
+from metacount.modules.norm import at_least_float32, eps_of
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms
 
@@ -74,8 +74,7 @@ class MLstm(nn.Module):
         self.ogate_preact = Linear(d_model, values, bias=False)
         self.igate_preact = Linear(d_model, part.n_heads, bias=True)
         self.fgate_preact = Linear(d_model, part.n_heads, bias=True)
-        eps = norms.eps if part.norm_eps is None else part.norm_eps
-        self.multihead_norm = MultiHeadNorm(values, eps=eps)
+        self.multihead_norm = MultiHeadNorm(values, eps=eps_of(part, norms))
         self.out_proj = Linear(values, d_model, bias=False)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:

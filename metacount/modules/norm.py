@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -61,6 +63,11 @@ class RMSNorm(nn.Module):
             # in float32: above 1, bf16 has steps of 2^-7
             y = y * (at_least_float32(self.weight) + 1 if self.unit_offset else self.weight)
         return y.to(x.dtype)
+
+
+def eps_of(part: Any, norms: Norms) -> float:
+    """Return what is added below the root of a mixer's own norms: its own, or the model's."""
+    return norms.eps if part.norm_eps is None else part.norm_eps
 
 
 def make_norm(norms: Norms, width: int) -> LayerNorm | RMSNorm:

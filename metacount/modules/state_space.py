@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from metacount.modules.cache import StateCache
 from metacount.modules.convolution import CausalConv1d
 from metacount.modules.linear import Linear
-from metacount.modules.norm import RMSNorm, at_least_float32
+from metacount.modules.norm import RMSNorm, at_least_float32, eps_of
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms
 
@@ -38,8 +38,7 @@ class Mamba(nn.Module):
         self.out_proj = Linear(inner, d_model, bias=part.out_bias)
         self.normed = part.norms != "none"
         if self.normed:
-            eps = norms.eps if part.norm_eps is None else part.norm_eps
-            affine = part.norms == "affine"
+            eps, affine = eps_of(part, norms), part.norms == "affine"
             self.dt_layernorm = RMSNorm(rank, affine=affine, eps=eps)
             self.b_layernorm = RMSNorm(state, affine=affine, eps=eps)
             self.c_layernorm = RMSNorm(state, affine=affine, eps=eps)
@@ -62,8 +61,7 @@ class Mamba(nn.Module):
         scan = one_by_one if x_BSD.shape[1] == 1 else by_doubling
         states_BSIN = scan(decay_BSIN, added_BSIN, state_BIN)
         if cache is not None:
-            cache.states["recurrent"] = states_BSIN[:, -1].clone()
-            cache.length += x_BSD.shape[1]
+            cache.keep(x_BSD.shape[1], recurrent=states_BSIN[:, -1].clone())
         # [b, s, i, n] @ [b, s, n, 1] -> [b, s, i, 1]
         y_BSI = (states_BSIN.to(c_BSN.dtype) @ c_BSN[..., None]).squeeze(-1)
         y_BSI = (y_BSI + self.D * x_BSI) * F.silu(z_BSI)
@@ -129,11 +127,8 @@ class Mamba2(nn.Module):
         super().__init__()
         heads, groups = part.n_heads, part.n_groups
         inner, shared = heads * part.head_dim, groups * part.state_dim
-        self.head_dim, self.state_dim, self.chunk_size = (
-            part.head_dim,
-            part.state_dim,
-            part.chunk_size,
-        )
+        self.head_dim, self.state_dim = part.head_dim, part.state_dim
+        self.chunk_size = part.chunk_size
         self.steps, self.scales = (part.dt_min, part.dt_max), part.scales
         self.convolved = (inner, shared, shared)
         self.projected = (inner, sum(self.convolved), heads)
@@ -144,9 +139,8 @@ class Mamba2(nn.Module):
         self.D = nn.Parameter(torch.ones(heads))
         self.norm: GatedNorm | None = None
         if part.norm != "none":
-            eps = norms.eps if part.norm_eps is None else part.norm_eps
             before = part.norm == "before_gate"
-            self.norm = GatedNorm(inner, groups, before_gate=before, eps=eps)
+            self.norm = GatedNorm(inner, groups, before_gate=before, eps=eps_of(part, norms))
         self.out_proj = Linear(inner, d_model, bias=part.out_bias)
 
     def forward(self, x_BSD: Tensor, *, cache: StateCache | None = None) -> Tensor:
@@ -168,8 +162,7 @@ class Mamba2(nn.Module):
         else:
             y_BSHP, state_BHPN = in_chunks(*factors, state_BHPN, self.chunk_size)
         if cache is not None:
-            cache.states["recurrent"] = state_BHPN.clone()
-            cache.length += x_BSD.shape[1]
+            cache.keep(x_BSD.shape[1], recurrent=state_BHPN.clone())
         y_BSI = (y_BSHP + self.D[:, None] * x_BSHP).flatten(2)
         y_BSI = y_BSI * F.silu(z_BSI) if self.norm is None else self.norm(y_BSI, z_BSI)
         y_BSD = self.out_proj(y_BSI.to(x_BSD.dtype))

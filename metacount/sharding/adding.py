@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from metacount.formulas.model import ROLES
 from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
-from metacount.sharding.mesh import Mesh, group_layout, ranges, span
+from metacount.sharding.mesh import Mesh, group_layout, ranges, span, spread_axis
 from metacount.sharding.result import Collective, Held, Job, Kind
 from metacount.spec import DTYPE_BYTES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 # Measured on meta of models of all kinds: gradients that come and go in the backward of a block are
 # less than four times what it keeps (ALiBi's biases 3.7 times, others without them up to 1.8).
@@ -25,7 +28,6 @@ STEP_COPIES = {"adamw": 1, "adagrad": 2, "sgd": 0, "sgd-momentum": 0}
 class Piece:
     """A part of a stage on one rank: how many of it there are, what it holds, what it sends."""
 
-    copies: int
     layer: bool
     held: tuple[Held, ...]
     collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
@@ -37,6 +39,11 @@ class Piece:
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
     loss_bytes: int = 0
+    copies: int = 1
+
+    def times(self, copies: int) -> Piece:
+        """Return so many copies of the piece."""
+        return Piece(**{**vars(self), "copies": copies})
 
 
 @frozen
@@ -60,12 +67,12 @@ def kinds_of_mesh(
     layers: Sequence[int],
     parts: Sequence[Part],
     groups: Sequence[Sequence[int]],
-    piece: Callable[[int, int, int], Piece],
+    piece: Callable[[int, int], Piece],
 ) -> list[Kind]:
     """Add up every kind of rank, the stages in order.
 
     `layers` are those of each stage, `groups` the ranks of the first stage that hold equal parts;
-    `piece` gives what a rank of these holds of so many copies of a part. Stages are of one kind if
+    `piece` gives what a rank of these holds of a part. Stages are of one kind if
     they have as many of each part, keep as many micro-batches, and both or none has an end.
     """
     stages: dict[tuple[tuple[int, ...], bool, bool, int], list[int]] = {}
@@ -75,11 +82,12 @@ def kinds_of_mesh(
         copies = tuple(part.copies(own, first=first, last=last) for part in parts)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
+    of_rank = cache(piece)
     found, per_stage = [], job.mesh.stage_ranks
     for (copies, first, last, _), alike in stages.items():
         between = between_stages(job, d_model, first=first, last=last)
         for ranks in groups:
-            pieces = [piece(i, n, ranks[0]) for i, n in enumerate(copies) if n]
+            pieces = [of_rank(i, ranks[0]).times(n) for i, n in enumerate(copies) if n]
             every = [stage * per_stage + rank for stage in alike for rank in ranks]
             found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
     return found
@@ -94,44 +102,39 @@ def kind_from(
     between: Sequence[Collective],
 ) -> Kind:
     """Add up the pieces of a stage: what a rank of this kind holds and sends."""
-    stored = DTYPE_BYTES[job.stored]
+    stored, computed = DTYPE_BYTES[job.stored], DTYPE_BYTES[job.dtype]
     by_role: dict[str, int] = {}
-    active = params = gradients = optimizer = whole = unit = again = 0
-    cache = state = updated = 0
-    gradients_of: list[int] = []  # bytes of the gradients of each piece
     sums: dict[tuple[str, str, str, int], int] = {}
+    spread = job.train and job.zero > 0
+    active = params = gradients = whole = updated = 0
+    gradients_of: list[int] = []  # bytes of the gradients of each piece
+    pieces = [piece for piece in pieces if piece.copies]
     for piece in pieces:
-        cut = sum(product(each.cut) for each in piece.held)
-        shard = sum(each.shard for each in piece.held)
-        spread = job.train and job.zero > 0
         for each in piece.held:
-            n = each.shard if spread else product(each.cut)
+            cut = product(each.cut)
+            n = each.shard if spread else cut
             by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
-        params += piece.copies * (shard if spread else cut)
-        active += piece.copies * sum(each.active for each in piece.held)
-        whole += piece.copies * cut
-        gradients_of.append(0)
-        unit = max(unit, cut) if piece.copies else unit
-        if job.train:
-            trained = [each for each in piece.held if each.trained]
-            own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
-            gradients_of[-1] = own * stored
-            gradients += piece.copies * own
-            optimizer += piece.copies * piece.optimizer_bytes
-            updated += piece.copies * sum(each.shard for each in trained)
-        cache += piece.copies * piece.kv_cache_bytes
-        state += piece.copies * piece.state_bytes
-        again = max(again, piece.recomputed_bytes) if piece.copies else again
+            params += piece.copies * n
+            active += piece.copies * each.active
+            whole += piece.copies * cut
+        trained = [each for each in piece.held if each.trained] if job.train else []
+        own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
+        gradients_of.append(own * stored)
+        gradients += piece.copies * own
+        updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
+    kept: int | None = None
+    if all(piece.activation_bytes is not None for piece in pieces):
+        kept = job.kept_at(stages[0]) * sum(p.copies * (p.activation_bytes or 0) for p in pieces)
     accumulates = job.train and job.micro_batches > 1
-    kept = activations(job, stages[0], pieces)
     there = (gradients * stored, kept or 0)
     if not accumulates:
         there = in_backward(list(zip(pieces, gradients_of, strict=True)))
     gathered = 0
-    if job.train and job.zero and job.mesh.shard > 1:
-        gathered = unit if job.zero == 3 else whole
+    if spread and job.mesh.shard > 1:
+        cuts = (sum(product(each.cut) for each in piece.held) for piece in pieces)
+        gathered = max(cuts, default=0) if job.zero == 3 else whole
     found = [
         Collective(
             phase=phase,
@@ -145,6 +148,23 @@ def kind_from(
         for (phase, kind, group, n_bytes), times in sums.items()
         if group_size(job.mesh, group) > 1
     ]
+    tokens = INDEX * job.rows * job.length if job.train else 0  # and as many targets of a loss
+    sizes: dict[str, Any] = {
+        "param_bytes": params * stored,
+        "gathered_bytes": gathered * computed,
+        "gradient_bytes": gradients * stored,
+        "optimizer_bytes": sum(piece.copies * piece.optimizer_bytes for piece in pieces),
+        "recomputed_bytes": max((piece.recomputed_bytes for piece in pieces), default=0),
+        "kv_cache_bytes": sum(piece.copies * piece.kv_cache_bytes for piece in pieces),
+        "state_bytes": sum(piece.copies * piece.state_bytes for piece in pieces),
+        "loss_bytes": sum(piece.copies * piece.loss_bytes for piece in pieces),
+        "embedding_bytes": sum(embedding_bytes(job, piece) for piece in pieces),
+        "input_bytes": tokens * sum(p.first + (p.last and p.loss_bytes > 0) for p in pieces),
+        "passing_bytes": max((passing_bytes(job, p) for p in pieces if p.layer), default=0),
+        "step_bytes": updated * STEP_COPIES.get(job.optimizer, 0) * stored,
+        "backward_gradient_bytes": there[0],
+        "backward_activation_bytes": there[1],
+    }
     return Kind(
         ranks=tuple(ranks),
         count=count,
@@ -153,29 +173,85 @@ def kind_from(
         params=params,
         active_params=active,
         by_role={role: by_role[role] for role in ROLES if role in by_role},
-        param_bytes=params * stored,
-        gathered_bytes=gathered * DTYPE_BYTES[job.dtype],
         gradients=gradients,
-        gradient_bytes=gradients * stored,
-        optimizer_bytes=optimizer,
         activation_bytes=kept,
-        backward_gradient_bytes=there[0],
-        backward_activation_bytes=there[1],
         micro_batches_kept=job.kept_at(stages[0]),
-        recomputed_bytes=again,
-        kv_cache_bytes=cache,
-        state_bytes=state,
         collectives=(*sorted(found, key=_order), *between),
-        loss_bytes=sum(piece.copies * piece.loss_bytes for piece in pieces),
-        embedding_bytes=sum(embedding_bytes(job, piece) for piece in pieces if piece.copies),
-        input_bytes=sum(input_bytes(job, piece) for piece in pieces if piece.copies),
-        passing_bytes=max(
-            (passing_bytes(job, piece) for piece in pieces if piece.layer and piece.copies),
-            default=0,
-        ),
-        step_bytes=updated * STEP_COPIES.get(job.optimizer, 0) * stored,
         accumulates=accumulates,
+        **sizes,
+        **_at_worst(job, pieces, sizes, kept),
     )
+
+
+def _at_worst(
+    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None
+) -> dict[str, Any]:
+    """Find the worst moment of those that are counted, what may be there at most, and the peak.
+
+    What FSDP2 holds of a unit: gathered tensors, and beside them three times as many bytes at most:
+    what is gathered next, whole gradients, and what is scattered of the unit before.
+    """
+    always = ["param_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes"]
+    before = ["gradient_bytes"] if job.train and job.micro_batches > 1 else []
+    stays = ["gathered_bytes"] if job.zero < 3 else []  # in the loss, all is given back
+    at_work = [*always, "gathered_bytes"]
+    named = {
+        "blocks": [*at_work, "gradient_bytes", "activation_bytes", "recomputed_bytes"],
+        "loss": [*always, *stays, *before, "activation_bytes", "loss_bytes"],
+        "embedding": [*at_work, "gradient_bytes", "embedding_bytes"],
+        "step": [*always, "gradient_bytes", "step_bytes"],
+    }
+    counted = {**sizes, "activation_bytes": kept or 0}
+    moments = {name: {part: counted[part] for part in parts} for name, parts in named.items()}
+    moments["blocks"]["gradient_bytes"] = sizes["backward_gradient_bytes"]
+    moments["blocks"]["activation_bytes"] = sizes["backward_activation_bytes"]
+    for name in moments.keys() - {"loss"}:  # where they are among what is kept
+        moments[name]["input_bytes"] = sizes["input_bytes"]
+    totals = {name: sum(parts.values()) for name, parts in moments.items()}
+    worst = max(totals, key=lambda name: totals[name])
+    mesh, unit, even = job.mesh, 0, True
+    if job.train and mesh.shard > 1:
+        for piece in pieces:
+            padded = [_padded(each, mesh) for each in piece.held]
+            unit = max(unit, sum(n * d for n, d in padded) * DTYPE_BYTES[job.dtype])
+            even &= all(n == each.shard for (n, _), each in zip(padded, piece.held, strict=True))
+            even &= job.zero == 3 or all(
+                n * d == product(each.cut) for (n, d), each in zip(padded, piece.held, strict=True)
+            )
+    # of the logits a rank of tp has a part, all parts, and these in one; no log-softmax yet
+    width = DTYPE_BYTES[job.dtype]
+    logits = sizes["loss_bytes"] * width // (2 * max(FLOAT32, width))
+    ends = max(sizes["loss_bytes"] // 4, (logits * 5 - sizes["loss_bytes"]) // 2)
+    bounds = {
+        "blocks": totals["blocks"] + sizes["passing_bytes"] + 3 * unit,
+        "embedding": totals["embedding"] + 3 * unit,
+        "ends": totals["loss"] - sizes["loss_bytes"] + ends + 3 * unit,
+        "step": totals["step"],
+    }
+    if mesh.world > 1:
+        bounds["embedding"] += 2 * sizes["embedding_bytes"]
+    # a bucket of DDP has the gradients once more
+    buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
+    most = max(*bounds.values(), *totals.values()) + buckets
+    exact = worst in ("loss", "step") or mesh.world == 1
+    why = job.unfollowed or ("" if kept is not None else "no formula counts what is kept")
+    if not why and not (exact and even and most == totals[worst]):
+        why = "what comes and goes in a block, or FSDP2's gathered parameters, may be more"
+    return {
+        "parts": moments[worst],
+        "total_bytes": totals[worst],
+        "most_bytes": most,
+        "peak_bytes": None if why else totals[worst],
+        "peak_parts": None if why else moments[worst],
+        "peak_unknown": why,
+    }
+
+
+def _padded(each: Held, mesh: Mesh) -> tuple[int, int]:
+    """Return the values of a share as FSDP2 gathers it, padded, and how many shares there are."""
+    degree = mesh.expert_shard if each.expert else mesh.shard
+    rows = each.cut[spread_axis(each.cut, degree) if each.expert else 0]
+    return (product(each.cut) // rows * -(-rows // degree) if rows else 0), degree
 
 
 def passing_bytes(job: Job, piece: Piece) -> int:
@@ -210,13 +286,6 @@ def embedding_bytes(job: Job, piece: Piece) -> int:
     return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
 
 
-def input_bytes(job: Job, piece: Piece) -> int:
-    """Count the tokens that an embedding reads, and the targets of a loss, of a micro-batch."""
-    if not job.train:
-        return 0
-    return INDEX * job.rows * job.length * (piece.first + (piece.last and piece.loss_bytes > 0))
-
-
 def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
     """Count the gradients and saved activations that are there at once, as the backward goes
     through the blocks: bytes of each, at the worst moment of the two together.
@@ -241,16 +310,6 @@ def in_backward(pieces: Sequence[tuple[Piece, int]]) -> tuple[int, int]:
             gradients += piece.copies * of_gradients
             both = max(both, (0, of_saved), key=sum)
     return gradients + both[0], saved + both[1]
-
-
-def activations(job: Job, stage: int, pieces: Sequence[Piece]) -> int | None:
-    """Count the saved bytes on a rank of a stage, of all micro-batches held at once."""
-    found = 0
-    for piece in pieces:
-        if piece.activation_bytes is None:
-            return None
-        found += piece.copies * piece.activation_bytes
-    return job.kept_at(stage) * found
 
 
 def _order(each: Collective) -> tuple[str, str, str, int]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from metacount.frozen import frozen
 from metacount.measure.ours import owned, role_of
 from metacount.measure.torch_private import (
+    DispatchMode,
     fake_tensors,
     forget_ranks,
     is_fake,
     operator_name,
     parameters_of,
     put_tensor,
+    resizing_told,
     tensors_of,
+    tree_leaves,
     unwatched,
 )
 from metacount.modules.attention import CHOOSING
@@ -33,7 +36,6 @@ from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
 from metacount.sharding.adding import Part, Piece, kinds_of_mesh
 from metacount.sharding.engine import (
-    Keeping,
     RingAttention,
     Seen,
     Traffic,
@@ -47,6 +49,7 @@ from metacount.sharding.engine import (
     ring,
     shard_fully,
     state_bytes,
+    states,
     sum_norm_gradients,
     tensor_breaks,
 )
@@ -55,10 +58,11 @@ from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import ModelSpec
 from metacount.spec.position import Sinusoidal
 from metacount.tensors import DTYPES, tensor_bytes
-from metacount.training.model import FusedAttention, checkpointed
+from metacount.training.model import FusedAttention, Watch, checkpointed
+from metacount.training.optimizers import Updates
 from metacount.training.programs import as_trained
 from metacount.training.setup import Setup
-from metacount.training.step import loss_of
+from metacount.training.step import BACKWARD, FORWARD, LOSS, OPTIMIZER, Ledger, loss_of
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload
@@ -236,12 +240,11 @@ def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tens
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """What running a part once sent: in the forward, and in the backward where there was one."""
+@frozen
+class Once:
+    """What one copy of a part sends, by phase, and the bytes that it keeps."""
 
-    forward: Counter[Seen]
-    backward: Counter[Seen]
+    sent: Counter[tuple[str, Seen]]
     kv_cache_bytes: int = 0
     state_bytes: int = 0  # that mixers keep, however many tokens there were
     activation_bytes: int = 0  # that the backward keeps of the forward
@@ -267,7 +270,7 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     ]
     indexers = (n for n, module in model.named_modules() if isinstance(module, CHOOSING))
     choosing = tuple(f"{name}." for name in indexers)
-    if job.train:
+    if job.train and (job.master or max(world.mesh.shard, world.mesh.expert_shard) > 1):
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
@@ -293,42 +296,39 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
 
 
-def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Ran:
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
     """Run a part forward and backward on fake tensors."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
     place(model, styles, world, job)
-    traffic, keeping = Traffic(world.groups), Keeping(model)
+    traffic, keeping = Traffic(world.groups), Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     context = world.context if job.ring else None
     cut = loss_parallel() if job.loss_parallel else nullcontext()
     with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
-        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)):
+        told = resizing_told(keeping.resized)
+        with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), told:
             out = _trained(model, job, keeping)
-            forward, kept = traffic.taken(), keeping.bytes()
+            sent, kept = traffic.taken("forward"), keeping.saved_bytes()
             out.backward(torch.ones_like(out))
-        backward = traffic.taken()
+        sent |= traffic.taken("backward")
         end_step(model)
         recomputed = 0
         if blocks and job.checkpointing != "none":
-            again = Keeping(model)
-            held = _trained(model, job, again)
-            recomputed = again.bytes()
+            again = Followed(model)
+            with resizing_told(again.resized):
+                held = _trained(model, job, again)
+            recomputed = again.saved_bytes()
             del held
-    return Ran(
-        forward=forward,
-        backward=backward,
-        activation_bytes=kept,
-        recomputed_bytes=recomputed,
-    )
+    return Once(sent=sent, activation_bytes=kept, recomputed_bytes=recomputed)
 
 
-def _trained(model: Model, job: Job, keeping: Keeping) -> Tensor:
+def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
     """Compute what a part gives of its input: hidden states, or the loss of the logits."""
     between = job.rows * job.length // job.tokens_between
     given = input_of(model, job.rows, job.length, job.dtype, between)
-    with keeping.watching(), fused(job):
+    with keeping.saving(), fused(job):
         out = result(model(given))
         if model.lm_head is None:
             return out
@@ -341,9 +341,9 @@ def fused(job: Job) -> FusedAttention | RingAttention:
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Ran]:
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
     """Run a part over what it is given, and, where it has a cache, over one token more."""
-    mode, found = fake_tensors(), {}
+    mode, sent, kept = fake_tensors(), Counter[tuple[str, Seen]](), (0, 0)
     with mode:
         in_memory(model.eval())
     place(model, styles, world, job)
@@ -355,13 +355,10 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 model(input_of(model, job.rows, job.length - 1, job.dtype), cache=cache)
                 traffic.taken()
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
-            found[phase] = Ran(
-                forward=traffic.taken(),
-                backward=Counter(),
-                kv_cache_bytes=0 if cache is None else tensor_bytes(cache.tensors()),
-                state_bytes=0 if cache is None else tensor_bytes(cache.state_tensors()),
-            )
-    return found
+            sent |= traffic.taken(phase)
+            if cache is not None:
+                kept = tensor_bytes(cache.tensors()), tensor_bytes(cache.state_tensors())
+    return Once(sent=sent, kv_cache_bytes=kept[0], state_bytes=kept[1])
 
 
 def result(out: Output) -> Tensor:
@@ -396,15 +393,25 @@ class EvenChoice(Traffic):
         return func(*args, **(kwargs or {}))
 
 
-def measured_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
-    """Measure every kind of rank of a mesh, on a model that runs in a fake world."""
+def measured_kinds(
+    spec: ModelSpec, job: Job, plan: Plan, *, whole_step: bool = False
+) -> list[Kind]:
+    """Measure every kind of rank of a mesh, on a model that runs in a fake world.
+
+    `whole_step`: and the peak of a step of the largest, run as a whole.
+    """
     import warnings
 
     forget_ranks()
     try:
         with warnings.catch_warnings(), only_new_garbage():
             warnings.simplefilter("ignore")  # torch's advice is for those who train
-            return Measuring(spec, job, plan).kinds()
+            measuring = Measuring(spec, job, plan)
+            kinds = measuring.kinds()
+            if whole_step and not job.unfollowed and spec.head is not None:
+                largest = max(kinds, key=lambda kind: kind.total_bytes)
+                kinds[kinds.index(largest)] = measuring.with_peak(largest)
+            return kinds
     finally:
         forget_ranks()
 
@@ -453,11 +460,10 @@ class Measuring:
                 ]
         return self._held[rank]
 
-    def _piece(self, part: int, copies: int, rank: int) -> Piece:
+    def _piece(self, part: int, rank: int) -> Piece:
         held = self._held_at(rank)[part]
         once = self._run(part, self.mesh.place(rank).tensor)
         return Piece(
-            copies=copies,
             layer=bool(self.parts[part].layers),
             first=self.parts[part].first,
             last=self.parts[part].last,
@@ -474,6 +480,41 @@ class Measuring:
                 else 0
             ),
         )
+
+    def with_peak(self, kind: Kind) -> Kind:
+        """Add the peak of a step that is run; without one, leave what is counted."""
+        parts = self.peak(kind.first)
+        if parts is None:
+            why = f"of layers that differ no more than {MOST_UNLIKE} are run"
+            return Kind(**{**vars(kind), "peak_unknown": kind.peak_unknown and why})
+        peak = {"peak_bytes": sum(parts.values()), "peak_parts": parts, "peak_unknown": ""}
+        return Kind(**{**vars(kind), **peak})
+
+    def peak(self, rank: int) -> dict[str, int] | None:
+        """Run a step of all that a rank has, and return the bytes of each part at its peak.
+
+        Of more than five layers that are alike four and five are run: a further one adds the same
+        to each stretch of the step. None of layers that differ where there are more than
+        `MOST_UNLIKE`.
+        """
+        n, found = self.spec.n_layers, []
+        few: tuple[int, ...] = (n,)
+        if n > FEWEST + 1 and any(len(part.layers) == n for part in self.parts):
+            few = (FEWEST, FEWEST + 1)
+        if few[0] > MOST_UNLIKE:
+            return None
+        for layers in few:
+            forget_ranks()
+            with fake_world(self.mesh, rank, self.job.zero) as world:
+                model = self.whole.piece(range(layers), first=True, last=True)
+                found.append(follow_step(model, self.styles, world, self.job))
+        first, last = found[0], found[-1]
+        peaks = [
+            {part: size + (n - few[0]) * (last[at][part] - size) for part, size in parts.items()}
+            for at, parts in first.items()
+        ]
+        most = max(peaks, key=lambda parts: sum(parts.values()))
+        return {part: size for part, size in most.items() if size}
 
     def _state_of(self, sizes: tuple[int, ...]) -> int:
         if not self.job.train:
@@ -497,35 +538,168 @@ class Measuring:
             self._at = rank
         with fake_world(self.mesh, rank, job.zero) as world:
             model = self.whole.part(self.parts[part])
-            if job.train:
-                ran = train_once(model, self.styles, world, job)
-                return Once(
-                    sent=phases(forward=ran.forward, backward=ran.backward),
-                    activation_bytes=ran.activation_bytes,
-                    recomputed_bytes=ran.recomputed_bytes,
-                )
-            served = serve_once(model, self.styles, world, job)
-            first = next(iter(served.values()))
-            return Once(
-                sent=phases(**{phase: ran.forward for phase, ran in served.items()}),
-                kv_cache_bytes=first.kv_cache_bytes,
-                state_bytes=first.state_bytes,
-            )
+            run = train_once if job.train else serve_once
+            return run(model, self.styles, world, job)
 
 
-@frozen
-class Once:
-    """What one copy of a part sends, by phase, and the bytes that it keeps."""
+class Followed(DispatchMode, Watch):
+    """Follows storages of a step on one rank, and says what each is a part of.
 
-    sent: Counter[tuple[str, Seen]]
-    kv_cache_bytes: int = 0
-    state_bytes: int = 0
-    activation_bytes: int = 0
-    recomputed_bytes: int = 0
+    As a mode it follows all that operators make; without, what autograd saves and FSDP2 gathers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = model
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.ledger = Ledger()
+        self.parts: dict[int, str] = {}  # of a storage, by its number; the first that is said
+        self.note("param_bytes", self._model.parameters())
+        self.note("buffer_bytes", self._model.buffers())
+
+    def note(self, part: str, tensors: Iterable[Tensor]) -> None:
+        """Say of tensors what they are a part of."""
+        for tensor in tensors:
+            self.parts.setdefault(self.ledger.number(local_part(tensor)), part)
+
+    def saving(self) -> AbstractContextManager[object]:
+        """Note what autograd saves inside the block."""
+        return saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def saved_bytes(self) -> int:
+        """Count the bytes of what was saved and is alive."""
+        living = self.ledger.living()
+        return self.ledger.sum(n for n in living if self.parts.get(n) == "activation_bytes")
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """Note what a checkpointed layer keeps."""
+        self.note("activation_bytes", tensors)
+
+    result = inputs
+
+    def resized(self, tensor: Tensor) -> None:
+        """Note that FSDP2 emptied a gathered parameter, or gathered it again."""
+        self.ledger.resized(tensor)
+        if tensor.untyped_storage().nbytes():
+            self.note("gathered_bytes", [tensor])
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        self.note("activation_bytes", [tensor])
+        return tensor.detach()  # a node's own result would hold the node that holds it
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Run the operator, and note what it made, and what FSDP2 gathers and scatters."""
+        if DTensor in types:
+            return NotImplemented
+        name = operator_name(func)
+        if name == "_c10d_functional::wait_tensor":
+            return args[0]  # as a real one does; a fake one would make another
+        out = func(*args, **(kwargs or {}))
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor):
+                self.ledger.number(made)
+        match name:
+            case "fsdp::all_gather_copy_in":
+                self.note("gathered_bytes", [args[1]])
+            case "fsdp::chunk_cat":
+                self.note("unscattered_bytes", [*args[0], (kwargs or {})["out"]])
+        return out
 
 
-def phases(**seen: Counter[Seen]) -> Counter[tuple[str, Seen]]:
-    """Join what was seen in each phase into one count."""
-    return Counter(
-        {(phase, each): times for phase, found in seen.items() for each, times in found.items()}
-    )
+FEWEST = 4  # layers of which the first two and the last two have neighbours as those of more have
+MOST_UNLIKE = 32  # layers that are run where they differ
+
+
+def follow_step(
+    model: Model, styles: dict[str, str], world: World, job: Job
+) -> dict[tuple[str, str], Counter[str]]:
+    """Run a step that is not the first on fake tensors.
+
+    Returns: for each stretch of it, the bytes of each part where most are alive; no buffers.
+    """
+    mode = fake_tensors()
+    with mode:
+        in_memory(model)
+    place(model, styles, world, job)
+    follow = Followed(model)
+    blocks: list[nn.Module] = [*model.last_stack.blocks]
+    _mark_blocks(blocks, follow)
+    with ExitStack() as stack:
+        for context in (
+            *(mode, EvenChoice(), as_trained(model, job.attention)),
+            checkpointed(blocks, job.checkpointing, follow, lambda: fused(job)),
+            resizing_told(follow.resized),
+        ):
+            stack.enter_context(context)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        updates = Updates(Setup(optimizer=job.optimizer, foreach=True), trained, set())
+        updates.prepare()
+        tokens, targets = (torch.zeros((job.rows, job.length), dtype=torch.long) for _ in range(2))
+        run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
+        model.zero_grad()
+        follow.forget()
+        follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
+        follow.ledger.numbers([tokens, targets])
+        with follow:
+            run_step(model, job, tokens, targets, follow)
+            follow.note("gradient_bytes", (p.grad for p in trained.values() if p.grad is not None))
+            follow.ledger.mark(OPTIMIZER, "")
+            updates.step()
+    follow.note("input_bytes", [tokens, targets])
+    found = follow.ledger.peak_of_each_span(follow.parts)
+    follow.ledger.close()
+    for parts in found.values():
+        del parts["buffer_bytes"]
+    return {at: parts for at, parts in found.items() if at[0]}
+
+
+def run_step(
+    model: Model, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
+) -> None:
+    """Run forward, loss and backward of a rank's part of the batch."""
+
+    def begin(phase: str) -> None:
+        if follow is not None:
+            follow.ledger.mark(phase, "")
+
+    with nullcontext() if follow is None else follow.saving():
+        begin(FORWARD)
+        with fused(job):
+            out = result(model(tokens))
+        begin(LOSS)
+        loss = loss_of(out, targets, Setup(attention=job.attention))
+        del out
+    begin(BACKWARD)
+    loss.backward()
+
+
+def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:
+    """Let blocks mark where their forward and backward begin, numbered from the nearer end."""
+
+    def hook_into(block: nn.Module, place: str, after: str) -> None:
+        def before(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+            follow.ledger.mark(FORWARD, place)
+            if place == "0" and args[0].requires_grad:
+                args[0].register_hook(lambda _: follow.ledger.mark(BACKWARD, "embedding"))
+
+        def behind(_: nn.Module, args: object, out: object) -> None:
+            follow.ledger.mark(FORWARD, after)
+            tensor = tree_leaves(out)[0]
+            tensor.register_hook(lambda _: follow.ledger.mark(BACKWARD, place))
+
+        block.register_forward_pre_hook(before)
+        block.register_forward_hook(behind)
+
+    n = len(blocks)
+    for i, block in enumerate(blocks):
+        place = f"{i}" if i < FEWEST // 2 else f"{i - n}"
+        hook_into(block, place, "head" if i == n - 1 else "")

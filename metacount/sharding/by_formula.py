@@ -152,8 +152,8 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """
     units = units_of(spec, job.mesh.pp)
 
-    def piece(part: int, copies: int, rank: int) -> Piece:
-        return _piece(spec, job, units[part], copies, rank_at(job, rank))
+    def piece(part: int, rank: int) -> Piece:
+        return _piece(spec, job, units[part], rank_at(job, rank))
 
     layers = layers_of_stages(spec, job.mesh, plan)
     return kinds_of_mesh(job, spec.d_model, layers, units, _groups(units, job), piece)
@@ -200,7 +200,7 @@ def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
     return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
 
 
-def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Piece:
+def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
     """Count what a rank holds and sends of one part."""
     cuts = [cut for group in unit.cuts for cut in group]
     held = tuple(
@@ -225,7 +225,6 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, copies: int, rank: Rank) -> Pi
     kept, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
     return Piece(
-        copies=copies,
         layer=unit.layer is not None,
         first=unit.first,
         last=unit.last,
@@ -259,13 +258,13 @@ def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str
             tape = _forward(rank_spec(spec, rank), unit.layer, sizes)
             found[name] = tape.ops
             continue
-        both = [_end(spec, sizes, last=last) for last in (False, True) if _has(unit, last)]
+        both = [
+            _end(spec, sizes, last=last)
+            for last, has in ((False, unit.first), (True, unit.last))
+            if has
+        ]
         found[name] = [op for tape in both for op in tape.ops]
     return found, tape
-
-
-def _has(unit: Unit, last: bool) -> bool:
-    return unit.last if last else unit.first
 
 
 def _stepped(job: Job, held: Sequence[Held]) -> int:
@@ -299,7 +298,8 @@ def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
         return 0, 0
     width = DTYPE_BYTES[job.dtype]
     kept = cached_positions(job.length, unit.window)
-    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached) * width
+    cache = job.rows * kept * sum(tensor.size for tensor in tape.cached)
+    cache *= DTYPE_BYTES[job.kv_dtype or job.dtype]
     state = job.rows * sum(
         one.size * (width if one.bytes_per_value is None else one.bytes_per_value)
         for one in tape.states
@@ -307,9 +307,16 @@ def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
     return int(cache), int(state)
 
 
-def pass_of(job: Job) -> Pass:
-    """Describe a forward of one micro-batch; raise `SpecError` where no formula covers it."""
-    return Pass(
+def without_formula(spec: ModelSpec, job: Job) -> str:
+    """Say why no formula counts what the backward keeps; empty where one does."""
+    if spec.head is None:
+        return "without logits there is no loss"
+    if job.attention == SDPA:
+        return f"attention has no formula: got '{SDPA}'; choose {EAGER} or {FLASH}"
+    if job.checkpointing == SELECTIVE:
+        said = f"checkpointing has no formula of what a rank keeps: got '{SELECTIVE}'"
+        return f"{said}; choose {NONE} or {FULL}"
+    run = Pass(
         batch_size=job.rows,
         seq_len=job.length,
         bytes_per_value=DTYPE_BYTES[job.dtype],
@@ -317,27 +324,11 @@ def pass_of(job: Job) -> Pass:
         checkpointing=job.checkpointing,
         ring=job.ring,
     )
-
-
-def without_formula(spec: ModelSpec, job: Job) -> str:
-    """Say why no formula counts what the backward keeps; empty where one does."""
-    if spec.head is None:
-        return "without logits there is no loss"
     try:
-        _check_covered(spec, pass_of(job))
+        check_saved(spec, run)
     except SpecError as error:
         return str(error)
     return ""
-
-
-def _check_covered(spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` where what a rank saves has no formula."""
-    if run.attention == SDPA:
-        raise SpecError("attention", "has no formula", SDPA, f"choose {EAGER} or {FLASH}")
-    if run.checkpointing == SELECTIVE:
-        rule = "has no formula of what a rank keeps"
-        raise SpecError("checkpointing", rule, SELECTIVE, f"choose {NONE} or {FULL}")
-    check_saved(spec, run)
 
 
 def _moves(

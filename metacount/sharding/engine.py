@@ -13,7 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -49,16 +48,15 @@ from metacount.measure.torch_private import (
     parameters_of,
     put_tensor,
     ring_attention,
-    storage_key,
     waited,
 )
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
 from metacount.sharding.result import Held, Job
 from metacount.tensors import tensor_bytes
-from metacount.training.model import Watch, by_flash
-from metacount.training.optimizers import ADAM8BIT, RATE, adam8bit, inner_tensors, uncompiled
-from metacount.training.step import Ledger
+from metacount.training.model import by_flash
+from metacount.training.optimizers import ADAM8BIT, inner_tensors, made, uncompiled
+from metacount.training.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -234,27 +232,21 @@ def _of_torch(style: ParallelStyle) -> Style:
     return apply
 
 
-def _rowwise(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+def _by_rows(style: RowwiseParallel) -> Style:
     """Cut a module by rows; torch takes all parts of its input to be equal."""
-    _cut_by_rows(module, mesh, RowwiseParallel())
 
+    def apply(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
+        def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            x = args[0]
+            shape = torch.Size((*x.shape[:-1], module.in_features))
+            stride = torch.empty(shape, device="meta").stride()
+            how: dict[str, Any] = {"run_check": False, "shape": shape, "stride": stride}
+            return (DTensor.from_local(x, mesh, [Shard(-1)], **how),)
 
-def _rowwise_spread(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """The same, of whose output each rank gets its own tokens."""
-    _cut_by_rows(module, mesh, RowwiseParallel(output_layouts=Shard(1)))
+        module.register_forward_pre_hook(tell)
+        parallelize_module(module, mesh, style, src_data_rank=None)
 
-
-def _cut_by_rows(module: Any, mesh: DeviceMesh, style: RowwiseParallel) -> None:
-    def tell(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        x = args[0]
-        shape = torch.Size((*x.shape[:-1], module.in_features))
-        strides = torch.empty(shape, device="meta").stride()
-        return (
-            DTensor.from_local(x, mesh, [Shard(-1)], run_check=False, shape=shape, stride=strides),
-        )
-
-    module.register_forward_pre_hook(tell)
-    parallelize_module(module, mesh, style, src_data_rank=None)
+    return apply
 
 
 def _shared_input(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
@@ -352,13 +344,13 @@ def _experts_cut(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
 STYLES: dict[str, Style] = {
     "colwise": _of_torch(ColwiseParallel()),
     "colwise_gather_output": _of_torch(ColwiseParallel(output_layouts=Replicate())),
-    "rowwise": _rowwise,
+    "rowwise": _by_rows(RowwiseParallel()),
     "embedding_rowwise": _of_torch(RowwiseParallel(input_layouts=Replicate())),
     "shared_input": _shared_input,
     "embedding_rowwise_spread": _of_torch(
         RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     ),
-    "rowwise_spread": _rowwise_spread,
+    "rowwise_spread": _by_rows(RowwiseParallel(output_layouts=Shard(1))),  # each its own tokens
     "gathered_input": _gathered_input,
     "colwise_logits": _of_torch(ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)),
     "colwise_logits_of_spread": _of_torch(
@@ -663,10 +655,10 @@ class Traffic(DispatchMode):
             self._note(operator_name(func), args, out)
         return out
 
-    def taken(self) -> Counter[Seen]:
-        """Take what was seen since the last call."""
+    def taken(self, phase: str = "") -> Counter[tuple[str, Seen]]:
+        """Take what was seen since the last call, as of a phase."""
         found, self.seen = self.seen, Counter()
-        return found
+        return Counter({(phase, each): times for each, times in found.items()})
 
     def _note(self, name: str, args: tuple[object, ...], out: object) -> None:
         if name in LOCAL:
@@ -701,57 +693,6 @@ def _bytes(values: Iterable[object]) -> list[int]:
     return found
 
 
-class Keeping(Watch):
-    """Follows what a module's forward saves inside `with keeping.watching():`.
-
-    Of a checkpointed layer, it is told its inputs.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._ledger = Ledger()
-        self._kept: set[int] = set()
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Note what autograd saves inside the block."""
-        return saved_tensors_hooks(self._pack, lambda kept: kept)
-
-    def inputs(self, tensors: list[Tensor]) -> None:
-        """Note that the inputs of a checkpointed layer are kept."""
-        for tensor in tensors:
-            self._keep(tensor)
-
-    def result(self, tensors: list[Tensor]) -> None:
-        """Note that the results of an operator in a checkpointed layer are kept."""
-        self.inputs(tensors)
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        self._keep(tensor)
-        # a node's own result would hold the node that holds it
-        return tensor.detach()
-
-    def _keep(self, tensor: Tensor) -> None:
-        mine = local_part(tensor)
-        # FSDP2 puts gathered parameters in the place of a rank's shares, so they are looked up now
-        owned = {storage_key(local_part(p).untyped_storage()) for p in self._model.parameters()}
-        if storage_key(mine.untyped_storage()) not in owned:
-            self._kept.add(self._ledger.number(mine))
-
-    def bytes(self) -> int:
-        """Count the bytes of what was saved and is alive."""
-        return self._ledger.sum(self._kept & self._ledger.living())
-
-
-# Those that need no more than a rank's own share of a tensor to know what they keep of it.
-OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adagrad": torch.optim.Adagrad,
-    "sgd": torch.optim.SGD,
-    "sgd-momentum": lambda parameters: torch.optim.SGD(parameters, momentum=0.9),
-    ADAM8BIT: lambda parameters: adam8bit(parameters, RATE),
-}
-
-
 def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int:
     """Count the bytes of the state that an optimizer keeps for tensors of these many values."""
     parameters = [nn.Parameter(torch.empty(n, dtype=dtype, device="meta")) for n in sizes]
@@ -762,10 +703,10 @@ def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int
 
 def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Make an optimizer and step it once, as it is written, by the gradients that are there."""
-    made = OPTIMIZERS[optimizer](parameters)
+    (found,) = made(Setup(optimizer=optimizer), list(parameters), [])
     with uncompiled() if optimizer == ADAM8BIT else nullcontext():
-        made.step()
-    return made
+        found.step()
+    return found
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

@@ -81,7 +81,7 @@ class Fit:
             "world": self.mesh.world,
             "total_bytes": self.largest.total_bytes,
             "most_bytes": self.largest.most_bytes,
-            "peak_bytes": self.largest.peak_bytes(self.job),
+            "peak_bytes": self.largest.peak_bytes,
             "largest_batch_size": self.batch_size,
             "largest_seq_len": self.seq_len,
             "positions": self.positions,
@@ -109,15 +109,9 @@ class Verdict:
 
     def to_dict(self) -> Json:
         """Return the verdict as plain data."""
-        return {
-            "fits": self.fits,
-            "bytes": self.room,
-            "rank": self.rank,
-            "total_bytes": self.total_bytes,
-            "parts": self.parts,
-            "remedy": self.remedy,
-            "unknown": self.unknown,
-        }
+        data = {**vars(self), "fits": self.fits, "bytes": self.room}
+        del data["room"]
+        return data
 
 
 @frozen
@@ -180,6 +174,15 @@ def fit(
             found.append(_of_number(known, device, world, train, how))
     job = Fits(model=known, answers=found, not_counted=[]).job
     untold = [] if job is None else missing(known.spec, job, formula=True)
+    if job is not None and known.source is not None and not train:
+        from metacount.textbook.stored import Stored, stored_from_config
+
+        stored = stored_from_config(known.spec, known.source.config)
+        if isinstance(stored, Stored):
+            untold.append(
+                f"parameters are counted in {job.dtype}; as the config stores them ({stored.how}), "
+                f"all are {gib(stored.n_bytes)}"
+            )
     return Fits(model=known, answers=found, not_counted=untold)
 
 
@@ -328,8 +331,10 @@ def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
 
 
 def most_of(kinds: Iterable[Kind]) -> int:
-    """Count the most that a rank may hold, with what may come and go."""
-    return max(kind.most_bytes for kind in kinds)
+    """Count the most that a rank may hold: its peak where that is known, else with all that may
+    come and go.
+    """
+    return max(kind.most_bytes if kind.peak_bytes is None else kind.peak_bytes for kind in kinds)
 
 
 def positions_of(model: Model) -> int | None:
@@ -378,7 +383,7 @@ def command(model: str, job: Job) -> str:
     if job.train:
         said += f" --train --zero {job.zero}"
         said += f" --optimizer {job.optimizer}" if job.optimizer != "adamw" else ""
-        said += " --master-weights" if job.master else ""
+        said += " --mixed-precision" if job.master else ""
         for name in ("sequence_parallel", "loss_parallel"):
             said += f" --{name.replace('_', '-')}" if getattr(job, name) else ""
         for name in ("attention", "checkpointing", "schedule"):
@@ -389,7 +394,9 @@ def command(model: str, job: Job) -> str:
     if job.micro_batches != (job.mesh.pp if job.train else 1):
         said += f" --micro-batches {job.micro_batches}"
     said += f" --seq {job.seq_len}" if job.seq_len != 2048 else ""
-    return said + (f" --dtype {job.dtype}" if job.dtype != "bf16" else "")
+    said += f" --dtype {job.dtype}" if job.dtype != "bf16" else ""
+    kv_dtype = job.kv_dtype or job.dtype
+    return said + (f" --kv-dtype {kv_dtype}" if kv_dtype != job.dtype else "")
 
 
 def verdict(model: Model, found: Sharded, room: int) -> Verdict:
@@ -401,10 +408,12 @@ def verdict(model: Model, found: Sharded, room: int) -> Verdict:
     if judged.fits:
         return judged
     device = Device(id="", name="", bytes=room, source="")
-    how = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
-    if job.train:
+    how: Json = {"seq_len": job.seq_len, "dtype": job.dtype, "optimizer": job.optimizer}
+    if not job.train:
+        how["kv_dtype"] = job.kv_dtype
+    else:
         same = ("attention", "checkpointing", "schedule", "sequence_parallel", "loss_parallel")
-        how |= {"master_weights": job.master, **{name: getattr(job, name) for name in same}}
+        how |= {"mixed_precision": job.master, **{name: getattr(job, name) for name in same}}
     search = _search(model, device, job.train, how)
     return Verdict(**{**vars(judged), "remedy": search.command})
 
@@ -417,13 +426,13 @@ def _judged(job: Job, kinds: Sequence[Kind], room: int) -> Verdict:
         unknown = "what the backward keeps of the forward is not counted"
     elif most > room >= largest.total_bytes:
         unknown = (
-            f"what comes and goes in the backward of a block (taken as at most {PASSING} times "
-            f"what the block keeps) may make it {gib(most)}"
+            f"what comes and goes in the backward of a block (at most {PASSING} times what it "
+            f"keeps, and three more units of FSDP2) may make it {gib(most)}"
         )
     return Verdict(
         room=room,
         rank=largest.first,
-        total_bytes=largest.total_bytes,
-        parts={name: size for name, size in largest.parts.items() if size},
+        total_bytes=largest.total_bytes if largest.peak_bytes is None else largest.peak_bytes,
+        parts={name: size for name, size in (largest.peak_parts or largest.parts).items() if size},
         unknown=unknown,
     )

@@ -8,6 +8,8 @@ all experts, and the groups that do hold copies.
 
 from __future__ import annotations
 
+from functools import cache
+
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
 
@@ -256,6 +258,7 @@ def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
     return layouts[group]
 
 
+@cache
 def span(mesh: Mesh, group: str, per_machine: int) -> Span:
     """Find how the groups of a kind lie on machines; ranks 0 to n - 1 are on the first, and so on.
 

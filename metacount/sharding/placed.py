@@ -6,7 +6,6 @@ holds is counted here tensor by tensor, and laid beside the sum of accelerate's 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -169,7 +168,7 @@ def _built(model: Model | TransformersOnly, dtype: str) -> tuple[nn.Module, str,
     from metacount.huggingface.module.model import build_transformers
 
     assert model.source is not None  # what has no formula has a config
-    module, choice = build_transformers(model.source.config, dtype=DTYPES[dtype])
+    module, choice = build_transformers(model.source, dtype=DTYPES[dtype])
     whole = getattr(module, "_no_split_modules", None) or ()
     return module, f"transformers' {choice.class_name}", sorted(whole)
 
@@ -216,24 +215,3 @@ def _around(path: str) -> Iterable[str]:
     while path:
         path = path.rpartition(".")[0]
         yield path
-
-
-def folded_parts(parts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Fold neighbours that differ in their number alone and are in one place.
-
-    >>> folded_parts({"layers.0": "0", "layers.1": "0", "layers.2": "1", "norm": "1"})
-    [('layers.0-1', '0'), ('layers.2', '1'), ('norm', '1')]
-    """
-    runs: list[tuple[str, int, int, str]] = []
-    for part, place in parts.items():  # of no number: -1
-        found = re.fullmatch(r"(.*\.)(\d+)", part)
-        stem, number = (found[1], int(found[2])) if found else (part, -1)
-        if runs and found and runs[-1][0] == stem and runs[-1][2:] == (number - 1, place):
-            runs[-1] = (stem, runs[-1][1], number, place)
-        else:
-            runs.append((stem, number, number, place))
-    folded = []
-    for stem, first, last, place in runs:
-        numbers = "" if first < 0 else f"{first}" if first == last else f"{first}-{last}"
-        folded.append((f"{stem}{numbers}" or "the whole module", place))
-    return folded

@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
 
+FOLLOWED = ("adamw", "sgd", "sgd-momentum")  # optimizers whose steps were compared with real ones
 # What runs between which ranks.
 GROUPS = {
     "tp": "ranks that hold parts of the same matrices",
@@ -116,6 +117,12 @@ class Kind:
     step holds for a moment, as it runs on CUDA by default (foreach); `passing_bytes` a bound on
     what comes and goes while the backward of a block runs, which is not counted.
     `state_bytes` are what mixers keep of the sequences that are served, however long these are.
+
+    `total_bytes` is the most of what is counted that is there at once, in the loss, the backward of
+    blocks or of the embedding, or the step; `parts` are those of that moment. `most_bytes`: with
+    all that may come and go beside these, so that no moment has more. `peak_bytes`: what is alive
+    at the worst moment of a step, to the byte, less buffers; of `peak_parts`. None where nobody
+    can say, and `peak_unknown` says why.
     """
 
     ranks: tuple[tuple[int, int, int], ...]  # first, last, step
@@ -144,47 +151,12 @@ class Kind:
     embedding_bytes: int = 0
     input_bytes: int = 0
     accumulates: bool = False
-
-    def _moments(self) -> list[dict[str, int]]:
-        """List what is there at once, by field: in the backward of blocks, in the loss, in the
-        backward of the embedding, in the step.
-        """
-        always = ("param_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes")
-        before = ("gradient_bytes",) if self.accumulates else ()
-        moments = (
-            (
-                "gathered_bytes",
-                "gradient_bytes",
-                "activation_bytes",
-                "recomputed_bytes",
-                "input_bytes",
-            ),
-            ("gathered_bytes", *before, "activation_bytes", "loss_bytes"),
-            ("gathered_bytes", "gradient_bytes", "embedding_bytes", "input_bytes"),
-            ("gradient_bytes", "step_bytes", "input_bytes"),
-        )
-        found = [
-            {name: getattr(self, name) or 0 for name in (*always, *names)} for names in moments
-        ]
-        found[0]["gradient_bytes"] = self.backward_gradient_bytes
-        found[0]["activation_bytes"] = self.backward_activation_bytes
-        return found
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of the moment that holds most of what is counted, by field."""
-        return max(self._moments(), key=lambda parts: sum(parts.values()))
-
-    @property
-    def total_bytes(self) -> int:
-        """The most of what is counted here that is there at once."""
-        return sum(self.parts.values())
-
-    @property
-    def most_bytes(self) -> int:
-        """The same with all that may come and go in the backward of a block."""
-        blocks, *_ = self._moments()
-        return max(self.total_bytes, sum(blocks.values()) + self.passing_bytes)
+    parts: dict[str, int]
+    total_bytes: int
+    most_bytes: int
+    peak_bytes: int | None
+    peak_parts: dict[str, int] | None
+    peak_unknown: str
 
     @property
     def first(self) -> int:
@@ -210,25 +182,11 @@ class Kind:
             found[each.group] = found.get(each.group, 0) + between
         return found
 
-    def peak_bytes(self, job: Job) -> int | None:
-        """Return the peak of a step on one device, as `train --foreach` measures it, less buffers.
-
-        None where nobody compared it with a measured one (several ranks, float32 beside another
-        type, another optimizer, serving), or where what comes and goes in the backward
-        of a block may be more: the peak is `most_bytes` at most then.
-        """
-        alone = job.train and job.mesh.world == job.micro_batches == 1 and not job.master
-        compared = job.optimizer in ("adamw", "sgd", "sgd-momentum")
-        if not alone or not compared or self.activation_bytes is None:
-            return None
-        return self.total_bytes if self.most_bytes == self.total_bytes else None
-
     def to_dict(self) -> Json:
         """Return the kind of rank as plain data."""
         data = {name: getattr(self, name) for name in fields(Kind)}
         data["ranks"] = [{"first": a, "last": b, "step": step} for a, b, step in self.ranks]
         data["stages"] = list(self.stages)
-        data["total_bytes"], data["most_bytes"] = self.total_bytes, self.most_bytes
         data["collectives"] = [
             {
                 **{name: getattr(each, name) for name in fields(Collective)},
@@ -261,6 +219,7 @@ class Job:
     per_machine: int = PER_MACHINE
     sequence_parallel: bool = False  # of tp: tokens between the matrices are spread, too
     loss_parallel: bool = False  # of tp: each rank keeps the logits of its part of the vocabulary
+    kv_dtype: str | None = None  # of the cache; None: `dtype`
     decodes: bool = True  # served, it goes on token by token; an encoder has read all at once
 
     @property
@@ -289,6 +248,26 @@ class Job:
         if self.loss_parallel:
             vocab_size = int(chunk(vocab_size, self.mesh.tp, tensor))
         return wide * (2 * self.rows * self.length * vocab_size + 1) if self.train else 0
+
+    @property
+    def unfollowed(self) -> str:
+        """Why nobody can say what a rank holds at the worst moment of a step; empty where one can.
+
+        What is followed was compared with real processes; see `tests/sharding/test_real.py`.
+        """
+        mesh = self.mesh
+        reasons = {
+            "serving is no step": not self.train,
+            "what stages hold in a schedule is not followed": mesh.pp > 1,
+            "what a ring of cp ranks holds is not followed": mesh.cp > 1,
+            "rows go where a router sends them": mesh.ep > 1,
+            "several micro-batches are not followed": self.micro_batches > 1,
+            f"ZeRO {self.zero} is not what FSDP2 does": self.zero < 2 and mesh.shard > 1,
+            "loss parallelism is not followed": self.loss_parallel,
+            "float32 beside another type is FSDP2's": self.master and mesh.shard == 1,
+            f"the step of {self.optimizer} is not followed": self.optimizer not in FOLLOWED,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def kept_at(self, stage: int) -> int:
         """Count the micro-batches that went forward through a stage, and not yet back, at most.
@@ -365,9 +344,7 @@ class Sharded:
             "params": self.params,
             "largest": self.largest.first,
             "smallest": self.smallest.first,
-            "kinds": [
-                {**kind.to_dict(), "peak_bytes": kind.peak_bytes(self.job)} for kind in self.kinds
-            ],
+            "kinds": [kind.to_dict() for kind in self.kinds],
             "missing": list(self.missing),
             "source": self.source,
         }

@@ -16,7 +16,7 @@ from metacount.spec.model import left_out
 from metacount.spec.position import Alibi, Learned, Sinusoidal
 from metacount.spec.stack import WITH_STATE
 from metacount.textbook.count import said_of_states
-from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS
+from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -39,11 +39,13 @@ class Asked:
 
     zero: int | None = None
     optimizer: str = "adamw"
-    master_weights: bool = False
+    mixed_precision: bool = False
+    master_weights: bool = False  # refused: copies beside 16-bit parameters are `train`'s
     batch_size: int | None = None
     seq_len: int | None = None
     micro_batches: int | None = None
     dtype: str = "bf16"
+    kv_dtype: str | None = None
     attention: str = "eager"
     checkpointing: str = "none"
     schedule: str = "1f1b"
@@ -54,13 +56,20 @@ class Asked:
 
 def _check(asked: Asked, train: bool) -> None:
     """Raise `InputError` for what no mesh can do."""
-    zero, optimizer, dtype = asked.zero, asked.optimizer, asked.dtype
+    zero, optimizer = asked.zero, asked.optimizer
     parallel = {"sequence": asked.sequence_parallel, "loss": asked.loss_parallel}
     for name, is_asked in parallel.items():
         if is_asked and not train:
             raise InputError(f"--{name}-parallel belongs to --train; add it, or leave it out")
-    if not train and (zero is not None or asked.master_weights):
-        raise InputError("--zero and --master-weights belong to --train; add it, or leave them out")
+    if asked.master_weights:
+        raise InputError(
+            "--master-weights are float32 copies beside 16-bit parameters, which no mesh here has; "
+            "choose --mixed-precision: parameters, gradients and state themselves in float32"
+        )
+    if not train and (zero is not None or asked.mixed_precision):
+        raise InputError(
+            "--zero and --mixed-precision belong to --train; add it, or leave them out"
+        )
     for name, known in (
         ("attention", ATTENTIONS),
         ("checkpointing", CHECKPOINTINGS),
@@ -75,16 +84,29 @@ def _check(asked: Asked, train: bool) -> None:
     if zero is not None and zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
     if optimizer not in STATES:
-        close = nearest(optimizer, STATES, f"choose one of {', '.join(STATES)}")
+        choices = f"choose one of {', '.join(STATES)}"
+        if optimizer in OPTIMIZERS:
+            said = "looks at whole matrices, of which a rank has a share"
+            raise InputError(
+                f"--optimizer {optimizer} {said}: no state of a rank is known; {choices}"
+            )
+        close = nearest(optimizer, STATES, choices)
         raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
-    if dtype not in DTYPE_BYTES:
+    _check_types(asked, train)
+
+
+def _check_types(asked: Asked, train: bool) -> None:
+    """Raise `InputError` for types that are unknown, or do not go together."""
+    dtype = asked.dtype
+    for name, value in (("dtype", dtype), ("kv-dtype", asked.kv_dtype or dtype)):
+        if value not in DTYPE_BYTES:
+            choices = ", ".join(DTYPE_BYTES)
+            raise InputError(f"--{name} '{shown(value)}' is unknown; choose one of {choices}")
+    if train and asked.kv_dtype is not None:
+        raise InputError("--kv-dtype is of serving, which keeps a cache; leave it out")
+    if asked.mixed_precision and DTYPE_BYTES[dtype] >= 4:
         raise InputError(
-            f"--dtype '{shown(dtype)}' is unknown; choose one of {', '.join(DTYPE_BYTES)}"
-        )
-    if asked.master_weights and DTYPE_BYTES[dtype] >= 4:
-        raise InputError(
-            "--master-weights keeps float32 beside a smaller type, not beside "
-            f"{dtype}; leave it out"
+            f"--mixed-precision computes in a type smaller than float32: got {dtype}; leave it out"
         )
 
 
@@ -123,6 +145,11 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
     ):
         if value < 1:
             raise InputError(f"{name} must be at least 1: got {value}")
+    if spec.longest is not None and length > spec.longest:
+        raise InputError(
+            f"--seq must be at most the {spec.longest} positions of the model: got {length}; "
+            f"choose --seq {spec.longest}"
+        )
     if batch % at_once:
         raise InputError(
             f"--batch must be a multiple of dp·micro-batches = {mesh.dp}·{n} = {at_once}: "
@@ -149,10 +176,11 @@ def job_of(spec: ModelSpec, mesh: Mesh, asked: Asked, *, train: bool) -> Job:
         batch_size=batch,
         seq_len=length,
         micro_batches=n,
-        master=asked.master_weights,
+        master=asked.mixed_precision,
         sequence_parallel=asked.sequence_parallel and mesh.tp > 1,
         loss_parallel=asked.loss_parallel and mesh.tp > 1,
         decodes=spec.kind != "encoder",
+        kv_dtype=asked.kv_dtype or asked.dtype,
         **{name: getattr(asked, name) for name in same},
     )
     if train and mesh.tp > 1:
@@ -219,8 +247,8 @@ def shard(
 
     The reference modules are instantiated on a fake world of that size by torch's own DTensor,
     tensor parallelism and FSDP2, and run there; `formula` counts instead, without torch. `how` are
-    the fields of `Asked`: zero, optimizer, master_weights, batch_size, seq_len, micro_batches,
-    dtype.
+    the fields of `Asked`: zero, optimizer, mixed_precision, batch_size, seq_len, micro_batches,
+    dtype, kv_dtype.
 
     >>> found = shard("llama-7b", "dp=4,tp=2", train=True, formula=True)
     >>> found.largest.params, found.largest.param_bytes
@@ -251,12 +279,16 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
         from metacount.sharding.by_engine import measured_kinds
         from metacount.tensors import DTYPES
 
+        if job.kv_dtype != job.dtype:
+            raise InputError(
+                "--kv-dtype goes with --formula: a module keeps its cache in its own type"
+            )
         if job.dtype not in DTYPES:
             raise InputError(
                 f"--dtype {job.dtype} is not one that a module runs in; choose one of "
                 f"{', '.join(DTYPES)}, or --formula"
             )
-        return measured_kinds(spec, job, plan)
+        return measured_kinds(spec, job, plan, whole_step=True)
     from metacount.sharding.by_formula import counted_kinds
 
     if plan.source != "ours":
@@ -290,9 +322,12 @@ def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     found += () if job.train else said_of_states(spec, job.dtype)
     found.append("not counted: buffers, what kernels and communication need, fragmentation")
     if job.train and job.zero == 3 and job.mesh.shard > 1:
-        found.append("gathered: one part at a time; FSDP2 may hold the next one as well")
+        found.append(
+            "gathered: one part at a time; what FSDP2 holds beside it is in the peak, and in what "
+            "is there at most"
+        )
         if spec.n_shared_blocks:
-            found[-1] += ", and holds the blocks that layers share beside each layer"
+            found[-1] += "; it holds the blocks that layers share beside each layer"
     if job.train and 0 < job.zero < 3:
         found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
         if job.zero == 1:
@@ -368,5 +403,8 @@ def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
                 "spread it, as Megatron and torchtitan do"
             )
     if job.mesh.pp > 1:
-        found.append(f"micro-batches kept at once: {SCHEDULES[job.schedule]}")
+        found.append(
+            f"micro-batches kept at once: {SCHEDULES[job.schedule]}; no interleaved schedule is "
+            "offered, nor zero bubble or DualPipeV"
+        )
     return found

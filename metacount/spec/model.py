@@ -286,6 +286,8 @@ class ModelSpec:
         decoder: Stack | None
         positions: Any
         prediction: MultiToken | None
+        stacks: tuple[Stack, ...]  # the encoder, where there is one, and the decoder
+        last_stack: Stack  # which the head reads: the decoder, or the only one of an encoder
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -318,7 +320,7 @@ class ModelSpec:
             if not isinstance(it, Field):
                 made[name] = placed(it, flat, checked=checked)
         self.__dict__.update(flat)
-        self.__dict__.update(made)
+        self.__dict__.update(with_stacks(made))
 
     @classmethod
     def from_dict(cls, data: Json) -> ModelSpec:
@@ -395,16 +397,6 @@ class ModelSpec:
         return {path: field.name for path, field in found.items()}
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
-        """The encoder, where there is one, and the decoder."""
-        return tuple(stack for stack in (self.encoder, self.decoder) if stack is not None)
-
-    @property
-    def last_stack(self) -> Stack:
-        """The stack that the head reads: the decoder, or the only one that an encoder has."""
-        return self.stacks[-1]
-
-    @property
     def has_encoder(self) -> bool:
         """True for an encoder-decoder."""
         return self.kind == "encoder-decoder"
@@ -436,6 +428,12 @@ class ModelSpec:
     def has_rope_layer(self, index: int) -> bool:
         """Tell whether block `index` rotates its queries and keys."""
         return isinstance(self.positions, Rope) and self.positions.law.holds(index)
+
+
+def with_stacks(made: Json) -> Json:
+    """Add to a model's parts its stacks in order, and the last one: both are asked for often."""
+    stacks = tuple(stack for stack in (made["encoder"], made["decoder"]) if stack is not None)
+    return {**made, "stacks": stacks, "last_stack": stacks[-1]}
 
 
 def _flat_of(values: Json) -> Json:
@@ -480,4 +478,5 @@ def prediction_layers(spec: ModelSpec) -> ModelSpec:
         attention=altered(stack.attention, window=None),
         norms=altered(stack.norms, first=True),
     )
-    return altered(spec, n_layers=modules.n_modules, decoder=own, prediction=None)
+    made = with_stacks({"encoder": spec.encoder, "decoder": own})
+    return altered(spec, n_layers=modules.n_modules, prediction=None, **made)

@@ -200,7 +200,7 @@ class ModelSummary(Summary):
         if self._model.source is not None:
             from metacount.huggingface.module.model import build_transformers
 
-            return module_tree(build_transformers(self._model.source.config)[0])
+            return module_tree(build_transformers(self._model.source)[0])
         from metacount.modules.build import build
 
         return module_tree(build(self._model.spec))
@@ -225,7 +225,7 @@ def summary(given: Given | nn.Module) -> Summary:
     if isinstance(found, TransformersOnly):
         from metacount.huggingface.module.model import build_transformers
 
-        module, choice = build_transformers(found.source.config)
+        module, choice = build_transformers(found.source)
         made = _of_module(module)
         made.name, made.source = (
             found.name,

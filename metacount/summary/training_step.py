@@ -30,7 +30,7 @@ from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
-from metacount.training.result import Stage, Training
+from metacount.training.result import Training
 from metacount.training.setup import Setup, check_dtypes
 from metacount.training.step import (
     BACKWARD,
@@ -203,7 +203,7 @@ def _of_config(
     assert model.source is not None
     run, why = fitted_outside(model.source, request)
     check_dtypes(setup, run.dtype)
-    module, choice = build_transformers(model.source.config, dtype=run_dtype(run))
+    module, choice = build_transformers(model.source, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
     notes += left_out(model.spec) if isinstance(model, Model) else ()
     return train_transformers(module, (model.id, model.name), run, setup, notes)
@@ -308,7 +308,7 @@ def told(
         peak_phase=at.phase,
         peak_place=at.place,
         peak_parts=_parts(found, alive),
-        timeline=tuple(Stage(**vars(span)) for span in ledger.spans()),
+        timeline=tuple(ledger.spans()),
         notes=(STEP, *_said(setup, found), *notes),
         versions=_versions(source, setup),
         formula={},

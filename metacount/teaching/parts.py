@@ -166,9 +166,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "active_experts": _of_experts(lambda spec: _moe_layers(spec) * spec.top_k * _expert(spec)),
     "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
     "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
-    "moe_flops": _of_experts(
-        lambda spec: sublayers.feed_forward_flops(spec, n_tokens=1, moe=True)["moe"]
-    ),
+    "moe_flops": _of_experts(lambda spec: sublayers.mixture_flops(spec, 1)),
     "router_rows_not_chosen": _of_experts(
         lambda spec: (
             _moe_layers(spec)

@@ -123,29 +123,17 @@ def caches(spec: ModelSpec, dtype: str) -> tuple[Cache, ...]:
     if own != "GQA":
         groups = GROUPS if h % GROUPS == 0 and h > GROUPS else _fewest(h)
     one = sum(pieces.attention_layers(spec)) * DTYPE_BYTES[dtype]
-    found = []
-    for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1)):
-        if kind == "GQA" and not 1 < heads < h:
-            continue  # a prime number of heads, or one, has no groups
-        values = sublayers.kv_cache_values(heads, width)
-        found.append(
-            Cache(
-                kind=kind,
-                sizes={"h_kv": heads, "h_d": width},
-                own=kind == own,
-                bytes_per_token=one * values,
-            )
-        )
+    kinds = [
+        (kind, {"h_kv": heads, "h_d": width}, sublayers.kv_cache_values(heads, width))
+        for kind, heads in (("MHA", h), ("GQA", groups), ("MQA", 1))
+        if kind != "GQA" or 1 < heads < h  # a prime number of heads, or one, has no groups
+    ]
     values = sublayers.mla_kv_cache_values(latent, rotated)
-    found.append(
-        Cache(
-            kind="MLA",
-            sizes={"d_c": latent, "d_r": rotated},
-            own=own == "MLA",
-            bytes_per_token=one * values,
-        )
+    kinds.append(("MLA", {"d_c": latent, "d_r": rotated}, values))
+    return tuple(
+        Cache(kind=kind, sizes=sizes, own=kind == own, bytes_per_token=one * values)
+        for kind, sizes, values in kinds
     )
-    return tuple(found)
 
 
 def _fewest(heads: int) -> int:

@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from metacount.errors import SpecError
 from metacount.formulas import model, step
-from metacount.formulas.dim import Dim, when
+from metacount.formulas.dim import Dim, exact_div, when
 from metacount.formulas.pieces import remembered
-from metacount.formulas.step import block_stores, check_alike, check_saved, saved_in_block
+from metacount.formulas.step import (
+    block_stores,
+    check_alike,
+    check_saved,
+    saved_in_block,
+    saved_in_blocks,
+)
 from metacount.formulas.sublayers import norms_per_block
 from metacount.formulas.tape import (
     ATTENTIONS,
@@ -40,6 +46,7 @@ from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
 from metacount.spec.attention import Attention, NoAttention
 from metacount.spec.position import Rope
+from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
 from metacount.textbook.count import fitted
 
@@ -82,10 +89,6 @@ def _of_optimizer(name: str) -> Count:
     )
 
 
-def _gradients(spec: ModelSpec, run: dict[str, Dim]) -> dict[str, Dim]:
-    return gradient_bytes_by_role(spec, bytes_per_value=run["bytes_per_value"])
-
-
 def _named(quantity: str, *ways: str) -> str:
     return ":".join([quantity, *(way for way in ways if way not in (EAGER, NONE, ADAMW))])
 
@@ -93,14 +96,10 @@ def _named(quantity: str, *ways: str) -> str:
 # What is counted of a step, by the names that `formula` and `check` take.
 TRAINING: dict[str, Count] = {
     **{
-        _named("backward_matmul_flops", attention): _of_pass(
-            step.backward_matmul_flops_by_role, attention, NONE
-        )
-        for attention in ATTENTIONS
-    },
-    **{
-        _named("train_matmul_flops", attention): _of_pass(
-            step.train_matmul_flops_by_role, attention, NONE
+        _named(name, attention): _of_pass(count, attention, NONE)
+        for name, count in (
+            ("backward_matmul_flops", step.backward_matmul_flops_by_role),
+            ("train_matmul_flops", step.train_matmul_flops_by_role),
         )
         for attention in ATTENTIONS
     },
@@ -112,7 +111,9 @@ TRAINING: dict[str, Count] = {
         for checkpointing in CHECKPOINTINGS
         for attention in ATTENTIONS
     },
-    "gradient_bytes": _gradients,
+    "gradient_bytes": lambda spec, run: gradient_bytes_by_role(
+        spec, bytes_per_value=run["bytes_per_value"]
+    ),
     **{_named("optimizer_bytes", name): _of_optimizer(name) for name in OPTIMIZERS},
 }
 
@@ -314,6 +315,11 @@ def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
     {'dense': 1226850304}
     """
     kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
+    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
+    if alike and run.checkpointing == NONE and run.attention != SDPA:
+        ((kind, (number, _, _)),) = kinds.items()
+        saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
+        return {kind: exact_div(saved, number)}
     return {kind: _of_block(spec, run, part, index) for kind, (_, part, index) in kinds.items()}
 
 

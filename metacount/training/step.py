@@ -13,9 +13,10 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.training.model import FusedAttention, Watch, checkpointed, trainable
 from metacount.training.optimizers import Updates, is_wrapper
+from metacount.training.result import Stage
 from metacount.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -46,17 +48,6 @@ class Mark(NamedTuple):
     event: int
     phase: str
     place: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """A stretch of the step: bytes alive when it began and ended, and the most in between."""
-
-    phase: str
-    place: str
-    start_bytes: int
-    peak_bytes: int
-    end_bytes: int
 
 
 class Ledger:
@@ -96,6 +87,14 @@ class Ledger:
         for number in self.numbers(tensors):
             self.bytes[number] = 0
 
+    def resized(self, tensor: Tensor) -> None:
+        """Note that a tensor's storage was emptied, or filled again: it goes, another comes."""
+        storage = tensor.untyped_storage()
+        if storage_key(storage) in self.alive:
+            self._gone(storage_key(storage))
+        if storage.nbytes():
+            self.number(tensor)
+
     def _gone(self, key: int) -> None:
         self._events.append(-self.alive.pop(key) - 1)
         del self._held[key]
@@ -113,19 +112,17 @@ class Ledger:
         if not self._marks or self._marks[-1][1:] != (phase, place):
             self._marks.append(Mark(len(self._events), phase, place))
 
-    def _totals(self) -> Iterator[int]:
-        """Yield the bytes alive after each event."""
-        total = 0
-        for event in self._events:
-            total += self.bytes[event - 1] if event > 0 else -self.bytes[-event - 1]
-            yield total
+    def _totals(self) -> list[int]:
+        """Sum the bytes alive before each event, and after the last."""
+        sizes = (self.bytes[n - 1] if n > 0 else -self.bytes[-n - 1] for n in self._events)
+        return [*accumulate(sizes, initial=0)]
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[Stage]:
         """Cut the step at its marks, from the first on, into spans where anything came or went."""
-        totals = [0, *self._totals()]
+        totals = self._totals()
         ends = [mark.event for mark in self._marks[1:]] + [len(self._events)]
         return [
-            Span(
+            Stage(
                 phase=mark.phase,
                 place=mark.place,
                 start_bytes=totals[mark.event],
@@ -139,7 +136,7 @@ class Ledger:
     def peak(self) -> tuple[Mark, set[int]]:
         """Find the mark and storages where the most bytes are alive, from the first mark on."""
         start = self._marks[0].event
-        totals = [0, *self._totals()]
+        totals = self._totals()
         top = max(range(start, len(totals)), key=totals.__getitem__)
         alive: set[int] = set()
         for event in self._events[:top]:
@@ -151,6 +148,25 @@ class Ledger:
         at = max((m for m in self._marks if m.event < top), default=self._marks[0])
         return at, alive
 
+    def peak_of_each_span(self, part_of: Mapping[int, str]) -> dict[tuple[str, str], Counter[str]]:
+        """Return the bytes of each part where most are alive, for each phase and place at work.
+
+        `part_of` says of storages what they are a part of; others are `OTHER`.
+        """
+        found: dict[tuple[str, str], Counter[str]] = {}
+        alive: Counter[str] = Counter()
+        marks = iter([*self._marks, Mark(len(self._events) + 1, "", "")])
+        at, following = Mark(0, "", ""), next(marks)
+        for i, event in enumerate(self._events):
+            while following.event <= i:
+                at, following = following, next(marks)
+            number = abs(event) - 1
+            part = part_of.get(number, OTHER)
+            alive[part] += self.bytes[number] if event > 0 else -self.bytes[number]
+            if alive.total() > found.get(at[1:], Counter()).total():
+                found[at[1:]] = Counter(alive)
+        return found
+
     def close(self) -> None:
         """Forget the storages that are alive: what becomes of them is no part of the step."""
         self._held.clear()
@@ -161,6 +177,7 @@ PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 RECOMPUTE = "recompute"  # of FLOPs: run once more in the backward, for what was not kept
 INPUT_OF_LAYER = "input of a checkpointed layer"
 KEPT_RESULT = "result kept by selective checkpointing"
+OTHER = "other_bytes"
 
 aten = torch.ops.aten
 
@@ -173,7 +190,7 @@ class Kept(NamedTuple):
     operator: str
 
 
-class StepCounter(FlopCounter):
+class StepCounter(FlopCounter, Watch):
     """Counts inside `with counter.noting(model):`, phase by phase.
 
     A charge's detail is its phase.
@@ -297,6 +314,14 @@ class StepCounter(FlopCounter):
             del self._path[depth:]
             self._note_maker()
             self._recomputing = False
+
+    def inputs(self, tensors: list[Tensor]) -> None:
+        """Note the inputs of a checkpointed layer, which are kept."""
+        self.keep(tensors, INPUT_OF_LAYER)
+
+    def result(self, tensors: list[Tensor]) -> None:
+        """Note the results that selective checkpointing keeps."""
+        self.keep(tensors, KEPT_RESULT)
 
     def keep(self, tensors: list[Tensor], operator: str) -> None:
         """Note tensors that the backward keeps, though no node of autograd does."""
@@ -496,38 +521,17 @@ class Measured:
     said: tuple[str, ...]
 
 
-class _Watching(Watch):
-    """Tells the counter what checkpointing does."""
-
-    def __init__(self) -> None:
-        self.counter: StepCounter | None = None
-
-    def inputs(self, tensors: list[Tensor]) -> None:
-        if self.counter is not None:
-            self.counter.keep(tensors, INPUT_OF_LAYER)
-
-    def result(self, tensors: list[Tensor]) -> None:
-        if self.counter is not None:
-            self.counter.keep(tensors, KEPT_RESULT)
-
-    def recomputing(self, layer: nn.Module) -> AbstractContextManager[None]:
-        assert self.counter is not None
-        return self.counter.recomputing(layer)
-
-
 def measure_step(program: Program, setup: Setup) -> Measured:
     """Measure a step that is not the first: the optimizer's state is there when it begins."""
-    watch = _Watching()
-    with Step(program, setup, watch) as step:
+    ledger = Ledger()
+    counter = StepCounter(program.book, ledger, program.place_of)
+    with Step(program, setup, counter) as step:
         model = program.model
         warm_up = StepCounter(Book(), Ledger(), program.place_of)
         with warm_up.noting(model), warm_up.during(OPTIMIZER):
             step.updates.prepare()
-        ledger = Ledger()
-        counter = StepCounter(program.book, ledger, program.place_of)
         numbers = _there_before(ledger, step)
         counter.leave_out([*model.parameters(), *model.buffers()])
-        watch.counter = counter
         with counter.noting(model):
             with step.program.context():
                 logits = _through_backward(step, counter, numbers)

@@ -54,7 +54,7 @@ def mesh_of(setting: dict[str, Any]) -> str:
 def asked(setting: dict[str, Any]) -> dict[str, Any]:
     return {
         "zero": setting["zero"],
-        "master_weights": setting["master"],
+        "mixed_precision": setting["master"],
         "seq_len": setting["seq"],
         "dtype": setting["dtype"],
         "attention": setting["attention"],

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.command_line import refused, run, run_json
+from helpers.command_line import run, run_json
 from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import catalog
 from metacount.errors import InputError
-from metacount.huggingface.module.positions import longest_of
+from metacount.huggingface.module.model import longest_of
 
 # tokens that a model has positions for, or 2,048, by hand from what was published:
 # BERT 512; GPT-2 1,024; OPT 2,048 (2,050 rows, of which the first two are never used)
@@ -127,11 +127,6 @@ def test_a_folder_runs_each_file_s_own_length(
     assert "seq 2048 (in 2 files with fewer positions, all of them)" in " ".join(text.split())
     text = run(capsys, "count", "--folder", str(tmp_path), "--seq", "3")
     assert "batch 1, seq 3, bf16" in text
-
-
-def test_what_is_wrong_is_refused_as_before(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "choose 0 to 2048" in refused(capsys, "count", "glm-130b", "--prefix", "2049")
-    assert "seq_len must be at least 1" in refused(capsys, "count", "bert-base", "--seq", "0")
 
 
 @one_day_in(6)

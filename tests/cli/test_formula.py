@@ -12,45 +12,19 @@ from helpers.command_line import assert_readable, number, refused, run, run_json
 from helpers.miniatures import TINY, TINY_PARAMS
 from helpers.release import daily, one_in
 
-from metacount.formulas import model as formulas
+from metacount import count
 from metacount.resolve import find_model
-from metacount.spec import Workload
 from metacount.textbook.count import QUANTITIES
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 
 
-def counted(name: str, quantity: str) -> int:
-    spec = find_model(name).spec
-    workload = Workload()
-    if quantity in ("params", "active_params"):
-        return int(getattr(formulas, quantity)(spec))
-    if quantity == "decode_matmul_flops":
-        return int(formulas.decode_matmul_flops(spec, batch_size=1, kv_len=workload.seq_len))
-    if quantity == "kv_cache_bytes":
-        return int(formulas.kv_cache_bytes(spec, batch_size=1, seq_len=2048, bytes_per_value=2))
-    if quantity == "state_bytes":
-        return int(formulas.state_bytes(spec, batch_size=1, bytes_per_value=2))
-    return int(getattr(formulas, quantity)(spec, batch_size=1, seq_len=workload.seq_len))
-
-
 # one of each kind of attention, mask, feed-forward and stack that the catalog has
 VARIED = (
-    "llama-7b",
-    "deepseek-v3",
-    "mixtral-8x7b",
-    "gemma3-27b-text",
-    "llama4-scout-text",
-    "t5-11b",
-    "switch-base-8",
-    "bert-base",
-    "gpt2",
-    "glm-130b",
-    "pangu-alpha-207b",
-    "gpt-oss-20b",
-    "palm-540b",
-    "textbook-block",
-)
+    "llama-7b", "deepseek-v3", "mixtral-8x7b", "gemma3-27b-text", "llama4-scout-text", "t5-11b",
+    "switch-base-8", "bert-base", "gpt2", "glm-130b", "pangu-alpha-207b", "gpt-oss-20b",
+    "palm-540b", "textbook-block",
+)  # fmt: skip
 
 
 @daily(14)
@@ -63,7 +37,7 @@ def test_formulas_come_to_the_count(
     if quantity == "decode_matmul_flops" and find_model(name).spec.kind == "encoder":
         assert "has no decode step" in refused(capsys, *arguments)
         return
-    expected = counted(name, quantity)
+    expected = count(name, seq_len=2048).to_dict()[quantity]
     # as data: the parts sum, and their Python with the legend's numbers is the value
     data = run_json(capsys, *arguments)
     assert data["total"] == sum(part["value"] for part in data["parts"].values()) == expected

@@ -16,8 +16,7 @@ from helpers.release import daily, one_in
 import metacount
 from metacount import catalog
 from metacount.cli import layout, main
-from metacount.cli.tree import COLUMNS
-from metacount.cli.tree_rows import Forms, forms_of, rows_of
+from metacount.cli.tree import COLUMNS, Forms, forms_of, rows_of
 from metacount.measure.node import Node, fold, walk
 from metacount.measure.tree import module_tree, whole_tree
 from metacount.modules.build import build

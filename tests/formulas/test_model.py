@@ -222,8 +222,14 @@ def test_a_model_by_hand(
 OF_ONE: dict[str, Any] = {"batch_size": 2, "n_queries": 1, "n_keys": 5, "n_pairs": 5}
 OF_FIVE: dict[str, Any] = {"batch_size": 2, "n_queries": 5, "n_keys": 5, "n_pairs": 25}
 ENDS = {"run": {"tokens": 5, "sequences": 3}}
-SELF, FEED = sublayers.self_attention_flops, sublayers.feed_forward_flops
+SELF = sublayers.self_attention_flops
 OF_ENDS = sublayers.end_flops
+
+
+def mixture(spec: ModelSpec, n_tokens: int) -> dict[str, Any]:
+    return {"moe": sublayers.mixture_flops(spec, n_tokens)}
+
+
 # spec, a count, its sizes, and the multiply-adds of each role that has some
 SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, int]]] = [
     # 2 sequences of 1 token and 5 positions: kv_b 7·48 = 336 over 10 cached tokens, the other
@@ -238,10 +244,8 @@ SUBLAYERS: list[tuple[ModelSpec, Callable[..., Any], dict[str, Any], dict[str, i
         {**OF_FIVE, "absorbed": False},
         {"position": 1950 + 1500, "attention": 10400 + 3000},
     ),
-    # 3·13·17; a router of 11 rows, and 3 experts of 3·13·5; without d_ff nothing is dense
-    (TINY, FEED, {"n_tokens": 3, "moe": False}, {"ffn": 3 * 663}),
-    (ROUTED, FEED, {"n_tokens": 3, "moe": True}, {"moe": 3 * (143 + 585)}),
-    (ROUTED, FEED, {"n_tokens": 3, "moe": False}, {}),
+    # a router of 11 rows, and 3 experts of 3·13·5
+    (ROUTED, mixture, {"n_tokens": 3}, {"moe": 3 * (143 + 585)}),
     # a pooler; copies of the stream, three made and three come back, and the projected table
     (BERT.replace(pooler=True), OF_ENDS, ENDS, {"other": 3 * 768 * 768}),
     (

@@ -1,11 +1,11 @@
-"""Real storages, followed by their addresses: what is alive after each operator."""
+"""Real storages: what is alive after each operator, by asking each for its size."""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 
@@ -14,22 +14,18 @@ class Alive(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.most = 0
-        self.known: set[int] = set()
+        self.most = 0
+        self._held: dict[int, weakref.ref[UntypedStorage]] = {}
+
+    @property
+    def now(self) -> int:
+        living = [storage for held in self._held.values() if (storage := held()) is not None]
+        return sum(storage.nbytes() for storage in living)
 
     def add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
-        if size == 0 or address in self.known:
-            return
-        self.known.add(address)
-        self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self.gone, address, size)
-
-    def gone(self, address: int, size: int) -> None:
-        self.known.remove(address)
-        self.now -= size
+        if not is_traceable_wrapper_subclass_type(type(tensor)):
+            storage = tensor.untyped_storage()
+            self._held[storage._cdata] = weakref.ref(storage)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -40,4 +36,5 @@ class Alive(TorchDispatchMode):
         for made in out if isinstance(out, list | tuple) else (out,):
             if isinstance(made, Tensor):
                 self.add(made)
+        self.most = max(self.most, self.now)
         return out

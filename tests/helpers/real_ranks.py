@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -25,16 +26,21 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
 from torch.multiprocessing import start_processes  # noqa: E402
 
+from helpers.allocations import Alive  # noqa: E402
 from helpers.real_context import in_parts  # noqa: E402
 from helpers.sharding_specs import ALL  # noqa: E402
+from metacount.measure.torch_private import resizing_told  # noqa: E402
 from metacount.modules.build import build  # noqa: E402
+from metacount.modules.moe import Experts  # noqa: E402
 from metacount.sharding.by_engine import (  # noqa: E402
+    Followed,
     Whole,
+    fused,
     place,
     result,
+    run_step,
 )
 from metacount.sharding.engine import (  # noqa: E402
-    Keeping,
     RingAttention,
     Traffic,
     end_step,
@@ -47,7 +53,10 @@ from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
 from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
 from metacount.sharding.result import Job  # noqa: E402
 from metacount.tensors import tensor_bytes  # noqa: E402
+from metacount.training.model import Watch, checkpointed  # noqa: E402
+from metacount.training.optimizers import made  # noqa: E402
 from metacount.training.programs import as_trained  # noqa: E402
+from metacount.training.setup import Setup  # noqa: E402
 
 SEED = 5
 
@@ -73,22 +82,83 @@ class OnlyHidden(torch.nn.Module):
         return result(self.model(x))
 
 
-def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
-    mesh = parse_mesh(case["mesh"])
-    spec = ALL[case["spec"]]
-    job = Job(
-        mesh=mesh,
+def job_of(case: dict[str, Any]) -> Job:
+    """The job that a case is of."""
+    return Job(
+        mesh=parse_mesh(case["mesh"]),
         train=True,
         zero=case["zero"],
         optimizer=case["optimizer"],
-        seq_len=case["seq"],
         batch_size=case["batch"],
+        seq_len=case["seq"],
         micro_batches=case["micro"],
         dtype=case["dtype"],
+        master=case["master"],
         attention=case["attention"],
+        checkpointing=case["checkpointing"],
         sequence_parallel=case["sequence"],
         loss_parallel=case["cut_logits"],
     )
+
+
+def run_peak(case: dict[str, Any], rank: int) -> dict[str, int]:
+    """The most that is alive in a step after the first, less buffers.
+
+    The least of three: threads of gloo may hold for a moment what the step has let go of.
+    """
+    job, spec = job_of(case), ALL[case["spec"]]
+    world = world_of(job.mesh, rank, job.zero)
+    whole = Whole(spec, job.stored, device="cpu", seed=SEED)
+    model = whole.piece(range(spec.n_layers), first=True, last=True)
+    place(model, for_mesh(default_plan(spec), job), world, job)
+    tokens, targets = (torch.randint(spec.vocab_size, (job.rows, job.length)) for _ in range(2))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    (optimizer,) = made(Setup(optimizer=job.optimizer, foreach=True), trained, [])
+    found = []
+    blocks = [*model.last_stack.blocks]
+    with (
+        as_trained(model, job.attention),
+        checkpointed(blocks, job.checkpointing, Watch(), lambda: fused(job)),
+    ):
+        for experts in (each for each in model.modules() if isinstance(each, Experts)):
+            vars(experts)["rows"] = evenly(experts)
+        for _ in range(4):
+            gc.collect()
+            gc.disable()
+            alive = Alive()
+            for buffer in model.buffers():
+                alive.add(buffer)
+            buffers = alive.now
+            for tensor in (
+                *map(local_part, model.parameters()),
+                *states(optimizer),
+                tokens,
+                targets,
+            ):
+                alive.add(tensor)
+            with alive:
+                run_step(model, job, tokens, targets)
+                optimizer.step()
+            optimizer.zero_grad()
+            gc.enable()
+            found.append(alive.most - buffers)
+    return {"peak": min(found[1:])}
+
+
+def evenly(experts: Any) -> Any:
+    """Rows of a mixture in even shares, whoever chose them: which go where changes no size."""
+
+    def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
+        n, many = x_RD.shape[0], experts.n_experts
+        even = [n // many + (i < n % many) for i in range(many)]
+        return Experts.rows(experts, x_RD, name, expert_R, even)
+
+    return rows
+
+
+def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
+    job, spec = job_of(case), ALL[case["spec"]]
+    mesh = job.mesh
     world = world_of(mesh, rank, job.zero)
     torch.manual_seed(SEED + 1)
     tokens = torch.randint(spec.vocab_size, (job.batch_size, job.seq_len))
@@ -144,7 +214,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         "gradients": sum(local_part(p.grad).numel() for p in stage.parameters()),
         "optimizer_bytes": tensor_bytes(states(optimizer)),
         "kept": kept,
-        "seen": [[*key, n] for key, n in sorted(seen.items())],
+        "seen": [[*key, n] for (_, key), n in sorted(seen.items())],
     }
 
 
@@ -172,10 +242,10 @@ def stepped(
         for part in tokens.chunk(job.micro_batches):
             if job.zero < 2 and job.mesh.shard > 1:
                 stage.set_requires_gradient_sync(len(found) == job.micro_batches - 1)
-            keeping = Keeping(stage)
-            with keeping.watching():
+            keeping = Followed(stage)
+            with keeping.saving(), resizing_told(keeping.resized):
                 logits = result(stage(part.clone()))
-            kept.append(keeping.bytes())
+            kept.append(keeping.saved_bytes())
             with loss_parallel() if job.loss_parallel else nullcontext():
                 if job.loss_parallel:
                     loss = loss_of_each(logits, part.roll(-1, 1))
@@ -219,7 +289,7 @@ def run_rank(rank: int, world: int, file: str, cases: list[dict[str, Any]]) -> N
             store = dist.FileStore(f"{file}-store-{i}", n)
             dist.init_process_group("gloo", rank=rank, world_size=n, store=store)
             try:
-                found.append(run_case(case, rank))
+                found.append((run_peak if case["peak"] else run_case)(case, rank))
             finally:
                 dist.destroy_process_group()
         else:

@@ -186,7 +186,7 @@ def test_a_server_that_lies(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path
         tracemalloc.stop()
         liar.listener.close()
     one_line(caught.value)
-    assert seconds < 5
+    assert seconds < 30
     assert peak < 32 * MIB
     assert not (tmp_path / "cache").exists()  # nothing of a lie is kept
 

@@ -21,17 +21,14 @@ def test_types_of_three_kinds() -> None:
     assert len(types) == len(set(types)) > 200
 
 
+CAUSAL = "llama mixtral bert jetmoe qwen3_next dbrx blenderbot"
+
+
 @daily(11)
 @pytest.mark.parametrize(
     ("kind", "model_type"),
-    [
-        ("causal-LM", "llama"),
-        ("causal-LM", "mixtral"),
-        ("causal-LM", "bert"),
-        ("causal-LM", "jetmoe"),
-        ("causal-LM", "qwen3_next"),
-        ("causal-LM", "dbrx"),
-        ("causal-LM", "blenderbot"),
+    [("causal-LM", name) for name in CAUSAL.split()]
+    + [
         ("seq2seq", "bart"),
         ("seq2seq", "switch_transformers"),
         ("masked-LM", "modernbert"),

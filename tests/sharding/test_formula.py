@@ -6,7 +6,6 @@ import os
 import sys
 from functools import cache
 from importlib.util import find_spec
-from itertools import product
 from typing import Any
 
 import pytest
@@ -19,25 +18,22 @@ from helpers.sharding_told import as_told, job
 
 import metacount
 from metacount.errors import InputError, SpecError
-from metacount.formulas import attention, block, ends, feed_forward, ranks
-from metacount.formulas.dim import chunk
-from metacount.formulas.mixers import state_space
-from metacount.formulas.ranks import Cut, cut_shape
-from metacount.formulas.tape import COLUMNS, Rank, State, Tape
+from metacount.formulas import attention, feed_forward, ranks
+from metacount.formulas.ranks import cut_shape
+from metacount.formulas.tape import Tape
 from metacount.formulas.tape import product as size_of
 from metacount.modules.attention import CHOOSING
 from metacount.modules.build import build
 from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
-from metacount.sharding.by_engine import Measuring, measured_kinds, place
+from metacount.sharding.by_engine import measured_kinds
 from metacount.sharding.by_formula import counted_kinds
-from metacount.sharding.engine import OPTIMIZERS, fake_world
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import Plan, default_plan
 from metacount.sharding.result import Kind
-from metacount.spec import ModelSpec, Workload
-from metacount.spec.field import altered
+from metacount.spec import Workload
 from metacount.spec.stack import WITH_STATE
+from metacount.training.optimizers import made
 
 torch.set_num_threads(1)
 
@@ -152,6 +148,8 @@ CASES += [
     # three experts on each rank, spread over two copies: one has two of them, one has one
     ("six experts", "dp=4,ep=2", 3, {}),
     ("ten experts", "dp=8,ep=2", 3, {}),
+    ("latent", "dp=2,tp=2", 3, FULL),
+    ("latent", "dp=4,ep=4", 2, BF16),
     # the first block is another kind of block, whatever a norm has
     ("gpt2 without its first norm", "dp=2", 3, {}),
     ("llama without its first norm", "dp=2,pp=2", 3, {}),
@@ -164,6 +162,7 @@ MODELS = ALL | {
     "parallel": SPECS["llama"].replace(norm_placement="parallel", norm_unit_offset=True),
     "six experts": SPECS["mixtral"].replace(n_experts=6),
     "ten experts": SPECS["mixtral"].replace(n_experts=10),
+    "latent": SPECS["mixtral"].replace(moe_latent_rank=16),
     "gpt2 without its first norm": SPECS["gpt2"].replace(first_norm=False),
     "llama without its first norm": SPECS["llama"].replace(first_norm=False, norm_affine=False),
 }
@@ -286,64 +285,17 @@ def test_stages_have_different_kinds_of_layers() -> None:
     assert first.state_bytes == 3 * last.state_bytes  # three mixers, and one beside attention
 
 
-@pytest.mark.release
-def test_all_ranks_of_a_kind_hold_the_same() -> None:
-    spec, asked = SPECS["deepseek"], job("dp=3,tp=2,ep=2")
-    measuring = Measuring(spec, asked, default_plan(spec))
-    for of_kind in measuring._groups():
-        held = []
-        for rank in of_kind:
-            with fake_world(asked.mesh, rank, 3) as world:
-                parts = (measuring.whole.part(part) for part in measuring.parts)
-                held.append([place(part, measuring.styles, world, asked) for part in parts])
-        assert all(one == held[0] for one in held)
-
-
-def on_one_rank(name: str, measured: bool, setup: metacount.Setup, **run: Any) -> tuple[Kind, int]:
-    """The one rank of a mesh, and the peak of the step without buffers."""
-    spec = SPECS[name]
-    whole = metacount.train(spec, Workload(batch_size=1, **run), setup, reference=True)
-    how = {key: getattr(setup, key) for key in ("optimizer", "attention", "checkpointing")}
-    kinds = measured_kinds if measured else counted_kinds
-    (kind,) = kinds(spec, job("dp=1", **how, **run), default_plan(spec))
-    return kind, whole.peak_bytes - whole.peak_parts["buffers"]
-
-
-@pytest.mark.parametrize("measured", [False, True])
-def test_the_loss_and_the_step_are_at_the_peak_what_they_are_measured_to_be(measured: bool) -> None:
-    flash = metacount.Setup(attention="flash", foreach=True)
-    kind, peak = on_one_rank("llama", measured, flash, seq_len=1021, dtype="bf16")
-    # of the log-softmax of 53 logits, of these, and of the loss itself
-    assert kind.loss_bytes == 2 * 4 * 1021 * 53 + 4
-    assert kind.total_bytes == peak
-    assert kind.parts["loss_bytes"]
-    kind, peak = on_one_rank("llama", measured, flash, seq_len=2, dtype="bf16")
-    assert kind.total_bytes == peak
-    assert kind.parts["input_bytes"] == 2 * 2 * 8  # tokens and targets, which the backward kept
-    assert kind.parts["step_bytes"] == kind.gradient_bytes
-
-
 def test_a_real_step_of_each_optimizer_holds_as_many_copies() -> None:
     sizes = (7, 13, 11 * 5)
     for name, copies in STEP_COPIES.items():
         held = [torch.nn.Parameter(torch.ones(size)) for size in sizes]
         for p in held:
             p.grad = torch.ones_like(p)
-        made = OPTIMIZERS[name](held)
-        for group in made.param_groups:
-            group["foreach"] = True
-        made.step()
+        (optimizer,) = made(metacount.Setup(optimizer=name, foreach=True), held, [])
+        optimizer.step()
         with Alive() as alive:
-            made.step()
+            optimizer.step()
         assert alive.most == 4 * copies * sum(sizes), name
-
-
-@pytest.mark.parametrize("name", one_in(9, SPECS))
-def test_what_comes_and_goes_is_no_more_than_its_bound(name: str) -> None:
-    for dtype, checkpointing, length in product(("fp32", "bf16"), ("none", "full"), (29, 257)):
-        setup = metacount.Setup(checkpointing=checkpointing, foreach=True)
-        kind, peak = on_one_rank(name, False, setup, seq_len=length, dtype=dtype)
-        assert peak <= kind.most_bytes
 
 
 def test_stages_keep_as_many_micro_batches_as_their_schedule_says() -> None:
@@ -438,48 +390,17 @@ def test_checkpointing_that_is_refused_is_refused_in_one_line(
 # --- wrong formulas
 
 
-def with_the_latent_cut(tape: Tape, name: str, *shape: Any, **how: Any) -> bool:
-    return WEIGHT(tape, name, *shape, **how | ({"cut": COLUMNS} if "kv_a_proj" in name else {}))
-
-
-def without_a_transform(tape: Tape, spec: ModelSpec, x: Any) -> Any:
-    logits = UNEMBED(tape, spec, x)
-    tape.weights[:] = [one for one in tape.weights if "head_transform" not in one.name]
-    return logits
-
-
-def a_step_fewer(tape: Tape, k: Any, values: Any) -> None:
-    EXCHANGE(tape, k, values)
-    if tape.run.rank.cp > 1:
-        tape.ops[-1].moves = tape.ops[-1].moves[:-1]
-
-
-def attention_for_a_mixer(tape: Tape, spec: ModelSpec, layer: Any, x: Any, given: Any) -> Any:
-    return block.run_attention(tape, spec, layer, x, given)
-
-
-def all_have_experts(spec: ModelSpec, stack: Any, index: int) -> Any:
-    return altered(LAYER_OF(spec, stack, index), ffn="E")
-
-
-WEIGHT, EXCHANGE, UNEMBED, LAYER_OF = Tape.weight, Tape.exchange_keys, ends.unembed, block.layer_of
-RIGHT_SIZES = by_formula.Pass
+EXCHANGE, RIGHT_SIZES = Tape.exchange_keys, by_formula.Pass
 DEEPSEEK, LLAMA = ("deepseek", "dp=4,tp=2,ep=4,pp=2"), ("llama", "dp=2,cp=3,tp=2")
-ELECTRA, LONGCAT = ("electra", "dp=3,tp=2"), ("longcat", "dp=2,pp=2,ep=2")
-TRAINED, SERVED, EXPERTS = (
-    ("jamba", mesh) for mesh in ("dp=2,pp=2", "dp=2,pp=2,ep=2", "dp=4,ep=4")
-)
 # whose rule, its name, another rule, and model and mesh of a case that shows it
 PLANTED: dict[str, tuple[Any, str, Any, tuple[str, str]]] = {
     "a piece is rounded down": (ranks, "chunk", lambda n, degree, index: n // degree, DEEPSEEK),
     "no padding": (ranks, "gathered_values", lambda *cut: size_of(cut_shape(*cut)), DEEPSEEK),
     "o_proj is whole": (attention, "ROWS", None, DEEPSEEK),
-    "the latent is cut": (Tape, "weight", with_the_latent_cut, DEEPSEEK),
     "experts are counted whole": (ranks, "is_expert", lambda cut, rank: False, DEEPSEEK),
     "every rank keeps whole blocks": (by_formula, "rank_spec", lambda spec, rank: spec, DEEPSEEK),
     "rows stay": (feed_forward, "experts_elsewhere", feed_forward.experts, DEEPSEEK),
     "no ring": (Tape, "exchange_keys", lambda tape, k, values: None, LLAMA),
-    "a ring with a step fewer": (Tape, "exchange_keys", a_step_fewer, LLAMA),
     "a ring of all heads": (
         *(Tape, "exchange_keys", lambda tape, k, values: EXCHANGE(tape, k, 2 * values)),
         LLAMA,
@@ -488,28 +409,10 @@ PLANTED: dict[str, tuple[Any, str, Any, tuple[str, str]]] = {
         *(by_formula, "Pass", lambda **sizes: RIGHT_SIZES(**{**sizes, "ring": False})),
         ("gpt2", "cp=2"),
     ),
-    "the head has no transform": (ends, "unembed", without_a_transform, ELECTRA),
-    "ranks of an encoder keep whole blocks": (
-        *(by_formula, "rank_spec", lambda spec, rank: spec),
-        ELECTRA,
+    "a cache of one more": (
+        *(by_formula, "cached_positions", lambda n, window: n + 1),
+        ("jamba", "dp=2,pp=2,ep=2"),
     ),
-    "the head keeps nothing": (ends, "loss", lambda tape, logits: None, ELECTRA),
-    "every mixer is attention": (block, "run_layer_mixer", attention_for_a_mixer, TRAINED),
-    "a block without its mixer": (
-        *(block, "run_layer_mixer", lambda tape, spec, layer, x, given: x),
-        TRAINED,
-    ),
-    "no layer has a state": (
-        state_space,
-        "State",
-        lambda **how: State(name="", shape=(0,)),
-        SERVED,
-    ),
-    "a cache of one more": (by_formula, "cached_positions", lambda n, window: n + 1, SERVED),
-    "all layers have experts": (by_formula, "layer_of", all_have_experts, EXPERTS),
-    "no experts are sent to": (Tape, "_sent", lambda tape, x, *moves: x, EXPERTS),
-    "no experts beside a feed-forward": (block, "WITH_EXPERTS", "E", LONGCAT),
-    "their rows stay": (feed_forward, "experts_elsewhere", feed_forward.experts, LONGCAT),
     "shared blocks are nowhere": (
         *(by_formula, "counted_weights", lambda spec, pieces: []),
         ("zamba2", "dp=3"),
@@ -635,14 +538,3 @@ def test_nothing_is_left_behind() -> None:
     assert not dist.is_initialized()
     assert "RANK" not in os.environ
     assert sys.excepthook is hook
-
-
-def test_the_formulas_take_symbols_and_arrays() -> None:
-    import numpy as np
-    import sympy
-
-    rows, degree = sympy.symbols("n p", integer=True, positive=True)
-    half = size_of(cut_shape(Cut(role="ffn", shape=(rows, 4096), axis=0), Rank(tp=degree)))
-    assert half.subs({rows: 11008, degree: 8}) == 11008 * 4096 // 8
-    pieces = chunk(53, 7, np.arange(7, dtype=np.int64))
-    assert [int(n) for n in pieces] == [len(t) for t in torch.arange(53).chunk(7)]

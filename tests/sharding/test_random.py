@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import pytest
 from helpers.random_models import changed
-from helpers.release import ONLY, one_day_in
+from helpers.release import ONLY
 from helpers.sharding_specs import SPECS
 from helpers.sharding_told import as_told
 from helpers.structures import with_logits
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 
 import metacount
 from metacount.errors import InputError, SpecError
-from metacount.sharding import by_formula
 from metacount.spec import ModelSpec
 
 # not compared where the formula says that it does not count what a backward keeps
-NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes"}
+NO_FORMULA = {"activation_bytes", "recomputed_bytes", "total_bytes", "most_bytes", "parts"}
 
 
 @cache
@@ -58,7 +56,7 @@ def jobs(draw: st.DrawFn, degrees: dict[str, int]) -> dict[str, Any]:
         how["sequence_parallel"] = draw(st.booleans())
         if how["dtype"] == "bf16":
             how["attention"] = draw(st.sampled_from(["eager", "flash"]))
-            how["master_weights"] = draw(st.booleans())
+            how["mixed_precision"] = draw(st.booleans())
     if cp > 1:  # torch cuts a sequence into 2·cp pieces
         how |= {"dtype": "bf16", "attention": "flash", "seq_len": 12 * cp}
     return how
@@ -89,15 +87,3 @@ def test_any_model_on_any_mesh(data: st.DataObject) -> None:
     except (SpecError, InputError):
         assume(False)
     assert counted == measured
-
-
-@one_day_in(6)
-def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    how = {"train": True, "dtype": "bf16", "attention": "flash", "seq_len": 24}
-    counted, measured = told(SPECS["gpt2"], "cp=2", **how)
-    assert counted == measured
-    right = by_formula.Pass
-    wrong = lambda **sizes: right(**{**sizes, "ring": False})  # noqa: E731
-    monkeypatch.setattr(by_formula, "Pass", wrong)
-    counted, measured = told(SPECS["gpt2"], "cp=2", **how)
-    assert counted != measured

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import ROOT
 from helpers.processes import in_a_group
+from helpers.real_ranks import job_of
 from helpers.sharding_specs import ALL
 
 from metacount.sharding.by_engine import Measuring, measured_kinds, place
@@ -23,7 +25,7 @@ from metacount.sharding.by_formula import counted_kinds
 from metacount.sharding.engine import fake_world
 from metacount.sharding.mesh import parse_mesh
 from metacount.sharding.plan import default_plan
-from metacount.sharding.result import Job, Kind
+from metacount.sharding.result import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +50,11 @@ def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) ->
         "seq": SEQ,
         "micro": micro,
         "batch": made.dp * micro,
+        "master": False,
+        "checkpointing": "none",
         "sequence": False,
         "cut_logits": False,
+        "peak": False,
         **changes,
     }
 
@@ -59,6 +64,14 @@ def ring(spec: str, mesh: str, zero: int, dtype: str) -> dict[str, Any]:
     return case(spec, mesh, zero, attention="flash", seq=16, dtype=dtype)
 
 
+def peak(
+    spec: str, mesh: str, zero: int = 3, dtype: str = "bf16", **changes: Any
+) -> dict[str, Any]:
+    """A step of which the most that is alive is asked."""
+    return case(spec, mesh, zero, dtype=dtype, peak=True, **changes)
+
+
+FULL = {"checkpointing": "full"}
 CASES = [
     case("deepseek", "tp=2"),
     case("qwen3", "dp=2,tp=2", 0, 2),
@@ -70,6 +83,13 @@ CASES = [
     ring("llama", "cp=2", 3, "bf16"),
 ]
 RING = len(CASES) - 1
+CASES += [
+    peak("llama", "dp=2,tp=2", sequence=True, seq=10),
+    peak("qwen3", "dp=2", master=True, seq=64),
+    peak("mixtral", "dp=2"),
+    peak("falcon-h1", "dp=2", optimizer="sgd-momentum"),
+    peak("llama", "tp=2", dtype="fp32", seq=61, optimizer="sgd"),
+]
 FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
     case("sinks", "tp=2", 2),
@@ -90,6 +110,17 @@ CASES += [
     ring("deepseek", "dp=2,cp=2", 2, "fp64"),
     ring("qwen3", "dp=2,cp=2", 1, "bf16"),
     ring("deepseek", "cp=2,tp=2", 3, "bf16"),
+    peak("gpt2", "dp=4"),
+    peak("deepseek", "dp=2,tp=2", seq=32),
+    peak("sandwich", "dp=2,tp=2", seq=64, **FULL),
+    peak("sinks", "tp=2", seq=33),
+    peak("bert", "dp=2,tp=2", dtype="fp32"),
+    peak("jamba", "dp=4", **FULL),
+    peak("mamba2", "dp=2", 2),
+    peak("zamba2", "dp=2"),
+    peak("gate", "dp=4", 2, optimizer="sgd"),
+    peak("modernbert", "dp=2,tp=2", seq=100),
+    peak("llama", "dp=4", master=True, seq=256),
     # the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits
     case("wide", "dp=2", optimizer="adam8bit", dtype="fp32"),
 ]
@@ -136,23 +167,7 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return lambda number: [each[asked.index(number)] for each in ranks]
 
 
-def job_of(it: dict[str, Any]) -> Job:
-    return Job(
-        mesh=parse_mesh(it["mesh"]),
-        train=True,
-        zero=it["zero"],
-        optimizer=it["optimizer"],
-        batch_size=it["batch"],
-        seq_len=it["seq"],
-        micro_batches=it["micro"],
-        dtype=it["dtype"],
-        attention=it["attention"],
-        sequence_parallel=it["sequence"],
-        loss_parallel=it["cut_logits"],
-    )
-
-
-@pytest.mark.parametrize("number", numbers(lambda it: it["dtype"] == "fp64"))
+@pytest.mark.parametrize("number", numbers(lambda it: it["dtype"] == "fp64" and not it["peak"]))
 def test_loss_and_gradients_are_those_of_the_whole_model(real: Found, number: int) -> None:
     ranks = [found for found in real(number) if found]
     assert len(ranks) == parse_mesh(CASES[number]["mesh"]).world
@@ -164,7 +179,8 @@ def test_loss_and_gradients_are_those_of_the_whole_model(real: Found, number: in
 
 
 @pytest.mark.parametrize(
-    "number", numbers(lambda it: it["dtype"] != "fp64" or it["attention"] == "eager")
+    "number",
+    numbers(lambda it: not it["peak"] and (it["dtype"] != "fp64" or it["attention"] == "eager")),
 )
 def test_a_real_rank_holds_keeps_and_sends_what_the_formula_says(real: Found, number: int) -> None:
     """To the byte; of what is kept in float64, without what the loss keeps, which differs there."""
@@ -187,7 +203,7 @@ def test_a_real_rank_holds_keeps_and_sends_what_the_formula_says(real: Found, nu
             assert set(found["kept"]) == {kind.activation_bytes - loss}
 
 
-def sent(seen: list[Any], job: Job, d_model: int) -> Counter[Any]:
+def sent(seen: list[Any], job: Any, d_model: int) -> Counter[Any]:
     """What really ran, but for groups of one rank. Rows go where the router sends them: of these,
     only how often is compared; and stages first ask each other whether they are there, in tensors
     of other sizes.
@@ -208,6 +224,24 @@ def expected(kind: Kind) -> Counter[Any]:
         n_bytes = None if each.kind == "all-to-all" else each.n_bytes
         found[each.kind, each.group, n_bytes] += each.times
     return found
+
+
+@pytest.mark.parametrize("number", numbers(lambda it: it["peak"]))
+def test_the_peak_of_a_real_step_is_what_was_predicted(real: Found, number: int) -> None:
+    """To the byte on each rank, by a run on a fake world; by formula, where that gives one."""
+    it, job = CASES[number], job_of(CASES[number])
+    spec = ALL[it["spec"]]
+    plan = default_plan(spec)
+    kinds, measuring = counted_kinds(spec, job, plan), Measuring(spec, job, plan)
+    for rank in range(job.mesh.world):
+        peak = real(number)[rank]["peak"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice is for those who train
+            predicted = measuring.peak(rank)
+        assert predicted is not None and sum(predicted.values()) == peak
+        (kind,) = (kind for kind in kinds if kind.holds(rank))
+        assert kind.peak_bytes in (None, peak)
+        assert peak <= kind.most_bytes
 
 
 @pytest.mark.parametrize("number", [RING])
@@ -235,7 +269,13 @@ def test_in_8_bits_is_what_one_rank_has_of_a_tensor(real: Found, number: int) ->
 
 @pytest.mark.parametrize(
     "number",
-    numbers(lambda it: it["spec"] in ("deepseek", "qwen3", "llama") and "pp" not in it["mesh"]),
+    numbers(
+        lambda it: (
+            it["spec"] in ("deepseek", "qwen3", "llama")
+            and "pp" not in it["mesh"]
+            and not it["peak"]
+        )
+    ),
 )
 def test_local_shapes_are_those_of_the_fake_world(real: Found, number: int) -> None:
     it, job = CASES[number], job_of(CASES[number])

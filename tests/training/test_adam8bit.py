@@ -5,16 +5,13 @@ torchao is optional: where it is not installed, what needs it is skipped and say
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
-import sympy
 import torch
 from helpers.command_line import refused, run
 from helpers.miniatures import miniature
@@ -28,14 +25,12 @@ from metacount.check import check
 from metacount.formulas.tape import Weight
 from metacount.formulas.trained import (
     adam8bit_state,
-    adamw_state,
     in_blocks,
     optimizer_bytes_by_role,
 )
-from metacount.measure.theirs import silent
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.training.optimizers import Updates, inner_tensors, is_wrapper
+from metacount.training.optimizers import Updates
 
 ADAM8BIT = "adam8bit"
 needs_torchao = pytest.mark.skipif(
@@ -88,20 +83,6 @@ def test_a_state_by_hand() -> None:
     # 15 blocks are too few, and 5,000 values are no whole number of them
     assert adam8bit_state(weight(15, 256), 2) == 2 * 2 * 15 * 256 + 4
     assert adam8bit_state(weight(5000), 2) == 2 * 2 * 5000 + 4
-
-
-def test_ints_letters_and_arrays_agree() -> None:
-    n = sympy.Symbol("n", integer=True, positive=True)
-    sizes = [1, 255, 256, 4095, 4096, 4097, 4352, 5000, 11008 * 4096]
-    form = adam8bit_state(weight(n), 2)
-    coded = sympy.Function("coded")  # what says whether it is in blocks may round; a size does not
-    assert not form.subs(in_blocks(n), coded(n)).has(sympy.floor)
-    for size, swept in zip(sizes, adam8bit_state(weight(np.array(sizes)), 2), strict=True):
-        counted = adam8bit_state(weight(size), 2)
-        assert form.subs({n: size}) == swept == counted
-        whole = size >= 4096 and size % 256 == 0
-        assert in_blocks(size) == whole
-        assert (counted < adamw_state(weight(size), 2)) == whole
 
 
 @needs_torchao
@@ -161,17 +142,6 @@ def test_the_process_is_left_as_it_was(llama: Training) -> None:
     assert len(compiled) == 1
 
 
-def test_what_an_import_says_is_kept_back(capfd: pytest.CaptureFixture[str]) -> None:
-    before = logging.root.manager.disable
-    with silent():
-        logging.getLogger("torchao").warning("Failed to load")
-        import warnings
-
-        warnings.warn("deprecated", stacklevel=1)
-    assert logging.root.manager.disable == before
-    assert capfd.readouterr().err == ""
-
-
 @needs_torchao
 def test_the_command_says_nothing_else() -> None:
     line = ("train", "gpt2", "--set", "n_layers=1", "--seq", "8", "--optimizer", ADAM8BIT)
@@ -207,22 +177,3 @@ def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
     values = "2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m) + (2*N + 1)*d"
     text = f"2*(1 + 1/64)*({values}) + 2*1024*(9*N + 3) + 4*(9*N + 3)"
     assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"
-
-
-class Wrapper(torch.Tensor):
-    """A tensor whose values are in another."""
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["held"], None
-
-
-def test_a_wrapper_is_opened_and_a_plain_tensor_is_its_own() -> None:
-    tensor = torch.empty(3, device="meta")
-    wrapper = tensor.as_subclass(Wrapper)
-    codes = torch.empty(3, dtype=torch.uint8)
-    vars(wrapper)["held"] = codes
-    ((name, inner),) = inner_tensors("step", tensor)
-    assert name == "step" and inner is tensor
-    ((name, inner),) = inner_tensors("exp_avg", wrapper)
-    assert name == "exp_avg.held" and inner is codes
-    assert is_wrapper(Wrapper) and not is_wrapper(nn.Parameter)

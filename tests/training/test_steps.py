@@ -152,6 +152,47 @@ def test_a_mixer_at_published_sizes(name: str) -> None:
     compare(spec.replace(n_layers=n_layers), (1, 131), optimizer="muon", master_weights=True)
 
 
+SCALES = {"gate": 0.5, "x": 2.0, "b": 0.7, "c": 0.3, "step": 1.5, "out": 3.0}
+# sizes that make another case of a mixer: of 1 no copy is made, for tensors lie as a product wants
+OTHER_SIZES: dict[str, tuple[Changes, ...]] = {
+    "lfm2-1.2b": ({"conv_kernel": 1}, {"short_conv_bias": True}),
+    "recurrentgemma-2b": (
+        *({"lru_activation": name} for name in ("gelu_tanh", "relu", "gelu")),
+        {"lru_activation": "silu", "conv_kernel": 1},
+        {"lru_width": 1, "n_lru_blocks": 1, "conv_kernel": 1},
+    ),
+    "minimax-text-01": ({"n_linear_heads": 1}, {"linear_chunk_size": 3}),
+    "xlstm-7b": (
+        *({"linear_chunk_size": 2}, {"n_linear_heads": 1, "linear_k_head_dim": 1}),
+        {"linear_chunk_size": 3, "linear_v_head_dim": 1},
+    ),
+    "mamba-2.8b": ({"d_ssm": 1}, {"dt_rank": 1, "ssm_state_dim": 1}),
+    "mamba2-130m": (
+        *({"n_ssm_groups": 3}, {"ssm_dt_max": 0.5}),
+        {"ssm_head_dim": 1, "ssm_chunk_size": 2},
+    ),
+    "falcon-h1-7b": ({"ssm_scales": SCALES},),
+    "qwen3-next-80b-a3b": (
+        *({"n_linear_k_heads": 6}, {"n_linear_k_heads": 1, "n_linear_v_heads": 1}),
+        {"linear_chunk_size": 2, "linear_v_head_dim": 1},
+    ),
+    "olmo-hybrid-7b": ({"linear_k_head_dim": 1},),
+    "kimi-linear-48b-a3b": (
+        *({"linear_chunk_size": 2}, {"linear_head_dim": 1}),
+        {"linear_chunk_size": 3, "n_linear_heads": 1},
+    ),
+}
+
+
+@daily(6)
+@pytest.mark.parametrize(
+    ("name", "changes"), [(name, one) for name, some in OTHER_SIZES.items() for one in some]
+)
+def test_a_mixer_of_other_sizes(name: str, changes: Changes) -> None:
+    for sizes, dtype in (((2, 11), "bf16"), ((3, 4), "fp64"), ((1, 1), "fp32"), ((1, 4), "bf16")):
+        compare(small(name, **changes), sizes, dtype)
+
+
 @daily(4)
 @pytest.mark.parametrize("name", one_in(6, WITH_STATE, first=4))
 def test_one_tensor_of_a_mixer(name: str) -> None:
@@ -448,6 +489,8 @@ def test_in_letters() -> None:
     ("changes", "choices", "figure", "rule"),
     [
         ({"has_head": False}, {}, "activation_bytes", "has_head has no formula for training: with"),
+        # of one head torch takes a tensor for an image, whose channels it lays last
+        ({"n_ssm_heads": 1}, {}, "activation_bytes", "n_ssm_heads has no formula for training"),
         (
             {"position": "alibi", "window": 3, "window_pattern": "LG"},
             *({}, "activation_bytes", "window_pattern has no formula for training with a bias"),
@@ -461,7 +504,8 @@ def test_in_letters() -> None:
 def test_what_has_no_formula_is_said(
     changes: Changes, choices: Changes, figure: str, rule: str
 ) -> None:
-    counted = count_step(small("", **changes), Workload(seq_len=8), Setup(**choices))
+    model = "mamba2-130m" if "n_ssm_heads" in changes else ""
+    counted = count_step(small(model, **changes), Workload(seq_len=8), Setup(**choices))
     assert getattr(counted, figure) is None
     assert counted.uncovered[figure].startswith(rule)
 

@@ -16,7 +16,6 @@ from metacount import InputError, Setup, SpecError, Training, Workload, catalog
 from metacount.measure.counter import ROLES
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
-from metacount.training.model import outermost_layers
 from metacount.training.programs import reference_program
 from metacount.training.step import Step
 
@@ -243,14 +242,6 @@ def test_a_module_of_somebodys_own() -> None:
     assert again.activation_bytes_by_operator["PowBackward0"] == 4 * 4 * 5
     assert all(torch.equal(before[name], p) for name, p in module.named_parameters())
     assert all(p.grad is None for p in module.parameters())
-
-
-def test_the_layers_of_a_module_are_in_its_outermost_lists() -> None:
-    """Of a list in a list they are the inner one's: a list itself has no forward to run again."""
-    attention, ffn = nn.Linear(8, 8), nn.ModuleList([nn.Linear(8, 8)])
-    block = nn.ModuleDict({"attention": attention, "experts": ffn})
-    model = nn.ModuleDict({"stages": nn.ModuleList([nn.ModuleList([block, Small()]), Small()])})
-    assert list(outermost_layers(model)) == ["stages.1", "stages.0.0", "stages.0.1"]
 
 
 def test_it_prints_itself(plain: Training) -> None:

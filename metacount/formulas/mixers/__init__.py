@@ -35,11 +35,14 @@ def mixer_counts(
     part: Any, batch_size: Dim, seq_len: Dim, *, decode: bool = False
 ) -> dict[str, Dim]:
     """Count what a mixer's own words stand for in a forward, or in a step of decoding."""
-    file = _file_of(part)
+    if part.word in ("mamba", "short_conv"):  # a convolution, and no word beside its own
+        from metacount.formulas.mixers.convolution import CONVOLVED, convolved_positions
+
+        n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
+        return {CONVOLVED: n}
     name = "delta" if part.word.endswith("delta") else part.word
-    found: dict[str, Dim] = getattr(file, f"{name}_counts")(
-        part, batch_size, seq_len, decode=decode
-    )
+    count = getattr(_file_of(part), f"{name}_counts")
+    found: dict[str, Dim] = count(part, batch_size, seq_len, decode=decode)
     return found
 
 

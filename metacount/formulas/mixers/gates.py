@@ -6,7 +6,6 @@ from metacount.formulas.dim import Dim, exact_div, smaller
 from metacount.formulas.mixers.convolution import (
     CONVOLVED,
     causal_convolution,
-    convolved_positions,
 )
 from metacount.formulas.mixers.state_space import rounds
 from metacount.formulas.tape import TOKENS, State, Tape, Tensor, several
@@ -30,13 +29,6 @@ def short_conv(t: Tape, part: ShortConv, x: Tensor) -> Tensor:
     y = t.make(x.rows, d, grad=c.grad or made.grad, width=run.value)
     t.record("mul", y, [(made, c.grad), (c, made.grad)])
     return t.linear(t.copy(y), "conv.out_proj", d, bias=part.conv_bias)
-
-
-def short_conv_counts(
-    part: ShortConv, batch_size: Dim, seq_len: Dim, *, decode: bool = False
-) -> dict[str, Dim]:
-    """Count what the mixer's own word stands for in one forward: convolved positions."""
-    return {CONVOLVED: convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)}
 
 
 def rg_lru(t: Tape, part: RgLru, x: Tensor) -> Tensor:

@@ -108,14 +108,6 @@ def rounds(seq_len: Dim) -> Dim:
     return sum(smaller((seq_len - 1) // 2**n, 1) for n in range(most))
 
 
-def mamba_counts(
-    part: Mamba, batch_size: Dim, seq_len: Dim, *, decode: bool = False
-) -> dict[str, Dim]:
-    """Count what Mamba's own word stands for in one forward: convolved positions."""
-    n = convolved_positions(batch_size, seq_len, part.conv_kernel, decode=decode)
-    return {CONVOLVED: n}
-
-
 def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
     """Mamba-2: out(norm(scan(x) · silu(z))), one decay a head, in chunks of c_s positions.
 

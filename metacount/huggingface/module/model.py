@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeGuard, TypeVar
 import torch
 from torch import nn
 
-from metacount.errors import SpecError, shown_name
+from metacount.errors import SpecError, shown, shown_name
+from metacount.given import Source
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number, same
 from metacount.huggingface.config.limits import checked_config
 from metacount.huggingface.module.classes import (
@@ -99,13 +100,21 @@ def small_configs() -> Json:
 
 
 def build_transformers(
-    source: str | Json | PreTrainedConfig, *, dtype: torch.dtype = torch.bfloat16
+    source: str | Json | PreTrainedConfig | Source, *, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[nn.Module, ClassChoice]:
-    """Build transformers' module of a config (an object or its dict) or of a model type, on meta.
+    """Build transformers' module of a config (an object, its dict or a `Source`) or of a model
+    type, on meta.
 
     In eval mode, with eager attention. Nothing is fetched, no weight is made or initialised.
     Raises `SpecError`, in one line, for whatever is wrong with the config.
     """
+    if isinstance(source, Source):
+        try:
+            return build_transformers(source.config, dtype=dtype)
+        except SpecError as error:
+            where = f"{shown(source.name)}: " if source.name else ""
+            rule = (f"{where}{error.field}", error.rule, error.value, error.remedy)
+            raise SpecError(*rule) from error
     chosen, config, choice = chosen_class(source)
     with _quiet():
         module = _made(choice.class_name, lambda: _on_meta(chosen, config, dtype))
@@ -419,12 +428,42 @@ def _made(name: str, make: Callable[[], T]) -> T:
         ) from error
 
 
+# Keys of transformers' configs for the rows of a position table, or the longest input meant.
+LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_target_positions",
+    "max_seq_len",
+    "max_sequence_length",
+)
+TEXT_PARTS = ("text_config", "encoder", "decoder")  # of a config made of configs
+
+
+def longest_of(source: str | Json) -> tuple[int, str] | None:
+    """Find the smallest number of positions that a config gives, and its key;
+    None where it gives none.
+
+    transformers' defaults stand for keys that are missing. Raises `SpecError` for a config that
+    means no model.
+    """
+    _, config, _ = chosen_class(source)
+    parts = [config, *(getattr(config, name, None) for name in TEXT_PARTS)]
+    found = []
+    for part in parts:
+        for key in LENGTHS:
+            value = getattr(part, key, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                found.append((value, key))
+    return min(found, default=None)
+
+
 __all__ = [
     "ClassChoice",
     "build_transformers",
     "built_quietly",
     "chosen_class",
     "default_config",
+    "longest_of",
     "made_really",
     "running_config",
     "small_configs",

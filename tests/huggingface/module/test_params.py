@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from helpers import one_line
 
 torch = pytest.importorskip("torch")
 
+import metacount  # noqa: E402
 from metacount.errors import SpecError  # noqa: E402
 from metacount.huggingface.config.limits import checked_config  # noqa: E402
 from metacount.huggingface.module.model import build_transformers  # noqa: E402
@@ -168,3 +171,11 @@ def test_no_weight_is_allocated() -> None:
     assert all(b.is_meta for b in module.buffers())
     # one expert tensor would be 30 GB; the module itself and transformers' code stay below this
     assert grown < 600_000  # KiB
+
+
+def test_what_a_constructor_refuses_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    sizes = {"num_hidden_layers": 1, "hidden_size": 52, "vocab_size": 101, "num_attention_heads": 2}
+    file.write_text(json.dumps({"model_type": "llama", **sizes, "pad_token_id": 101}))
+    with pytest.raises(SpecError, match=r"mine\.json: config makes no LlamaForCausalLM"):
+        metacount.verify(str(file), seq_len=8)
