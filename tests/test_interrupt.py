@@ -146,6 +146,24 @@ def test_an_interrupt_in_text_or_a_destructor_ends_like_any(tmp_path: Path, body
     assert late(tmp_path, body) == (130, "metacount: interrupted\n")
 
 
+def test_an_interrupt_after_the_answer_is_one_too(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(
+        "import atexit, signal, sys\n"
+        "from metacount import cli\n"
+        "atexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "sys.exit(cli.main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "late", "models", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
+    assert json.loads(done.stdout)
+
+
 # Code of others that an exception must not leave in the middle: it is held until that has ended.
 HELD = {
     "an import": "import half",

@@ -21,7 +21,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from metacount.errors import InputError
 from metacount.measure.operators import GROUPED, flops_of, grouped_refusal, grouped_result
-from metacount.measure.torch_private import DispatchMode, is_fake, operator_name, without_compiler
+from metacount.measure.torch_private import (
+    DispatchMode,
+    is_fake,
+    operator_name,
+    stored_buffers_of,
+    without_compiler,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +39,19 @@ ROLES = ("embedding", "position", "attention", "recurrent", "ffn", "moe", "norm"
 
 # a buffer's name in its module -> ours
 BUFFERS = {"e_score_correction_bias": "selection_bias", "expert_bias": "selection_bias"}
+
+
+def stored_buffers(model: nn.Module) -> dict[str, int]:
+    """Count the values of persistent buffers by name; tables made by a run are not stored."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, buffer in stored_buffers_of(module).items():
+            if id(buffer) not in seen:
+                seen.add(id(buffer))
+                kind = BUFFERS.get(name, name)
+                found[kind] = found.get(kind, 0) + buffer.numel()
+    return found
 
 
 class UnclaimedTensor(LookupError):

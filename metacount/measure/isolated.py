@@ -9,7 +9,6 @@ from functools import wraps
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
@@ -40,14 +39,3 @@ def isolated(function: Callable[P, T]) -> Callable[P, T]:
                 os.environ.pop(LEFT_IN_ENVIRON, None)
 
     return run
-
-
-def randomness_of_its_own(draws: bool) -> AbstractContextManager[None]:
-    """Keep what a block draws at random from changing the caller's generator in torch."""
-    from contextlib import nullcontext
-
-    if not draws:
-        return nullcontext()
-    import torch
-
-    return torch.random.fork_rng(devices=[])

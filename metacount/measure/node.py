@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -29,22 +29,22 @@ class Node:
     name: str
     path: str
     module: str
-    role: str | None
-    computes: str
+    role: str | None = None
+    computes: str = ""
     count: int
-    tensors: dict[str, tuple[int, ...]]
-    active_tensors: dict[str, int | None]
-    bytes_of: dict[str, int]
-    tied: dict[str, str]
-    buffers: dict[str, tuple[int, ...]]
-    unstored: frozenset[str]
+    tensors: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    active_tensors: dict[str, int | None] = field(default_factory=dict)
+    bytes_of: dict[str, int] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unstored: frozenset[str] = frozenset()
     params: int
     active: int | None
     bytes: int
     dtype: str
     flops: int | None
-    own_flops: int
-    fused: tuple[int, int] | None
+    own_flops: int = 0
+    fused: tuple[int, int] | None = None
     alike: int
     children: tuple[Node, ...]
 
@@ -172,22 +172,12 @@ def _period(inside: list[Node], nodes: list[Node], times: int) -> Node:
         name=f"{nodes[0].name}-{nodes[-1].name}",
         path="",
         module=PERIOD,
-        role=None,
-        computes="",
         count=times,
-        tensors={},
-        active_tensors={},
-        bytes_of={},
-        tied={},
-        buffers={},
-        unstored=frozenset(),
         params=sum(node.params * node.count for node in inside),
         active=total(active),
         bytes=sum(node.bytes * node.count for node in inside),
         dtype=dtypes.pop() if len(dtypes) == 1 else "mixed" if dtypes else "",
         flops=total(flops),
-        own_flops=0,
-        fused=None,
         alike=-1,
         children=tuple(inside),
     )

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from metacount.measure.alike import OF_LAYER, SHARED, Folding, shape_of
 from metacount.measure.counter import (
-    BUFFERS,
     ROLES,
     Book,
     FlopCounter,
@@ -20,6 +19,7 @@ from metacount.measure.counter import (
     MeasuredParams,
     MeasuredRun,
     UnclaimedTensor,
+    stored_buffers,
 )
 from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.torch_private import unwatched
@@ -175,16 +175,11 @@ def measure_params(model: nn.Module) -> MeasuredParams:
             token_table += 0 if id(tensor) in shared else tensor.numel()
         if isinstance(path[-1], LayerTable):
             token_table += tensor.numel()
-    buffers: dict[str, int] = {}
-    for full_name, buffer in model.named_buffers():
-        last = full_name.rpartition(".")[2]
-        kind = BUFFERS.get(last, last)
-        buffers[kind] = buffers.get(kind, 0) + buffer.numel()
     return MeasuredParams(
         by_role=by_role,
         active_by_role=active,
         no_embed=sum(active.values()) - token_table,
-        buffers=buffers,
+        buffers=stored_buffers(model),
     )
 
 

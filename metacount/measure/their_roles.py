@@ -124,12 +124,6 @@ class Roles:
         # LFM2's mixer is one word; other convolutions are stems and towers
         return [stem] if stem == SHORT_CONVOLUTION else words_of(stem)
 
-    def _mixes_tokens(self, module: nn.Module) -> bool:
-        """Tell whether a module that holds experts is a layer: attention stands beside them."""
-        roles = {_by_class(child, self._words(child)) for child in module.children()}
-        roles |= {ATTRIBUTES.get(name) for name, _ in module.named_children()}
-        return bool(roles & {"attention", "recurrent"})
-
     def _claim(self, module: nn.Module, name: str, above: str | None) -> str | None:
         if id(module) in self._towers:
             return "other!"
@@ -145,8 +139,11 @@ class Roles:
             return "position" if where else "embedding"
         if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.BatchNorm1d):
             return "norm"
-        if _experts_of(module) is not None and not self._mixes_tokens(module):
-            return "moe"
+        if _experts_of(module) is not None:
+            roles = {_by_class(child, self._words(child)) for child in module.children()}
+            roles |= {ATTRIBUTES.get(name) for name, _ in module.named_children()}
+            if not roles & {"attention", "recurrent"}:  # else it is a layer, which holds a mixture
+                return "moe"
         if _is_model(module):
             return None
         role = _by_class(module, words)

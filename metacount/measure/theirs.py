@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from metacount.measure.alike import Folding, layers_in_lists
 from metacount.measure.counter import (
-    BUFFERS,
     ROLES,
     Book,
     FlopCounter,
     MeasuredCache,
     MeasuredParams,
     MeasuredRun,
+    stored_buffers,
 )
 from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.questions import ListQuestions, NeedsData, Ordinary
 from metacount.measure.their_roles import Roles, role_name, text_config, told
-from metacount.measure.torch_private import parameters_of, stored_buffers_of
+from metacount.measure.torch_private import parameters_of
 from metacount.spec import Workload
 from metacount.tensors import tensor_bytes
 
@@ -122,25 +122,12 @@ def measure_any_params(model: nn.Module, roles: Roles | None = None) -> Measured
         by_role=by_role,
         active_by_role=None if unknown else active,
         no_embed=None if unknown else sum(active.values()) - table,
-        buffers=_buffers(model),
+        buffers=stored_buffers(model),
         unclaimed=tuple(unclaimed),
         unknown_routing=tuple(unknown),
         text_params=of_text[0],
         text_active_params=None if unknown else of_text[1],
     )
-
-
-def _buffers(model: nn.Module) -> dict[str, int]:
-    """Count the values of persistent buffers by name; tables made by a run are not stored."""
-    found: dict[str, int] = {}
-    seen: set[int] = set()
-    for module in model.modules():
-        for name, buffer in stored_buffers_of(module).items():
-            if id(buffer) not in seen:
-                seen.add(id(buffer))
-                kind = BUFFERS.get(name, name)
-                found[kind] = found.get(kind, 0) + buffer.numel()
-    return found
 
 
 def _lone_token_table(model: nn.Module) -> int:
@@ -293,11 +280,6 @@ def measure_cache(cache: object) -> MeasuredCache:
         by_name=by_name,
         key_heads=heads,
     )
-
-
-def holds_tensors(cache: object) -> bool:
-    """Tell whether a cache object holds any tensor; single numbers do not count."""
-    return next(_held(cache, (), set()), None) is not None
 
 
 def _is_number(tensor: Tensor) -> bool:
@@ -526,7 +508,7 @@ class Runner(Forwards):
                 return counting, after
         # some change the cache they get and do not return it
         own = given.get("past_key_values")
-        return counting, own if own is not None and holds_tensors(own) else None
+        return counting, own if any(True for _ in _held(own, (), set())) else None
 
     def inputs(self, length: int, seen: int = 0, cache: object = None) -> dict[str, Any]:
         """Build the inputs of a forward over `length` tokens, `seen` before them in a cache."""

@@ -136,9 +136,9 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
             spec.kind,
             "choose a decoder or an encoder",
         )
-    if spec.moe_latent_rank is not None:
-        rule = "has no plan for a mesh: no run of its projections was compared"
-        raise SpecError("moe_latent_rank", rule, spec.moe_latent_rank, "choose another model")
+    if spec.moe_latent_rank is not None and min(mesh.tp, mesh.ep) > 1:
+        rule = "has no plan for tp and ep at once: formula and run differ in what is recomputed"
+        raise SpecError("moe_latent_rank", rule, spec.moe_latent_rank, "choose one of the two")
     if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
         raise SpecError(
             "n_query_positions",

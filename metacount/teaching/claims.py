@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metacount.languages import LANGUAGES
-from metacount.measure.isolated import isolated, randomness_of_its_own
+from metacount.measure.isolated import isolated
 from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict, found
 from metacount.teaching.texts import DATA, computed, lines, text_of, translated, written
 
@@ -49,10 +49,8 @@ TOPICS = (
 JUDGES = {
     judge: file
     for file, judges in {
-        "counted": "growth same_at_length selected_work selected_cache catalog_shares "
-        "expert_shares",
         "algebra": "part_formula dense_flops whole_formula step_ratio kept_formula "
-        "bytes_per_parameter adapter_state",
+        "bytes_per_parameter adapter_state same_at_length",
         "executed": "single_expert unselected_gradient weight_gradient balance gate_order "
         "experts_with_gradient mixture_sum softmax_places rmsnorm_divisor layernorm_roles "
         "block_norms gelu_forms ffn_equation activation_forms sinusoids position_params "
@@ -102,8 +100,7 @@ def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
     if isinstance(claim, str):
         claim = find_claim(claim)
     try:
-        with randomness_of_its_own(needs_torch(claim)):
-            return _judged(claim, lang)
+        return _judged(claim, lang)
     except SpecError:
         raise
     except (

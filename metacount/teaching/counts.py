@@ -311,11 +311,6 @@ def symbolic(name: str, *names: str) -> str:
 # Mixtures of experts.
 
 
-def mixture_params(spec: ModelSpec, *, active: bool) -> int:
-    """Count the parameters of one mixture, all or those of one token."""
-    return int(sublayers.moe_layer_params(spec, active=active))
-
-
 def dense_twin(spec: ModelSpec) -> int:
     """Count the model with one dense feed-forward, as wide as an expert, for every mixture."""
     gone = (
@@ -516,11 +511,6 @@ def flipped_ffn(spec: ModelSpec) -> dict[str, object]:
     if spec.activation == "clamped_swiglu":  # there only is a gated one
         changes["activation"] = "silu"
     return changes
-
-
-def own_cache_values(spec: ModelSpec) -> int:
-    """Count the values that one token of the model leaves in a block's cache."""
-    return int(model.kv_cache_values(spec))
 
 
 def positions_of(spec: ModelSpec) -> int:

@@ -4,6 +4,7 @@
 
 model: of a reader who names none       examples: others that fit
 needs: what a model must have, in words  fits: the same as an expression
+unsaid: fields of models of which the text would not be true
 runs: the file of `experiments/` whose functions it calls (it imports torch)
 name = expression                        see `texts` and `Here` for what it may be made of
 
@@ -344,7 +345,8 @@ def page_of(
             f"lesson {topic} needs {source.head['needs']}: {found.id} has not; choose for example "
             f"{source.examples}"
         )
-    more = beyond_branches(found.spec)
+    unsaid = (name for name in source.head.get("unsaid", "").split() if getattr(found.spec, name))
+    more = beyond_branches(found.spec) or next(unsaid, "")
     if more and topic != "paper":  # whose figures are of the whole model
         raise InputError(
             f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "

@@ -12,7 +12,7 @@ from metacount.formulas import feed_forward, model, mtp, pieces, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
-from metacount.spec import legend
+from metacount.spec import FIELDS, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching.claim import VERDICTS
 from metacount.teaching.texts import FUNCTIONS, Known, computed, evaluated
@@ -193,6 +193,8 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     ),
     "decode_flops": lambda spec: model.decode_matmul_flops(spec, batch_size=1, kv_len=1),
     "cache_values": lambda spec: model.kv_cache_bytes_per_token(spec, bytes_per_value=1),
+    "block_cache_values": model.kv_cache_values,
+    "indexed_layers": lambda spec: pieces.indexed_layers(spec, spec.n_layers),
     "cache_of_every_layer": _cache_of_every_layer,
     "cache_saved": lambda spec: (
         _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
@@ -359,7 +361,14 @@ OF_CLAIMS: dict[str, Callable[..., object]] = {
         model.params(about.spec) - model.params(without_biases(about.spec))
     ),
     "true": lambda about, conditions: all(computed(it, about) is True for it in conditions),
+    # the model itself with other values of fields; without fields whose names start so
+    "changed": lambda about, **changes: about.other(**changes),
+    "without": lambda about, *starts: about.other(
+        **{name: field.absent for name, field in FIELDS.items() if name.startswith(starts)}
+    ),
     "catalog": lambda _, id: catalog.entry(id),
+    "roles": lambda _, spec: model.params_by_role(spec),
+    "beyond_branches": lambda _, spec: beyond_branches(spec),
     "models": lambda _: models(),
 }
 

@@ -95,6 +95,8 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "label": lambda lang, text: label(text),
     "beside": lambda lang, text, count: beside(label(text), count),
     "range": lambda lang, start, end: range(start, end),
+    "abs": lambda lang, value: abs(value),
+    "flat": lambda lang, lists: [it for each in lists for it in each],
     "by": lambda lang, rows, name: sorted(rows, key=lambda row: row[name]),
     "min": lambda lang, values: min(values),
     "row": lambda lang, values: vector(values, "fixed"),

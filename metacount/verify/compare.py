@@ -226,7 +226,7 @@ def fitted_outside(source: Source, workload: Workload | Request) -> tuple[Worklo
         return workload, ""
     if workload.seq_len is not None:
         return workload.within(None), ""
-    from metacount.huggingface.module.positions import longest_of
+    from metacount.huggingface.module.model import longest_of
 
     longest, key = longest_of(source.config) or (SEQ_LEN, "")
     said = f"seq_len {longest}: {key} of its config" if longest < SEQ_LEN else ""
@@ -253,7 +253,7 @@ def outside_witnesses(
         from metacount.verify.operations import differing_layers
 
         lines = tuple(differing_layers(spec, workload, module, ran.counters[0]))
-    from metacount.huggingface.checkpoint.beside import checkpoint_of
+    from metacount.huggingface.checkpoint.conversion import checkpoint_of
 
     found = checkpoint_of(source, module)
     if found is None:

@@ -213,7 +213,8 @@ def textbook_beside(tracer: Tracer, model: Json | ModelSpec, workload: Workload)
 def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload) -> Proof:
     try:
         form = tracer.form(quantity)
-        extra = tracer.form(IDLE_OF[quantity]) if _may_idle(quantity, textbook) else None
+        may_idle = textbook.config is not None and textbook.spec.is_moe and quantity in IDLE_OF
+        extra = tracer.form(IDLE_OF[quantity]) if may_idle else None
     except (NotTraced, InputError) as error:
         return Proof(quantity=quantity, differences={}, form=None, problem=str(error))
     idle = None if extra is None or extra.total == 0 else extra.total
@@ -235,7 +236,10 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     sides = sides_of(textbook.forms[quantity], form)
     said = [one for side in sides.values() if (one := said_of(side, form)) != sympy.true]
     asked = [*form.domain, *form.ratios, *said, *here]
-    least = _least(form)
+    # from which number on each letter is; a number of layers from its own on
+    of_layers = {symbol(name) for name in counting(form.parts)}
+    least: dict[sympy.Symbol, int] = dict(form.least)
+    least |= {s: min(SMALLEST, form.every_number[s]) for s in of_layers}
     words = textbook.words({*least, *(s for c in asked for s in c.free_symbols)})
     asked += [
         sympy.Ge(letter, number, evaluate=False)
@@ -309,10 +313,6 @@ def _numbers_of_layers(
     }
 
 
-def _may_idle(quantity: str, textbook: Textbook) -> bool:
-    return textbook.config is not None and textbook.spec.is_moe and quantity in IDLE_OF
-
-
 def _routed_as_meant(
     found: dict[str, Proof], textbook: Textbook, tracer: Tracer, workload: Workload
 ) -> Proof:
@@ -333,12 +333,6 @@ def _routed_as_meant(
         return active
     said = f"it counts the experts that the config names per token; {why}: see matmul_flops"
     return Proof(quantity="active_params", differences={}, form=active.form, problem=said)
-
-
-def _least(form: CodeForm) -> dict[sympy.Symbol, int]:
-    """Return from which number on each letter is; a number of layers from its own on."""
-    of_layers = {symbol(name) for name in counting(form.parts)}
-    return dict(form.least) | {s: min(SMALLEST, form.every_number[s]) for s in of_layers}
 
 
 def _numbers_of_run(

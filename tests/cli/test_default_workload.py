@@ -12,7 +12,7 @@ from helpers.release import daily, one_day_in
 import metacount
 from metacount import catalog
 from metacount.errors import InputError
-from metacount.huggingface.module.positions import longest_of
+from metacount.huggingface.module.model import longest_of
 
 # tokens that a model has positions for, or 2,048, by hand from what was published:
 # BERT 512; GPT-2 1,024; OPT 2,048 (2,050 rows, of which the first two are never used)

@@ -76,6 +76,10 @@ def test_the_model_of_the_readers_choice(capsys: pytest.CaptureFixture[str], tin
         (("moe", "--lang", "fr"), "--lang 'fr' is not known; choose one of en, zh"),
         (("moe", "--json", "--markdown"), "leave one of them out"),
         (("--model", "llama-7b"), "lesson needs TOPIC"),
+        (
+            ("moe", "--set", "moe_latent_rank=512"),
+            "lesson moe has no word for moe_latent_rank of mixtral-8x7b",
+        ),
         (("block", "--set", "d_fff=3"), "not a field of a model"),
     ],
 )

@@ -148,6 +148,8 @@ CASES += [
     # three experts on each rank, spread over two copies: one has two of them, one has one
     ("six experts", "dp=4,ep=2", 3, {}),
     ("ten experts", "dp=8,ep=2", 3, {}),
+    ("latent", "dp=2,tp=2", 3, FULL),
+    ("latent", "dp=4,ep=4", 2, BF16),
     # the first block is another kind of block, whatever a norm has
     ("gpt2 without its first norm", "dp=2", 3, {}),
     ("llama without its first norm", "dp=2,pp=2", 3, {}),
@@ -160,6 +162,7 @@ MODELS = ALL | {
     "parallel": SPECS["llama"].replace(norm_placement="parallel", norm_unit_offset=True),
     "six experts": SPECS["mixtral"].replace(n_experts=6),
     "ten experts": SPECS["mixtral"].replace(n_experts=10),
+    "latent": SPECS["mixtral"].replace(moe_latent_rank=16),
     "gpt2 without its first norm": SPECS["gpt2"].replace(first_norm=False),
     "llama without its first norm": SPECS["llama"].replace(first_norm=False, norm_affine=False),
 }

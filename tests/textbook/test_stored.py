@@ -43,6 +43,14 @@ def test_mxfp4_is_as_large_as_the_files(name: str, n_bytes: int, n_values: int) 
     assert found.n_values == n_values
 
 
+def test_mlx_is_as_large_as_the_files() -> None:
+    """The index's total_size is 10,426,433,504: with a tower of 456,010,480 values of 2 bytes, and
+    A_log of 24 layers, 32 heads each, in 4 bytes where others have 2.
+    """
+    counted = count(CONFIGS["Qwen3.5-9B-MLX-8bit"])
+    assert counted.stored_bytes == 10_426_433_504 - 2 * 456_010_480 - 2 * 24 * 32
+
+
 @pytest.mark.parametrize(
     ("name", "quantization", "n_values"),
     [

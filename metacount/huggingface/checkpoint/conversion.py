@@ -11,11 +11,17 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from metacount.given import Source
 from metacount.huggingface.checkpoint.compare import Convert
 from metacount.huggingface.checkpoint.formats import Weight
+from metacount.huggingface.checkpoint.witness import (
+    CheckpointReport,
+    find_checkpoint,
+    read_checkpoint,
+)
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers.core_model_loading import WeightConverter, WeightRenaming
     from transformers.modeling_utils import PreTrainedModel
 
@@ -131,3 +137,18 @@ def _converted(
         )
         for target, shape in shapes.items()
     ]
+
+
+def checkpoint_of(source: Source, module: nn.Module) -> tuple[CheckpointReport, Convert] | None:
+    """Read the checkpoint of a config's folder, repository or GGUF file; None without weights."""
+    if source.gguf is not None:
+        from metacount.huggingface.checkpoint.gguf import gguf_conversion, read_gguf
+
+        stored, header = read_gguf(source.gguf)
+        return stored, gguf_conversion(module, header)
+    if source.repository is not None:
+        from metacount.huggingface.checkpoint.hub import read_repository
+
+        return read_repository(source.repository), transformers_conversion(module)
+    path = None if source.folder is None else find_checkpoint(source.folder)
+    return None if path is None else (read_checkpoint(path), transformers_conversion(module))

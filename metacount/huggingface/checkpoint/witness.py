@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra
+from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra, said_besides
 from metacount.huggingface.checkpoint.header import (
     INDEX,
     MAX_TENSORS,
@@ -18,7 +18,6 @@ from metacount.huggingface.checkpoint.header import (
     read_local_header,
     read_local_index,
 )
-from metacount.huggingface.checkpoint.prediction import said_besides
 from metacount.units import exact
 
 if TYPE_CHECKING:

@@ -428,12 +428,42 @@ def _made(name: str, make: Callable[[], T]) -> T:
         ) from error
 
 
+# Keys of transformers' configs for the rows of a position table, or the longest input meant.
+LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_target_positions",
+    "max_seq_len",
+    "max_sequence_length",
+)
+TEXT_PARTS = ("text_config", "encoder", "decoder")  # of a config made of configs
+
+
+def longest_of(source: str | Json) -> tuple[int, str] | None:
+    """Find the smallest number of positions that a config gives, and its key;
+    None where it gives none.
+
+    transformers' defaults stand for keys that are missing. Raises `SpecError` for a config that
+    means no model.
+    """
+    _, config, _ = chosen_class(source)
+    parts = [config, *(getattr(config, name, None) for name in TEXT_PARTS)]
+    found = []
+    for part in parts:
+        for key in LENGTHS:
+            value = getattr(part, key, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                found.append((value, key))
+    return min(found, default=None)
+
+
 __all__ = [
     "ClassChoice",
     "build_transformers",
     "built_quietly",
     "chosen_class",
     "default_config",
+    "longest_of",
     "made_really",
     "running_config",
     "small_configs",

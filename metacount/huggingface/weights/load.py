@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from metacount.huggingface.config.to_spec import Mapped
-from metacount.huggingface.weights.layouts import Place
 from metacount.huggingface.weights.names import (
     BLOCK,
     COMPUTED,
@@ -25,6 +24,7 @@ from metacount.huggingface.weights.names import (
     VARIANTS,
     ZEROS,
     Elsewhere,
+    Place,
     Table,
 )
 from metacount.modules.model import Model

@@ -9,7 +9,7 @@ make it zero. Nothing left: equal for all sizes.
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, product
 
 import sympy
@@ -33,7 +33,15 @@ from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
 from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found
 from metacount.teaching.labels import apart, label, number
-from metacount.teaching.parts import computation, in_numbers, letters, model_of, spec_of, value
+from metacount.teaching.parts import (
+    RUNS,
+    computation,
+    in_numbers,
+    letters,
+    model_of,
+    spec_of,
+    value,
+)
 from metacount.teaching.texts import computed, evaluated
 from metacount.textbook.closed_form import readable
 from metacount.textbook.training import (
@@ -492,4 +500,32 @@ def adapter_state(claim: Claim) -> Finding:
         counters=one.optimizer_bytes - 4 * one.trainable_params,
         ratio=Fraction(one.optimizer_bytes, whole.optimizer_bytes),
         whole=whole.optimizer_bytes,
+    )
+
+
+def same_at_length(claim: Claim) -> Finding:
+    """Judge whether a count is the same from some length on: what n further tokens add is 0.
+
+    Options: `of` (`decode_matmul_flops` of a token that attends to so many positions, with itself;
+    `kept_values` of the KV cache after so many), `from`, `to` (a longer one, to be shown).
+    """
+    spec, options = spec_of(claim), claim.options
+    start, end, counted = options["from"], options["to"], partial(RUNS[options["of"]], spec, 1)
+    if not 0 < start < end:
+        raise ValueError(f"the second length is the longer one: got {start} and {end}")
+    more = sympy.Symbol("n", integer=True, nonnegative=True)
+    first, last = int(counted(start)), int(counted(end))
+    step = int(counted(start + 1)) - first
+    added = sympy.expand(counted(start + more) - first)
+    linear = bool(added == step * more)
+    return found(
+        [added == 0],
+        start=start,
+        end=end,
+        first=first,
+        last=last,
+        step=step,
+        linear=linear,
+        flops=options["of"] == "decode_matmul_flops",
+        formula=f"{number(step)}·n" if linear and step else in_letters(added),
     )

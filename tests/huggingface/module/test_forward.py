@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 
 from helpers.miniatures import WORKLOAD, assert_full  # noqa: E402
 from helpers.release import daily, one_in  # noqa: E402
+from helpers.small_configs import small_config  # noqa: E402
 
+from metacount.huggingface.config.keys import words  # noqa: E402
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
@@ -199,24 +201,28 @@ def test_a_question_about_data_is_an_error() -> None:
 FOUR_KINDS = [*["sliding_attention"] * 3, "full_attention"] * 2
 
 
-@daily(5)
-@pytest.mark.parametrize(
-    "model_type",
-    one_in(
-        2,
-        [
-            *("gpt_oss", "llama", "zamba2", "gemma2", "t5", "mamba2", "deepseek_v4"),
-            *("qwen3_next", "deepseek_v3", "gemma3n_text"),
-        ],
-    ),
+# Of default sizes, few layers; and of small sizes.
+FOLDED = words(
+    "gpt_oss llama zamba2 gemma2 t5 mamba2 deepseek_v4 qwen3_next deepseek_v3 gemma3n_text"
 )
+FOLDED_SMALL = words(
+    "mistral qwen2 qwen3_moe mixtral gpt2 opt bert bloom falcon phi3 gemma3_text glm4_moe jamba "
+    "bamba llama4_text lfm2 nemotron_h olmo_hybrid kimi_linear switch_transformers mamba bart"
+)
+
+
+@daily(5)
+@pytest.mark.parametrize("model_type", one_in(6, [*FOLDED, *FOLDED_SMALL]))
 def test_folded_layers_equal_all_layers_run(model_type: str) -> None:
     few: dict[str, Any] = {"num_hidden_layers": 5}
     if model_type == "zamba2":
         few["layers_block_type"] = ["mamba", "mamba", "hybrid", "mamba", "mamba"]
     if model_type == "gemma3n_text":  # the third and fourth write keys, the others read them
         few = {"num_hidden_layers": 8, "num_kv_shared_layers": 4, "layer_types": FOUR_KINDS}
-    module, _ = build_transformers(default_config(model_type) | few)
+    config = default_config(model_type) | few
+    module, _ = build_transformers(
+        small_config(model_type) if model_type in FOLDED_SMALL else config
+    )
     run = Workload(seq_len=13)
     folded = measure_any_forward(module, run)
     assert folded == measure_any_forward(module, run, fold=False)
