@@ -270,7 +270,11 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     ]
     indexers = (n for n, module in model.named_modules() if isinstance(module, CHOOSING))
     choosing = tuple(f"{name}." for name in indexers)
-    if job.train and (job.master or max(world.mesh.shard, world.mesh.expert_shard) > 1):
+    # FSDP2 on one rank alone, too, with stages or spread experts: DTensor would leave the gradient
+    # of a cut token table whole there
+    mesh = world.mesh
+    spread = max(mesh.shard, mesh.expert_shard, mesh.pp, mesh.ep) > 1
+    if job.train and (job.master or spread):
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
