@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -39,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # registered: hooks that stand here are not called for the docstrings of the package
     config.pluginmanager.register(ProcessorTime())
     gc.disable()
+    # of a run in the background, a shell has Ctrl-C ignored, by all that tests start as well
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(DAY, date.today().isoformat())
 
 

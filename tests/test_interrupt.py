@@ -150,7 +150,11 @@ def test_an_interrupt_after_the_answer_is_one_too(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         "import atexit, signal, sys\n"
         "from metacount import cli\n"
-        "atexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "parse = cli.parsed_arguments\n"
+        "def parsed(arguments):\n"
+        "    atexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "    return parse(arguments)\n"
+        "cli.parsed_arguments = parsed\n"
         "sys.exit(cli.main())\n"
     )
     done = subprocess.run(

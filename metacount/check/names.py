@@ -154,7 +154,11 @@ def meant_in_classes(key: str, sizes: frozenset[str]) -> tuple[str, str] | None:
     fields = meanings.pop() if len(meanings) == 1 else ()
     if len(fields) != 1 or fields[0] not in sizes:
         return None
-    return fields[0], min(nearest, key=lambda name: len(readers[name]))  # that has least besides
+
+    def besides(name: str) -> int:
+        return len({field for ours in readers[name].values() for field in ours} - sizes)
+
+    return fields[0], min(nearest, key=lambda name: (besides(name), len(readers[name])))
 
 
 def _spec(config: Json) -> ModelSpec | None:

@@ -29,6 +29,8 @@ OF_TORCH = os.sep + "torch" + os.sep
 SWITCHES = ("__enter__", "__exit__")
 SYMBOLS = "sym_node.py"  # what its sizes ask, in the middle of an operator
 
+_codes: list[int] = []  # with which the process is to end
+
 
 class _Handler:
     """Raises `KeyboardInterrupt`, or puts it off while code runs that cannot be left."""
@@ -69,6 +71,7 @@ def _send(thread: int) -> None:
 
 def hear_interrupts(outermost: CodeType) -> None:
     """Hold Ctrl-C where it has to be, in what `outermost` calls; not where it is ignored."""
+    atexit.register(_end)  # before others register anything: it comes after that
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Handler(outermost))
         sys.unraisablehook = _raise_later
@@ -91,16 +94,16 @@ def end_with(code: int) -> None:
         signal.signal(signal.SIGINT, _end_interrupted)
         if handler.since:  # it is still held
             _end_interrupted(signal.SIGINT, None)
-    atexit.register(_end, code)
+    _codes.append(code)
 
 
-def _end(code: int) -> None:
-    atexit.unregister(_end)
-    atexit._run_exitfuncs()
+def _end() -> None:
+    if not _codes:
+        return
     try:
         sys.stdout.flush()
     finally:  # also where it is closed, or there is none
-        os._exit(code)
+        os._exit(_codes[-1])
 
 
 def _end_interrupted(number: int, frame: FrameType | None) -> None:

@@ -100,8 +100,7 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
         report_of(plain)
     )
     assert "None" not in in_text(report_of(plain))
-    wide = trained.kept_values(2, step=5)
-    monkeypatch.setitem(trained.OPTIMIZERS, "adamw", (wide, wide))
+    monkeypatch.setattr(trained, "STEP", 5)
     again = metacount.train(SPEC, RUN)
     # a counter for each of 3 layers' 9 tensors, two tables and the last norm
     wrong = again.optimizer_bytes + 3 * 9 + 3
