@@ -50,6 +50,11 @@ class Adapted(nn.Module):
         self.lora_a = nn.Parameter(base.weight.new_zeros(rank, base.in_features))
         self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
 
+    @property
+    def weight(self) -> Tensor:
+        """The layer's own, [out, in]: T5 asks for its type."""
+        return self.base.weight
+
     def forward(self, x: Tensor) -> Tensor:
         """Compute W·x + B·(A·x): [..., in] -> [..., out]."""
         low = nn.functional.linear(x, self.lora_a)

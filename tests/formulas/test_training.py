@@ -62,10 +62,7 @@ def of(name: str) -> ModelSpec:
 
 
 def alike() -> dict[ModelSpec, str]:
-    """Models with logits whose layers are alike, one of each miniature.
-
-    Others: tests/training/test_formulas_of_mixers.py.
-    """
+    """Models with logits whose layers are alike, one of each miniature."""
     found = {}
     for one in entries():
         try:
@@ -317,6 +314,7 @@ OF_BLOCK = "of what one block keeps"
         ("llama-7b", ADAPTERS, "activation_bytes_of_block", OF_BLOCK),
         ("mamba-2.8b", FROZEN, "activation_bytes_of_block", OF_BLOCK),
         ("gemma2-9b", FLASH, "activation_bytes", "attention_softcap has no formula"),
+        ("gemma2-9b", FLASH, "backward_matmul_flops", "attention_softcap has no formula"),
     ],
 )
 def test_what_is_not_covered_is_none_with_a_reason(

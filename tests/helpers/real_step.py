@@ -14,18 +14,57 @@ from metacount.huggingface.module.model import build_transformers
 from metacount.measure.theirs import quiet
 from metacount.modules.build import build
 from metacount.spec import ModelSpec, Workload
-from metacount.tensors import DTYPES, tensor_bytes
-from metacount.training.optimizers import Updates
-from metacount.training.programs import attending, foreign_program, reference_program
+from metacount.tensors import DTYPES
+from metacount.training.programs import (
+    attending,
+    foreign_program,
+    layers_of,
+    reference_program,
+)
 from metacount.training.setup import Setup
-from metacount.training.step import Program, Step, loss_of, measure_step
+from metacount.training.step import Program, Step, measure_step
 
 
 def really(spec: ModelSpec, workload: Workload, setup: Setup) -> dict[str, int]:
-    """A real step on the CPU: the second one, as on meta."""
+    """A real step of our modules on the CPU."""
     torch.manual_seed(0)
     model = build(spec, device="cpu", dtype=workload.dtype)
-    program = reference_program(model, workload, setup, device="cpu")
+    return _followed(reference_program(model, workload, setup, device="cpu"), setup)
+
+
+def transformers_really(config: dict[str, Any], workload: Workload, setup: Setup) -> dict[str, int]:
+    """The same of transformers' own class, of random tokens."""
+    torch.manual_seed(0)
+    model = transformers_on_cpu(config, workload.dtype)
+    takes = inspect.signature(model.forward).parameters
+    names = ["input_ids"]
+    if "decoder_input_ids" in takes and getattr(model.config, "is_encoder_decoder", False):
+        names.append("decoder_input_ids")
+    size = workload.batch_size, workload.seq_len
+    given = [torch.randint(0, 97, size) for _ in names]
+    plain = {"use_cache": False} if "use_cache" in takes and model.can_generate() else {}
+
+    def run(*tensors: Tensor) -> Any:
+        with quiet():
+            return model(**dict(zip(names, tensors, strict=True)), **plain)[0]
+
+    with torch.no_grad():
+        has_head = "logits" in model(**dict(zip(names, given, strict=True)), **plain)
+    program = Program(
+        model=model,
+        inputs=tuple(given),
+        run=run,
+        targets=torch.randint(0, 97, size) if has_head else None,
+        layers=layers_of(model),
+        head=model.get_output_embeddings() if has_head else None,
+        context=lambda: attending(model, setup.attention),
+    )
+    return _followed(program, setup)
+
+
+def _followed(program: Program, setup: Setup) -> dict[str, int]:
+    """Run two steps and follow every storage of the second, as on meta."""
+    model = program.model
     with Step(program, setup) as step:
         with program.context():
             step.loss_of(step.forward()).backward()  # type: ignore[no-untyped-call]
@@ -86,63 +125,13 @@ def _measured(program: Program, setup: Setup) -> dict[str, int]:
     ledger, numbers = found.ledger, found.numbers
     _, alive = ledger.peak()
     # tokens and targets that a backward keeps were there before
-    kept = ledger.sum(numbers["activations"] - numbers["inputs"])
-    assert not numbers["held"]
+    kept = ledger.sum((numbers["activations"] | numbers["held"]) - numbers["inputs"])
     return {
         "kept": kept,
         "gradients": ledger.sum(numbers["gradients"]),
         "left": 0,
         "peak": ledger.sum(alive),
         "state": sum(found.optimizer_state.values()),
-    }
-
-
-def transformers_really(config: dict[str, Any], workload: Workload, setup: Setup) -> dict[str, int]:
-    """A second step of transformers' own class on the CPU, of random tokens; nothing of ours but
-    the loss and the optimizer.
-    """
-    torch.manual_seed(0)
-    model = transformers_on_cpu(config, workload.dtype)
-    takes = inspect.signature(model.forward).parameters
-    names = ["input_ids"]
-    if "decoder_input_ids" in takes and getattr(model.config, "is_encoder_decoder", False):
-        names.append("decoder_input_ids")
-    size = workload.batch_size, workload.seq_len
-    given = {name: torch.randint(0, 97, size) for name in names}
-    plain = {"use_cache": False} if "use_cache" in takes and model.can_generate() else {}
-    targets = torch.randint(0, 97, size)
-    trained = dict(model.named_parameters())
-    updates = Updates(setup, trained, set())
-    has_head = "logits" in model(**given, **plain)
-
-    def loss() -> Tensor:
-        out = model(**given, **plain)[0]
-        return loss_of(out, targets, setup) if has_head else torch.stack([out.float().sum()]).sum()
-
-    with quiet(), attending(model, setup.attention):
-        loss().backward()  # type: ignore[no-untyped-call]
-        updates.step()
-        state = [tensor for _, tensor in updates.state()]
-        alive = Alive()
-        inputs = [*given.values(), *([targets] if has_head else [])]
-        for tensor in (*model.parameters(), *model.buffers(), *state, *inputs):
-            alive.add(tensor)
-        before = alive.now
-        gc.collect()
-        with alive:
-            of_step = loss()
-            kept = alive.now - before - of_step.untyped_storage().nbytes()
-            of_step.backward()  # type: ignore[no-untyped-call]
-            del of_step
-            after_backward = alive.now
-            gradients = tensor_bytes([p.grad for p in trained.values() if p.grad is not None])
-            updates.step()
-    return {
-        "kept": kept,
-        "gradients": gradients,
-        "left": after_backward - before - gradients,
-        "peak": alive.most,
-        "state": tensor_bytes(state),
     }
 
 

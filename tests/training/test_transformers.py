@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from helpers.command_line import refused, run_json
@@ -24,36 +22,7 @@ LLAMA = {
     "head_dim": 8,
     "intermediate_size": 40,
 }
-GPT2 = {
-    "model_type": "gpt2",
-    "n_embd": 24,
-    "n_layer": 3,
-    "n_head": 6,
-    "vocab_size": 101,
-    "n_positions": 37,
-}
-MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 RUN = Workload(batch_size=3, seq_len=29, dtype="bf16")
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype", "choices"),
-    [
-        (LLAMA, "bf16", {}),
-        (LLAMA, "bf16", {"attention": "sdpa", "loss": "chunked"}),
-        # in float32: of 16 bits torch's CPU keeps a LayerNorm's statistics in 16, CUDA in 32
-        (GPT2, "fp32", {"optimizer": "sgd"}),
-        (MIXTRAL, "bf16", {"attention": "sdpa"}),
-        (MIXTRAL, "fp32", {"attention": "sdpa"}),
-        (MIXTRAL, "fp16", {}),
-    ],
-)
-def test_a_real_step_holds_what_was_measured(
-    config: dict[str, Any], dtype: str, choices: dict[str, Any]
-) -> None:
-    run, setup = Workload(batch_size=3, seq_len=29, dtype=dtype), Setup(**choices)
-    found = transformers_really(config, run, setup)
-    assert transformers_on_meta(config, run, setup) == found
 
 
 OFTEN = ("BertModel", "qwen3_vl", "deepseek_v32", "gpt_oss", "t5")
