@@ -13,15 +13,18 @@ from helpers.release import daily, one_in
 from helpers.small_configs import NEEDED, SMALL, small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.activations import ACT2FN
 
 from metacount.formulas import model as formulas
 from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.keys import ACTIVATIONS as ACTIVATIONS_READ
 from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
 from metacount.huggingface.module.classes import config_class
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.ours import measure_params
 from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.modules.build import build
+from metacount.modules.ffn import ACTIVATIONS
 from metacount.spec import Workload
 
 torch.set_num_threads(1)
@@ -284,3 +287,9 @@ def test_random_small_configs_run_like_transformers(model_type: str) -> None:
         check_runs(config, Workload(batch_size=batch_size, seq_len=seq_len))
 
     check()
+
+
+@pytest.mark.parametrize(("theirs", "ours"), ACTIVATIONS_READ.items())
+def test_an_activation_is_the_function_of_its_name(theirs: str, ours: str) -> None:
+    x = torch.linspace(-6, 6, 1001, dtype=torch.float64)
+    assert (ACT2FN[theirs](x) - ACTIVATIONS[ours](x)).abs().max() < 1e-9
