@@ -94,7 +94,7 @@ def test_a_text_that_letters_cannot_take_is_judged_by_numbers() -> None:
 
 @one_day_in(4)
 def test_a_slow_text_that_is_right_is_not_called_equal_for_all_sizes() -> None:
-    result = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", timeout=4)
+    result = metacount.check(f"{LLAMA} + 0*({SLOW})", "llama-7b", quantity="params", timeout=4)
     assert result.verdict in ("equal_where_tried", "untried")
 
 
