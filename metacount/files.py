@@ -176,7 +176,7 @@ def open_regular(path: str, kind: str, missing: Callable[[str], str] | None = No
             raise wrong(where, "is not a regular file", f"give a {kind} file")
         # what was a file a moment ago may be a FIFO now: open without waiting, look again
         flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        file = open(os.open(path, os.O_RDONLY | flags), "rb")  # noqa: SIM115
+        file = os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             raise wrong(where, "is not a regular file", f"give a {kind} file")

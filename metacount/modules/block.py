@@ -26,7 +26,7 @@ from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Make the self-attention of block `index`."""
     part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
-    assert not isinstance(part, parts.NoAttention)  # who asks has asked
+    assert not isinstance(part, parts.NoAttention)  # of a block that has one
     windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
@@ -67,7 +67,7 @@ def make_feed_forward(
 ) -> FeedForward | GatedFeedForward | MixtureOfExperts:
     """Make the feed-forward of block `index`, dense or a mixture of experts in its place."""
     stack = spec.last_stack
-    assert stack.feed_forward is not None  # who asks has asked
+    assert stack.feed_forward is not None  # of a block that has one
     if stack.mixture is not None and stack.ffn_of(index) == "E":
         return MixtureOfExperts(stack.mixture, spec.d_model, stack.feed_forward)
     part = stack.feed_forward

@@ -466,7 +466,7 @@ def prediction_layers(spec: ModelSpec) -> ModelSpec:
     Each has the attention of `spec`, over everything, and its experts, or its dense feed-forward.
     """
     modules, stack = spec.prediction, spec.last_stack
-    assert modules is not None  # who asks has asked
+    assert modules is not None  # of a spec that has some
     experts = stack.mixture is not None and not modules.dense
     own = altered(
         stack,
