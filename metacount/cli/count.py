@@ -158,7 +158,12 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     ]
     if names:
         rows = [
-            columns.Row(heading(model), model.name, getattr(model, "spec", None), each)
+            columns.Row(
+                heading=heading(model),
+                name=model.name,
+                spec=getattr(model, "spec", None),
+                data=each,
+            )
             for model, each in zip(models, data, strict=True)
         ]
         return columns.answer(names, rows, _sources(models, data))
