@@ -8,7 +8,7 @@ from metacount.cli.report import Grid, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
 from metacount.notation import heads
-from metacount.settings.names import meant
+from metacount.settings.values import meant
 from metacount.spec import FIELDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
