@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from metacount.figures import BREAKDOWNS, QUANTITIES, Witness
 from metacount.huggingface.module.model import (
     ClassChoice,
     build_transformers,
@@ -34,7 +35,6 @@ from metacount.measure.transformers_private import run_prediction
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
-from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
