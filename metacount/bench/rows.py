@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
-from metacount.output_file import not_written
+from metacount.files import not_written
 
 if TYPE_CHECKING:
     from metacount.files import Json

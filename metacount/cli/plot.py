@@ -15,8 +15,7 @@ from metacount.cli.options import (
 from metacount.errors import InputError, shown
 from metacount.languages import LANGUAGES, terminal_language
 from metacount.resolve import find_model
-from metacount.settings import parse_settings
-from metacount.settings.over import each_setting
+from metacount.settings import each_setting, parse_settings
 from metacount.settings.values import dtype, length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -294,7 +293,7 @@ def _results(args: argparse.Namespace) -> _Picture:
 
 
 def _page(args: argparse.Namespace) -> str:
-    from metacount.output_file import check_writable, write_whole
+    from metacount.files import check_writable, write_whole
 
     if not args.html.lower().endswith(".html"):
         raise InputError(f"--html must end in .html: got {shown(args.html)}")
