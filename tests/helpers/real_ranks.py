@@ -214,7 +214,7 @@ def run_case(case: dict[str, Any], rank: int) -> dict[str, Any]:
         "gradients": sum(local_part(p.grad).numel() for p in stage.parameters()),
         "optimizer_bytes": tensor_bytes(states(optimizer)),
         "kept": kept,
-        "seen": [[*key, n] for (_, key), n in sorted(seen.items())],
+        "seen": [[*key[1:], n] for key, n in sorted(seen.items())],
     }
 
 
