@@ -31,6 +31,7 @@ PASSING = 4
 # Of all that it updates, what torch's optimizer holds at once as CUDA runs it by default (foreach);
 # adam8bit is compiled: what its kernels hold is not known.
 STEP_COPIES = {"adamw": 1, "adagrad": 2, "sgd": 0, "sgd-momentum": 0}
+UNSEEN = "DistributedDataParallel waits for gradients of parameters that have none"
 
 
 @frozen
@@ -251,7 +252,8 @@ def _at_worst(
     totals = {name: sum(parts.values()) for name, parts in moments.items()}
     worst = max(totals, key=lambda name: totals[name])
     mesh, unit, even = job.mesh, 0, True
-    if job.train and mesh.shard > 1:
+    alone = mesh.world == 1 or job.replicated
+    if job.train and mesh.shard > 1 and not job.replicated:
         for piece in pieces:
             padded = [_padded(each, mesh) for each in piece.held]
             unit = max(unit, sum(n * d for n, d in padded) * DTYPE_BYTES[job.dtype])
@@ -263,27 +265,34 @@ def _at_worst(
     width = DTYPE_BYTES[job.dtype]
     logits = sizes["loss_bytes"] * width // (2 * max(FLOAT32, width))
     ends = max(sizes["loss_bytes"] // 4, (logits * 5 - sizes["loss_bytes"]) // 2)
+    if alone and before:  # the gradient that is added to that of the micro-batches before
+        of_tensors = (prod(each.cut) for piece in pieces for each in piece.held if each.trained)
+        unit = max(of_tensors, default=0) * width
+    more = unit if alone else 3 * unit
     bounds = {
-        "blocks": totals["blocks"] + sizes["passing_bytes"] + 3 * unit,
-        "embedding": totals["embedding"] + 3 * unit,
-        "ends": totals["loss"] - sizes["loss_bytes"] + ends + 3 * unit,
+        "blocks": totals["blocks"] + sizes["passing_bytes"] + more,
+        "embedding": totals["embedding"] + more,
+        "ends": totals["loss"] - sizes["loss_bytes"] + ends + more,
         "step": totals["step"],
     }
-    if mesh.world > 1:
+    if not alone:
         bounds["embedding"] += 2 * sizes["embedding_bytes"]
-    # a bucket of DDP has the gradients once more
+    # buckets of DDP have the gradients once more
     buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
     most = max(*bounds.values(), *totals.values()) + buckets
-    exact = worst in ("loss", "step") or mesh.world == 1
+    exact = worst in ("loss", "step") or alone
     why = job.unfollowed or ("" if kept is not None else "no formula counts what is kept")
-    if not why and not (exact and even and most == totals[worst]):
+    if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
+        why = UNSEEN
+    if not why and not (exact and even and most == totals[worst] + buckets):
         why = "what comes and goes in a block, or FSDP2's gathered parameters, may be more"
+    at_peak = moments[worst] | ({"bucket_bytes": buckets} if buckets else {})
     return {
         "parts": moments[worst],
         "total_bytes": totals[worst],
         "most_bytes": most,
-        "peak_bytes": None if why else totals[worst],
-        "peak_parts": None if why else moments[worst],
+        "peak_bytes": None if why else totals[worst] + buckets,
+        "peak_parts": None if why else at_peak,
         "peak_unknown": why,
     }
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
 
 from metacount.measure.ours import owned, role_of
 from metacount.measure.torch_private import (
@@ -31,7 +32,7 @@ from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
-from metacount.sharding.adding import Part, Piece, alike_ranks, kinds_of_mesh
+from metacount.sharding.adding import UNSEEN, Part, Piece, alike_ranks, kinds_of_mesh
 from metacount.sharding.engine import (
     OnParts,
     RingAttention,
@@ -235,7 +236,9 @@ def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tens
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
 
 
-def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
+def place(
+    model: Model, styles: dict[str, str], world: World, job: Job, *, by_fsdp: bool = True
+) -> list[Held]:
     """Place a part, on meta or in memory, and say what this rank holds of it."""
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
@@ -258,7 +261,7 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     # of a cut token table whole there
     mesh = world.mesh
     spread = max(mesh.shard, mesh.expert_shard, mesh.pp, mesh.ep) > 1
-    if job.train and (job.master or spread):
+    if job.train and by_fsdp and (job.master or spread):
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
@@ -437,6 +440,8 @@ class Measuring:
 
     def with_peak(self, kind: Kind) -> Kind:
         """Add the peak of a step that is run; without one, leave what is counted."""
+        if kind.peak_unknown == UNSEEN:
+            return kind
         parts = self.peak(kind.first)
         if parts is None:
             why = f"of layers that differ no more than {MOST_UNLIKE} are run"
@@ -540,6 +545,13 @@ class Followed(OnParts, Watch):
         if tensor.untyped_storage().nbytes():
             self.note("gathered_bytes", [tensor])
 
+    def summed(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Note a bucket of DistributedDataParallel, of which nobody sums the gradients."""
+        self.note("bucket_bytes", [bucket.buffer()])
+        future = torch.futures.Future[Tensor]()
+        future.set_result(bucket.buffer())
+        return future
+
     def _pack(self, tensor: Tensor) -> Tensor:
         self.note("activation_bytes", [tensor])
         return tensor.detach()  # a node's own result would hold the node that holds it
@@ -575,7 +587,7 @@ def follow_step(
     mode = fake_tensors()
     with mode:
         in_memory(model)
-    place(model, styles, world, job)
+    place(model, styles, world, job, by_fsdp=not job.replicated)
     follow = Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     _mark_blocks(blocks, follow)
@@ -593,10 +605,15 @@ def follow_step(
         run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
         model.zero_grad()
         follow.forget()
+        ran: nn.Module = model
+        if job.replicated:
+            with follow:
+                ran = DistributedDataParallel(model, init_sync=False)
+            ran.register_comm_hook(None, lambda _, bucket: follow.summed(bucket))
         follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
         follow.ledger.numbers([tokens, targets])
         with follow:
-            run_step(model, job, tokens, targets, follow)
+            run_step(ran, job, tokens, targets, follow)
             follow.note("gradient_bytes", (p.grad for p in trained.values() if p.grad is not None))
             follow.ledger.mark(OPTIMIZER, "")
             updates.step()
@@ -609,23 +626,36 @@ def follow_step(
 
 
 def run_step(
-    model: Model, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
+    model: nn.Module, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
 ) -> None:
-    """Run forward, loss and backward of a rank's part of the batch."""
+    """Run forward, loss and backward of a rank's part of the batch, or of each micro-batch.
+
+    Gradients of micro-batches are added up; DistributedDataParallel sums those of ranks in the
+    last. Where a step is followed, two run: each further one is as the second.
+    """
 
     def begin(phase: str) -> None:
         if follow is not None:
             follow.ledger.mark(phase, "")
 
-    with nullcontext() if follow is None else follow.saving():
-        begin(FORWARD)
-        with fused(job):
-            out = result(model(tokens))
-        begin(LOSS)
-        loss = loss_of(out, targets, Setup(attention=job.attention))
-        del out
-    begin(BACKWARD)
-    loss.backward()
+    times = job.micro_batches if follow is None else min(job.micro_batches, 2)
+    for i in range(times):
+        waits: AbstractContextManager[object] = nullcontext()
+        if isinstance(model, DistributedDataParallel) and i < times - 1:
+            waits = model.no_sync()
+        with waits:
+            with nullcontext() if follow is None else follow.saving():
+                begin(FORWARD)
+                with fused(job):
+                    out = result(model(tokens))
+                begin(LOSS)
+                loss = loss_of(out, targets, Setup(attention=job.attention))
+                del out
+                if job.micro_batches > 1:
+                    loss = loss / job.micro_batches
+            begin(BACKWARD)
+            loss.backward()
+            del loss
 
 
 def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:

@@ -76,7 +76,7 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
         ("llama-7b --mesh dp=2 --train --optimizer muon", "muon looks at whole matrices, of whi"),
         ("llama-7b --mesh dp=2 --train --master-weights", "choose --mixed-precision: parameters"),
-        ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
+        ("llama-7b --mesh dp=2 --zero 2", "--zero belongs to --train"),
         ("llama-7b --mesh dp=2 --train --kv-dtype fp8", "--kv-dtype is of serving"),
         ("llama-7b --mesh dp=2 --kv-dtype fp8", "--kv-dtype goes with --formula"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
