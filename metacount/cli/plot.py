@@ -15,8 +15,7 @@ from metacount.cli.options import (
 from metacount.errors import InputError, shown
 from metacount.languages import LANGUAGES, terminal_language
 from metacount.resolve import find_model
-from metacount.settings import parse_settings
-from metacount.settings.over import each_setting
+from metacount.settings import each_setting, parse_settings
 from metacount.settings.values import dtype, length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -279,7 +278,7 @@ def _activations(args: argparse.Namespace) -> _Picture:
 
 
 def _results(args: argparse.Namespace) -> _Picture:
-    from metacount.bench import saved
+    from metacount.bench import rows
     from metacount.cli import pictures_of_benchmarks as pictures
 
     if args.dtype not in (None, *RESULT_DTYPES):
@@ -287,14 +286,14 @@ def _results(args: argparse.Namespace) -> _Picture:
             f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got '{shown(args.dtype)}'"
         )
     files = args.roofline or args.curves
-    lines = saved.latest_run([line for file in files for line in saved.read(file)])
+    lines = rows.latest_run([line for file in files for line in rows.read(file)])
     chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
     return _Picture(f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen))
 
 
 def _page(args: argparse.Namespace) -> str:
-    from metacount.output_file import check_writable, write_whole
+    from metacount.files import check_writable, write_whole
 
     if not args.html.lower().endswith(".html"):
         raise InputError(f"--html must end in .html: got {shown(args.html)}")

@@ -29,9 +29,8 @@ from metacount.measure.ours import (
 from metacount.modules.attention import Visibility
 from metacount.modules.build import build
 from metacount.modules.model import Model
-from metacount.process import made_in
 from metacount.spec import ModelSpec, Workload
-from metacount.tensors import DTYPES, tensor_bytes
+from metacount.tensors import DTYPES, made_in, tensor_bytes
 from metacount.tracing.count import (
     OF_PARAMS,
     As,
