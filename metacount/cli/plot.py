@@ -26,8 +26,7 @@ from metacount.files import check_writable, write_whole
 from metacount.frozen import frozen
 from metacount.languages import LANGUAGES, label, terminal_language
 from metacount.resolve import find_model
-from metacount.settings import parse_settings
-from metacount.settings.over import each_setting
+from metacount.settings import each_setting, parse_settings
 from metacount.settings.values import dtype, length
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

@@ -10,12 +10,13 @@ from torch import nn
 
 from metacount.errors import SpecError
 from metacount.huggingface.config.limits import EXPERT_COUNTS, LAYER_COUNTS
-from metacount.huggingface.module.classes import config_class, version
 from metacount.huggingface.module.model import (
     build_transformers,
     built_quietly,
     chosen_class,
+    config_class,
     default_config,
+    version,
 )
 from metacount.measure.counter import MeasuredRun
 from metacount.measure.their_roles import Roles
