@@ -276,7 +276,7 @@ def _activations(args: argparse.Namespace) -> _Picture:
 
 
 def _results(args: argparse.Namespace) -> _Picture:
-    from metacount.bench import saved
+    from metacount.bench import rows
     from metacount.cli import pictures_of_benchmarks as pictures
 
     if args.dtype not in (None, *RESULT_DTYPES):
@@ -284,7 +284,7 @@ def _results(args: argparse.Namespace) -> _Picture:
             f"--dtype of results is one of {', '.join(RESULT_DTYPES)}: got '{shown(args.dtype)}'"
         )
     files = args.roofline or args.curves
-    lines = saved.latest_run([line for file in files for line in saved.read(file)])
+    lines = rows.latest_run([line for file in files for line in rows.read(file)])
     chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
     about = f"{len(chosen.points)} rows, {chosen.title}"
