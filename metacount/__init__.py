@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from metacount.check import Judgement, check
     from metacount.cli.lesson import Lesson, lesson
     from metacount.cli.page import page
-    from metacount.cli.plot import plot
+    from metacount.cli.pictures import plot
     from metacount.diff.compared import Diff
     from metacount.errors import InputError, SpecError
     from metacount.flow.result import Flow
@@ -56,7 +56,7 @@ _NAMES = {
     "check.verdict": "check",
     "cli.lesson": "Lesson lesson",
     "cli.page": "page",
-    "cli.plot": "plot",
+    "cli.pictures": "plot",
     "diff.compared": "Diff",
     "errors": "InputError SpecError",
     "flow.result": "Flow",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from metacount.bench.rows import FORWARD, OK, Ceiling, Row
-from metacount.cli.plot import COLOURS, new_figure, short_tokens
+from metacount.cli.pictures import COLOURS, new_figure, short_tokens
 from metacount.errors import InputError
 
 if TYPE_CHECKING:

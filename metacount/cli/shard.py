@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.rank is not None and not 0 <= args.rank < mesh.world:
         raise InputError(f"--rank must be 0 to {mesh.world - 1} on this mesh: got {args.rank}")
     if args.output is not None:
-        from metacount.cli.plot import check_output
+        from metacount.cli.pictures import check_output
 
         check_output(args.output)
     room = None if args.fits is None else bytes_size(args.fits)
@@ -171,7 +171,7 @@ def run(args: argparse.Namespace) -> Answer:
 
         fits = verdict(model, found, room)
     if args.output is not None:
-        from metacount.cli.plot import mesh_figure, save
+        from metacount.cli.pictures import mesh_figure, save
 
         save(mesh_figure(found, job_said(found.job)), args.output)
     return Answer(

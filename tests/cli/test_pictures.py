@@ -12,9 +12,8 @@ import pytest
 from helpers.command_line import refused, run_json
 
 from metacount import InputError, Request, catalog, count, find_model, plot
-from metacount.cli import main
-from metacount.cli import plot as pictures
-from metacount.cli.plot import MOST_BARS, activations_figure, quantities_figure
+from metacount.cli import main, pictures
+from metacount.cli.pictures import MOST_BARS, activations_figure, quantities_figure
 from metacount.files import write_whole
 from metacount.measure.activations import STEP, curve
 from metacount.textbook.count import QUANTITIES
