@@ -58,15 +58,16 @@ class Letters:
         self._order = [self._elimination(run) for run in runs[1:]]
         self._known: dict[tuple[int, ...], str | None] = {}
 
-    def _elimination(self, run: Mapping[str, int]) -> list[tuple[str, int]]:
-        """List letters, each with a prime that no letter after it has."""
+    def _elimination(self, run: Mapping[str, int]) -> list[tuple[str, int, int]]:
+        """List letters, each with a prime that no letter after it has, and how often it has it."""
         factors = {name: prime_factors(value) for name, value in run.items() if value > 1}
-        order: list[tuple[str, int]] = []
+        order: list[tuple[str, int, int]] = []
         while factors:
             for name, own in factors.items():
                 others = set().union(*(f for other, f in factors.items() if other != name))
                 if own - others:
-                    order.append((name, max(own - others)))
+                    prime = max(own - others)
+                    order.append((name, prime, _power(run[name], prime)))
                     break
             else:  # two letters of equal primes: neither can be told
                 return order
@@ -133,8 +134,9 @@ class Letters:
     def _powers(self, number: Fraction, i: int) -> tuple[dict[str, int], Fraction]:
         """Count how often each letter divides a number of a run, and return what is left."""
         rest, found = number, {}
-        for name, prime in self._order[i]:
-            power = _power(rest.numerator, prime) - _power(rest.denominator, prime)
+        for name, prime, times in self._order[i]:
+            # a length of eight chunks has the prime 2 three times
+            power = int((_power(rest.numerator, prime) - _power(rest.denominator, prime)) / times)
             if power:
                 found[name] = power
                 rest /= Fraction(self.runs[i + 1][name]) ** power
@@ -189,22 +191,6 @@ def named(
         return tuple(map(unnamed, steps))
     return tuple(
         _named(step, [other[i] for other in others], letters) for i, step in enumerate(steps)
-    )
-
-
-def alike(steps: tuple[Step, ...], others: tuple[Step, ...]) -> bool:
-    """Tell whether two runs went through the same steps."""
-    return len(steps) == len(others) and all(
-        _kind(a) == _kind(b) and alike(a.inside, b.inside)
-        for a, b in zip(steps, others, strict=True)
-    )
-
-
-def filled(steps: tuple[Step, ...], others: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Merge two namings of the same steps: the second's where the first knows no letter."""
-    return tuple(
-        replace(one if one.output_letters else other, inside=filled(one.inside, other.inside))
-        for one, other in zip(steps, others, strict=True)
     )
 
 

@@ -54,14 +54,13 @@ MOST = 2  # sizes that are solved for in one form: the readings multiply
 class Reading:
     """A form's parts and its domain as one trace showed them.
 
-    `solved_for` has sizes that were solved for, and the numbers that they had; `in_sizes` is false
-    where only B and S are letters. `least` and `ratios` are those of `domain.Asked`.
+    `solved_for` has sizes that were solved for, and the numbers that they had. `least` and `ratios`
+    are those of `domain.Asked`.
     """
 
     parts: tuple[CodePart, ...]
     domain: tuple[sympy.Basic, ...]
     notes: tuple[str, ...] = ()
-    in_sizes: bool = True
     solved_for: tuple[tuple[str, tuple[int, ...]], ...] = ()
     least: tuple[tuple[sympy.Symbol, int], ...] = ()
     ratios: tuple[sympy.Basic, ...] = ()
@@ -116,32 +115,6 @@ def solved_length(read: Read) -> Reading | None:
     changes = ({"S": n} for n in LENGTHS[1:])
     own = read({"S": LENGTHS[0]})
     return own and _from_readings(symbol("S"), LENGTHS[0], own, changes, read, 2)
-
-
-def solved_chunks(
-    here: Reading, count: sympy.Expr, number: int, lengths: dict[int, int], read: Read
-) -> Reading | None:
-    """Solve the form of code that goes through chunks one by one for how many there are, `count`;
-    it was read at `number` of them, and is read at others (`lengths` has S for each).
-    """
-    letter = sympy.Symbol("chunks", integer=True, positive=True)
-
-    def at(change: dict[str, int]) -> Reading | None:
-        return read({"S": lengths[change[letter.name]]})
-
-    found = _from_readings(letter, number, here, ({letter.name: n} for n in lengths), at, 1)
-    if found is None:
-        return None
-    asked = (c.xreplace({letter: count}) for c in found.domain)
-    return found.but(
-        parts=tuple(
-            CodePart(role=p.role, expr=p.expr.subs(letter, count), layers=p.layers, where=p.where)
-            for p in found.parts
-        ),
-        domain=(*(c for c in asked if c != sympy.true), sympy.Ge(count, 2, evaluate=False)),
-        solved_for=here.solved_for,
-        least=here.least,
-    )
 
 
 def _from_readings(
@@ -321,31 +294,6 @@ class Readings:
         made.by_length = self.by_length
         return made
 
-    def of_any_number_of_chunks(self, quantity: str, here: Reading) -> Reading | None:
-        """Solve a form that was read at several chunks for how many there are."""
-        counts = {
-            c.lhs: int(c.rhs)
-            for c in here.domain
-            if isinstance(c, sympy.Eq) and c.rhs.is_Integer and symbol("S") in c.lhs.free_symbols
-            if isinstance(c.lhs, sympy.floor | sympy.ceiling)
-        }
-        if not counts or (number := max(counts.values())) < 2:
-            return None
-        count = next(expr for expr, n in counts.items() if n == number)
-        size = int(self._measured.value(sympy.together(count.args[0]).as_numer_denom()[1]))
-        others = (number - 1, number + 1, number + 2, number + 3)
-        lengths = {n: n * size - size // 2 for n in others if n > 1}
-
-        def read(change: dict[str, int]) -> Reading | None:
-            workload = of_length(self._measured.workload, change["S"])
-            measured = Measured(self._source, workload, self._measured.split)
-            try:
-                return Readings(measured, strict=self._strict)._first(quantity)
-            except NotTraced:
-                return None
-
-        return solved_chunks(here, count, number, lengths, read)
-
     def _read(self, quantity: str) -> Reading:
         return self._solved_length(quantity) if self.by_length else self._first(quantity)
 
@@ -388,8 +336,6 @@ class Readings:
         self._measured.here(quantity)  # nothing can be read of what is not there
         failures: list[Exception] = []
         for trace in self._traces(failures):
-            if quantity in OF_PARAMS and not trace.in_sizes:
-                break  # nothing but numbers
             for seq_len in (0,) if quantity in OF_PARAMS else self._hints_of_seq():
                 try:
                     if seq_len:
@@ -420,7 +366,6 @@ class Readings:
                     parts=tuple(parts_of(amounts, law_of)),
                     domain=domain,
                     notes=notes,
-                    in_sizes=trace.in_sizes,
                     least=tuple(asked.least.items()),
                     ratios=asked.ratios,
                 )

@@ -302,11 +302,10 @@ class As:
 
 
 class Way(TypedDict, total=False):
-    """One way to build a model with symbols; `only_run`: B and S alone are letters."""
+    """One way to build a model with symbols."""
 
     hints: dict[str, int]  # other numbers behind the symbols
     skipped: frozenset[str]  # fields that stay numbers
-    only_run: bool
 
 
 def apart(sizes: dict[str, int], names: dict[str, str]) -> dict[str, int]:

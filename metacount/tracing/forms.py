@@ -118,10 +118,8 @@ class Tracer:
 
     def _traced(self, quantity: str) -> CodeForm:
         here = self._readings.here(quantity)
-        if (any_chunks := self._readings.of_any_number_of_chunks(quantity, here)) is not None:
-            here = any_chunks
         numbers = self._measured.numbers
-        names = set(self.source.sizes()) if here.in_sizes else set()
+        names = set(self.source.sizes())
         read = partial(self._readings.elsewhere, quantity)
         here = solved_constants(here, names, numbers, read)
         form = self._made(quantity, here)
@@ -158,7 +156,7 @@ class Tracer:
             if not c.free_symbols & letters
             and not (isinstance(c, sympy.Eq) and c.lhs in free and c.rhs.is_Integer)
         ]
-        if self._one_sequence and reading.in_sizes and quantity not in OF_PARAMS:
+        if self._one_sequence and quantity not in OF_PARAMS:
             asked.append(sympy.Eq(symbol("B"), 1, evaluate=False))
         stuck = tried.stuck if tried else ()
         return CodeForm(
@@ -167,7 +165,6 @@ class Tracer:
             by_role=by_role,
             **self._in_numbers(by_role),
             domain=(*asked, *self._numbers_of_layers(parts), *limits(parts), *stuck),
-            how="traced" if reading.in_sizes else "traced in B and S",
             source=self.source.described(),
             notes=reading.notes,
             split=self._measured.split_of(quantity),

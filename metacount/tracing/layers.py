@@ -281,11 +281,11 @@ class CodeForm:
 
     `by_role` has roles, or operators where `split` says so; `total` is in the config's fields and
     B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
-    them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
-    "traced" or "traced in B and S". `confirmed` is at how many other
-    sizes the form was measured too; `untried` are sizes that had to stay as they are. `solved_for`
-    has sizes that the code makes numbers, with those at which the form was read. `least` has from
-    which number on each letter may be (1 where it has none), `ratios` how many times another one.
+    them, which was measured too. `domain` are the conditions that the code put on sizes.
+    `confirmed` is at how many other sizes the form was measured too; `untried` are sizes that had
+    to stay as they are. `solved_for` has sizes that the code makes numbers, with those at which the
+    form was read. `least` has from which number on each letter may be (1 where it has none),
+    `ratios` how many times another one.
     """
 
     quantity: str
@@ -294,10 +294,10 @@ class CodeForm:
     numbers: dict[str, int]
     value: int
     domain: tuple[sympy.Basic, ...]
-    how: str
     source: str
     notes: tuple[str, ...]
     every_number: dict[sympy.Symbol, int]  # of letters that the form does not need, too
+    how: str = "traced"
     split: str = "role"
     confirmed: int = 0
     untried: tuple[str, ...] = ()

@@ -135,7 +135,6 @@ class ReferenceTrace:
     def __init__(self, sizes: Sizes, model: Model, prefix_len: int, run_as: As) -> None:
         self.sizes, self._model, self._prefix_len = sizes, model, prefix_len
         self._run_as = run_as
-        self.in_sizes = bool(sizes.hints)
         self._places, self._by_name = places(model), places_by_name(model)
         self._runs: dict[int, ReferenceRun] = {}
 
@@ -237,12 +236,11 @@ class ReferenceSource:
         if hints and not self._run_as.tied:
             yield {"hints": hints}
         yield {"hints": {}}
-        yield {"only_run": True}
 
     def traced(self, way: Way) -> ReferenceTrace:
         """Build the module with symbols, in one of the ways."""
         sizes = Sizes()
-        hints = {} if way.get("only_run") else {**self.sizes(), **way["hints"]}
+        hints = {**self.sizes(), **way["hints"]}
         made = {name: sizes.new(name, value) for name, value in hints.items()}
         in_dtype = made_in(DTYPES[self._dtype])
         with sizes.tracing(), with_symbols(Model), torch.device("meta"), in_dtype:

@@ -227,7 +227,6 @@ class TransformersTrace:
 
     def __init__(self, sizes: Sizes, module: nn.Module, run_as: As) -> None:
         self.sizes, self._module, self._run_as = sizes, module, run_as
-        self.in_sizes = bool(sizes.hints)
         self._roles = Roles(module)
         self._runs: dict[tuple[int, bool], TracedRun | Exception] = {}
 
@@ -317,8 +316,6 @@ class TransformersSource:
         experts = last & EXPERT_COUNTS
         if experts:
             yield {"skipped": experts}
-        # only B and S
-        yield {"skipped": last}
 
     def traced(self, way: Way) -> TransformersTrace:
         """Build the module with symbols, in one of the ways."""

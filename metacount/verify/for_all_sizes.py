@@ -218,9 +218,6 @@ def _proof(quantity: str, textbook: Textbook, tracer: Tracer, workload: Workload
     except (NotTraced, InputError) as error:
         return Proof(quantity=quantity, differences={}, form=None, problem=str(error))
     idle = None if extra is None or extra.total == 0 else extra.total
-    if form.how != "traced":
-        problem = f"the code's form is only {form.how}"
-        return Proof(quantity=quantity, differences={}, form=form, problem=problem)
     if any(isinstance(c, unread) for c in form.domain):
         problem = "a condition of the code's cannot be written down"
         return Proof(quantity=quantity, differences={}, form=form, problem=problem)
