@@ -8,12 +8,10 @@ from torch import nn
 
 from metacount.errors import InputError
 from metacount.flow.equations import explain, of_torch
-from metacount.flow.letters import Letters, named
+from metacount.flow.letters import BATCHES, LENGTHS, Letters, letters_of_run, named, other_sizes
 from metacount.flow.letters import unnamed as unnamed
-from metacount.flow.record import Recording
 from metacount.flow.result import Flow, Letter
-from metacount.flow.sizes import BATCHES, LENGTHS, letters_of_run, other_sizes
-from metacount.flow.steps import Step, steps_of
+from metacount.flow.steps import Recording, Step, steps_of
 from metacount.measure.ours import ReferenceForwards
 from metacount.measure.theirs import Runner, as_it_runs
 from metacount.resolve import Model, Source, TransformersOnly, any_of

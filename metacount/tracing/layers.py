@@ -13,6 +13,7 @@ from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.measure.alike import LAYER_NUMBERS, PLAIN
 from metacount.measure.torch_private import parameters_of
+from metacount.spec.field import altered
 from metacount.tracing.symbols import SMALLEST, WrongHint, symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.
@@ -336,8 +337,7 @@ def without_law(part: CodePart) -> CodePart:
     if part.layers is None:
         return part
     count = part.layers.count
-    plain = Law(expr=sympy.Integer(count), count=count, confirmed=0)
-    return CodePart(role=part.role, expr=part.expr, layers=plain, where=part.where)
+    return altered(part, layers=Law(expr=sympy.Integer(count), count=count, confirmed=0))
 
 
 def agrees(

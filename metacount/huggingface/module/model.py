@@ -28,8 +28,7 @@ from metacount.huggingface.module.classes import (
     model_types,
     version,
 )
-from metacount.measure.their_roles import text_config
-from metacount.measure.theirs import quiet
+from metacount.measure.theirs import quiet, text_config
 from metacount.measure.torch_private import put_tensor, tensors_of
 from metacount.measure.transformers_private import use_eager_attention
 from metacount.process import made_in, process_made_in, replaced_here

@@ -13,9 +13,16 @@ from torch import nn
 
 from metacount.huggingface.module.model import built_quietly
 from metacount.measure.counter import FlopCounter, MeasuredParams
-from metacount.measure.questions import Ordinary
-from metacount.measure.their_roles import Roles, text_config
-from metacount.measure.theirs import ClassBook, as_it_runs, measure_any_params, quiet, routing
+from metacount.measure.theirs import (
+    ClassBook,
+    Ordinary,
+    Roles,
+    as_it_runs,
+    measure_any_params,
+    quiet,
+    routing,
+    text_config,
+)
 from metacount.measure.transformers_private import run_prediction
 from metacount.spec import Workload
 

@@ -20,9 +20,15 @@ from metacount.huggingface.module.prediction import (
 )
 from metacount.measure.counter import MeasuredParams, MeasuredRun
 from metacount.measure.operators import UncountedOp
-from metacount.measure.questions import NeedsData, lacks_data
-from metacount.measure.their_roles import Roles, text_config
-from metacount.measure.theirs import KEEPS_GIVEN, measure_any_forward, measure_any_params
+from metacount.measure.theirs import (
+    KEEPS_GIVEN,
+    NeedsData,
+    Roles,
+    lacks_data,
+    measure_any_forward,
+    measure_any_params,
+    text_config,
+)
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
