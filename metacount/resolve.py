@@ -15,8 +15,8 @@ from metacount.given import Model as Model
 from metacount.given import OwnModule as OwnModule
 from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
+from metacount.given import described, is_module
 from metacount.given import remedy as remedy
-from metacount.in_hand import described, is_module
 from metacount.settings import by_flat_name, parse_settings, replaced
 from metacount.spec import ModelSpec
 

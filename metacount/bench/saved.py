@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from metacount.bench.rows import OK, Ceiling, Row
 from metacount.errors import InputError, shown
-from metacount.output_file import not_written
+from metacount.files import not_written
 
 if TYPE_CHECKING:
     from metacount.files import Json

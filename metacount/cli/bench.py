@@ -204,7 +204,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
     from metacount.bench import grid, saved
     from metacount.cli import bench_rows
-    from metacount.output_file import check_writable
+    from metacount.files import check_writable
 
     looking = args.list or args.dry_run
     device = _device(args.device, cuda=torch.cuda.is_available(), looking=looking)

@@ -52,6 +52,16 @@ class Option:
         """Whether it is an option, not a positional."""
         return self.names[0].startswith("-")
 
+    @property
+    def takes(self) -> bool:
+        """Whether a value stands after it."""
+        return self.said.get("action", "store") in ("store", "append")
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether several values do."""
+        return self.said.get("nargs") in ("+", "*")
+
     def add_to(self, parser: Takes) -> None:
         """Tell a parser, or a group of one."""
         parser.add_argument(*self.names, help=self.help, **self.said)

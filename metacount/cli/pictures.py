@@ -9,10 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
-from metacount.cli.labels import say, words
 from metacount.errors import InputError, shown
 from metacount.figures import BYTES, FIGURES, FLOPS, MACS, VALUES
-from metacount.output_file import check_writable, write_whole
+from metacount.files import check_writable, write_whole
+from metacount.languages import label, translations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,7 @@ def _families(text: str) -> tuple[list[str], set[str]]:
 
 def check_chinese() -> None:
     """Raise `InputError` where no installed font has the letters of the Chinese labels."""
-    needed = {c for label in words("zh").values() for c in label} - _letters_of_plain()
+    needed = {c for label in translations("zh").values() for c in label} - _letters_of_plain()
     if not any(needed <= letters for _, letters in _installed()):
         raise InputError(
             "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
@@ -251,7 +251,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
             [v / unit for v in values],
             left=[x / unit for x in lefts],
             color=COLOURS[PARTS[part]],
-            label=say(part, lang),
+            label=label(part, lang),
             height=0.66,
         )
         if len(parts) > 1:
@@ -261,7 +261,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
         axes[0].text(total / unit, place, f" {figure_of.short(total)}", va="center", fontsize=8)
     axes[0].set_yticks(range(len(bars)), names)
     axes[0].set_ylim(len(bars) - 0.5, -0.5)  # the first one on top
-    axes[0].set_xlabel(say(quantity, lang) + bracket)
+    axes[0].set_xlabel(label(quantity, lang) + bracket)
     axes[0].set_xlim(0, (1.14 if figure_of.unit == VALUES else 1.2) * max(totals) / unit)
     for each in axes:
         each.grid(axis="x")
@@ -270,7 +270,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
         axes[0].set_title(plain(said), loc="left", fontsize=9)
     if len(parts) > 1:
         share = "share of the parameters" if quantity == "params" else "share"
-        axes[1].set_xlabel(f"{say(share, lang)} [%]")
+        axes[1].set_xlabel(f"{label(share, lang)} [%]")
         axes[1].set_xlim(0, 100)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
@@ -294,7 +294,7 @@ def _notes(bars: Sequence[Bar]) -> list[str]:
 
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
     """Name a bar by what it does not share with the others."""
-    at = f"{say('seq', lang)} {bar.run.seq_len:,}"
+    at = f"{label('seq', lang)} {bar.run.seq_len:,}"
     if len({other.run.seq_len for other in bars}) == 1:
         return bar.label
     return at if len({other.label for other in bars}) == 1 else f"{bar.label}, {at}"
@@ -306,8 +306,8 @@ def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     run = bars[0].run
     shared = []
     if FIGURES[quantity].run:
-        shared = [f"{say('batch', lang)} {run.batch_size:,}"]
-        shared += [f"{say('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
+        shared = [f"{label('batch', lang)} {run.batch_size:,}"]
+        shared += [f"{label('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
         shared += [run.dtype] if "c" in FIGURES[quantity].run else []
     apart = any(bar.label != bar.model for bar in bars) or len(lengths) > 1
     name = [bars[0].model] if len(models) == 1 and apart and len(bars) > 1 else []
@@ -355,7 +355,7 @@ def caches_figure(
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
     unit, bracket = _unit(BYTES, largest)
-    names, mine = [], say("the model's own", lang)
+    names, mine = [], label("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
         text = f" {units.gib(kind.bytes_per_token)}"
@@ -375,7 +375,7 @@ def caches_figure(
     one.set_yticks(range(len(kinds)), names)
     one.set_ylim(len(kinds) - 0.5, -0.5)
     one.set_xlim(0, 1.2 * largest / unit)
-    one.set_xlabel(say("KV cache of one token, all layers", lang) + bracket)
+    one.set_xlabel(label("KV cache of one token, all layers", lang) + bracket)
     one.tick_params(axis="y", length=0)
     one.grid(axis="x")
     whole.set_xscale("log", base=2)
@@ -384,11 +384,13 @@ def caches_figure(
     whole.set_xticks([], minor=True)
     whole.yaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:.0f}")
     whole.set_yticks([], minor=True)
-    whole.set_xlabel(f"{say('tokens of the sequence', lang)}, {say('batch', lang)} {batch_size}")
-    whole.set_ylabel(f"{say('KV cache', lang)} [GiB = 2^30 B]")
+    whole.set_xlabel(
+        f"{label('tokens of the sequence', lang)}, {label('batch', lang)} {batch_size}"
+    )
+    whole.set_ylabel(f"{label('KV cache', lang)} [GiB = 2^30 B]")
     whole.grid(which="major")
     whole.legend(loc="upper left")
-    said = f"{plain(title)}: {say('every layer keeps every token', lang)}"
+    said = f"{plain(title)}: {label('every layer keeps every token', lang)}"
     figure.suptitle(said, x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -408,7 +410,7 @@ def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
         left.plot(curve.x, curve.y, label=curve.name, **look)
         right.plot(curve.x, _with_gaps(curve.derivative), **look)
     for axes, name in ((left, "activation"), (right, "derivative")):
-        axes.set_title(say(name, lang), loc="left")
+        axes.set_title(label(name, lang), loc="left")
         axes.axhline(0, color="#888888", linewidth=0.7, zorder=0)
         axes.axvline(0, color="#888888", linewidth=0.7, zorder=0)
         axes.grid()

@@ -294,7 +294,7 @@ def _results(args: argparse.Namespace) -> _Picture:
 
 
 def _page(args: argparse.Namespace) -> str:
-    from metacount.output_file import check_writable, write_whole
+    from metacount.files import check_writable, write_whole
 
     if not args.html.lower().endswith(".html"):
         raise InputError(f"--html must end in .html: got {shown(args.html)}")

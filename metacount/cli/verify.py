@@ -278,7 +278,7 @@ def forward_report(name: str, found: Forward) -> list[Block]:
 
 def report_of(result: Verification, name: str) -> Report:
     """Report every quantity with what each witness says, where they come from, and the verdict."""
-    from metacount.witness import QUANTITIES
+    from metacount.figures import QUANTITIES
 
     witnesses, run = result.witnesses, result.workload
     said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}

@@ -58,9 +58,8 @@ from metacount.measure.torch_private import is_fake, unwatched
 from metacount.modules.attention import Visibility
 from metacount.modules.build import build
 from metacount.modules.model import Model
-from metacount.process import made_in
 from metacount.spec import ModelSpec, Workload
-from metacount.tensors import DTYPES, tensor_bytes
+from metacount.tensors import DTYPES, made_in, tensor_bytes
 from metacount.tracing.layers import Amounts, Place, places, places_by_name, stack_of_caches, stacks
 from metacount.tracing.symbols import (
     NeedsLength,

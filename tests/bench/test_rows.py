@@ -25,7 +25,7 @@ from metacount.bench.rows import (
 )
 from metacount.bench.timing import Stopwatch, flusher
 from metacount.errors import InputError
-from metacount.output_file import check_writable
+from metacount.files import check_writable
 
 # 12 FLOPs take as long as 3 bytes: the ridge is at 4 FLOPs per byte
 ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)

@@ -15,8 +15,8 @@ from metacount import InputError, Request, catalog, count, find_model, plot
 from metacount.cli import main
 from metacount.cli import pictures as fonts
 from metacount.cli.pictures import MOST_BARS, activations_figure, quantities_figure
+from metacount.files import write_whole
 from metacount.measure.activations import STEP, curve
-from metacount.output_file import write_whole
 from metacount.textbook.count import QUANTITIES
 from metacount.textbook.series import Bar, bars, caches
 

@@ -31,8 +31,8 @@ from metacount.huggingface.module.classes import (
 from metacount.measure.theirs import quiet, text_config
 from metacount.measure.torch_private import put_tensor, tensors_of
 from metacount.measure.transformers_private import use_eager_attention
-from metacount.process import made_in, process_made_in, replaced_here
 from metacount.spec.model import FIELDS
+from metacount.tensors import made_in, process_made_in, replaced_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from metacount.figures import BREAKDOWNS, QUANTITIES, Witness
 from metacount.huggingface.module.classes import ClassChoice, version
 from metacount.huggingface.module.model import build_transformers
 from metacount.huggingface.module.prediction import (
@@ -32,7 +33,6 @@ from metacount.measure.theirs import (
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
-from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
