@@ -17,7 +17,8 @@ from metacount import catalog
 from metacount.cli import main
 from metacount.cli.flow import report_of
 from metacount.cli.report import in_text
-from metacount.flow import equations, sizes
+from metacount.flow import equations
+from metacount.flow import letters as sizes
 from metacount.flow.letters import Letters
 from metacount.flow.run import flow, reference_steps
 from metacount.flow.steps import Step, summed
