@@ -82,8 +82,7 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
 def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, Any]:
     """The default config of a type for its class of one kind; `runs`: one that can be run."""
-    from metacount.huggingface.module.classes import model_types
-    from metacount.huggingface.module.model import default_config, running_config
+    from metacount.huggingface.module.model import default_config, model_types, running_config
 
     config = (running_config if runs else default_config)(model_type)
     return {**config, "architectures": [model_types(kind)[model_type]]}
@@ -174,7 +173,7 @@ def main() -> int:
     from concurrent.futures import ThreadPoolExecutor
     from importlib import import_module
 
-    from metacount.huggingface.module.classes import model_types
+    from metacount.huggingface.module.model import model_types
 
     import_module("metacount.tracing.forms")  # once, for all the processes that are forked
 

@@ -130,7 +130,7 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
     >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
     [768, 3072]
     """
-    from metacount.settings.over import each_setting
+    from metacount.settings import each_setting
 
     found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
     return [

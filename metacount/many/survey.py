@@ -71,7 +71,7 @@ class SurveyRow:
 
 def survey_types() -> list[tuple[str, str]]:
     """List (kind, model type) of everything that is surveyed."""
-    from metacount.huggingface.module.classes import TEXT_KINDS, model_types
+    from metacount.huggingface.module.model import TEXT_KINDS, model_types
 
     return [(kind, name) for kind in TEXT_KINDS for name in model_types(kind)]
 
@@ -88,7 +88,7 @@ def measure_type(
 
     With `training` a step of it is trained as well.
     """
-    from metacount.huggingface.module.classes import model_types
+    from metacount.huggingface.module.model import model_types
     from metacount.measure.theirs import Roles, measure_any_params
 
     start = time.monotonic()

@@ -354,7 +354,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
 def _versions(source: str, setup: Setup) -> dict[str, str]:
     versions = {"torch": str(torch.__version__)}
     if source == "transformers":
-        from metacount.huggingface.module.classes import version
+        from metacount.huggingface.module.model import version
 
         versions["transformers"] = version()
     if setup.optimizer == ADAM8BIT:

@@ -23,12 +23,13 @@ from torch.overrides import TorchFunctionMode
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.limits import EXPERT_COUNTS, LAYER_COUNTS
-from metacount.huggingface.module.classes import config_class, version
 from metacount.huggingface.module.model import (
     build_transformers,
     built_quietly,
     chosen_class,
+    config_class,
     default_config,
+    version,
 )
 from metacount.measure.counter import BATCHED, IDLE, Book, Charge, FlopCounter, MeasuredRun
 from metacount.measure.operators import flops_of

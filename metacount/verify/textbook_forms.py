@@ -16,8 +16,7 @@ from metacount.algebra.named_sizes import Named
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.module.model import chosen_class
+from metacount.huggingface.module.model import chosen_class, config_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.count import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import metacount
 from metacount.catalog import entry
 from metacount.formulas import model
-from metacount.huggingface.config.experts import moe_layout
-from metacount.huggingface.config.parts import shortest_period
+from metacount.huggingface.config.parts import moe_layout, shortest_period
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.resolve import find_model
 from metacount.spec import FIELDS, Workload

@@ -26,8 +26,7 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
 from metacount.huggingface.config.record import FILE, recorded, recorded_version, refusals
 from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
-from metacount.huggingface.module.classes import config_class, version
-from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.model import build_transformers, config_class, version
 from metacount.resolve import find_model
 
 BENCHMARKS = ROOT / "benchmarks"

@@ -18,8 +18,12 @@ from metacount.files import read_json
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.limits import DROPPED
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
-from metacount.huggingface.module.classes import config_class, model_types
-from metacount.huggingface.module.model import chosen_class, default_config
+from metacount.huggingface.module.model import (
+    chosen_class,
+    config_class,
+    default_config,
+    model_types,
+)
 from metacount.resolve import Model, TransformersOnly, find_any
 
 TYPES = mapped_types()

@@ -19,8 +19,7 @@ from metacount.formulas import model as formulas
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import ACTIVATIONS as ACTIVATIONS_READ
 from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.model import build_transformers, config_class
 from metacount.measure.ours import measure_params
 from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.modules.build import build

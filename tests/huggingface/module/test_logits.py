@@ -16,7 +16,7 @@ from helpers.release import daily
 from torch import Tensor
 
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.huggingface.weights.load import load_weights
+from metacount.huggingface.weights import load_weights
 from metacount.modules import Model
 from metacount.modules.build import build
 

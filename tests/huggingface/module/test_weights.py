@@ -13,7 +13,7 @@ from helpers.in_float64 import build_in_float64
 from torch import Tensor
 
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
-from metacount.huggingface.weights.load import WeightsError, load_weights
+from metacount.huggingface.weights import WeightsError, load_weights
 from metacount.modules import Model
 from metacount.modules.build import build
 

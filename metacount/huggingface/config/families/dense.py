@@ -37,6 +37,7 @@ from metacount.huggingface.config.parts import (
     rope,
     rope_by_kind,
     rope_unless_given,
+    row,
     scales,
     shortest_period,
     size,
@@ -46,7 +47,6 @@ from metacount.huggingface.config.parts import (
     windows_where,
 )
 from metacount.huggingface.config.rope import rope_object, rotation
-from metacount.huggingface.config.row import row
 from metacount.spec.position import QueryGrowth, record_from
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing

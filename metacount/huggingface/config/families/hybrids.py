@@ -5,34 +5,26 @@ from __future__ import annotations
 import math
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.experts import (
-    CHOICE_BIAS,
-    EXPERT_WIDTH,
-    ROUTED_SCALE,
-    after,
-    experts,
-    grouped,
-    groups,
-    prediction,
-    qwen_experts,
-    qwen_shared,
-    routed,
-    shared_experts,
-    sparse_layers,
-)
 from metacount.huggingface.config.keys import Keys, is_number
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
+    CHOICE_BIAS,
     D_FF,
+    EXPERT_WIDTH,
     GATED,
     RMS,
+    ROUTED_SCALE,
+    after,
     all_windows,
     always,
     biases,
     divided,
+    experts,
     fixed,
     flag,
+    grouped,
+    groups,
     indices,
     latents,
     layer_types,
@@ -41,15 +33,21 @@ from metacount.huggingface.config.parts import (
     nullable_size,
     number,
     only,
+    prediction,
+    qwen_experts,
+    qwen_shared,
     rms_norm,
+    routed,
+    row,
     scales,
+    shared_experts,
     shortest_period,
     size,
     sizes,
+    sparse_layers,
     trunk,
 )
 from metacount.huggingface.config.rope import AXES, rotation
-from metacount.huggingface.config.row import row
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

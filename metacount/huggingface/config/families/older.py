@@ -18,18 +18,18 @@ from metacount.huggingface.config.parts import (
     only,
     part,
     rope,
+    row,
     sizes,
     trunk,
     windows,
 )
 from metacount.huggingface.config.rope import rotation
-from metacount.huggingface.config.row import row
 from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
+    from metacount.huggingface.config.parts import Part
 
 CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 
