@@ -78,8 +78,7 @@ def measure_type(
 ) -> SurveyRow:
     """Build one type's class of one kind from its default config, and measure it, here."""
     from metacount.huggingface.module.model import model_types
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import measure_any_params
+    from metacount.measure.theirs import Roles, measure_any_params
 
     start = time.monotonic()
     name = model_types(kind)[model_type]
@@ -131,8 +130,7 @@ def _run_figures(
 ) -> tuple[Json, list[str]]:
     """Run a forward: what it shows, and what it falls short of."""
     from metacount.huggingface.module.model import small_configs
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import TAKES_NONE, measure_any_forward
+    from metacount.measure.theirs import TAKES_NONE, Roles, measure_any_forward
 
     small = small_configs().get(model_type, {})
     if small.get("for") == "run":
