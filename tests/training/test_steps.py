@@ -32,7 +32,7 @@ from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.training import block_bytes, block_numbers, count_step, training_count
+from metacount.textbook.training import block_bytes, block_kinds, count_step
 
 Changes = dict[str, Any]
 
@@ -365,16 +365,16 @@ def test_a_block_is_what_a_model_keeps_more_with_it(name: str, checkpointing: st
         figures = both(fewer, work, setup)
         assert differing(*figures) == {}
         measured.append(figures[1].activation_bytes)
-        counted.append(sum(n * blocks[kind] for kind, n in block_numbers(fewer).items()))
+        counted.append(sum(n * blocks[kind] for kind, (n, *_) in block_kinds(fewer).items()))
     assert len(measured) > 1
     assert [measured[0] - n for n in measured] == [counted[0] - n for n in counted]
 
 
 def test_blocks_with_a_window_and_without_differ() -> None:
-    counted = training_count(entry("gemma3-27b-text").spec(), Workload(), attention="sdpa")
+    counted = count_step(entry("gemma3-27b-text").spec(), Workload(), Setup(**SDPA))
     assert counted.activation_bytes_of_block is None
     assert "where some see a window" in counted.uncovered["activation_bytes_of_block"]
-    mistral = training_count(entry("mistral-7b").spec(), Workload(), attention="sdpa")
+    mistral = count_step(entry("mistral-7b").spec(), Workload(), Setup(**SDPA))
     assert mistral.activation_bytes_of_block and [*mistral.activation_bytes_of_block] == ["dense"]
 
 
@@ -473,7 +473,7 @@ def test_what_the_loss_does_not_see_is_said() -> None:
 def test_in_letters() -> None:
     mistral, work = entry("mistral-7b").spec(), Workload(seq_len=8)
     form = closed_form(mistral, work, "activation_bytes:sdpa")
-    assert form.total == training_count(mistral, work, attention="sdpa").activation_bytes
+    assert form.total == count_step(mistral, work, Setup(**SDPA)).activation_bytes
     with pytest.raises(SpecError, match="attention"):
         closed_form(entry("deepseek-v3").spec(), work, "activation_bytes:sdpa")
     with pytest.raises(SpecError, match="nope_every"):
