@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.model import params
-from metacount.in_hand import check_size
+from metacount.given import check_size
 from metacount.resolve import model_of
 from metacount.spec import Request
 from metacount.textbook.count import fitted
