@@ -10,7 +10,7 @@ from metacount.sharding.by_formula import STATES, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
-from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, check_dtype
 from metacount.spec.attention import Attention
 from metacount.spec.model import left_out
 from metacount.spec.position import Alibi, Learned, Sinusoidal
@@ -98,10 +98,8 @@ def _check(asked: Asked, train: bool) -> None:
 def _check_types(asked: Asked, train: bool) -> None:
     """Raise `InputError` for types that are unknown, or do not go together."""
     dtype = asked.dtype
-    for name, value in (("dtype", dtype), ("kv-dtype", asked.kv_dtype or dtype)):
-        if value not in DTYPE_BYTES:
-            choices = ", ".join(DTYPE_BYTES)
-            raise InputError(f"--{name} '{shown(value)}' is unknown; choose one of {choices}")
+    for name, value in (("dtype", dtype), ("kv_dtype", asked.kv_dtype or dtype)):
+        check_dtype(name, value)
     if train and asked.kv_dtype is not None:
         raise InputError("--kv-dtype is of serving, which keeps a cache; leave it out")
     if asked.mixed_precision and DTYPE_BYTES[dtype] >= 4:
