@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from metacount.files import Json
-    from metacount.measure.their_roles import Roles
+    from metacount.measure.theirs import Roles
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -89,8 +89,7 @@ def measure_type(
     With `training` a step of it is trained as well.
     """
     from metacount.huggingface.module.model import model_types
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import measure_any_params
+    from metacount.measure.theirs import Roles, measure_any_params
 
     start = time.monotonic()
     name = model_types(kind)[model_type]
@@ -132,8 +131,7 @@ def _with_flops(
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import TAKES_NONE, measure_any_forward
+    from metacount.measure.theirs import TAKES_NONE, Roles, measure_any_forward
 
     notes = row.notes
     try:
