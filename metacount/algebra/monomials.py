@@ -96,7 +96,7 @@ def substituted(table: Table, place: int, by: Table) -> Table | None:
     for key, value in table.items():
         n = key[place]
         if not n:
-            found[key] = found.get(key, Fraction(0)) + value
+            found[key] = found[key] + value if key in found else value
             continue
         if n not in powers:
             power = _power(by, n)
@@ -105,8 +105,8 @@ def substituted(table: Table, place: int, by: Table) -> Table | None:
             powers[n] = power
         rest = (*key[:place], 0, *key[place + 1 :])
         for other, factor in powers[n].items():
-            new = tuple(map(int.__add__, rest, other))
-            found[new] = found.get(new, Fraction(0)) + value * factor
+            new, more = tuple(map(int.__add__, rest, other)), value * factor
+            found[new] = found[new] + more if new in found else more
     return {key: value for key, value in found.items() if value}
 
 
@@ -129,14 +129,15 @@ def _power(by: Table, n: int) -> Table | None:
 
 def less(a: Table, b: Table) -> Table:
     """Subtract b from a."""
-    found = dict(a)
+    rest = dict(a)
     for key, value in b.items():
-        left = found.get(key, Fraction(0)) - value
-        if left:
-            found[key] = left
+        if key not in rest:
+            rest[key] = -value
+        elif rest[key] == value:
+            del rest[key]
         else:
-            found.pop(key, None)
-    return found
+            rest[key] -= value
+    return rest
 
 
 def plus(a: Table, b: Table) -> Table:

@@ -14,7 +14,7 @@ from helpers.release import daily, one_day_in
 import metacount
 from metacount import InputError, Workload, entry, find_model
 from metacount.check.comparison import Truth, condition, count_of
-from metacount.check.mistakes import parts_of
+from metacount.check.parts import parts_of
 from metacount.check.names import LETTERS
 from metacount.check.parts import Letters
 from metacount.check.sizes import free_sizes, random_cases, shrunk
