@@ -7,7 +7,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from metacount.algebra.monomials import Monomial, Table, substituted, times
+from metacount.algebra.exact import Monomial, Table, substituted, times
 from metacount.check.comparison import named
 from metacount.check.names import BYTES_LETTER, NAMES
 from metacount.check.parts import listed
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from metacount.algebra.monomials import Space
+    from metacount.algebra.exact import Space
 
 # How much less likely than a known mistake.
 LIKELY, GROUPS, POSSIBLE, ODD = 0.0, 0.15, 0.2, 0.6
+AS_WRITTEN = 0.3  # less, where the sum stands in the formula
 
 
 @frozen
@@ -125,9 +126,19 @@ class Changes:
     """
 
     def __init__(
-        self, space: Space, numbers: Mapping[sympy.Expr, int], theirs: Table, ours: Table
+        self,
+        space: Space,
+        numbers: Mapping[sympy.Expr, int],
+        theirs: Table,
+        ours: Table,
+        sums: Iterable[sympy.Expr] = (),
     ) -> None:
         self.space = space
+        self.sums = set()  # a letter and the number that is added to it in the formula: (N + 1)·d
+        for total in sums:
+            number, rest = total.as_coeff_Add()
+            factor, letter = rest.as_coeff_Mul()
+            self.sums.add((letter, number / factor))
         self.here = space.values(numbers)
         self.names = {
             i: NAMES[letter.name]
@@ -198,11 +209,13 @@ class Changes:
             for n in (1, -1, 2, -2, 3, -3, 4, -4):
                 # a row of the vocabulary more is as much as a norm more, which is likelier
                 likely = abs(n) == 1 and name not in ("vocab_size", "n_dense_layers")
+                cost = POSSIBLE if likely else ODD
+                cost -= AS_WRITTEN * ((self.space.letters[i], n) in self.sums)
                 more = {letter: unit, one: Fraction(n)}
                 words = f"{self.text(more)} in place of {name}"
                 if name in ONE_LAYER and abs(n) == 1:
                     words = ONE_LAYER[name][n > 0]
-                yield change(words, POSSIBLE if likely else ODD, more)
+                yield change(words, cost, more)
         if name == "n_dense_layers":
             words = "n_layers in place of n_layers - n_dense_layers (in the dense layers too)"
             yield change(words, POSSIBLE, {})

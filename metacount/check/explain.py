@@ -7,8 +7,20 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from metacount.algebra.exact import is_zero, plain, value_at
-from metacount.algebra.monomials import Key, NotMonomials, Space, Table, key_of, less, plus
+import sympy
+
+from metacount.algebra.exact import (
+    Key,
+    NotMonomials,
+    Space,
+    Table,
+    is_zero,
+    key_of,
+    less,
+    plain,
+    plus,
+    value_at,
+)
 from metacount.check.changes import (
     COPIES,
     FACTORS,
@@ -33,8 +45,6 @@ from metacount.textbook.closed_form import EXPLAINED, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    import sympy
 
     from metacount.check.call import Answer
     from metacount.check.changes import Change
@@ -368,7 +378,8 @@ def _parts(
     space = library.space
     sizes = {**numbers, **formula.values}
     as_numbers = plain(formula.expr.xreplace(formula.values))
-    changes = Changes(space, sizes, space.table(as_numbers), library.whole)
+    sums = formula.expr.atoms(sympy.Add)
+    changes = Changes(space, sizes, space.table(as_numbers), library.whole, sums)
     explainer = Explainer(library, changes)
     for reading in formula.readings(library.whole, space):
         explainer.look(reading)

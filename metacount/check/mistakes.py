@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.monomials import NotMonomials, Table, plus, times
+from metacount.algebra.exact import NotMonomials, Table, plus, times
 from metacount.check.changes import ONE_LAYER
 from metacount.check.comparison import named
 from metacount.check.names import BYTES_LETTER, LETTERS
@@ -33,7 +33,7 @@ from metacount.frozen import frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from metacount.algebra.monomials import Space
+    from metacount.algebra.exact import Space
 
     Extra = tuple[str, sympy.Expr]
 
@@ -131,7 +131,7 @@ MOST_COPIES = 4
 LAYERS = "all of the layers but the feed-forward"
 SCOPED = 0.05  # a change of one part, beside one of everything
 # How much less likely than a known mistake.
-KNOWN, SOME, EXTRA, SMALL, HALF, LAYER, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.4, 0.6
+KNOWN, SOME, EXTRA, SMALL, HALF, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.6
 
 
 @frozen
@@ -149,7 +149,7 @@ class Scope:
     def more(self, words: str) -> float:
         """How much less likely a change is in this part: of a layer it is rather one of all."""
         all_layers = self.name != LAYERS and words in ONE_LAYER["n_layers"]
-        return self.cost + LAYER * all_layers
+        return self.cost + SMALL * all_layers
 
 
 @frozen

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.bounded import parse
-from metacount.algebra.exact import plain, value_at
-from metacount.algebra.monomials import Table, less, substituted
+from metacount.algebra.exact import Table, less, parse, plain, substituted, value_at
 from metacount.algebra.text import TOKEN
 from metacount.check.comparison import RUN, named
 from metacount.check.names import LETTERS
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from metacount.algebra.monomials import Space
+    from metacount.algebra.exact import Space
 
     Meanings = Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
 

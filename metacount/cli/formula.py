@@ -147,7 +147,7 @@ def _from_code(args: argparse.Namespace) -> Answer | Pieces:
 
 def table_of(form: ClosedForm) -> Grid:
     """Tabulate the parts: form and value of each."""
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     rows = [(part, in_letters(expr), form.values[part]) for part, expr in form.parts.items()]
     return Grid(heads=PARTS, rows=[*rows, ("total", "", form.total)], align="<<>")
@@ -155,7 +155,7 @@ def table_of(form: ClosedForm) -> Grid:
 
 def report_of(model: Model, form: ClosedForm) -> Report:
     """Report each part in letters and in numbers, then the total, then the legend."""
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
     from metacount.cli.expressions import LETTERS, meaning
     from metacount.textbook.closed_form import readable
 
@@ -260,7 +260,7 @@ def _data(model: Model, form: ClosedForm) -> Json:
     """Collect every spelling of every part, the legend, the values."""
     from sympy import latex
 
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
     from metacount.cli.expressions import in_python, meaning
 
     return {

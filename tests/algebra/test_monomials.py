@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import sympy
 
-from metacount.algebra.monomials import Space, less, plus, substituted, times
+from metacount.algebra.exact import Space, less, plus, substituted, times
 
 a, b, d = sympy.symbols("a b d", positive=True, integer=True)
 SPACE = Space([a, b, d])

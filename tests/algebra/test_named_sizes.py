@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from metacount.algebra.named_sizes import Named
+from metacount.algebra.exact import Named
 
 d, h = sympy.symbols("d h", positive=True, integer=True)
 THIRTEEN, FIVE = Named(13, d), Named(5, h)

@@ -213,8 +213,7 @@ def test_a_letter_refuses_every_question_and_says_which(what: str) -> None:
     ],
 )
 def test_what_is_done_to_letters_is_written_down(made: Any, text: str) -> None:
-    from metacount.algebra.numeric import at
-    from metacount.algebra.text import read
+    from metacount.algebra.text import at, read
 
     session = Session()
     a, b = session.letter("d"), session.letter("N")

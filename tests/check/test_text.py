@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metacount
-from metacount.algebra.bounded import parse
-from metacount.algebra.exact import is_whole, is_zero, plain, value_at
+from metacount.algebra.exact import is_whole, is_zero, parse, plain, value_at
 from metacount.algebra.text import read as read_text
 from metacount.errors import InputError
 
@@ -223,6 +222,7 @@ def test_a_letter_of_two_meanings_is_refused_with_the_names_to_use() -> None:
         ("6*N*D", "mamba-2.8b", "train_matmul_flops"),  # whose cache of keys is 0
         ("2*N*D", "bert-base", "matmul_flops"),  # which no loss trains
         ("S - S", "gpt2", "params"),  # which is near to nothing
+        ("12*L*d^2 + 0*B*S*V", "gpt2", "params"),  # whose value no run changes
     ],
 )
 def test_a_text_of_a_run_is_taken_as_what_it_comes_nearest_to(

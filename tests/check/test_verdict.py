@@ -14,9 +14,8 @@ from helpers.release import daily, one_day_in
 import metacount
 from metacount import InputError, Workload, entry, find_model
 from metacount.check.comparison import Truth, condition, count_of
-from metacount.check.parts import parts_of
 from metacount.check.names import LETTERS
-from metacount.check.parts import Letters
+from metacount.check.parts import Letters, parts_of
 from metacount.check.sizes import free_sizes, random_cases, shrunk
 from metacount.check.verdict import _of as recorded
 from metacount.spec import ModelSpec
