@@ -139,7 +139,7 @@ class Changes:
             number, rest = total.as_coeff_Add()
             factor, letter = rest.as_coeff_Mul()
             self.sums.add((letter, number / factor))
-        self.here = space.values(numbers)
+        self.sizes = space.values(numbers)
         self.names = {
             i: NAMES[letter.name]
             for i, letter in enumerate(space.letters)
@@ -149,10 +149,9 @@ class Changes:
         self.usual = [change for i in self.names for change in self._sizes(i, theirs, ours)]
         self.usual += [*self._products()]
         factors = map(Fraction, ("2", "3", "1/2"))
-        copies = zip(COPIES, factors, (POSSIBLE, ODD, POSSIBLE), strict=True)
-        one = space.one
         self.usual += [
-            Change(words=words, cost=cost, old=one, by={one: n}) for words, n, cost in copies
+            Change(words=words, cost=cost, old=space.one, by={space.one: n})
+            for words, n, cost in zip(COPIES, factors, (POSSIBLE, ODD, POSSIBLE), strict=True)
         ]
         self.by_move: dict[Iterable[int], dict[Monomial, list[Change]]] = {}
 
@@ -172,8 +171,8 @@ class Changes:
 
     def _sizes(self, i: int, theirs: Table, ours: Table) -> Iterator[Change]:
         """Yield what may stand for one size, but for numbers."""
-        name, here = self.names[i], self.here[i]
-        letter, one, unit = self._power((i, 1)), self.space.one, Fraction(1)
+        name, size = self.names[i], self.sizes[i]
+        letter, none, unit = self._power((i, 1)), self.space.one, Fraction(1)
 
         def change(
             words: str, cost: float, by: Table, old: Monomial = letter, *, equal: bool = False
@@ -182,7 +181,7 @@ class Changes:
             return Change(words=words, cost=cost, old=old, by=by)
 
         def instead(by: Table, cost: float, note: str = "") -> Change:
-            equal = self.space.value(by, self.here) == here
+            equal = self.space.value(by, self.sizes) == size
             words = f"{self.text(by)} in place of {name}{note}"
             return change(words, cost, by, equal=equal)
 
@@ -211,7 +210,7 @@ class Changes:
                 likely = abs(n) == 1 and name not in ("vocab_size", "n_dense_layers")
                 cost = POSSIBLE if likely else ODD
                 cost -= AS_WRITTEN * ((self.space.letters[i], n) in self.sums)
-                more = {letter: unit, one: Fraction(n)}
+                more = {letter: unit, none: Fraction(n)}
                 words = f"{self.text(more)} in place of {name}"
                 if name in ONE_LAYER and abs(n) == 1:
                     words = ONE_LAYER[name][n > 0]
@@ -225,7 +224,7 @@ class Changes:
             words += " (seq_len in place of seq_len²)" * (name == "seq_len")
             yield change(words, POSSIBLE, {letter: unit}, square)
         if name in REPEATED:
-            yield change(f"multiplied by {name} once too often", ODD, {letter: unit}, one)
+            yield change(f"multiplied by {name} once too often", ODD, {letter: unit}, none)
 
     def _calls(self, i: int, theirs: Table, ours: Table) -> Iterator[Table]:
         """Yield the multiples of a floor, ceiling, min or max of theirs that may be a width."""
@@ -238,9 +237,9 @@ class Changes:
                     by = {self._power((j, 1)): value / ours[old]}
                     if (
                         0
-                        < self.here[i] / NEAR
-                        <= self.space.value(by, self.here)
-                        <= (self.here[i] * NEAR)
+                        < self.sizes[i] / NEAR
+                        <= self.space.value(by, self.sizes)
+                        <= (self.sizes[i] * NEAR)
                     ):
                         yield by
 
@@ -263,12 +262,12 @@ class Changes:
         for i, name in self.names.items():
             old = self._power((i, 1))
             for number in sorted({1, *written}):
-                if change := self._number(name, self.here[i], number, old):
+                if change := self._number(name, self.sizes[i], number, old):
                     yield change
         for pair in PAIRS:
             if all(name in self.place for name in pair):
                 old = self._power(*((self.place[name], 1) for name in pair))
-                value = self.space.value({old: Fraction(1)}, self.here)
+                value = self.space.value({old: Fraction(1)}, self.sizes)
                 for number in sorted(written):
                     if number > 2 and value / NEAR <= number <= value * NEAR:
                         text = self.text({old: Fraction(1)})
@@ -279,15 +278,15 @@ class Changes:
                             by={self.space.one: Fraction(number)},
                         )
 
-    def _number(self, name: str, here: Fraction, number: int, old: Monomial) -> Change | None:
-        cost, words = POSSIBLE, f"{number} stands where {name} = {here} belongs"
-        if number == here:
-            words = f"nothing at these sizes, as {name} = {here}"
+    def _number(self, name: str, size: Fraction, number: int, old: Monomial) -> Change | None:
+        cost, words = POSSIBLE, f"{number} stands where {name} = {size} belongs"
+        if number == size:
+            words = f"nothing at these sizes, as {name} = {size}"
         elif number == 1:
             words = NO_SEQ_LEN if name == "seq_len" else f"not multiplied by {name}"
             if name == "bytes_per_value":
                 words, cost = "values, not bytes", LIKELY
-        elif (off := max(number / here, here / number)) > NEAR:
+        elif (off := max(number / size, size / number)) > NEAR:
             cost = ODD
             if off > FAR:
                 return None

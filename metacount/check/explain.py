@@ -184,7 +184,7 @@ class Explainer:
 
     def look(self, reading: Reading) -> None:
         """Look for a cheaper explanation under this reading."""
-        ours = reading.taken(self.library.whole)
+        ours = reading.taken(self.library.total)
         if ours is None or len(less(reading.theirs, ours)) > MOST_MONOMIALS:
             return
         key = key_of(reading.theirs), key_of(ours)
@@ -379,9 +379,9 @@ def _parts(
     sizes = {**numbers, **formula.values}
     as_numbers = plain(formula.expr.xreplace(formula.values))
     sums = formula.expr.atoms(sympy.Add)
-    changes = Changes(space, sizes, space.table(as_numbers), library.whole, sums)
+    changes = Changes(space, sizes, space.table(as_numbers), library.total, sums)
     explainer = Explainer(library, changes)
-    for reading in formula.readings(library.whole, space):
+    for reading in formula.readings(library.total, space):
         explainer.look(reading)
     best = explainer.best
     if best is None:
@@ -451,10 +451,10 @@ def _terms_at(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, .
     library = _library(truth, numbers)
     space = library.space
     at = [space.values(numbers_of(*case)) for case, _ in tried]
-    changes = Changes(space, numbers, {}, library.whole)
+    changes = Changes(space, numbers, {}, library.total)
     usual = [c for c in changes.usual if all(abs(n) == 1 for n in c.by.values())]
     edits = [*library.known]
-    for scope in (Scope(name="", table=library.whole, uses=()), *library.scopes):
+    for scope in (Scope(name="", table=library.total, uses=()), *library.scopes):
         for change in (*usual, *changes.numbers(())):
             if scope.name and change.cost > GROUPS:
                 continue
@@ -510,7 +510,7 @@ def _sizes(
     """
     space = library.space
     d_model = [values[space.place[LETTERS["d_model"]]] for values in at]
-    scopes = [("", library.whole, 0.0)]
+    scopes = [("", library.total, 0.0)]
     scopes += [(f"{s.name}: ", s.table, SCOPED + s.cost) for s in library.scopes]
     for name, letter in LETTERS.items():
         i = space.place.get(letter, -1)
@@ -521,9 +521,9 @@ def _sizes(
             if not all(below) or any(key[i] != 1 for key in linear):
                 continue
             meant = [values[i] + n / b for values, n, b in zip(at, wanted, below, strict=True)]
-            number, here = meant[0], at[0][i]
+            number, size = meant[0], at[0][i]
             if {*meant} == {number} and number.denominator == 1 and number > 1:
-                yield 0.3 + cost, f"{words}{number} stands where {name} = {here} belongs"
+                yield 0.3 + cost, f"{words}{number} stands where {name} = {size} belongs"
             elif name in WIDTHS and name != "d_model" and (rule := _rule(meant, d_model)):
                 yield 0.3 + cost, f"{words}{rule} in place of {name}"
 

@@ -173,14 +173,14 @@ class Library:
     def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
         self.space, self.quantity = space, quantity
         self.room: dict[str, int] = {}
-        self.whole: Table = {}
+        self.total: Table = {}
         self.scopes: list[Scope] = []
         self.known: list[Edit] = []
         self.unit_of: dict[str, str] = {}
-        of_one_size: dict[sympy.Expr, list[Part]] = {}  # nobody can tell which of them is meant
+        by_size: dict[sympy.Expr, list[Part]] = {}  # nobody can tell which of them is meant
         for part in parts:
-            of_one_size.setdefault(part.expr, []).append(part)
-        for expr, alike in of_one_size.items():
+            by_size.setdefault(part.expr, []).append(part)
+        for expr, alike in by_size.items():
             self._unit([part.name for part in alike], expr, sum(part.count for part in alike))
         for name, members in _groups(letters, parts).items():
             self._group(name, members)
@@ -221,7 +221,7 @@ class Library:
         unit, each = some_of(count, count, names), self.space.table(expr)
         self.room[unit] = count
         self.unit_of.update(dict.fromkeys(names, unit))
-        self.whole = plus(self.whole, times(each, Fraction(count)))
+        self.total = plus(self.total, times(each, Fraction(count)))
         # small tensors are forgotten, seldom counted twice
         twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):

@@ -213,20 +213,17 @@ def parameter_parts(letters: Letters, *, active: bool) -> list[Part]:
 
 def merged(parts: list[Part]) -> list[Part]:
     """Merge the parts of one name into one: so many of it, or added up."""
-    found: dict[str, Part] = {}
+    by_name: dict[str, Part] = {}
     for part in parts:
-        if part.expr == 0:
-            continue
-        other = found.get(part.name)
+        other = by_name.get(part.name)
         if other is None:
-            found[part.name] = part
-            continue
-        # of unread rows for zero experts, the first matrices are more than the second
-        alike = any(part.name.endswith(name) for name in COUNTED) and other.expr == part.expr
-        count = other.count + part.count if alike else 1
-        expr = other.expr if alike else other.total + part.total
-        found[part.name] = altered(other, expr=expr, count=count, group=part.group)
-    return list(found.values())
+            by_name[part.name] = part
+        elif part.name.endswith(COUNTED) and other.expr == part.expr:
+            by_name[part.name] = altered(other, count=other.count + part.count)
+        else:
+            total = other.total + part.total
+            by_name[part.name] = altered(other, expr=total, count=1, group=part.group)
+    return [part for part in by_name.values() if part.expr != 0]
 
 
 def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]:
@@ -401,34 +398,27 @@ def cache_parts(letters: Letters) -> list[Part]:
     size = None if window is None else window.size
     near = masks.cached_positions(letters.seq, size)
     cached = model.cached_tensors(o)
-    found = []
-    for word, n_layers, kept in (("windowed layers: ", windowed, near), ("", full, letters.seq)):
-        if n_layers == 0:
-            continue
-        scale = letters.batch * BYTES_LETTER * n_layers
-        label = word or ("global layers: " if windowed != 0 else "")
-        for tensor in cached:
-            one = scale * tensor.size
-            variants = []
-            if word:
-                seen = masks.attended_positions(letters.seq, size)
-                variants = [
-                    ("the window is ignored", one * letters.seq),
-                    ("a window of w positions is kept, not w - 1", one * seen),
-                ]
-            found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
+    # label, tensors, layers that keep them, positions of each
+    kinds = [("windowed layers: ", cached, windowed, near)]
+    kinds.append(("global layers: " if windowed != 0 else "", cached, full, letters.seq))
     n_indexed = pieces.indexed_layers(o, o.n_layers)
     if n_indexed != 0:
-        scale = letters.batch * BYTES_LETTER * n_indexed * letters.seq
         of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
-        found += [Part(name=tensor.name, expr=scale * tensor.size) for tensor in of_index]
+        kinds.append(("", of_index, n_indexed, letters.seq))
     if o.has_encoder:
-        scale = letters.batch * BYTES_LETTER * o.n_layers * letters.source
-        found += [
-            Part(name=f"cross-attention {tensor.name}", expr=scale * tensor.size)
-            for tensor in cached
-        ]
-    return found
+        kinds.append(("cross-attention ", cached, o.n_layers, letters.source))
+    parts = []
+    for label, tensors, n_layers, positions in kinds:
+        for tensor in tensors if n_layers != 0 else ():
+            each = letters.batch * BYTES_LETTER * n_layers * tensor.size
+            variants = {}
+            if label == "windowed layers: ":
+                seen = masks.attended_positions(letters.seq, size)
+                variants["the window is ignored"] = each * letters.seq
+                variants["a window of w positions is kept, not w - 1"] = each * seen
+            name, of = label + tensor.name, (*variants.items(),)
+            parts.append(Part(name=name, expr=each * positions, variants=of))
+    return parts
 
 
 def state_parts(letters: Letters) -> list[Part]:

@@ -88,7 +88,7 @@ class Formula:
     ) -> None:
         self.sizes, self.values = numbers, dict[sympy.Expr, int]()
         self.has_text = False  # so that its numbers are known
-        self.expr, self.whole = whole_quotients(expr, numbers)
+        self.expr, self.quotients = drop_quotients(expr, numbers)
         if text is None or meanings is None:
             return
         marks: dict[str, sympy.Expr] = {}
@@ -100,7 +100,7 @@ class Formula:
 
         try:
             if len(marks) <= MOST_LITERALS:
-                expr, _ = whole_quotients(parse(marked, meaning)[0], {**numbers, **self.values})
+                expr, _ = drop_quotients(parse(marked, meaning)[0], {**numbers, **self.values})
                 # a call is one letter of the tables: no size can be put in a number's place in it
                 calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
                 self.expr = expr.xreplace({call: call.xreplace(self.values) for call in calls})
@@ -144,7 +144,7 @@ class Formula:
                     yield Reading(
                         theirs=taken,
                         relations=some,
-                        words=(*self.whole, *words, *(relation.words for relation in some)),
+                        words=(*self.quotients, *words, *(relation.words for relation in some)),
                         numbers=numbers,
                         written=table,
                     )
@@ -222,7 +222,7 @@ class Formula:
         return sizes
 
 
-def whole_quotients(
+def drop_quotients(
     expr: sympy.Expr, numbers: Mapping[sympy.Expr, int]
 ) -> tuple[sympy.Expr, tuple[str, ...]]:
     """Drop the floors and ceilings of `expr` that change nothing at these sizes; say which."""

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import metacount
 from metacount.algebra.exact import is_whole, is_zero, parse, plain, value_at
-from metacount.algebra.text import read as read_text
 from metacount.errors import InputError
 
 D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
@@ -64,16 +63,6 @@ def read(text: str, **numbers: int) -> Fraction:
 )
 def test_arithmetic_is_exact(text: str, value: int | Fraction) -> None:
     assert read(text, d=7, N=5, S=3) == value
-
-
-def test_the_caret_is_said() -> None:
-    assert parse("d^2 + N^2", meaning)[1] == ["^ is read as a power"]
-    assert parse("d**2", meaning)[1] == []
-
-
-def test_names_in_order_without_calls() -> None:
-    assert read_text("N*min(d, S) + d").names == ("N", "d", "S")
-    assert read_text("min*2").names == ("min",)
 
 
 @pytest.mark.parametrize(
