@@ -107,7 +107,7 @@ def whole_heads(config_class: Any) -> bool:
 
 def classes(model_type: str) -> tuple[dict[str, str], str]:
     """The classes of a type, each with its end, and what the first of them is for."""
-    from metacount.huggingface.module.classes import MAPPINGS, TEXT_KINDS, model_types
+    from metacount.huggingface.module.model import MAPPINGS, TEXT_KINDS, model_types
 
     kinds = {kind: model_types(kind).get(model_type) for kind, _ in MAPPINGS}
     heads = {name: "head" for kind in TEXT_KINDS if (name := kinds[kind])}
@@ -137,7 +137,7 @@ def defaults(config_class: Any) -> dict[str, Any]:
 
 def differing(model_type: str, like: str) -> dict[str, Any]:
     """The defaults of a type of text that the type that it is like has otherwise, or not at all."""
-    from metacount.huggingface.module.classes import config_class
+    from metacount.huggingface.module.model import config_class
 
     own, others = defaults(config_class(model_type)), defaults(config_class(like))
     return {
@@ -160,9 +160,9 @@ def records() -> list[dict[str, Any]]:
     """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
-    from metacount.huggingface.config.composite import LIKE
     from metacount.huggingface.config.families import FILES, rows_of
-    from metacount.huggingface.module.classes import config_class, config_names, version
+    from metacount.huggingface.config.to_spec import LIKE
+    from metacount.huggingface.module.model import config_class, config_names, version
 
     first = {"made_by": "benchmarks/config_rules.py", "transformers": version()}
     texts = {name: differing(name, like) for name, like in LIKE.items()}

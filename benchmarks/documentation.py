@@ -23,7 +23,7 @@ import peer_training_results
 
 import metacount
 from metacount.audit.judge import audit
-from metacount.bench.saved import latest_run, read
+from metacount.bench.rows import latest_run, read
 from metacount.cli import main as metacount_main
 from metacount.cli.audit import markdown as audit_markdown
 from metacount.errors import InputError, SpecError

@@ -44,8 +44,8 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     from metacount.errors import SpecError
     from metacount.huggingface.module.model import build_transformers
     from metacount.tracing.domain import in_domain
+    from metacount.tracing.sources import size_values, whole_fields, with_fields
     from metacount.tracing.symbols import symbol
-    from metacount.tracing.transformers import size_values, whole_fields, with_fields
 
     source = source_of(kind, model_type)
     values = size_values(source)
@@ -82,8 +82,7 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
 
 def source_of(kind: str, model_type: str, *, runs: bool = False) -> dict[str, Any]:
     """The default config of a type for its class of one kind; `runs`: one that can be run."""
-    from metacount.huggingface.module.classes import model_types
-    from metacount.huggingface.module.model import default_config, running_config
+    from metacount.huggingface.module.model import default_config, model_types, running_config
 
     config = (running_config if runs else default_config)(model_type)
     return {**config, "architectures": [model_types(kind)[model_type]]}
@@ -174,7 +173,7 @@ def main() -> int:
     from concurrent.futures import ThreadPoolExecutor
     from importlib import import_module
 
-    from metacount.huggingface.module.classes import model_types
+    from metacount.huggingface.module.model import model_types
 
     import_module("metacount.tracing.forms")  # once, for all the processes that are forked
 

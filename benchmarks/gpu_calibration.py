@@ -22,8 +22,13 @@ from typing import Any
 
 import torch
 
-from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.device import cache_bytes_of, environment, flush_bytes, monitor_of
+from metacount.bench.device import (
+    cache_bytes_of,
+    environment,
+    flush_bytes,
+    measure_ceiling,
+    monitor_of,
+)
 from metacount.bench.rows import median_interval
 from metacount.bench.timing import COLD, HOT, CaptureRoom, GraphStopwatch, Stopwatch, flusher
 

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metacount.bench import saved
-from metacount.bench.rows import FORWARD, OK
+from metacount.bench.rows import FORWARD, OK, read
 from metacount.cli.pictures_of_benchmarks import split
 
 FILE = Path(__file__).resolve().parent / "results" / "gpu-ffn.jsonl"
@@ -111,7 +110,7 @@ def repeated(lines: Sequence[Line]) -> str:
 
 def main(files: Sequence[str]) -> int:
     """Print every figure of these files."""
-    found = [line for file in files or [str(FILE)] for line in saved.read(file)]
+    found = [line for file in files or [str(FILE)] for line in read(file)]
     print("\n".join(sentences(found)))
     return 0
 

@@ -65,10 +65,8 @@ def bench(name: str, topic: str, *options: str) -> Step:
 
 def steps() -> list[Step]:
     """All of them, in order: what must be right before what is slow."""
-    tests = tuple(
-        f"tests/{name}.py"
-        for name in ("bench/test_cuda", "modules/test_on_cuda", "training/test_on_cuda")
-    )
+    real = "tests/training/test_reality.py::test_cuda_allocates_what_was_measured_and_its_rounding"
+    tests = ("tests/bench/test_cuda.py", "tests/modules/test_on_cuda.py", real)
     ffn, plain = ("--model", *MODELS), "--no-compile"
     one, few = ("--model", MODELS[0]), ("--tokens", "1", "128", "8192")
     return [
@@ -77,10 +75,8 @@ def steps() -> list[Step]:
         Step(name="peaks", words=("benchmarks/gpu_peaks.py",)),
         Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
         bench("ffn-bf16", "ffn", *ffn, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
-        bench("ffn-again", "ffn", *one, "--tokens", *TOKENS, plain, "--dtype", "bf16",
-              "--compare", str(RESULTS / "gpu-ffn.jsonl")),
+        bench("ffn-again", "ffn", *one, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
         bench("ffn-compiled", "ffn", *one, *few, "--dtype", "bf16"),
-        bench("ffn-parts", "ffn", *one, *few, "--dtype", "bf16", "--parts", "--equal-time", plain),
         bench("ffn-backward", "ffn", *one, "--tokens", "128", "8192", "--dtype", "bf16", plain,
               "--direction", "forward", "backward", "forward+backward"),
         bench("ffn-others", "ffn", *ffn, "--tokens", "1", "128", "2048", "16384", plain,
@@ -98,8 +94,7 @@ def estimate(step: Step) -> float | None:
     """Seconds that a benchmark will take by its own estimate; None for other steps."""
     if not step.is_bench:
         return None
-    words = [word for word in step.words if word != "--compare"]
-    words = [w for i, w in enumerate(words) if not (w.endswith(".jsonl") or words[i] == "--save")]
+    words = [word for word in step.words if word != "--save" and not word.endswith(".jsonl")]
     done = subprocess.run(
         [sys.executable, *words, "--dry-run", "--json"],
         cwd=ROOT,

@@ -74,7 +74,7 @@ def count(
     >>> count("llama-7b", seq_len=8192, batch_size=2).kv_cache_bytes
     8589934592
     """
-    from metacount.in_hand import check_size
+    from metacount.given import check_size
     from metacount.resolve import model_of
     from metacount.textbook.count import count
 
@@ -114,7 +114,7 @@ def verify(
     >>> found.agree, [witness.name for witness in found.witnesses]
     (True, ['formula', 'reference', 'published'])
     """
-    from metacount.in_hand import check_size
+    from metacount.given import check_size
     from metacount.resolve import any_of
     from metacount.verify.compare import verify_model
 
@@ -282,7 +282,7 @@ def tree(
     >>> layer.params, [child.name for child in layer.children]
     (1048576, ['q_proj', 'k_proj', 'v_proj', 'o_proj'])
     """
-    from metacount.in_hand import has_config, is_module
+    from metacount.given import has_config, is_module
     from metacount.measure.node import fold
     from metacount.measure.tree import found
     from metacount.resolve import Model, any_of
@@ -342,8 +342,7 @@ def _of_transformers(
 ) -> Made:
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype, shortfall
-    from metacount.measure.their_roles import Roles, role_name
-    from metacount.measure.theirs import measure_any_forward, routing
+    from metacount.measure.theirs import Roles, measure_any_forward, role_name, routing
     from metacount.measure.tree import whole_tree
     from metacount.summary.modules import outputs_of
     from metacount.verify.compare import fitted_outside

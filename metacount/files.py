@@ -1,7 +1,7 @@
-"""One JSON object from somebody else's file: bounded, strict, and one line of error.
+"""Files: somebody else's JSON, bounded and strict; what a command writes, whole or not at all.
 
-Nothing here waits or reads on. Only a model that is a file needs it. `json` does the parsing, by
-its own hooks; here stand what they refuse, the checks of the file, and the line of each error.
+Whatever is wrong is one line. Nothing here waits or reads on. `json` does the parsing, by its own
+hooks; here stand what they refuse, the checks of the file, and the line of each error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import math
 import os
 import stat
-from contextlib import suppress
 
 from metacount.errors import MAX_DIGITS, InputError, shown
 
@@ -208,14 +207,90 @@ def _missing(path: str) -> str:
     if name == CONFIG and os.path.isdir(folder):
         where = shown(folder)
         said = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
-        with suppress(OSError):
-            below = (os.path.join(folder, name, CONFIG) for name in os.listdir(folder))
-            if any(map(os.path.isfile, below)):
-                said += f"; `metacount count --folder {where}` counts every model below it"
+        below = (os.path.join(folder, name, CONFIG) for name in _names_in(folder))
+        if any(map(os.path.isfile, below)):
+            said += f"; `metacount count --folder {where}` counts every model below it"
         return said
     return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _json_kind(data: object) -> str:
     kinds = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return kinds.get(type(data), "a number")
+
+
+# ---- a file that a command writes
+
+
+def check_writable(option: str, file: str) -> None:
+    """Raise `InputError`, before anything is computed, if `file` could not be written."""
+    folder = os.path.dirname(file) or "."
+    if not os.path.isdir(folder):
+        raise InputError(f"{option}: there is no folder {shown(folder)}; make it first")
+    if os.path.isdir(file):
+        raise InputError(f"{option}: {shown(file)} is a folder; give a file")
+    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
+        raise not_written(option, file)
+
+
+def not_written(option: str, file: str, reason: OSError | None = None) -> InputError:
+    """Return the error of a file that cannot be written,
+    with the system's word for it if there is one.
+    """
+    why = "" if reason is None else f": {reason.strerror}"
+    return InputError(f"{option}: {shown(file)} cannot be written{why}; choose another file")
+
+
+def write_whole(option: str, file: str, data: bytes) -> None:
+    """Write all of `data`, or leave the file as it was: a picture cut short is no picture."""
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        raise not_written(option, file, error) from None
+
+
+def replace_file(file: str, data: bytes) -> None:
+    """Write all of `data`, or leave the file as it was and raise `OSError`.
+
+    Where the folder takes no second file, or the file is a device, it is written in place.
+    """
+    import tempfile
+
+    target = os.path.realpath(file)
+    if os.path.exists(target) and not os.path.isfile(target):
+        _in_place(target, data)
+        return
+    try:
+        number, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
+    except OSError:
+        _in_place(target, data)
+        return
+    try:
+        with os.fdopen(number, "wb") as stream:
+            stream.write(data)
+        os.chmod(beside, _mode(target))
+        os.replace(beside, target)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _in_place(target: str, data: bytes) -> None:
+    with open(target, "wb") as stream:
+        stream.write(data)
+
+
+def _mode(target: str) -> int:
+    """Return the permissions that the file has, or that a new one would get."""
+    if os.path.exists(target):
+        return os.stat(target).st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

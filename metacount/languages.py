@@ -1,8 +1,11 @@
-"""Which language a reader's terminal speaks."""
+"""Which language a reader's terminal speaks; labels of pictures and of the page in both."""
 
 from __future__ import annotations
 
+from functools import cache
+
 from metacount.errors import InputError, shown
+from metacount.files import table_of_package
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -47,3 +50,24 @@ def terminal_language() -> str:
     import sys
 
     return language_of(os.environ, getattr(sys.stdout, "encoding", None))
+
+
+@cache
+def labels() -> dict[str, tuple[str, str]]:
+    """Read what stands for a name or a sentence in each language."""
+    rows = table_of_package("cli/labels.tsv").items()
+    return {name: (english or name, chinese) for name, (english, chinese) in rows}
+
+
+def label(text: str, lang: str) -> str:
+    """Put a name or a sentence in a language; what has no other form stays.
+
+    >>> label("share", "en"), label("share", "zh"), label("gpt2", "zh")
+    ('share', '占比', 'gpt2')
+    """
+    return labels().get(text, (text, text))[lang == "zh"]
+
+
+def translations(lang: str) -> dict[str, str]:
+    """List what is said otherwise than in English."""
+    return {name: chinese for name, (_, chinese) in labels().items()} if lang == "zh" else {}

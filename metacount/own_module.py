@@ -59,7 +59,7 @@ def answered(job: Json) -> Json:
 
 def _loaded(text: str, device: str) -> OwnModule:
     """Make the module that FILE.py:NAME names, and find the model that it is by its config."""
-    from metacount.in_hand import check_size, has_config
+    from metacount.given import check_size, has_config
     from metacount.summary.modules import module_of
     from metacount.textbook.count import count
 

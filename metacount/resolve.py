@@ -15,8 +15,8 @@ from metacount.given import Model as Model
 from metacount.given import OwnModule as OwnModule
 from metacount.given import Source as Source
 from metacount.given import TransformersOnly as TransformersOnly
+from metacount.given import described, is_module
 from metacount.given import remedy as remedy
-from metacount.in_hand import described, is_module
 from metacount.settings import by_flat_name, parse_settings, replaced
 from metacount.spec import ModelSpec
 
@@ -130,7 +130,7 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
     >>> [model.spec.d_ff for model in find_over("gpt2", [], "d_ff=d_model,4*d_model")]
     [768, 3072]
     """
-    from metacount.settings.over import each_setting
+    from metacount.settings import each_setting
 
     found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
     return [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metacount.bench import saved
+from metacount.bench import rows
 from metacount.errors import InputError
 
 FULL = "/dev/full"
@@ -59,14 +59,14 @@ def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
 
 def test_rows_are_saved_all_or_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--save: /dev/full cannot be written: No space left"):
-        saved.append(FULL, [{"a": 1}])
+        rows.append(FULL, [{"a": 1}])
     file = tmp_path / "rows.jsonl"
-    saved.append(str(file), [{"a": 1}])
+    rows.append(str(file), [{"a": 1}])
     code = (
-        "import resource, signal, sys\nfrom metacount.bench import saved\n"
+        "import resource, signal, sys\nfrom metacount.bench import rows\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
-        "saved.append(sys.argv[1], [{'a': 2}])\nsaved.append(sys.argv[1], [{'a': 3}])\n"
+        "rows.append(sys.argv[1], [{'a': 2}])\nrows.append(sys.argv[1], [{'a': 3}])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, check=False)
     assert b"cannot be written" in done.stderr

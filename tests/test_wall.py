@@ -28,8 +28,8 @@ NOT_FOR_FORMULAS = {"torch", "transformers", "accelerate"}
 
 # From the ground up: nothing imports from what stands after it here.
 ORDER = """
-    errors frozen units files figures notation tensors process languages output_file sources
-    algebra spec witness catalog formulas modules in_hand given settings measure bench
+    errors frozen units files figures tensors languages
+    algebra spec catalog formulas modules given settings measure bench
     huggingface.config formats training huggingface tracing resolve textbook diff many sharding
     check verify flow teaching audit summary api cli own_module __main__
 """

@@ -1,15 +1,34 @@
-"""Which cases a topic has: the catalog models whose sizes it takes, and the workloads."""
+"""Which cases a topic has (models, workloads, variants), and how long measuring them will take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import torch
 
 from metacount import catalog
-from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import TF32, Case, Positions
+from metacount.bench import device as devices
+from metacount.bench import layers
+from metacount.bench.case import DTYPES, TF32, Case, Variant
+from metacount.bench.rows import FEWEST_FOR_INTERVAL, FORWARD, Work
+from metacount.bench.timing import (
+    BURST_SECONDS,
+    COLD,
+    FEWEST_ROUNDS,
+    LONG_SECONDS,
+    SAMPLE_SECONDS,
+    WARM_SECONDS,
+    Plan,
+    estimate_call,
+)
 from metacount.errors import InputError
 from metacount.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from metacount.files import Json
 
 DECODE_BATCHES = (1, 16, 128)  # one sequence alone is the time of the projections' weights
 
@@ -33,55 +52,45 @@ class Asked:
     d_ff: Sequence[int] | None = None
     direction: Sequence[str] | None = None
     part: str | None = None
-    parts: bool = False
-    equal_time: bool = False
-    autotune: bool = False
 
 
-# topic: what it takes beside models and dtypes, and what it is measured at on a kind of device
+# topic: what it takes beside models and dtypes
 TAKES = {
-    "ffn": ("tokens", "d_model", "d_ff", "direction", "parts", "equal_time", "autotune"),
+    "ffn": ("tokens", "d_model", "d_ff", "direction"),
     "attention": ("seq", "kv_len", "batch", "part"),
     "mla": ("seq", "kv_len", "batch"),
     "moe": ("tokens", "routing"),
     "norm": ("tokens",),
 }
 TOPICS = tuple(TAKES)
+# on a kind of device: models, what is measured beside, dtype bf16 on CUDA and fp32 on a CPU
 GRIDS = {
     ("ffn", "cuda"): Asked(
         model=("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
-        dtype=("bf16",),
         tokens=(1, 16, 128, 1024, 4096, 16384),
     ),
-    ("ffn", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), dtype=("fp32",), tokens=(1, 64)),
+    ("ffn", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), tokens=(1, 64)),
     ("attention", "cuda"): Asked(
         model=("llama-7b", "llama3-8b"),
-        dtype=("bf16",),
         seq=(2048, 8192),
         kv_len=(4096, 32768),
         batch=DECODE_BATCHES,
     ),
-    ("attention", "cpu"): Asked(
-        model=("textbook-block", "qwen3-0.6b"), dtype=("fp32",), seq=(128,), kv_len=(2048,)
-    ),
+    ("attention", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), seq=(128,), kv_len=(2048,)),
     ("mla", "cuda"): Asked(
         model=("deepseek-v3", "deepseek-v2"),
-        dtype=("bf16",),
         seq=(2048,),
         kv_len=(4096, 32768),
         batch=DECODE_BATCHES,
     ),
-    ("mla", "cpu"): Asked(model=("deepseek-v2",), dtype=("fp32",), seq=(32,), kv_len=(256,)),
+    ("mla", "cpu"): Asked(model=("deepseek-v2",), seq=(32,), kv_len=(256,)),
     ("moe", "cuda"): Asked(
         model=("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
-        dtype=("bf16",),
         tokens=(1, 16, 256, 2048, 16384),
     ),
-    ("moe", "cpu"): Asked(model=("deepseek-moe-16b",), dtype=("fp32",), tokens=(1, 64)),
-    ("norm", "cuda"): Asked(
-        model=("llama-7b", "llama3.1-405b"), dtype=("bf16",), tokens=(1, 256, 8192, 16384)
-    ),
-    ("norm", "cpu"): Asked(model=("qwen3-0.6b", "llama-7b"), dtype=("fp32",), tokens=(1, 512)),
+    ("moe", "cpu"): Asked(model=("deepseek-moe-16b",), tokens=(1, 64)),
+    ("norm", "cuda"): Asked(model=("llama-7b", "llama3.1-405b"), tokens=(1, 256, 8192, 16384)),
+    ("norm", "cpu"): Asked(model=("qwen3-0.6b", "llama-7b"), tokens=(1, 512)),
 }
 
 
@@ -102,18 +111,22 @@ def spec_for(topic: str, model: str) -> ModelSpec:
 
 
 def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
-    """List the cases of a topic on a kind of device."""
-    asked, grid = asked or Asked(), GRIDS[topic, device]
-    _refuse_misplaced(topic, asked)
-    dtypes = asked.dtype or grid.dtype or ()
-    if device != "cuda" and TF32 in dtypes:
+    """List the cases of a topic on a kind of device; an option without use there is an error."""
+    asked, grid, gpu = asked or Asked(), GRIDS[topic, device], device == "cuda"
+    for name in (field.name for field in fields(Asked)):
+        if name not in ("model", "dtype", *TAKES[topic]) and getattr(asked, name) is not None:
+            use = ", ".join(map(_option, TAKES[topic]))
+            raise InputError(f"{_option(name)} means nothing to bench {topic}; it takes {use}")
+    dtypes = asked.dtype or ("bf16" if gpu else "fp32",)
+    if not gpu and TF32 in dtypes:
         raise InputError("--dtype tf32 is a mode of CUDA devices; use fp32, or --device cuda")
     names = asked.model or (() if asked.d_model or asked.d_ff else grid.model or ())
     specs = {catalog.entry(n.lower()).id: spec_for(topic, n.lower()) for n in names}
-    tokens, gpu = asked.tokens or grid.tokens or (), device == "cuda"
+    tokens = asked.tokens or grid.tokens or ()
     if topic == "ffn":
+        ways = asked.direction or (FORWARD,)
         return [
-            ffn.sized(label, d, gated, n, dtype, _extras(asked, gpu=gpu))
+            layers.ffn_case(label, d, gated, n, dtype, peers=gpu, directions=ways)
             for label, (d, gated) in _blocks(asked, specs).items()
             for dtype in dtypes
             for n in tokens
@@ -121,16 +134,17 @@ def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
 
     def of_model(name: str, spec: ModelSpec, dtype: str) -> list[Case]:
         if topic == "attention":
-            ways, core = attention.GPU_WAYS if gpu else attention.WAYS, asked.part == "core"
-            places = _positions(grid, asked)
-            return [attention.case(name, spec, at, dtype, ways, core=core) for at in places]
+            ways, core = layers.GPU_WAYS if gpu else layers.WAYS, asked.part == "core"
+            return [
+                layers.attention_case(name, spec, at, dtype, ways, core=core)
+                for at in _positions(grid, asked)
+            ]
         if topic == "mla":
-            latent = tuple(mla.GPU_WAYS) if gpu else mla.WAYS
-            return [mla.case(name, spec, at, dtype, latent) for at in _positions(grid, asked)]
+            return [layers.mla_case(name, spec, at, dtype) for at in _positions(grid, asked)]
         if topic == "moe":
-            routings = asked.routing or moe.ROUTINGS
-            return [moe.case(name, spec, n, how, dtype) for n in tokens for how in routings]
-        return [norm.case(name, spec, n, dtype) for n in tokens]
+            routings = asked.routing or layers.ROUTINGS
+            return [layers.moe_case(name, spec, n, how, dtype) for n in tokens for how in routings]
+        return [layers.norm_case(name, spec, n, dtype) for n in tokens]
 
     return [
         case
@@ -140,14 +154,8 @@ def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
     ]
 
 
-def _extras(asked: Asked, *, gpu: bool) -> ffn.Extras:
-    return ffn.Extras(
-        peers=gpu,
-        autotune=asked.autotune,
-        parts=asked.parts,
-        equal_time=asked.equal_time,
-        directions=tuple(asked.direction or ("forward",)),
-    )
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, dict[str, int]]]:
@@ -155,42 +163,141 @@ def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, d
     if asked.d_ff and not asked.d_model and not specs:
         raise InputError("--d-ff needs --d-model, or --model for the other width")
     alone = {f"d{d}": d for d in asked.d_model or ()}
-    # with --d-ff alone, the models lend their d_model
-    beside = {name: spec.d_model for name, spec in specs.items()} if not alone else {}
     blocks = {}
     if not asked.d_ff or alone:
-        blocks = {name: (spec.d_model, ffn.widths(spec)) for name, spec in specs.items()}
-    for label, d in (alone | (beside if asked.d_ff else {})).items():
+        blocks = {name: (spec.d_model, layers.widths(spec)) for name, spec in specs.items()}
+    else:  # the models lend their d_model
+        alone = {name: spec.d_model for name, spec in specs.items()}
+    for label, d in alone.items():
         for width in asked.d_ff or (None,):
             name = label if width is None else f"{label}-ff{width}"
-            blocks[name] = d, ffn.gated_widths(d, {"swiglu-own": width})
+            blocks[name] = d, layers.gated_widths(d, {"swiglu-own": width})
     return blocks
 
 
-def _positions(grid: Asked, asked: Asked) -> Iterator[Positions]:
-    named = asked.seq is not None or asked.kv_len is not None
-    chosen = asked if named else grid
+def _positions(grid: Asked, asked: Asked) -> Iterator[layers.Positions]:
+    chosen = grid if asked.seq is None and asked.kv_len is None else asked
     for length in chosen.seq or ():
         for b in asked.batch or (1,):
-            yield Positions(batch_size=b, seq_len=length, kv_len=length)
+            yield layers.Positions(batch_size=b, seq_len=length, kv_len=length)
     for length in chosen.kv_len or ():
         for b in asked.batch or grid.batch or (1,):
-            yield Positions(batch_size=b, seq_len=1, kv_len=length)
+            yield layers.Positions(batch_size=b, seq_len=1, kv_len=length)
 
 
-def _refuse_misplaced(topic: str, asked: Asked) -> None:
-    """Raise an error for an option that the topic has no use for, rather than ignore it."""
+# How long a run will take, before anything is measured
 
-    def option(name: str) -> str:
-        return f"--{name.replace('_', '-')}"
-
-    everywhere = {"model", "dtype", *TAKES[topic]}
-    for name in (field.name for field in fields(Asked)):
-        if name not in everywhere and getattr(asked, name) not in (None, False):
-            use = ", ".join(map(option, TAKES[topic]))
-            raise InputError(f"{option(name)} means nothing to bench {topic}; it takes {use}")
+SHARE_OF_ROOF = 0.7  # that a variant is taken to reach
+COMPILE_SECONDS = 3.0
+BUILD_SECONDS = 0.2  # of a case: tensors drawn, allocator emptied
+CHECK_CALLS = 10  # counted, warmed up, its memory and its result looked at
+DEFAULT_GPU = "NVIDIA H200"
+PROBE = 512  # [n, n] @ [n, n] that says roughly what a CPU does
+PROBE_BYTES = 2**25
 
 
-def variants_of(found: Sequence[Case]) -> tuple[str, ...]:
-    """List every name of a variant among the cases, in order."""
-    return tuple(dict.fromkeys(name for case in found for name in case.variants))
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a device is taken to do, and who says so."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    flush_s: float
+    source: str
+
+
+def rates_for(plan: Plan) -> Callable[[str], Rates]:
+    """Return what gives the rates of a dtype: those that the vendor states, of a CPU a quick look.
+
+    Of a GPU that is not known they are an H200's.
+    """
+
+    @cache
+    def rates(dtype: str) -> Rates:
+        if not plan.cuda:
+            return _probed(dtype)
+        present = torch.cuda.is_available()
+        name = torch.cuda.get_device_properties(plan.device).name if present else ""
+        name = name if name in devices.STATED_PEAKS else DEFAULT_GPU
+        peaks = devices.STATED_PEAKS[name]
+        tflops = peaks["bf16_tflops"] / 2 if dtype == TF32 else peaks[f"{dtype}_tflops"]
+        return Rates(
+            flops_per_s=tflops * 1e12,
+            bytes_per_s=peaks["memory_tbytes_per_s"] * 1e12,
+            flush_s=60e-6,
+            source=f"stated for {name}",
+        )
+
+    return rates
+
+
+def _probed(dtype: str) -> Rates:
+    cpu = torch.device("cpu")
+    a = torch.ones(PROBE, PROBE, dtype=DTYPES[dtype])
+    x = torch.ones(PROBE_BYTES // 4, dtype=torch.int32)
+    bytes_per_s = PROBE_BYTES / estimate_call(partial(torch.amax, x, 0), cpu)
+    return Rates(
+        flops_per_s=2 * PROBE**3 / estimate_call(partial(torch.mm, a, a), cpu),
+        bytes_per_s=bytes_per_s,
+        flush_s=devices.flush_bytes(cpu, devices.cache_bytes_of(cpu)) / bytes_per_s,
+        source="a quick look",
+    )
+
+
+def call_seconds(work: Work, rates: Rates) -> float:
+    """Estimate the seconds of one call, at a share of the roof."""
+    roof = max(work.matmul_flops / rates.flops_per_s, work.moved_bytes / rates.bytes_per_s)
+    return roof / SHARE_OF_ROOF
+
+
+def measuring_seconds(variant: Variant, call_s: float, plan: Plan, rates: Rates) -> float:
+    """Estimate the seconds of all that is done with a variant: checked, compiled, warmed up, timed.
+
+    Six rounds are assumed, three where they last longer than `--seconds` allows.
+    """
+    if variant.missing is not None or (variant.compiled and not plan.compile):
+        return 0.0
+    launches = len(plan.launches) if plan.cuda else 1
+    sample_s = max(SAMPLE_SECONDS, call_s * (1 if call_s >= LONG_SECONDS else 3))
+    turn_s = WARM_SECONDS if plan.cuda else 3 * call_s
+    for state in plan.states:
+        turn_s += max(BURST_SECONDS, call_s + rates.flush_s if state == COLD else sample_s)
+    allowed = plan.seconds * len(plan.states)
+    rounds = min(FEWEST_FOR_INTERVAL, max(FEWEST_ROUNDS, plan.rounds))
+    if rounds * turn_s > allowed:
+        rounds = max(FEWEST_ROUNDS, min(rounds, int(allowed / turn_s)))
+    compiling = COMPILE_SECONDS if variant.compiled else 0.0
+    return compiling + CHECK_CALLS * call_s + launches * rounds * turn_s
+
+
+def plan_of(case: Case, plan: Plan, rates: Rates) -> Json:
+    """Plan a case, built on meta, where it costs nothing: its sizes, inputs, variants and seconds.
+
+    Each variant with what it has to do, and how long one call and all its measuring may take.
+    """
+    torch.manual_seed(plan.seed)  # a run draws the same routing
+    built = case.build(torch.device("meta"), 1)
+    variants: list[Json] = []
+    for variant in built:
+        if plan.only is None or variant.name in plan.only:
+            call_s = max(call_seconds(variant.work, rates), 2e-6 if plan.cuda else 0.0)
+            variants.append(
+                {
+                    "name": variant.name,
+                    "direction": variant.direction,
+                    "matmul_flops": variant.work.matmul_flops,
+                    "needed_flops": variant.work.needed_flops,
+                    "moved_bytes": variant.work.moved_bytes,
+                    "call_s": call_s,
+                    "measuring_s": measuring_seconds(variant, call_s, plan, rates),
+                    "missing": variant.missing,
+                }
+            )
+    given = {id(t): list(t.shape) for v in built for t in v.inputs[0]}
+    names = ("topic", "model", "sizes", "workload", "dtype", "needs_bytes")
+    return {name: getattr(case, name) for name in names} | {
+        "inputs": [*given.values()],
+        "estimated_by": rates.source,
+        "seconds": BUILD_SECONDS + sum(variant["measuring_s"] for variant in variants),
+        "variants": variants,
+    }

@@ -1,27 +1,35 @@
-"""One case after the other: checked, then timed in rounds, then put into rows."""
+"""One case after the other: counted and checked, then timed in rounds, then put into rows."""
 
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from metacount.bench import device as devices
-from metacount.bench.case import Case, Refused, Variant, product_precision, rows_to_check
-from metacount.bench.ceiling import Roofs
-from metacount.bench.device import Monitor, monitor_of
-from metacount.bench.ffn import EQUAL_TIME_MARK, ForwardBackward
-from metacount.bench.observe import TOLERANCE, Observed, error_in, observe
+from metacount.bench.case import (
+    Case,
+    Expected,
+    Pick,
+    Refused,
+    Variant,
+    product_precision,
+    rows_of,
+    rows_to_check,
+)
+from metacount.bench.device import Monitor, Roofs, monitor_of
+from metacount.bench.layers import ForwardBackward
 from metacount.bench.rows import (
     BACKWARD,
     BOTH,
@@ -38,7 +46,6 @@ from metacount.bench.rows import (
     Row,
     Work,
     compared,
-    median_interval,
     rates,
     times,
     too_busy,
@@ -60,10 +67,18 @@ from metacount.bench.timing import (
     waits_for_host,
 )
 from metacount.measure.operators import UncountedOp
+from metacount.measure.ours import reference_counter
+from metacount.measure.torch_private import (
+    DispatchMode,
+    returns_its_input,
+    storage_key,
+    tree_leaves,
+)
 
 if TYPE_CHECKING:
-    from metacount.bench.case import Expected, Output, Reference
+    from metacount.bench.case import Output, Reference
     from metacount.files import Json
+    from metacount.measure.torch_private import OpOverload
 
 MAX_REASON = 160  # characters of somebody else's message
 WARM_UPS = 3  # calls of each input set before anything is timed; one for long calls
@@ -301,40 +316,27 @@ def prepare(
 
 
 def compiled_of(variant: Variant) -> Callable[..., Output]:
-    """Return the variant's module, under torch.compile in its mode where it has one.
+    """Return the variant's module, compiled where it asks for that.
 
     Of a module that gives gradients it is the layer inside, its backward with it.
     """
-    if variant.compiled is None:
+    if not variant.compiled:
         return variant.module
-    compiled = partial(torch.compile, dynamic=False, fullgraph=True, mode=variant.compiled)
+    compiled = partial(torch.compile, dynamic=False, fullgraph=True)
+    call: Callable[..., Output] = compiled(variant.module)
     if isinstance(variant.module, ForwardBackward):
-        layer: object = compiled(variant.module.layer)
-        assert isinstance(layer, torch.nn.Module)
-        call: Callable[..., Output] = ForwardBackward(layer)
-    else:
-        call = compiled(variant.module)
-    compiles = [True]
-
-    def quiet_once(*inputs: torch.Tensor) -> Output:
-        if not compiles:
-            return call(*inputs)
-        # float32 is meant here; the compiler advises against it
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*TensorFloat32.*")
-            out = call(*inputs)
-        compiles.clear()
-        return out
-
-    return quiet_once
+        layer: Any = compiled(variant.module.layer)
+        call = ForwardBackward(layer)
+    with warnings.catch_warnings():  # float32 is meant here; the compiler advises against it
+        warnings.filterwarnings("ignore", message=".*TensorFloat32.*")
+        call(*variant.inputs[0])
+    return call
 
 
 def _check(case: Case, variant: Variant, expected: Reuse, out: Output) -> float:
     """Compare what a call gave with the reference: its error, or `Refused`."""
-    error, bound = (
-        error_in(out, expected.rows, expected.of(variant), variant.pick),
-        TOLERANCE[case.dtype],
-    )
+    error = error_in(out, expected.rows, expected.of(variant), variant.pick)
+    bound = TOLERANCE[case.dtype]
     if not error <= bound:  # not a number is wrong too
         raise Refused(
             WRONG,
@@ -455,53 +457,17 @@ def rows_of_case(
 
 def _against_baseline(timed: Sequence[Entrant], entrant: Entrant, state: str) -> Json:
     """Compare with the fastest of the case's baselines, of the same launch and direction."""
-    alike = [
+    how = entrant.watch.launch, entrant.variant.direction
+    baselines = [
         other
         for other in timed
-        if other.watch.launch == entrant.watch.launch
-        and other.variant.direction == entrant.variant.direction
+        if other.variant.baseline and (other.watch.launch, other.variant.direction) == how
     ]
-    baselines = [other for other in alike if other.variant.baseline]
-    if entrant.variant.part or not baselines:
+    if not baselines:
         return {}
     baseline = min(baselines, key=lambda other: median(other.medians(state)))
-    levels = baseline.medians(state)
-    found = {"baseline": baseline.variant.name, **compared(entrant.medians(state), levels)}
-    if entrant.variant.name == "swiglu":
-        found |= _equal_time(alike, levels, state)
-    return found
-
-
-def _equal_time(alike: Sequence[Entrant], levels: Sequence[float], state: str) -> Json:
-    """Find the width at which the gated block takes the baseline's time, where it was searched.
-
-    Read off each round between the two widths on either side, then the median over rounds.
-    """
-    wide = {e.variant.d_ff: e.medians(state) for e in alike if e.variant.d_ff is not None}
-    searched = any(EQUAL_TIME_MARK in entrant.variant.name for entrant in alike)
-    widths = [
-        crossing(sorted(zip(wide, of_round, strict=True)), level)
-        for level, *of_round in zip(levels, *wide.values(), strict=True)
-    ]
-    known = [width for width in widths if width is not None]
-    if not searched or 2 * len(known) <= len(levels):
-        return {}
-    low, high = median_interval(known) or (min(known), max(known))
-    return {"equal_time_d_ff": median(known), "equal_time_low": low, "equal_time_high": high}
-
-
-def crossing(points: Sequence[tuple[int, float]], level: float) -> float | None:
-    """Find where a line through neighbouring points first reaches `level` from below, or None.
-
-    >>> crossing([(100, 1.0), (200, 2.0), (300, 4.0)], 3.0)
-    250.0
-    >>> crossing([(100, 1.0), (200, 2.0)], 3.0) is None
-    True
-    """
-    for (x, low), (right, high) in itertools.pairwise(points):
-        if low <= level <= high and low < high:
-            return x + (right - x) * (level - low) / (high - low)
-    return None
+    ratio = compared(entrant.medians(state), baseline.medians(state))
+    return {"baseline": baseline.variant.name, **ratio}
 
 
 def _backwards(timed: Sequence[Entrant]) -> Iterator[Entrant]:
@@ -540,3 +506,121 @@ def _backwards(timed: Sequence[Entrant]) -> Iterator[Entrant]:
             },
             windows=both.windows,
         )
+
+
+# What a variant does before it is timed: FLOPs and bytes by operator, memory, and its result
+
+# Largest relative error that rounding explains, as ‖y - reference‖ / ‖reference‖ over the rows
+# compared. bf16 and fp16 products add up in float32 and round each result once: half a unit in the
+# last place, 2^-8 and 2^-11. A layer rounds up to about ten times on the way (projections, scores,
+# weights, activation, product, sum), with random signs, and most of them matter little; 4 such
+# roundings are allowed, and layers come to about one. A product in tf32 rounds what it multiplies
+# to the digits of fp16. In fp32 the sums round as well, thousands of terms at 2^-24: 1e-5 allows
+# about 170. A wrong layer (an activation left out, a head or an expert swapped) is off by more than
+# 0.1.
+TOLERANCE = {"fp32": 1e-5, "tf32": 4 * 2**-11, "fp16": 4 * 2**-11, "bf16": 4 * 2**-8}
+
+UNWRITTEN = tuple(
+    f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """One eager forward. `masked_flops` is None where no mask was seen.
+
+    `operator_bytes` is the size of what every operator is given and makes, each tensor once per
+    operator: the traffic of a layer that fuses nothing (a grouped product may read less of its
+    matrices). `held_bytes` is what was there before and was used,
+    weights and inputs; `working_bytes` the most that was alive of what the forward itself made.
+    `operators` are those that cost FLOPs: they say which attention kernel ran.
+    """
+
+    matmul_flops: int
+    operators: dict[str, int]
+    masked_flops: int | None
+    operator_bytes: int
+    held_bytes: int
+    working_bytes: int
+
+
+class _Traffic(DispatchMode):
+    """Adds up the bytes of every operator's tensors, and follows which storages are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.held = self.alive = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        for tensor in given:
+            storage = tensor.untyped_storage()
+            if storage_key(storage) not in self._known:
+                self._known.add(storage_key(storage))
+                self.held += storage.nbytes()
+        out = func(*args, **(kwargs or {}))
+        made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        if not returns_its_input(func) and str(func.overloadpacket) not in UNWRITTEN:
+            self.bytes += sum(map(touched_bytes, given)) + sum(map(touched_bytes, made))
+        for tensor in made:
+            self._follow(tensor)
+        return out
+
+    def _follow(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        name = storage_key(storage)
+        if name in self._known:
+            return
+        self._known.add(name)
+        self.alive += storage.nbytes()
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self._gone, name, storage.nbytes())
+
+    def _gone(self, name: int, size: int) -> None:
+        self._known.discard(name)
+        self.alive -= size
+
+
+def touched_bytes(tensor: Tensor) -> int:
+    """Count the bytes of a tensor's values; an axis that only repeats them counts once."""
+    count = tensor.element_size() if tensor.numel() else 0
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride else 1
+    return count
+
+
+def observe(variant: Variant) -> Observed:
+    """Run the module once, uncompiled, and count. `UncountedOp` for an operator nobody priced."""
+    counter, traffic = reference_counter(), _Traffic()
+    module = variant.stand_in or variant.module
+    with traffic, counter.watching(module):
+        module(*variant.inputs[0])
+    report = counter.report()
+    return Observed(
+        matmul_flops=report.matmul_flops,
+        operators=report.by_operator,
+        masked_flops=report.causal_matmul_flops if variant.shows_mask else None,
+        operator_bytes=traffic.bytes,
+        held_bytes=traffic.held,
+        working_bytes=traffic.peak,
+    )
+
+
+def error_in(out: Output, rows: list[int], expected: Expected, pick: Pick = rows_of) -> float:
+    """Find the largest ‖got - expected‖ / ‖expected‖ of the blocks compared.
+
+    Not a number where any value is not finite, also one that is not compared.
+    """
+    for tensor in out if isinstance(out, tuple) else (out,):
+        if not bool(torch.isfinite(tensor).all()):
+            return math.nan
+    pairs = zip(pick(out, rows), expected, strict=True)
+    errors = [float((got.double() - wanted).norm() / wanted.norm()) for got, wanted in pairs]
+    return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -35,7 +35,6 @@ from metacount.bench.rows import FEWEST_FOR_INTERVAL, WRONG, half_width
 from metacount.measure.torch_private import keep_cuda_busy
 
 if TYPE_CHECKING:
-    from metacount.bench.case import Output
     from metacount.files import Json
 
 HOT, COLD = "hot", "cold"
@@ -131,7 +130,7 @@ class Stopwatch:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Open a turn, in which bursts can be taken: the variant's own work is done before."""
-        self.timed(1, _nothing, self.hot_sample)
+        self.timed(1, nothing, self.hot_sample)
         yield
 
     def burst(self, state: str) -> list[float]:
@@ -140,7 +139,7 @@ class Stopwatch:
             n = samples_for(self.call_s + self.flush_s)
             return self.timed(n, self.flush, self.cold_sample)
         n = samples_for(self.call_s * self.calls_per_sample)
-        return [s / self.calls_per_sample for s in self.timed(n, _nothing, self.hot_sample)]
+        return [s / self.calls_per_sample for s in self.timed(n, nothing, self.hot_sample)]
 
     def hot_sample(self) -> object:
         """Run every call of a hot sample, the first set last; return what the last call gave."""
@@ -200,10 +199,9 @@ class GraphStopwatch(Stopwatch):
         room: CaptureRoom,
         states: Sequence[str],
         check: Check,
-        spoils: bool = True,
     ) -> None:
         super().__init__(calls, flush, call_s, room.device)
-        self.room, self.states, self.check, self.spoils = room, states, check, spoils
+        self.room, self.states, self.check = room, states, check
         self.measured = False
 
     @contextmanager
@@ -214,7 +212,7 @@ class GraphStopwatch(Stopwatch):
             together = single
             if not self.measured:  # the estimate so far was the host's
                 keep_cuda_busy(SLEEP_CYCLES)
-                self.takes(min(self.timed(FIRST_REPLAYS, _nothing, single)))
+                self.takes(min(self.timed(FIRST_REPLAYS, nothing, single)))
                 self.measured = True
             if HOT in self.states and self.calls_per_sample > 1:
                 together, nodes = self._captured(super().hot_sample)
@@ -237,8 +235,8 @@ class GraphStopwatch(Stopwatch):
     def _captured(self, call: Call) -> tuple[Call, int | None]:
         """Capture a call, compare what a replay gives, and return the replay and its nodes."""
         graph, out, nodes = self.room.capture(call)
-        if self.spoils:
-            spoil(out)
+        for tensor in out if isinstance(out, tuple) else (out,):
+            tensor.fill_(math.nan if tensor.is_floating_point() else -1)  # as no result is
         graph.replay()
         torch.cuda.synchronize(self.device)
         self.check(out)
@@ -331,14 +329,8 @@ def nodes_of(graph: torch.cuda.CUDAGraph) -> int | None:
         return None
 
 
-def spoil(out: Output) -> None:
-    """Fill what a call gave with values that no result has."""
-    for tensor in out if isinstance(out, tuple) else (out,):
-        tensor.fill_(math.nan if tensor.is_floating_point() else -1)
-
-
-def _nothing() -> None:
-    pass
+def nothing(*_: object) -> None:
+    """Do nothing, before a sample or after a graph."""
 
 
 def estimate_call(call: Call, device: torch.device) -> float:

@@ -44,7 +44,7 @@ from metacount.check.names import BYTES_LETTER, NAMES, Vocabulary, numbers_of
 from metacount.check.sizes import sizes_of
 from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.figures import FIGURES
-from metacount.in_hand import check_size
+from metacount.given import check_size
 from metacount.resolve import Model, model_of
 from metacount.spec import ModelSpec, Request, Workload
 from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_EXPERTS, WITH_FFN

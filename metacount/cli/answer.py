@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metacount.given import Model, OwnModule, TransformersOnly
     from metacount.spec import Workload
 
-APART = "metacount.own_module"  # what runs in the process
+APART = "metacount.own_module"  # what runs in a process of its own
 SCHEMA = 1  # of --json; higher when a key changes its meaning
 
 

@@ -72,18 +72,10 @@ def options() -> Sequence[Option]:
             "what is timed",
             option("--model", "NAME", "take the sizes of these models of the catalog", nargs="+"),
             option("--d-model", "N", "of ffn: these widths, in no model", **SIZES),
-            option(
-                "--d-ff",
-                "N",
-                "of ffn: SwiGLU at these widths too (swiglu-own)",
-                **SIZES,
-            ),
+            option("--d-ff", "N", "of ffn: SwiGLU at these widths too (swiglu-own)", **SIZES),
             option("--tokens", "N", "tokens of ffn, moe and norm", **SIZES),
             option(
-                "--seq",
-                "N",
-                "prefill of attention and mla: so many tokens, as in 1k,4k",
-                **SIZES,
+                "--seq", "N", "prefill of attention and mla: so many tokens, as in 1k,4k", **SIZES
             ),
             option(
                 "--kv-len",
@@ -91,20 +83,13 @@ def options() -> Sequence[Option]:
                 "decode of attention and mla: one token that attends to so many, itself included",
                 **SIZES,
             ),
-            option(
-                "--batch",
-                "N",
-                "sequences of attention and mla",
-                **SIZES,
-            ),
+            option("--batch", "N", "sequences of attention and mla", **SIZES),
             option(
                 "--part",
                 None,
                 "of attention: core is what lies between the projections",
                 choices=("layer", "core"),
             ),
-            flag("--parts", "of ffn: each product and the activation alone as well"),
-            flag("--equal-time", "of ffn: the width at which SwiGLU takes GELU's time"),
             option(
                 "--direction",
                 "WAY",
@@ -129,7 +114,6 @@ def options() -> Sequence[Option]:
             option("--device", None, "default cuda where there is one", choices=("cpu", "cuda")),
             option("--variant", "NAME", "only these variants", nargs="+"),
             flag("--no-compile", "leave out torch.compile"),
-            flag("--autotune", "of ffn: torch.compile in its mode max-autotune as well"),
         ),
         *grouped(
             "how",
@@ -187,7 +171,6 @@ def options() -> Sequence[Option]:
                 const=SAVED,
                 dest="save",
             ),
-            option("--compare", "OLD", "lay the medians beside those of a file that --save wrote"),
             flag("--list", "print the cases and variants, and run nothing"),
             flag(
                 "--dry-run",
@@ -202,16 +185,16 @@ def options() -> Sequence[Option]:
 def run(args: argparse.Namespace) -> Answer | Pieces:
     import torch
 
-    from metacount.bench import grid, saved
+    from metacount.bench import grid, rows
     from metacount.cli import bench_rows
-    from metacount.output_file import check_writable
+    from metacount.files import check_writable
 
     looking = args.list or args.dry_run
     device = _device(args.device, cuda=torch.cuda.is_available(), looking=looking)
     names = [name for name in vars(args) if name in grid.Asked.__dataclass_fields__]
     cases = grid.cases(args.topic, device, grid.Asked(**{n: getattr(args, n) for n in names}))
     for name in args.variant or ():
-        known = grid.variants_of(cases)
+        known = tuple(dict.fromkeys(variant for case in cases for variant in case.variants))
         otherwise = f"choose among {', '.join(known)}"
         check_known("--variant", name, known, otherwise, "is none of these cases'")
     if device == "cpu" and args.launch is not None and "eager" not in args.launch:
@@ -223,41 +206,28 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         )
     plan = _plan(args, device)
     if args.dry_run:
-        from metacount.bench.estimate import plan_of, rates_for
-
-        rates = rates_for(plan)
-        plans = [plan_of(case, plan, rates(case.dtype)) for case in cases]
+        rates = grid.rates_for(plan)
+        plans = [grid.plan_of(case, plan, rates(case.dtype)) for case in cases]
         by = {dtype: rates(dtype) for dtype in dict.fromkeys(case.dtype for case in cases)}
         return Answer(
             report=lambda: [[Lines(lambda _: bench_rows.plan_lines(plans, by))]],
             data=lambda: plans,
         )
-    old = None if args.compare is None else saved.latest_run(saved.read(args.compare))
-    file = None if args.save is None else args.save or saved.default_file(args.topic)
+    file = None if args.save is None else args.save or rows.default_file(args.topic)
     if file is not None:
         check_writable("--save", file)
     session = Session(args, cases, plan, file)
-    if args.json:
-        return Pieces(text=_at_the_end(session), code=session.code)
-    return Pieces(text=_as_it_comes(session, old), code=session.code)
+    return Pieces(text=_all_pieces(session, as_json=args.json), code=session.code)
 
 
-def _at_the_end(session: Session) -> Generator[str, None, None]:
-    """Run to the end, then yield every row as JSON, also of a run that was stopped."""
-    for _ in session.text():
-        pass
-    yield json_text(session.lines)
-
-
-def _as_it_comes(session: Session, old: Sequence[Json] | None) -> Generator[str, None, None]:
-    """Yield each case as it is done; at the end what the columns mean, and how `old` compares."""
+def _all_pieces(session: Session, *, as_json: bool) -> Generator[str, None, None]:
+    """Yield each case as it is done; or every row as JSON at the end, also of a stopped run."""
     for piece in session.text():
-        yield piece
-        sys.stdout.flush()
-    if old is not None:
-        from metacount.cli.bench_rows import compare_text
-
-        yield compare_text(session.lines, old)
+        if not as_json:
+            yield piece
+            sys.stdout.flush()
+    if as_json:
+        yield json_text(session.lines)
 
 
 class Session:
@@ -288,9 +258,8 @@ class Session:
         """Run the cases; yield the place, each case once it is done, then what the columns mean."""
         from datetime import UTC, datetime
 
-        from metacount.bench.ceiling import Roofs
-        from metacount.bench.device import environment
-        from metacount.bench.estimate import plan_of, rates_for
+        from metacount.bench.device import Roofs, environment
+        from metacount.bench.grid import plan_of, rates_for
         from metacount.bench.run import run_cases
         from metacount.cli import bench_rows as show
         from metacount.cli.progress import Running
@@ -342,14 +311,14 @@ class Session:
 
     def _keep(self, rows: Sequence[Row], environment: Json, date: str) -> None:
         """Keep and save the rows of a case, so that an interrupted run has not measured in vain."""
-        from metacount.bench import saved
+        from metacount.bench import rows as files
 
-        lines = saved.lines_of(rows, self.roofs, environment, date)
+        lines = files.lines_of(rows, self.roofs, environment, date)
         self.rows += rows
         self.lines += lines
         if self.file is not None:
             try:
-                saved.append(self.file, lines)
+                files.append(self.file, lines)
             except InputError as error:  # what was measured is printed all the same
                 self.file, self.unsaved = None, True
                 _say(f"error: {error}")
@@ -422,8 +391,8 @@ def _plan(args: argparse.Namespace, device: str) -> Plan:
 def _command(args: argparse.Namespace) -> str:
     """Write the command with the options that decide what is measured, no files of this machine."""
     words = ["metacount", "bench", args.topic]
-    left_out = ("topic", "json", "save", "compare", "list", "dry_run")
-    for name in sorted({one.dest for one in options()} - {*left_out}):
+    left_out = ("topic", "json", "save", "list", "dry_run")
+    for name in sorted({declared.dest for declared in options()} - {*left_out}):
         value = getattr(args, name)
         if value is None or value is False:
             continue

@@ -1,23 +1,18 @@
-"""Benchmarks as text: what would run, rows as they come and what they mean, two runs."""
+"""Benchmarks as text: what would run, rows as they come and what they mean."""
 
 from __future__ import annotations
 
-import json
-from statistics import median
-
 from metacount import units
 from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
-from metacount.bench.saved import point_of
 from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
 from metacount.cli.report import Grid
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from metacount.bench.case import Case
-    from metacount.bench.estimate import Rates
+    from metacount.bench.grid import Rates
     from metacount.bench.rows import Ceiling, Row
     from metacount.files import Json
 
@@ -115,15 +110,6 @@ def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> l
     counted = {row.variant: row.counted_on for row in rows if row.counted_on}
     for name, on in counted.items():
         lines += paragraph(name, f"FLOPs counted on {on} of the same shapes", columns())
-    for row in rows:
-        if row.equal_time_d_ff is not None and row.equal_time_low and row.equal_time_high:
-            text = (
-                f"GELU's time at a width of {row.equal_time_d_ff:,.0f} "
-                f"({row.equal_time_low:,.0f} - {row.equal_time_high:,.0f}), "
-                f"{row.equal_time_d_ff / row.sizes['d_model']:.2f}·d; equal parameters at "
-                f"{row.sizes['swiglu_d_ff']:,}"
-            )
-            lines += paragraph(f"swiglu, {row.state}, {row.launch}", text, columns())
     return lines
 
 
@@ -390,62 +376,8 @@ def _named(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _time(seconds: float, digits: int = 3) -> str:
-    if seconds >= 120 and digits == 3:
+def _time(seconds: float) -> str:
+    if seconds >= 120:
         return f"{seconds / 60:.0f} min"
     scale, unit = _unit(seconds)
-    return f"{seconds / scale:.{digits}g} {unit}"
-
-
-BESIDE_HEADS = ("case", "variant", "state", "old", "new", "change", "")
-BESIDE_NOTE = (
-    "! where the intervals of the two medians (95 %) do not touch: the runs differ by more than "
-    "either of them varied within itself; ? where a run had too few rounds for an interval."
-)
-PLACE = ("device", "torch", "driver", "commit", "threads")  # where two runs may differ
-
-
-def compare_text(new: Sequence[Json], old: Sequence[Json]) -> str:
-    """Write every point timed in both runs with its change, and the median of the changes.
-
-    The difference between two runs of one command is what a figure can be trusted to.
-    """
-    runs = [{point_of(line): line for line in run if line["status"] == OK} for run in (old, new)]
-    before, after = runs
-    width = min(columns(), WIDEST_TEXT)
-    lines = ["", bold("beside the older run")]
-    for name in PLACE:
-        was, now = (sorted({json.dumps(x.get(name)) for x in run.values()}) for run in runs)
-        if was and now and was != now:
-            lines += paragraph(name, f"was {', '.join(was)}, is {', '.join(now)}", width)
-    pairs = [(before[point], line) for point, line in after.items() if point in before]
-    changes = [line["median_s"] / was["median_s"] - 1 for was, line in pairs]
-    body = [
-        (
-            f"{line['model']} {'/'.join(map(str, line['workload'].values()))} {line['dtype']}",
-            line["variant"],
-            f"{line['state']} {line['launch']}",
-            _time(was["median_s"], digits=4),
-            _time(line["median_s"], digits=4),
-            f"{change * 100:+.1f} %",
-            _apart(was, line),
-        )
-        for (was, line), change in zip(pairs, changes, strict=True)
-    ]
-    summary = "no point is in both"
-    if changes:
-        lines += [*table(BESIDE_HEADS, body, "<<<>>><"), *wrapped(BESIDE_NOTE, width)]
-        middle = median(map(abs, changes)) * 100
-        summary = f"{len(pairs)} points in both, apart by {middle:.1f} % in the middle"
-    only = [len(mine.keys() - others.keys()) for mine, others in ((after, before), (before, after))]
-    lines += wrapped(f"{summary}; only new {only[0]}, only old {only[1]}", width)
-    return "\n".join(lines) + "\n"
-
-
-def _apart(old: Json, new: Json) -> str:
-    """Mark whether the intervals of two medians do not touch."""
-    spans: list[tuple[Any, Any]] = [(line.get("low_s"), line.get("high_s")) for line in (old, new)]
-    if any(low is None or high is None for low, high in spans):
-        return "?"
-    (old_low, old_high), (new_low, new_high) = spans
-    return "!" if old_high < new_low or new_high < old_low else ""
+    return f"{seconds / scale:.3g} {unit}"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import os
+
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, is_terminal
 from metacount.cli.options import FORMATS, option
 from metacount.cli.report import Grid, Text
+from metacount.errors import InputError, nearest, shown
+from metacount.files import PACKAGE
+from metacount.frozen import frozen
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -14,7 +20,6 @@ if TYPE_CHECKING:
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
-    from metacount.sources import Code
 
 
 def options() -> Sequence[Option]:
@@ -31,8 +36,6 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sources import codes, find_codes
-
     found = find_codes(args.names) if args.names else codes()
     return Answer(
         report=lambda: _texts(found) if args.names else _listing(found),
@@ -75,3 +78,106 @@ def _painted(text: str) -> str:
     with console.capture() as captured:
         console.print(Syntax(text, "python", theme="ansi_dark", background_color="default"))
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+FOLDERS = ("modules", "formulas")
+
+
+@frozen
+class Code:
+    """A class or a function of ours: where it stands, and its text with its docstring."""
+
+    name: str
+    kind: str  # class or function
+    file: str  # below the package, with /
+    line: int
+    text: str
+    says: str  # the first line of its docstring
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain data."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "file": f"metacount/{self.file}",
+            "line": self.line,
+            "says": self.says,
+            "code": self.text,
+        }
+
+
+def codes() -> tuple[Code, ...]:
+    """List every public class and function of the modules and of the formulas, file by file."""
+    return tuple(code for folder in FOLDERS for code in _of_folder(folder))
+
+
+def find_codes(names: list[str]) -> tuple[Code, ...]:
+    """Find the code of each name: a class, a function, or a topic, which is all of one file.
+
+    >>> [code.name for code in find_codes(["ffn.FeedForward", "rmsnorm"])]
+    ['FeedForward', 'RMSNorm']
+    """
+    known = codes()
+    found: list[Code] = []
+    for name in names:
+        chosen = _chosen(name, known)
+        if not chosen:
+            words = {code.name.lower(): code.name for code in known}
+            words |= {_topic(code): _topic(code) for code in known}
+            remedy = nearest(name, words, "`metacount code` lists what there is")
+            raise InputError(f"code '{shown(name)}' is not known; {remedy}")
+        found += [code for code in chosen if code not in found]
+    return tuple(found)
+
+
+def _chosen(name: str, known: tuple[Code, ...]) -> list[Code]:
+    lower = name.lower()
+    topic, _, last = lower.rpartition(".")
+    ways = (
+        [code for code in known if code.name == name],
+        [code for code in known if _path(code) == lower],
+        [c for c in known if c.name.lower() == last and topic in ("", _topic(c), _path(c))],
+        [c for c in known if _topic(c) == lower and c.file.startswith("modules")],
+    )
+    return next((found for found in ways if found), [])
+
+
+def _topic(code: Code) -> str:
+    """Return the name of the file that the code is in."""
+    return os.path.basename(code.file).removesuffix(".py")
+
+
+def _path(code: Code) -> str:
+    """Return the folder and file of the code, as an import writes them."""
+    return code.file.removesuffix(".py").replace("/", ".")
+
+
+def _of_folder(folder: str) -> list[Code]:
+    found = []
+    for file in sorted(os.listdir(os.path.join(PACKAGE, folder))):
+        if file.endswith(".py") and not file.startswith("_"):
+            found += _of_file(f"{folder}/{file}")
+    return found
+
+
+def _of_file(file: str) -> list[Code]:
+    with open(os.path.join(PACKAGE, file), encoding="utf-8") as opened:
+        text = opened.read()
+    lines = text.splitlines()
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            kind = "class" if isinstance(node, ast.ClassDef) else "function"
+            says = (ast.get_docstring(node) or "").partition("\n")[0]
+            found.append(
+                Code(
+                    name=node.name,
+                    kind=kind,
+                    file=file,
+                    line=start,
+                    says=says,
+                    text="\n".join(lines[start - 1 : node.end_lineno]),
+                )
+            )
+    return found

@@ -7,9 +7,9 @@ from metacount.cli.options import names, option
 from metacount.cli.report import Grid, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
-from metacount.notation import heads
-from metacount.settings.names import meant
+from metacount.settings.values import meant
 from metacount.spec import FIELDS
+from metacount.units import heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

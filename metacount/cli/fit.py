@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.given import TransformersOnly
-    from metacount.sharding.devices import Device
-    from metacount.sharding.fit import Fit, Fits
+    from metacount.sharding.fit import Device, Fit, Fits
     from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
@@ -68,8 +67,7 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sharding.devices import devices
-    from metacount.sharding.fit import fit
+    from metacount.sharding.fit import devices, fit
 
     if args.device_map is not None:
         return _placed(args)
@@ -87,7 +85,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _placed(args: argparse.Namespace) -> Answer:
     """Say where accelerate puts the parts of the module; exit 1 where some go to disk."""
-    from metacount.sharding.devices import devices_named
+    from metacount.sharding.fit import devices_named
     from metacount.sharding.placed import place_module
 
     if args.gpu in (None, "all"):

@@ -52,6 +52,16 @@ class Option:
         """Whether it is an option, not a positional."""
         return self.names[0].startswith("-")
 
+    @property
+    def takes(self) -> bool:
+        """Whether a value stands after it."""
+        return self.said.get("action", "store") in ("store", "append")
+
+    @property
+    def is_plural(self) -> bool:
+        """Whether several values do."""
+        return self.said.get("nargs") in ("+", "*")
+
     def add_to(self, parser: Takes) -> None:
         """Tell a parser, or a group of one."""
         parser.add_argument(*self.names, help=self.help, **self.said)
@@ -408,6 +418,7 @@ def request_of(args: argparse.Namespace) -> Request:
 
 # ---- one command's parser
 
+argparse._ = str  # type: ignore[attr-defined]  # our help is English: no search for translations
 LONGEST_MESSAGE = 500  # characters of argparse's messages, which repeat what was typed
 
 

@@ -17,12 +17,12 @@ from metacount.algebra.recorded import condition, in_javascript, names_in
 from metacount.algebra.text import in_letters
 from metacount.cli.expressions import in_python
 from metacount.cli.flow import described, name_of, shape_lines
-from metacount.cli.labels import say, words
 from metacount.cli.results import tree_html
 from metacount.cli.tree import rows_of
 from metacount.errors import InputError
 from metacount.figures import FIGURES
 from metacount.files import read_of_package
+from metacount.languages import label, translations
 from metacount.settings.values import LENGTHS
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.proven import FROM, own_type
@@ -129,7 +129,7 @@ def _model(sheet: Worksheet, lang: str) -> Json:
 
 
 def _meaning(name: str, english: str, lang: str) -> str:
-    return words(lang).get(name, english)
+    return translations(lang).get(name, english)
 
 
 def _parts(form: ClosedForm) -> list[Json]:
@@ -214,7 +214,7 @@ def flow_html(flow: Flow, lang: str = "en") -> str:
     steps = "".join(_step(step, 0) for step in flow.steps)
     total = f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs"
     notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in flow.notes)
-    return f'<div class="tree flow">{steps}</div><p>{say("In all", lang)} {total}.</p>{notes}'
+    return f'<div class="tree flow">{steps}</div><p>{label("In all", lang)} {total}.</p>{notes}'
 
 
 def _step(step: Step, depth: int) -> str:
@@ -280,7 +280,7 @@ def page_html(sheets: Sequence[Worksheet], lang: str = "en") -> str:
     """Write the page of some models side by side, each with its forms, its tree and its flow."""
     models = ",\n".join(literal(_model(sheet, lang)) for sheet in sheets)
     script = _inside("page.js").replace("//MODELS//", models)
-    script = script.replace("//WORDS//", literal(words(lang)))
+    script = script.replace("//WORDS//", literal(translations(lang)))
     style = _inside("page.css")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
@@ -295,9 +295,9 @@ def page_html(sheets: Sequence[Worksheet], lang: str = "en") -> str:
         policy=escape(policy),
         names=escape(", ".join(sheet.model.name for sheet in sheets)),
         style=style,
-        read=escape(say("how the page is read", lang)),
+        read=escape(label("how the page is read", lang)),
         contents=f'<nav aria-label="Models"><ul>{links}</ul></nav>' if len(sheets) > 1 else "",
-        noscript=say("The numbers need JavaScript; the trees do not.", lang),
+        noscript=label("The numbers need JavaScript; the trees do not.", lang),
         sections="\n".join(_section(i, sheet, lang) for i, sheet in enumerate(sheets, 1)),
         version=__version__,
         script=script,
@@ -312,7 +312,7 @@ def _section(i: int, sheet: Worksheet, lang: str) -> str:
     model = sheet.model
     title = model.name + (f" ({model.id})" if model.id != model.name else "")
     changed = ", ".join(f"{name}={value}" for name, value in model.changes.items())
-    notes = [f"{say('changed', lang)}: {changed}"] if changed else []
+    notes = [f"{label('changed', lang)}: {changed}"] if changed else []
     about = "".join(f'<p class="faint">{escape(text)}</p>' for text in (*notes, *model.notes))
     rows = rows_of(module_tree(build(model.spec)))
     tree = _folded("module tree", "what the tree is", tree_html(rows, OPEN_DEPTH), lang)
@@ -324,8 +324,9 @@ def _section(i: int, sheet: Worksheet, lang: str) -> str:
 
 def _folded(title: str, about: str, inside: str, lang: str, run: str = "") -> str:
     return (
-        f"<details><summary>{escape(say(title, lang) + run)}</summary>"
-        f'<p class="faint">{escape(say(about, lang))}</p><div class="tree">{inside}</div></details>'
+        f"<details><summary>{escape(label(title, lang) + run)}</summary>"
+        f'<p class="faint">{escape(label(about, lang))}</p>'
+        f'<div class="tree">{inside}</div></details>'
     )
 
 
@@ -337,7 +338,7 @@ def _flow(sheet: Worksheet, lang: str) -> str:
     try:
         inside = flow_html(flow(sheet.model, run, reference=True), lang)
     except InputError as error:
-        return f'<p class="faint">{say("No forward in order", lang)}: {escape(str(error))}</p>'
+        return f'<p class="faint">{label("No forward in order", lang)}: {escape(str(error))}</p>'
     what = f", batch {run.batch_size}, seq {run.seq_len}, {run.dtype}"
     return _folded("forward in order", "what the forward is", inside, lang, what)
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
-from functools import cache
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
-from metacount.cli.labels import say, words
 from metacount.errors import InputError, shown
 from metacount.figures import BYTES, FIGURES, FLOPS, MACS, VALUES
-from metacount.output_file import check_writable, write_whole
+from metacount.files import check_writable, write_whole
+from metacount.languages import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontEntry
 
     from metacount.measure.activations import Curve
     from metacount.resolve import Given
     from metacount.sharding.result import Sharded
     from metacount.textbook.series import Bar, Cache
-
 
 ENDINGS = (".svg", ".png", ".pdf")
 
@@ -65,23 +62,55 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     settings: Any = matplotlib.rcParams  # its keys are typed one by one
-    settings.update(LOOK)
+    settings.update({**LOOK, "font.family": _fonts()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
+PLAIN = "DejaVu Sans"  # comes with matplotlib
+# For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
+CHINESE = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
+    "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC",
+)  # fmt: skip
+
+
+def _fonts() -> list[str]:
+    """List fonts, each for the letters that those before it lack."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {entry.name for entry in fontManager.ttflist}
+    return [PLAIN, *(name for name in CHINESE if name in installed)]
+
+
+def check_chinese() -> None:
+    """Raise `InputError` where no font for the Chinese labels is installed."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    # matplotlib's list is from when it was first used
+    known = {PLAIN, *(entry.fname for entry in fontManager.ttflist)}
+    for file in findSystemFonts() if len(_fonts()) == 1 else ():
+        if file not in known:
+            try:
+                fontManager.addfont(file)
+            except (OSError, RuntimeError):  # a broken file
+                continue
+    if len(_fonts()) == 1:
+        raise InputError(
+            "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
+            "(Debian: fonts-noto-cjk)"
+        )
+
+
 def plain(text: str) -> str:
-    """Write somebody's text in letters that an installed font has, others as squares; a $ is one,
-    no start of a formula.
-    """
-    _, missing = _families(text)
-    return "".join(NO_LETTER if c in missing else c for c in text).replace("$", r"\$")
+    """Write somebody's text so that a $ starts no formula."""
+    return text.replace("$", r"\$")
 
 
 def save(figure: Figure, file: str) -> None:
     """Write the picture, without the date that would make each one different."""
     ending = os.path.splitext(file)[1].lower()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
-    give_letters(figure)
     write_whole("-o", file, _drawn(figure, format=ending[1:], metadata=metadata))
 
 
@@ -89,96 +118,10 @@ def _drawn(figure: Figure, **how: Any) -> bytes:
     from io import BytesIO
 
     file = BytesIO()
-    figure.savefig(file, **how)
+    with warnings.catch_warnings():  # a letter that no font has is drawn as a box
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        figure.savefig(file, **how)
     return file.getvalue()
-
-
-PLAIN = "DejaVu Sans"  # comes with matplotlib
-NO_LETTER = "\N{WHITE SQUARE}"
-# For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
-FIRST = (
-    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
-    "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC",
-)  # fmt: skip
-NO_SHAPES = "Last Resort"  # a font of boxes
-
-
-def give_letters(figure: Figure) -> None:
-    """Set fonts that have, together, the letters of all texts of a figure."""
-    from matplotlib.text import Text
-
-    texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
-    families, _ = _families("".join(text.get_text() for text in texts))
-    if len(families) > 1:
-        for text in texts:
-            text.set_fontfamily(families)
-
-
-def _families(text: str) -> tuple[list[str], set[str]]:
-    """Find fonts for a text, each for letters that those before lack, and the letters none has."""
-    families, missing = [PLAIN], {letter for letter in text if letter != "\n"}
-    missing -= _letters_of_plain()
-    for name, letters in _installed() if missing else ():
-        if missing & letters:
-            families.append(name)
-            missing -= letters
-        if not missing:
-            break
-    return families, missing
-
-
-def check_chinese() -> None:
-    """Raise `InputError` where no installed font has the letters of the Chinese labels."""
-    needed = {c for label in words("zh").values() for c in label} - _letters_of_plain()
-    if not any(needed <= letters for _, letters in _installed()):
-        raise InputError(
-            "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
-            "(Debian: fonts-noto-cjk)"
-        )
-
-
-@cache
-def _letters_of_plain() -> set[str]:
-    from matplotlib.font_manager import findfont
-
-    return _letters(findfont(PLAIN), 0)
-
-
-def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield families that are installed with their letters, the ones made for Chinese first.
-
-    matplotlib's own list is from when it was first used: newer fonts are added to it.
-    """
-    from matplotlib.font_manager import findSystemFonts, fontManager
-
-    known = {entry.fname for entry in fontManager.ttflist}
-    for file in sorted(findSystemFonts()):
-        if file not in known:
-            try:
-                fontManager.addfont(file)
-            except (OSError, RuntimeError):  # a broken file is no font of ours
-                continue
-    entries: dict[str, FontEntry] = {}
-    for entry in fontManager.ttflist:
-        regular = entry.style == "normal" and entry.weight in (400, "normal")
-        if not entry.name.startswith(NO_SHAPES) and (regular or entry.name not in entries):
-            entries[entry.name] = entry
-    order = [*(name for name in FIRST if name in entries), *sorted(set(entries) - set(FIRST))]
-    for name in order:
-        try:
-            yield name, _letters(entries[name].fname, getattr(entries[name], "index", 0))
-        except (OSError, RuntimeError):
-            continue
-
-
-@cache
-def _letters(file: str, index: int) -> set[str]:
-    from matplotlib import ft2font
-
-    # older versions of matplotlib know the first face of a collection only
-    font = ft2font.FT2Font(file, face_index=index) if index else ft2font.FT2Font(file)
-    return {chr(code) for code in font.get_charmap()}
 
 
 LEAST_LABELLED = 0.06  # of a bar; a smaller part has no room for its percentage
@@ -218,7 +161,6 @@ def plot(
     requests = [Request(seq_len=n) for n in seq_lens] or [Request()]
     drawn = bars([(model.name, model) for model in found], requests, quantity)
     figure = quantities_figure(drawn, quantity, lang)
-    give_letters(figure)
     # what a notebook shows
     vars(figure)["_repr_png_"] = lambda: _drawn(figure, format="png", bbox_inches="tight")
     return figure
@@ -251,7 +193,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
             [v / unit for v in values],
             left=[x / unit for x in lefts],
             color=COLOURS[PARTS[part]],
-            label=say(part, lang),
+            label=label(part, lang),
             height=0.66,
         )
         if len(parts) > 1:
@@ -261,7 +203,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
         axes[0].text(total / unit, place, f" {figure_of.short(total)}", va="center", fontsize=8)
     axes[0].set_yticks(range(len(bars)), names)
     axes[0].set_ylim(len(bars) - 0.5, -0.5)  # the first one on top
-    axes[0].set_xlabel(say(quantity, lang) + bracket)
+    axes[0].set_xlabel(label(quantity, lang) + bracket)
     axes[0].set_xlim(0, (1.14 if figure_of.unit == VALUES else 1.2) * max(totals) / unit)
     for each in axes:
         each.grid(axis="x")
@@ -270,7 +212,7 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
         axes[0].set_title(plain(said), loc="left", fontsize=9)
     if len(parts) > 1:
         share = "share of the parameters" if quantity == "params" else "share"
-        axes[1].set_xlabel(f"{say(share, lang)} [%]")
+        axes[1].set_xlabel(f"{label(share, lang)} [%]")
         axes[1].set_xlim(0, 100)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
@@ -294,7 +236,7 @@ def _notes(bars: Sequence[Bar]) -> list[str]:
 
 def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
     """Name a bar by what it does not share with the others."""
-    at = f"{say('seq', lang)} {bar.run.seq_len:,}"
+    at = f"{label('seq', lang)} {bar.run.seq_len:,}"
     if len({other.run.seq_len for other in bars}) == 1:
         return bar.label
     return at if len({other.label for other in bars}) == 1 else f"{bar.label}, {at}"
@@ -306,8 +248,8 @@ def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     run = bars[0].run
     shared = []
     if FIGURES[quantity].run:
-        shared = [f"{say('batch', lang)} {run.batch_size:,}"]
-        shared += [f"{say('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
+        shared = [f"{label('batch', lang)} {run.batch_size:,}"]
+        shared += [f"{label('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
         shared += [run.dtype] if "c" in FIGURES[quantity].run else []
     apart = any(bar.label != bar.model for bar in bars) or len(lengths) > 1
     name = [bars[0].model] if len(models) == 1 and apart and len(bars) > 1 else []
@@ -355,7 +297,7 @@ def caches_figure(
     one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
     unit, bracket = _unit(BYTES, largest)
-    names, mine = [], say("the model's own", lang)
+    names, mine = [], label("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
         one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
         text = f" {units.gib(kind.bytes_per_token)}"
@@ -375,7 +317,7 @@ def caches_figure(
     one.set_yticks(range(len(kinds)), names)
     one.set_ylim(len(kinds) - 0.5, -0.5)
     one.set_xlim(0, 1.2 * largest / unit)
-    one.set_xlabel(say("KV cache of one token, all layers", lang) + bracket)
+    one.set_xlabel(label("KV cache of one token, all layers", lang) + bracket)
     one.tick_params(axis="y", length=0)
     one.grid(axis="x")
     whole.set_xscale("log", base=2)
@@ -384,11 +326,13 @@ def caches_figure(
     whole.set_xticks([], minor=True)
     whole.yaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:.0f}")
     whole.set_yticks([], minor=True)
-    whole.set_xlabel(f"{say('tokens of the sequence', lang)}, {say('batch', lang)} {batch_size}")
-    whole.set_ylabel(f"{say('KV cache', lang)} [GiB = 2^30 B]")
+    whole.set_xlabel(
+        f"{label('tokens of the sequence', lang)}, {label('batch', lang)} {batch_size}"
+    )
+    whole.set_ylabel(f"{label('KV cache', lang)} [GiB = 2^30 B]")
     whole.grid(which="major")
     whole.legend(loc="upper left")
-    said = f"{plain(title)}: {say('every layer keeps every token', lang)}"
+    said = f"{plain(title)}: {label('every layer keeps every token', lang)}"
     figure.suptitle(said, x=0.01, ha="left", fontsize=9)
     return figure
 
@@ -408,7 +352,7 @@ def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
         left.plot(curve.x, curve.y, label=curve.name, **look)
         right.plot(curve.x, _with_gaps(curve.derivative), **look)
     for axes, name in ((left, "activation"), (right, "derivative")):
-        axes.set_title(say(name, lang), loc="left")
+        axes.set_title(label(name, lang), loc="left")
         axes.axhline(0, color="#888888", linewidth=0.7, zorder=0)
         axes.axvline(0, color="#888888", linewidth=0.7, zorder=0)
         axes.grid()

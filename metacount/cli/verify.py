@@ -205,7 +205,7 @@ def _said(proof: Proof) -> str:
 def _where(proofs: Sequence[Proof]) -> list[str]:
     """List the domain of several proofs together, in words."""
     from metacount.cli.expressions import in_fields
-    from metacount.verify.recording import conditions_of
+    from metacount.verify.for_all_sizes import conditions_of
 
     found = (one.says for proof in proofs for one in conditions_of(proof, in_fields))
     return list(dict.fromkeys(filter(None, found)))
@@ -278,7 +278,7 @@ def forward_report(name: str, found: Forward) -> list[Block]:
 
 def report_of(result: Verification, name: str) -> Report:
     """Report every quantity with what each witness says, where they come from, and the verdict."""
-    from metacount.witness import QUANTITIES
+    from metacount.figures import QUANTITIES
 
     witnesses, run = result.witnesses, result.workload
     said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}

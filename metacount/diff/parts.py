@@ -22,13 +22,13 @@ from metacount.formulas.dim import Dim
 from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
 from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
 from metacount.frozen import frozen
-from metacount.notation import activated, heads, latent_heads
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
 from metacount.spec.ffn import Mixture
 from metacount.spec.stack import SHARING
 from metacount.textbook.count import QUANTITIES as COUNTS
 from metacount.textbook.count import run_sizes
+from metacount.units import activated, heads, latent_heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from metacount.flow.steps import Seen
 from metacount.modules.linear import Linear
 from metacount.modules.model import EmbeddingProjection, OutputHead
 from metacount.modules.moe import Router
-from metacount.notation import factor
+from metacount.units import factor
 
 # Names of projections: what they give, and the index of their matrix.
 PROJECTIONS = {

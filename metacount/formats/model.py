@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from metacount.files import Json
-    from metacount.formats.described import Described
+    from metacount.formats import Described
 
 
 def from_path(argument: str) -> Model | TransformersOnly:
@@ -114,7 +114,7 @@ def from_data(
     try:
         spec = ModelSpec.from_dict(data)
     except SpecError as error:
-        from metacount.settings.missing import named, several_missing
+        from metacount.settings import named, several_missing
 
         missing = several_missing(data, error)
         said = f"missing: {named(missing)}" if missing else printable(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.files import MODULES, read_text
-from metacount.formats.described import Described, spec_of
+from metacount.formats import Described, spec_of
 from metacount.huggingface.config.keys import Keys, words
 from metacount.huggingface.config.parts import biases, divided
 

@@ -6,7 +6,7 @@ transformers has the same models under names of its own, so that its module is a
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.formats.described import Described
+from metacount.formats import Described
 from metacount.huggingface.config.keys import Keys, words
 from metacount.huggingface.config.parts import divided
 

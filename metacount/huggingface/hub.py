@@ -325,7 +325,7 @@ def _keep(repo_id: str, commit: str, content: bytes) -> None:
     """Write a config into the hub's cache, in its layout for systems without symbolic links."""
     from huggingface_hub import constants
 
-    from metacount.output_file import replace_file
+    from metacount.files import replace_file
 
     cache = constants.HF_HUB_CACHE
     folder = os.path.join(cache, "models--" + repo_id.replace("/", "--"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from metacount.files import Json
-    from metacount.measure.their_roles import Roles
+    from metacount.measure.theirs import Roles
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -71,7 +71,7 @@ class SurveyRow:
 
 def survey_types() -> list[tuple[str, str]]:
     """List (kind, model type) of everything that is surveyed."""
-    from metacount.huggingface.module.classes import TEXT_KINDS, model_types
+    from metacount.huggingface.module.model import TEXT_KINDS, model_types
 
     return [(kind, name) for kind in TEXT_KINDS for name in model_types(kind)]
 
@@ -88,9 +88,8 @@ def measure_type(
 
     With `training` a step of it is trained as well.
     """
-    from metacount.huggingface.module.classes import model_types
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import measure_any_params
+    from metacount.huggingface.module.model import model_types
+    from metacount.measure.theirs import Roles, measure_any_params
 
     start = time.monotonic()
     name = model_types(kind)[model_type]
@@ -132,8 +131,7 @@ def _with_flops(
 ) -> tuple[SurveyRow, str]:
     from metacount.huggingface.module.model import small_configs
     from metacount.huggingface.module.witness import shortfall
-    from metacount.measure.their_roles import Roles
-    from metacount.measure.theirs import TAKES_NONE, measure_any_forward
+    from metacount.measure.theirs import TAKES_NONE, Roles, measure_any_forward
 
     notes = row.notes
     try:

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 
-from metacount.process import ONE_AT_A_TIME, process_made_in, replaced_here
+from metacount.tensors import ONE_AT_A_TIME, process_made_in, replaced_here
 
 if TYPE_CHECKING:
     import sympy

@@ -21,8 +21,8 @@ from metacount.modules.mla import LatentAttention
 from metacount.modules.model import HeadTransform, Pooler
 from metacount.modules.moe import Experts, MixtureOfExperts, Router
 from metacount.modules.norm import LayerNorm, RMSNorm
-from metacount.notation import activated, factor, heads, latent_heads
 from metacount.tensors import DTYPES, tensor_bytes
+from metacount.units import activated, factor, heads, latent_heads
 
 # A block of each placement, f its attention or feed-forward: the lines of `Block`'s docstring. In
 # front of x stands `alpha`, in front of what is added to it `scale`.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 
 from metacount.errors import SpecError
-from metacount.modules.model import Model
-from metacount.modules.mtp import MultiTokenPrediction
-from metacount.process import made_in
+from metacount.modules.model import Model, MultiTokenPrediction
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES as DTYPES
+from metacount.tensors import made_in
 
 # Every block is really instantiated; this many take about two seconds and 200 MB on meta.
 MAX_BLOCKS = 4096

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from metacount.errors import InputError, SpecError, nearest, shown
-from metacount.settings.names import (
+from metacount.settings.values import (
     BIAS,
+    GATED,
     MULTIPLE_OF,
     QKV_BIAS,
+    Arithmetic,
     biases,
     field_of,
+    flag,
     flat_name,
     known,
     meant,
+    multiple,
+    value_of,
 )
-from metacount.settings.values import GATED, Arithmetic, flag, multiple, value_of
 from metacount.spec import FIELDS, ModelSpec
+from metacount.spec.model import REQUIRED_NAMES
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from metacount.files import Json
+
 
 SIZES = tuple(name for name, field in FIELDS.items() if field.takes == "whole")
 WIDTHS = ("d_ff", "d_ff_expert", "d_ff_shared")  # what `multiple_of` rounds
@@ -164,7 +170,7 @@ def replaced(spec: ModelSpec, changes: Mapping[str, object]) -> ModelSpec:
     try:
         return ModelSpec.from_dict({**spec.to_dict(), **changes})
     except SpecError as error:
-        from metacount.settings.missing import named, several_missing
+        from metacount.settings import named, several_missing
 
         missing = several_missing({**spec.to_dict(), **changes}, error)
         if missing:
@@ -191,3 +197,90 @@ def _typed(value: object) -> str:
 
 def _placeholder(name: str) -> str:
     return "true" if FIELDS[name].takes == "flag" else "NUMBER"
+
+
+NEEDED = "is needed"  # how the rule begins that asks for a field
+# Values with which nothing else is asked for, to go on looking with.
+GUESSES: Json = {
+    "kind": "decoder",
+    "vocab_size": None,
+    "position": "none",
+    "activation": "relu",
+    "gated": False,
+    "norm": "layernorm",
+}
+
+
+def missing_fields(data: Mapping[str, object]) -> list[str]:
+    """List the fields that `data` lacks to be a model, the required ones first.
+
+    >>> missing_fields({"kind": "decoder", "d_model": 8, "n_layers": 2, "vocab_size": 9,
+    ...                 "n_heads": 2, "norm": "rmsnorm", "position": "learned"})
+    ['n_kv_heads', 'head_dim', 'n_positions', 'activation', 'gated', 'd_ff']
+    """
+    missing = [name for name in REQUIRED_NAMES if name not in data]
+    filled = {**data, **{name: GUESSES.get(name, 2) for name in missing}}
+    for _ in FIELDS:
+        try:
+            ModelSpec.from_dict(filled)
+        except SpecError as error:
+            if not error.rule.startswith(NEEDED) or not error.remedy.startswith("set "):
+                break
+            name = error.remedy.split()[1].rstrip(",")
+            if name not in FIELDS or filled.get(name) is not None:
+                break
+            missing.append(name)
+            filled[name] = filled["n_heads"] if name == "n_kv_heads" else GUESSES.get(name, 2)
+        else:
+            break
+    return missing
+
+
+def several_missing(data: Mapping[str, object], error: SpecError) -> list[str]:
+    """List every field that is missing where an error names the first of several; else none."""
+    if error.rule != "is missing" and not error.rule.startswith(NEEDED):
+        return []
+    fields = missing_fields(data)
+    return fields if len(fields) > 1 else []
+
+
+def named(fields: list[str]) -> str:
+    """Describe fields by what each may be.
+
+    >>> named(["norm", "gated", "d_ff"])
+    'norm (layernorm or rmsnorm), gated (true or false), d_ff (a number)'
+    """
+    return ", ".join(f"{name} ({_takes(name)})" for name in fields)
+
+
+def _takes(name: str) -> str:
+    field = FIELDS[name]
+    if field.choices:
+        return " or ".join((", ".join(field.choices[:-1]), field.choices[-1]))
+    return "true or false" if field.takes == "flag" else "a number"
+
+
+MOST = 64  # models side by side
+
+
+def each_setting(over: str) -> list[str]:
+    """List the `FIELD=VALUE` texts that `--over` stands for;
+    a comma in parentheses divides nothing.
+
+    >>> each_setting("d_ff=1024,4*d_model,round_up(8/3*d, 256)")
+    ['d_ff=1024', 'd_ff=4*d_model', 'd_ff=round_up(8/3*d, 256)']
+    """
+    name, equals, text = over.partition("=")
+    values, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += sign
+    values = [value.strip() for value in values]
+    if not equals or not all(values):
+        raise InputError(f"--over needs FIELD=VALUE,VALUE,...: got '{shown(over)}'")
+    if len(values) > MOST:
+        raise InputError(f"--over takes at most {MOST} values: got {len(values)}")
+    return [f"{name.strip()}={value}" for value in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.model import params
-from metacount.in_hand import check_size
+from metacount.given import check_size
 from metacount.resolve import model_of
 from metacount.spec import Request
 from metacount.textbook.count import fitted
@@ -29,7 +29,8 @@ def count_training(
     (58523224375296, 39605280772, 26953663628)
     """
     spec, chosen = model_of(model).spec, setup or Setup()
-    check_size(model, params(spec))
     run = fitted(spec, workload or Request())
     check_dtypes(chosen, run.dtype)
-    return count_step(spec, run, chosen)
+    step = count_step(spec, run, chosen)
+    check_size(model, params(spec))  # a sum over what the step has recorded
+    return step

@@ -30,8 +30,7 @@ from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
-from metacount.training.result import Training
-from metacount.training.setup import Setup, check_dtypes
+from metacount.training.setup import Setup, Training, check_dtypes
 from metacount.training.step import (
     BACKWARD,
     FORWARD,
@@ -354,7 +353,7 @@ def _said(setup: Setup, found: Measured) -> tuple[str, ...]:
 def _versions(source: str, setup: Setup) -> dict[str, str]:
     versions = {"torch": str(torch.__version__)}
     if source == "transformers":
-        from metacount.huggingface.module.classes import version
+        from metacount.huggingface.module.model import version
 
         versions["transformers"] = version()
     if setup.optimizer == ADAM8BIT:

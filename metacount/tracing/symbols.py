@@ -40,7 +40,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.measure.transformers_private import bias_unstretched, type_check
 from metacount.modules.attention import Visibility
-from metacount.process import ONE_AT_A_TIME
+from metacount.tensors import ONE_AT_A_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,16 @@ from torch import Tensor, nn
 
 from metacount.errors import InputError
 from metacount.measure.ours import ReferenceBook
-from metacount.measure.questions import ListQuestions, Ordinary
-from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import ClassBook, Runner, as_it_runs, quiet
+from metacount.measure.theirs import (
+    ClassBook,
+    ListQuestions,
+    Ordinary,
+    Roles,
+    Runner,
+    as_it_runs,
+    quiet,
+    told,
+)
 from metacount.measure.transformers_private import attention_way
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block

@@ -6,6 +6,8 @@ A witness is an independent opinion. Counts are compared with `==`, never with a
 from __future__ import annotations
 
 from metacount.catalog import CatalogEntry, compare_published
+from metacount.figures import BREAKDOWNS, PREDICTED, QUANTITIES
+from metacount.figures import Witness as Witness
 from metacount.formulas import mtp
 from metacount.frozen import frozen
 from metacount.resolve import TransformersOnly
@@ -13,8 +15,6 @@ from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, Request, Workload
 from metacount.tensors import DTYPES
 from metacount.textbook.count import count, fitted, run_sizes, said_of_length
 from metacount.units import exact
-from metacount.witness import BREAKDOWNS, PREDICTED, QUANTITIES
-from metacount.witness import Witness as Witness
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from metacount.errors import InputError
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import chosen_class, made_really
 from metacount.huggingface.module.witness import shortfall
-from metacount.huggingface.weights.load import WeightsError, load_weights
+from metacount.huggingface.weights import WeightsError, load_weights
 from metacount.measure.theirs import quiet, silent
 from metacount.measure.transformers_private import use_fused_attention, use_plain_experts
 from metacount.modules.block import Block

@@ -16,20 +16,19 @@ from metacount.algebra.exact import Named
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.module.model import chosen_class
+from metacount.huggingface.module.model import chosen_class, config_class
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.count import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES
-from metacount.tracing.symbols import symbol
-from metacount.tracing.transformers import (
+from metacount.tracing.sources import (
     configs_of,
     layer_fields,
     size_values,
     whole_fields,
     with_fields,
 )
+from metacount.tracing.symbols import symbol
 
 if TYPE_CHECKING:
     from metacount.files import Json

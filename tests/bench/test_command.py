@@ -18,11 +18,10 @@ from helpers.bench_layers import result as line
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily, one_day_in
 
-from metacount.bench import ceiling, ffn, grid, run, saved
+from metacount.bench import device, grid, layers, rows, run
 from metacount.bench.rows import Ceiling
 from metacount.cli import main
 from metacount.cli import pictures_of_benchmarks as pictures
-from metacount.cli.bench_rows import compare_text
 
 ROOF = Ceiling(
     dtype="fp32", flops_per_s=1e11, shape=(512, 2048, 2048), bytes_per_s=1e10, read_bytes_per_s=2e10
@@ -35,7 +34,7 @@ THREE = (*NORM[:-1], "1", "3", "5")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(ceiling, "measure_ceiling", lambda *_, **__: ROOF)
+    monkeypatch.setattr(device, "measure_ceiling", lambda *_, **__: ROOF)
 
 
 def bench(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
@@ -78,8 +77,7 @@ def test_json_and_save(
         assert name in row
     monkeypatch.chdir(tmp_path)
     # as from an installed wheel: no checkout here, and no file of one is touched
-    beside, _ = bench(capsys, *asked, "--save", "--compare", str(file))
-    assert "4 points in both" in beside
+    bench(capsys, *asked, "--save")
     named = tmp_path / "metacount-bench-norm.jsonl"
     saved = named.read_text()
     bench(capsys, *asked)  # writes nothing
@@ -92,7 +90,7 @@ def test_json_and_save(
 def test_a_wrong_variant_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ffn.F, "silu", torch.sigmoid)
+    monkeypatch.setattr(layers.F, "silu", torch.sigmoid)
     asked = ("--model", "textbook-block", "--tokens", "3", "--variant", "swiglu-joined", "gelu")
     out, _ = bench(capsys, "ffn", *asked, *QUICK, code=1)
     assert "swiglu-joined  wrong result: relative error" in out
@@ -152,14 +150,12 @@ def test_the_grid_of_a_cuda_device() -> None:
         (("ffn", "--model", "lama-7b"), "model is not in the catalog: got 'lama-7b'"),
         (("ffn", "--variant", "swigl"), "did you mean swiglu"),
         (("ffn", "--save", "no/such/folder.jsonl"), "there is no folder no/such"),
-        (("norm", "--parts"), "--parts means nothing to bench norm; it takes --tokens"),
         (("ffn", "--part", "core"), "--part means nothing to bench ffn"),
         (("ffn", "--device", "cpu", "--dtype", "tf32"), "--dtype tf32 is a mode of CUDA devices"),
         (("ffn", "--device", "cpu", "--launch", "graph"), "--launch graph needs a CUDA device"),
         (("ffn", "--d-ff", "7"), "--d-ff needs --d-model"),
         (("ffn", "--budget", "-1"), "must be seconds, 0 to 604800"),
         (("ffn", "--precision", "x"), "must be percent, 0 to 100"),
-        (("ffn", "--compare", "none.jsonl"), "none.jsonl cannot be read"),
     ],
 )
 def test_wrong_requests(
@@ -175,13 +171,12 @@ def test_cuda_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch finds no CUDA device here; use --device cpu" in err
 
 
-def test_directions_and_parts_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "--d-model 48 --d-ff 100 --tokens 3 --direction backward --parts --equal-time"
+def test_directions_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "--d-model 48 --d-ff 100 --tokens 3 --direction backward"
     out, _ = bench(capsys, "ffn", *asked.split(), *QUICK)
     assert "ffn d48-ff100, tokens 3, fp32" in out
     assert "swiglu_own_d_ff 100" in " ".join(out.split())
     assert re.search(r"^swiglu-own-joined +hot fwd\+bwd ", out, re.MULTILINE)
-    assert re.search(r"^swiglu:gate_up +hot fwd ", out, re.MULTILINE)
     assert "bwd: forward and backward (fwd+bwd) less the forward of the same round" in out
     assert max(len(line) for line in out.splitlines()) <= 80
 
@@ -222,7 +217,7 @@ def test_a_run_that_is_stopped_has_not_measured_in_vain(
     out, err = capsys.readouterr()
     assert "tokens 1, fp32" in out and "tokens 3, fp32" in out and "tokens 5" not in out
     assert "metacount: interrupted after 2 of 3 cases" in err and "median " in out
-    assert len(saved.read(str(file))) == 2 * 6  # four variants, and two that need a compiler
+    assert len(rows.read(str(file))) == 2 * 6  # four variants, and two that need a compiler
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -273,7 +268,7 @@ def test_nothing_measured_is_no_success(
 
 
 def test_without_a_ceiling(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(ceiling, "measure_ceiling", None)
+    monkeypatch.setattr(device, "measure_ceiling", None)
     words = ["bench", *NORM, *QUICK, "--no-ceiling"]
     assert main([*words, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)[0]
@@ -314,29 +309,6 @@ def test_a_plan_and_its_run_draw_the_same_routing(capsys: pytest.CaptureFixture[
     first = moved()
     torch.manual_seed(2)
     assert moved() == first
-
-
-def test_two_runs_side_by_side() -> None:
-    old = [
-        line(),
-        line(variant="swiglu", median_s=0.02, low_s=0.0199, high_s=0.0201),
-        line(variant="swiglu-4d"),
-        line(variant="gone"),
-    ]
-    new = [
-        line(median_s=0.01005, low_s=0.01, high_s=0.0102),
-        line(variant="swiglu", median_s=0.021, low_s=0.0209, high_s=0.0211),
-        line(variant="swiglu-4d", median_s=0.01, low_s=None, high_s=None),
-        line(variant="new"),
-        line(variant="gelu", launch="eager"),
-    ]
-    text = compare_text([{**x, "torch": "2.14"} for x in new], old)
-    assert 'was "2.13", is "2.14"' in text
-    assert "3 points in both, apart by 0.5 % in the middle; only new 2, only old 1" in text
-    assert re.search(r"gelu +hot graph +10 ms +10.05 ms +\+0\.5 % *$", text, re.MULTILINE)
-    assert re.search(r"swiglu-4d +hot graph +10 ms +10 ms +\+0\.0 % +\?", text)
-    assert re.search(r"swiglu +hot graph +20 ms +21 ms +\+5\.0 % +!", text)
-    assert "no point is in both" in compare_text([], old)
 
 
 def on_cpu(**changes: Any) -> dict[str, Any]:

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import DENSE, LATENT, SPARSE, spec
+from helpers.bench_layers import DENSE, LATENT, SPARSE, attention, ffn, mla, moe, norm, spec
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from torch import Tensor
 
-from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Case, Positions
-from metacount.bench.ceiling import measure_ceiling
-from metacount.bench.device import cache_bytes_of, environment, flush_bytes
-from metacount.bench.observe import TOLERANCE
+from metacount.bench import layers
+from metacount.bench.case import Case
+from metacount.bench.device import cache_bytes_of, environment, flush_bytes, measure_ceiling
+from metacount.bench.layers import Positions
 from metacount.bench.rows import Ceiling
-from metacount.bench.run import run_case
+from metacount.bench.run import TOLERANCE, run_case
 from metacount.bench.timing import (
     CaptureRoom,
     GraphStopwatch,
@@ -153,17 +152,16 @@ def test_the_memory_of_a_turn_is_given_back() -> None:
 
 def dense(dtype: str) -> list[Case]:
     sizes = spec(DENSE, d_model=256, n_heads=8, n_kv_heads=2, head_dim=64, d_ff=512)
-    extras = ffn.Extras(peers=True, parts=True, equal_time=True, directions=("backward",))
     prefill = Positions(batch_size=2, seq_len=64, kv_len=64)
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [
-        ffn.case("tiny", sizes, 64, dtype, extras),
+        ffn(sizes, 64, dtype, peers=True, directions=("backward",)),
         *(
-            attention.case("tiny", sizes, at, dtype, attention.GPU_WAYS, core=core)
+            attention(sizes, at, dtype, layers.GPU_WAYS, core=core)
             for core in (False, True)
             for at in (prefill, decode)
         ),
-        norm.case("tiny", sizes, 64, dtype),
+        norm(sizes, 64, dtype),
     ]
 
 
@@ -182,14 +180,14 @@ def others() -> list[Case]:
     prefill = Positions(batch_size=2, seq_len=64, kv_len=64)
     decode = Positions(batch_size=2, seq_len=1, kv_len=96)
     return [
-        *(mla.case("tiny", latent, at, "bf16") for at in (prefill, decode)),
-        *(moe.case("tiny", sparse, 64, routing, "bf16") for routing in moe.ROUTINGS),
+        *(mla(latent, at, "bf16") for at in (prefill, decode)),
+        *(moe(sparse, 64, routing, "bf16") for routing in layers.ROUTINGS),
     ]
 
 
 PLAN = Plan(device=torch.device("cuda", 0), rounds=6, seconds=0.2)
 # kernels of torch that refuse some of these shapes or dtypes, and other projects'
-MAY_LACK = ("-cudnn", "-flash", "-efficient", "-fa3", "-flashinfer", "-liger", "-triton")
+MAY_LACK = ("-cudnn", "-flash", "-efficient", "-fa3", "-liger", "-triton")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32", "fp32"])
@@ -206,7 +204,7 @@ def test_every_other_layer_runs(number: int) -> None:
 def check(case: Case, dtype: str) -> None:
     plan = replace(PLAN, compile=dtype in ("bf16", "fp32"))  # compiling is what takes time
     rows = run_case(case, plan, ROOF, cache_bytes_of(cuda()))
-    fast = moe.grouped_on_device(cuda(), torch.bfloat16)
+    fast = layers.grouped_on_device(cuda(), torch.bfloat16)
     waits = {"loop"} if fast else {"loop", "grouped"}
     for row in rows:
         if row.status == "not available" and (

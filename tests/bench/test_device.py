@@ -13,16 +13,16 @@ import torch
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from helpers.virtual_gpu import DEVICE, VirtualGpu
 
-from metacount.bench import ceiling
 from metacount.bench import device as devices
-from metacount.bench.ceiling import Roofs, measure_ceiling
 from metacount.bench.device import (
     Monitor,
     Reading,
+    Roofs,
     cache_bytes_of,
     clock_mhz,
     commit,
     environment,
+    measure_ceiling,
     monitor_of,
 )
 from metacount.bench.rows import Ceiling
@@ -42,7 +42,7 @@ def test_the_ceiling_is_measured() -> None:
 
 
 def test_the_ceiling_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceiling, "_median_of", lambda _device, _call, _rounds: 0.5)
+    monkeypatch.setattr(devices, "_median_of", lambda _device, _call, _rounds: 0.5)
     roof = measure_ceiling(CPU, "fp32", CACHE, shapes=((2, 3, 5), (3, 5, 7)), copy_bytes=4096)
     # 2 · 3 · 5 · 7 FLOPs, and 4096 bytes read, or read and written, in half a second
     assert (roof.shape, roof.flops_per_s) == ((3, 5, 7), 420.0)

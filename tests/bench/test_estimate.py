@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.bench_layers import DENSE, spec
+from helpers.bench_layers import DENSE, ffn, spec
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
-from metacount.bench import estimate, ffn, grid
-from metacount.bench.observe import observe
+from metacount.bench import grid
+from metacount.bench.run import observe
 from metacount.bench.timing import Plan
 
 CPU = torch.device("cpu")
@@ -31,21 +31,21 @@ def test_the_default_grid_of_a_device_is_counted_right(topic: str) -> None:
 
 def test_the_plan_of_a_device_that_is_not_here() -> None:
     plan = Plan(device=torch.device("cuda"), rounds=40, seconds=0.3)
-    rates = estimate.stated_rates("", "bf16")
+    rates = grid.rates_for(plan)("bf16")
     for topic in grid.TOPICS:
-        plans = [estimate.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
+        plans = [grid.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
         total = sum(one["seconds"] for one in plans)
         assert 1 < total < 1800, (topic, total)
 
 
 def test_an_estimate_by_hand() -> None:
-    rates = estimate.Rates(flops_per_s=1e12, bytes_per_s=1e9, flush_s=1e-3, source="")
-    case = ffn.case("tiny", spec(DENSE), 3, "fp32")
+    rates = grid.Rates(flops_per_s=1e12, bytes_per_s=1e9, flush_s=1e-3, source="")
+    case = ffn(spec(DENSE), 3, "fp32")
     work = case.build(torch.device("meta"), 1)[0].work
     # 8112 FLOPs take 8.1 ns; 4 · (2 · 13 · 52 + 2 · 3 · 13) = 5720 bytes 5.72 µs; at 70 %
-    assert estimate.call_seconds(work, rates) == pytest.approx(5.72e-6 / 0.7)
+    assert grid.call_seconds(work, rates) == pytest.approx(5.72e-6 / 0.7)
     plan = Plan(device=CPU, rounds=40, seconds=10.0, states=("hot",), compile=False)
-    planned = estimate.plan_of(case, plan, rates)
+    planned = grid.plan_of(case, plan, rates)
     gelu = planned["variants"][0]
     # ten calls to check, six rounds of a burst of 8 ms and three calls in front
     call_s = gelu["call_s"]

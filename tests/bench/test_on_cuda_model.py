@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import SPARSE, altered, spec, tiny_cases
+from helpers.bench_layers import SPARSE, altered, moe, spec, tiny_cases
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
 from torch import Tensor, nn
 
-from metacount.bench import moe, run
+from metacount.bench import run
 from metacount.bench.case import Case, Variant
-from metacount.bench.ceiling import Roofs, measure_ceiling
-from metacount.bench.device import environment
+from metacount.bench.device import Roofs, environment, measure_ceiling
 from metacount.bench.rows import Ceiling, Row
 from metacount.bench.run import run_case
 from metacount.bench.timing import CaptureRoom, Plan
@@ -95,7 +94,7 @@ def test_every_variant_has_both_launches(gpu: VirtualGpu) -> None:
 
 
 def test_what_waits_for_the_host_is_launched_eagerly(gpu: VirtualGpu) -> None:
-    case = moe.case("tiny", spec(SPARSE), 11, "balanced", "fp32")
+    case = moe(spec(SPARSE), 11, "balanced", "fp32")
     # loop is declared to wait and does; batched is not declared to, and does
     how = {"loop": {"waits": True}, "batched": {"waits": True}}
     rows = run_case(on_gpu(case, gpu, **how), PLAN, ROOF, CACHE)

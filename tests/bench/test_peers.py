@@ -15,21 +15,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.bench_layers import DECODE, DENSE, LATENT, PREFILL, build, error_of, spec
+from helpers.bench_layers import DECODE, DENSE, PREFILL, attention, build, error_of, ffn, spec
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
-from metacount.bench import attention, ffn, mla, triton_silu
-from metacount.bench import case as cases
-from metacount.bench.case import Case, Positions
+from metacount.bench import layers, triton_silu
+from metacount.bench.case import Case
+from metacount.bench.layers import Positions
 from metacount.bench.rows import Row
 from metacount.bench.run import run_case
 from metacount.bench.timing import Plan
 
 CPU = torch.device("cpu")
 PLAN = Plan(device=CPU, rounds=3, seconds=0.0, compile=False, warm_up_seconds=0.0, states=("hot",))
-ONE = Positions(batch_size=1, seq_len=5, kv_len=5)
-LIGER = ffn.case("tiny", spec(DENSE), 3, "fp32", ffn.Extras(peers=True))
+LIGER = ffn(spec(DENSE), 3, "fp32", peers=True)
 
 Install = Callable[..., None]
 
@@ -42,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
         for end in (i for i, c in enumerate(f"{name}.") if c == "."):
             monkeypatch.setitem(sys.modules, name[:end], ModuleType(name[:end]))
         vars(sys.modules[name]).update(functions)
-        monkeypatch.setattr(cases, "find_spec", lambda name: object())
+        monkeypatch.setattr(layers, "find_spec", lambda name: object())
 
     return module
 
@@ -51,16 +50,16 @@ def by_name(case: Case, *names: str) -> dict[str, Row]:
     return {row.variant: row for row in run_case(case, replace(PLAN, only=names), None, 4096)}
 
 
-@pytest.mark.parametrize("way", list(cases.PACKAGES))
+@pytest.mark.parametrize("way", list(layers.PACKAGES))
 def test_what_is_not_here_says_what_to_install(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "find_spec", lambda name: None)
-    assert (cases.missing_package(way) or "").startswith("pip install ")
-    monkeypatch.setattr(cases, "find_spec", lambda name: object())
-    assert cases.missing_package(way) is None
+    monkeypatch.setattr(layers, "find_spec", lambda name: None)
+    assert (layers.missing_package(way) or "").startswith("pip install ")
+    monkeypatch.setattr(layers, "find_spec", lambda name: object())
+    assert layers.missing_package(way) is None
 
 
 def test_a_missing_peer_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "find_spec", lambda name: None)
+    monkeypatch.setattr(layers, "find_spec", lambda name: None)
     rows = by_name(LIGER, "swiglu-liger", "gelu")
     peer = rows["swiglu-liger"]
     assert (peer.status, peer.reason) == ("not available", "pip install liger-kernel")
@@ -147,7 +146,7 @@ def flash_attn_func(
 @pytest.mark.parametrize("at", [PREFILL, DECODE], ids=["prefill", "decode"])
 def test_flash_attention_3(install: Install, at: Positions) -> None:
     install("flash_attn_interface", flash_attn_func=flash_attn_func)
-    case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-fa3"))
+    case = attention(spec(DENSE), at, "fp32", ("-sdpa", "-fa3"))
     rows = by_name(case, "gqa-fa3", "gqa-sdpa")
     assert rows["gqa-fa3"].status == "ok", rows["gqa-fa3"].reason
     assert rows["gqa-fa3"].matmul_flops == rows["gqa-sdpa"].matmul_flops
@@ -161,62 +160,12 @@ def test_a_wrong_peer_is_caught(install: Install) -> None:
         return flash_attn_func(q, *rest, **{**more, "causal": False})[0]
 
     install("flash_attn_interface", flash_attn_func=wrong)
-    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
+    case = attention(spec(DENSE), PREFILL, "fp32", ("-sdpa", "-fa3"))
     assert by_name(case, "gqa-fa3")["gqa-fa3"].status == "wrong result"
 
 
-@pytest.mark.parametrize(
-    "at",
-    [ONE, Positions(batch_size=1, seq_len=1, kv_len=7), PREFILL],
-    ids=["prefill", "decode", "two sequences"],
-)
-def test_flashinfer(install: Install, at: Positions) -> None:
-    def prefill(
-        q: Tensor, k: Tensor, v: Tensor, *, causal: bool, kv_layout: str, sm_scale: float
-    ) -> Tensor:
-        assert kv_layout == "HND"
-        q, k, v = (t[None] for t in (q.transpose(0, 1), k, v))
-        return attend(q, k, v, sm_scale, causal=causal)[0].transpose(0, 1)
-
-    def decode(q_HK: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        return prefill(q_HK[None], k, v, causal=False, **how)[0]
-
-    install("flashinfer", single_prefill_with_kv_cache=prefill, single_decode_with_kv_cache=decode)
-    case = attention.case("tiny", spec(DENSE), at, "fp32", ("-sdpa", "-flashinfer"))
-    row = by_name(case, "gqa-flashinfer")["gqa-flashinfer"]
-    said = "flashinfer's single-sequence kernels take one sequence only"
-    wanted = ("ok", None) if at.batch_size == 1 else ("not available", said)
-    assert (row.status, row.reason) == wanted
-
-
-def test_flash_mla(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_kvcache(
-        q: Tensor, cache: Tensor, table: Tensor, lengths: Tensor, value: int, *_: Any, **how: Any
-    ) -> tuple[Tensor, None]:
-        k = torch.stack([cache[pages].flatten(0, 1) for pages in table]).transpose(1, 2)
-        y = attend(q.transpose(1, 2), k, k[..., :value], how["softmax_scale"], causal=how["causal"])
-        return y.transpose(1, 2), None
-
-    install(
-        "flash_mla",
-        get_mla_metadata=lambda lengths, rows, heads: (None, None),
-        flash_mla_with_kvcache=with_kvcache,
-    )
-    monkeypatch.setattr(attention, "LATENT", (7, 2))
-    monkeypatch.setattr(attention, "PAGE", 3)
-
-    def row(at: Positions) -> Row:
-        case = mla.case("tiny", spec(LATENT), at, "fp32", tuple(mla.GPU_WAYS))
-        return by_name(case, mla.PEER)[mla.PEER]
-
-    paged = row(Positions(batch_size=2, seq_len=1, kv_len=9))
-    assert (paged.status, paged.counted_on) == ("ok", "absorbed-folded"), paged.reason
-    odd = row(DECODE)
-    assert odd.status == "not available" and "whole pages of 3" in (odd.reason or "")
-
-
 def test_torchs_kernels_by_name() -> None:
-    case = attention.case("tiny", spec(DENSE), PREFILL, "fp32", ("-sdpa", "-math", "-cudnn"))
+    case = attention(spec(DENSE), PREFILL, "fp32", ("-sdpa", "-math", "-cudnn"))
     rows = by_name(case, "mha-sdpa", "mha-math", "mha-cudnn")
     # the math kernel is two products; the one that torch chose on a CPU is a kernel of its own
     assert set(rows["mha-math"].operators or ()) == {"aten.mm", "aten.bmm"}

@@ -12,7 +12,7 @@ from helpers import ROOT
 from helpers.bench_layers import result
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
-from metacount.bench import saved
+from metacount.bench import rows as files
 from metacount.bench.rows import (
     Ceiling,
     Row,
@@ -25,7 +25,7 @@ from metacount.bench.rows import (
 )
 from metacount.bench.timing import Stopwatch, flusher
 from metacount.errors import InputError
-from metacount.output_file import check_writable
+from metacount.files import check_writable
 
 # 12 FLOPs take as long as 3 bytes: the ridge is at 4 FLOPs per byte
 ROOF = Ceiling(dtype="fp32", flops_per_s=12e9, shape=(2, 3, 5), bytes_per_s=3e9)
@@ -161,13 +161,13 @@ WHERE: dict[str, Any] = {"format": 2, "device": "a device", "torch": "2.0", "thr
 
 def test_results_round_trip_and_append(tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
-    lines = saved.lines_of([ROW, ROW], {"fp32": ROOF}, WHERE, "2026-01-02T03:04:05+00:00")
-    saved.append(str(file), lines)
+    lines = files.lines_of([ROW, ROW], {"fp32": ROOF}, WHERE, "2026-01-02T03:04:05+00:00")
+    files.append(str(file), lines)
     first = file.read_text(encoding="utf-8")
-    saved.append(str(file), lines[:1])
+    files.append(str(file), lines[:1])
     text = file.read_text(encoding="utf-8")
     assert text.startswith(first) and len(text.splitlines()) == 3
-    read = saved.read(str(file))
+    read = files.read(str(file))
     assert [Row.from_dict(line) for line in read] == [ROW] * 3
     assert read[0]["ceiling"] == {
         "dtype": "fp32",
@@ -183,11 +183,11 @@ def test_results_round_trip_and_append(tmp_path: Path) -> None:
 
 def test_the_last_measurement_of_a_point_counts() -> None:
     early, late = (
-        saved.lines_of([row], {"fp32": ROOF}, WHERE, "")[0]
+        files.lines_of([row], {"fp32": ROOF}, WHERE, "")[0]
         for row in (ROW, Row.from_dict({**ROW.to_dict(), "median_s": 0.5}))
     )
     other = {**early, "state": "cold"}
-    assert saved.latest_run([early, other, late]) == [late, other]
+    assert files.latest_run([early, other, late]) == [late, other]
 
 
 @pytest.mark.parametrize(
@@ -204,19 +204,19 @@ def test_the_last_measurement_of_a_point_counts() -> None:
 )
 def test_a_line_that_is_no_result(tmp_path: Path, change: dict[str, Any]) -> None:
     file = tmp_path / "r.jsonl"
-    good = saved.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
+    good = files.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
     file.write_text(f"{json.dumps(good)}\n{json.dumps({**good, **change})}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"line 2: not a result"):
-        saved.read(str(file))
+        files.read(str(file))
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        saved.read(str(tmp_path / "none.jsonl"))
+        files.read(str(tmp_path / "none.jsonl"))
     binary = tmp_path / "b.jsonl"
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not text"):
-        saved.read(str(binary))
+        files.read(str(binary))
     with pytest.raises(InputError, match="no folder"):
         check_writable("--save", str(tmp_path / "none" / "r.jsonl"))
     with pytest.raises(InputError, match="is a folder"):
@@ -226,25 +226,25 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def test_lines_of_an_older_format_are_read(tmp_path: Path) -> None:
     """Then, `-compiled` of a gated block was the joined one; there was no direction."""
     file = tmp_path / "r.jsonl"
-    line = saved.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
+    line = files.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
     old = {k: v for k, v in line.items() if k not in ("format", "direction", "roof_share")}
     lines = [{**old, "variant": name} for name in ("gelu-compiled", "swiglu-4d-compiled")]
     file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
-    read = saved.read(str(file))
+    read = files.read(str(file))
     assert [x["variant"] for x in read] == ["gelu-compiled", "swiglu-4d-joined-compiled"]
     assert Row.from_dict(read[0]).direction == "forward"
     file.write_text(json.dumps({**line, "variant": "swiglu-compiled"}) + "\n", encoding="utf-8")
-    assert saved.read(str(file))[0]["variant"] == "swiglu-compiled"
+    assert files.read(str(file))[0]["variant"] == "swiglu-compiled"
 
 
 def test_the_saved_results_are_read() -> None:
     folder = ROOT / "benchmarks" / "results"
-    names = {line["variant"] for line in saved.read(str(folder / "ffn.jsonl"))}
+    names = {line["variant"] for line in files.read(str(folder / "ffn.jsonl"))}
     assert {"swiglu-joined-compiled", "swiglu-4d-joined-compiled"} <= names
     assert "swiglu-compiled" not in names
 
 
 def test_a_run_without_a_roof_can_be_saved(tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
-    saved.append(str(file), saved.lines_of([ROW], {}, WHERE, "now"))
-    assert saved.read(str(file))[0]["ceiling"] is None
+    files.append(str(file), files.lines_of([ROW], {}, WHERE, "now"))
+    assert files.read(str(file))[0]["ceiling"] is None

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.bench_layers import DENSE, altered, build, spec, tiny_cases
+from helpers.bench_layers import DENSE, altered, build, ffn, spec, tiny_cases
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from helpers.release import daily
 from torch import Tensor, nn
 
-from metacount.bench import ffn, rows, run
-from metacount.bench.case import Apply, Case, Refused, Variant
-from metacount.bench.ceiling import Roofs
-from metacount.bench.observe import observe
+from metacount.bench import rows, run
+from metacount.bench.case import Case, Refused, Variant
+from metacount.bench.device import Roofs
+from metacount.bench.layers import Apply
 from metacount.bench.rows import BOTH, FORWARD, Ceiling, Row
-from metacount.bench.run import rows_of_case, run_case
+from metacount.bench.run import observe, rows_of_case, run_case
 from metacount.bench.timing import Entrant, Plan
 
 CPU = torch.device("cpu")
@@ -29,8 +29,8 @@ HOT = replace(PLAN, states=("hot",))
 CACHE = 4096
 
 
-def case_of(extras: ffn.Extras = ffn.PLAIN, n: int = 3) -> Case:
-    return ffn.case("tiny", spec(DENSE), n, "fp32", extras)
+def case_of(n: int = 3, **how: Any) -> Case:
+    return ffn(spec(DENSE), n, "fp32", **how)
 
 
 def statuses(found: list[Row]) -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_a_wrong_gradient_of_a_weight_is_caught() -> None:
 
         return {"module": Apply(gradients), "stand_in": variant.module}
 
-    wrong = altered(case_of(ffn.Extras(directions=(BOTH,))), forget)
+    wrong = altered(case_of(directions=(BOTH,)), forget)
     found = statuses(run_case(wrong, HOT, ROOF, CACHE))
     assert found["swiglu"] == "wrong result" and found["gelu"] == found["swiglu-joined"] == "ok"
 
@@ -269,7 +269,7 @@ def rows_from(*entrants: Entrant, roof: Ceiling | None = None) -> list[Row]:
 
 
 def test_the_backward_alone_is_both_less_the_forward() -> None:
-    found = run_case(case_of(ffn.Extras(directions=("backward",)), n=11), HOT, ROOF, CACHE)
+    found = run_case(case_of(11, directions=("backward",)), HOT, ROOF, CACHE)
     rows = {row.direction: row for row in found if row.variant == "swiglu"}
     forward, both, alone = (rows[name] for name in ("forward", "forward+backward", "backward"))
     # 6 · 11 · 13 · 35, and twice as much
@@ -284,7 +284,7 @@ def test_the_backward_alone_is_both_less_the_forward() -> None:
 
 
 def test_a_backward_is_taken_round_by_round() -> None:
-    built = build(case_of(ffn.Extras(directions=("backward",))))
+    built = build(case_of(directions=("backward",)))
     forward = entrant(built["gelu", FORWARD], FORWARD, [1.0, 3.0, 2.0])
     # both drift together: 2 at every round for the backward, whatever the forward took
     (*_, alone) = rows_from(forward, entrant(built["gelu", BOTH], BOTH, [3.0, 5.0, 4.0]))
@@ -294,29 +294,6 @@ def test_a_backward_is_taken_round_by_round() -> None:
         key=lambda row: row.direction == "backward",
     )
     assert alone.status == "not available" and alone.median_s is None
-
-
-def test_parts_have_no_ratio() -> None:
-    found = run_case(case_of(ffn.Extras(parts=True)), HOT, ROOF, CACHE)
-    timed = [row for row in found if row.status == "ok"]
-    assert all((row.ratio is None) == (":" in row.variant) for row in timed)
-
-
-def test_the_width_of_equal_time() -> None:
-    built = build(case_of(ffn.Extras(equal_time=True)))
-    # time is a second for each unit of width, GELU takes 42 to 47 as the device drifts
-    drift = [1.0, 1.02, 1.04, 1.06, 1.08, 1.1]
-    gelu = entrant(built["gelu", FORWARD], FORWARD, [42 * x for x in drift])
-    rule = entrant(built["swiglu", FORWARD], FORWARD, [35 * x for x in drift])
-    wide = entrant(
-        built["swiglu", FORWARD], FORWARD, [70 * x for x in drift], name="swiglu@70", d_ff=70
-    )
-    found = {row.variant: row for row in rows_from(gelu, rule, wide)}
-    row = found["swiglu"]
-    assert row.equal_time_d_ff == pytest.approx(42.0) and found["gelu"].equal_time_d_ff is None
-    assert row.equal_time_low == pytest.approx(42.0) == row.equal_time_high
-    # without widths on both sides there is none
-    assert all(row.equal_time_d_ff is None for row in rows_from(gelu, rule))
 
 
 def test_what_a_busy_machine_took_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

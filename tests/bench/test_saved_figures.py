@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from helpers import ROOT
 
-from metacount.bench import saved
+from metacount.bench import rows as files
 from metacount.cli import main
 
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def rows() -> dict[str, dict[str, Any]]:
     """The rows of the table: Qwen3-0.6B's sizes, 256 tokens, hot."""
-    lines = saved.latest_run(saved.read(str(RESULTS / "ffn.jsonl")))
+    lines = files.latest_run(files.read(str(RESULTS / "ffn.jsonl")))
     return {
         line["variant"]: line
         for line in lines
@@ -134,5 +134,5 @@ def test_what_save_writes_by_itself_is_no_file_of_the_checkout() -> None:
         pytest.skip("no checkout: the tests of an image")
     ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
     for topic in ("ffn", "attention", "mla", "moe", "norm"):
-        assert any(fnmatch(saved.default_file(topic), pattern) for pattern in ignored)
-        assert not (RESULTS / saved.default_file(topic)).exists()
+        assert any(fnmatch(files.default_file(topic), pattern) for pattern in ignored)
+        assert not (RESULTS / files.default_file(topic)).exists()

@@ -13,8 +13,13 @@ from helpers.bench_layers import (
     LATENT,
     PREFILL,
     SPARSE,
+    attention,
     build,
     error_of,
+    ffn,
+    mla,
+    moe,
+    norm,
     spec,
     tiny_cases,
 )
@@ -22,23 +27,23 @@ from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every
 from helpers.release import daily
 
 from metacount import catalog
-from metacount.bench import attention, ffn, grid, mla, moe, norm, reference
-from metacount.bench.case import Apply, Case, Positions, Variant, rows_to_check
-from metacount.bench.ffn import rule_width, widths
+from metacount.bench import grid, layers, reference
+from metacount.bench.case import Case, Variant, rows_to_check
 from metacount.bench.grid import Asked
-from metacount.bench.observe import TOLERANCE, error_in, observe
+from metacount.bench.layers import Apply, Positions, rule_width, widths
 from metacount.bench.rows import BOTH, FORWARD
+from metacount.bench.run import TOLERANCE, error_in, observe
 from metacount.errors import InputError
 from metacount.modules.position import apply_rope
 
 CPU = torch.device("cpu")
-EVERYTHING = ffn.Extras(parts=True, equal_time=True, directions=("backward",))
+BACKWARD = ("backward",)
 
 
 def all_cases(dtype: str) -> list[Case]:
     """The tiny cases, the core of attention alone, and all that a feed-forward can be asked."""
-    cores = [attention.case("tiny", spec(DENSE), at, dtype, core=True) for at in (PREFILL, DECODE)]
-    return [*tiny_cases(dtype), *cores, ffn.case("tiny", spec(DENSE), 11, dtype, EVERYTHING)]
+    cores = [attention(spec(DENSE), at, dtype, core=True) for at in (PREFILL, DECODE)]
+    return [*tiny_cases(dtype), *cores, ffn(spec(DENSE), 11, dtype, directions=BACKWARD)]
 
 
 NUMBERS = range(len(all_cases("fp32")))
@@ -79,8 +84,8 @@ def test_formulas_are_what_the_operators_cost(number: int) -> None:
         assert seen.operator_bytes >= variant.work.moved_bytes - given, key
 
 
-def ffn_case(extras: ffn.Extras = ffn.PLAIN, dtype: str = "bf16") -> Case:
-    return ffn.case("tiny", spec(DENSE), 3, dtype, extras)
+def ffn_case(dtype: str = "bf16", **how: Any) -> Case:
+    return ffn(spec(DENSE), 3, dtype, **how)
 
 
 def at(batch: int, seq: int, kv: int) -> Positions:
@@ -94,15 +99,11 @@ WORK = [
     # 2 · 3 · 13 · 17 · 3 matrices; 3 · 13 · 17 weights
     (ffn_case(dtype="fp32"), "swiglu-own", FORWARD, 3978, 3978, 4 * (663 + 78)),
     # two products more for each; weights and their gradients, and as much again of everything else
-    (ffn_case(EVERYTHING), "gelu", BOTH, 3 * 8112, 3 * 8112, 4 * (1352 + 78)),
-    # 2 · 3 · 13 · 70; 910 weights, 39 values in and 210 out
-    (ffn_case(EVERYTHING), "swiglu:gate_up", FORWARD, 5460, 5460, 2 * (910 + 39 + 210)),
-    (ffn_case(EVERYTHING), "swiglu:activation", FORWARD, 0, 0, 2 * 3 * (70 + 35)),
-    (ffn_case(EVERYTHING), "swiglu:down", FORWARD, 2730, 2730, 2 * (455 + 105 + 39)),
+    (ffn_case(directions=BACKWARD), "gelu", BOTH, 3 * 8112, 3 * 8112, 4 * (1352 + 78)),
     # q and o: 2 · 2 · 10 · 13 · 24 = 12480, k and v: 2 · 2 · 10 · 13 · 8 = 4160; a pair costs
     # 4 · 6 · 4 = 96: 50 of them, 30 kept; weights 2 · 13 · 4 · 8; x and y; 10 · 2 · 2 · 4 kept
     (
-        attention.case("tiny", spec(DENSE), PREFILL, "bf16"),
+        attention(spec(DENSE), PREFILL, "bf16"),
         "gqa",
         FORWARD,
         12480 + 4160 + 4800,
@@ -111,7 +112,7 @@ WORK = [
     ),
     # q and o 3744, k and v 2 · 2 · 3 · 13 · 4 = 624, 21 pairs; 3 · 7 positions of 2 · 4 values
     (
-        attention.case("tiny", spec(DENSE), DECODE, "bf16"),
+        attention(spec(DENSE), DECODE, "bf16"),
         "mqa-sdpa",
         FORWARD,
         3744 + 624 + 2016,
@@ -120,7 +121,7 @@ WORK = [
     ),
     # 10 tokens of 24 values in and out, and the cache
     (
-        attention.case("tiny", spec(DENSE), PREFILL, "bf16", core=True),
+        attention(spec(DENSE), PREFILL, "bf16", core=True),
         "gqa",
         FORWARD,
         4800,
@@ -131,7 +132,7 @@ WORK = [
     # 7·24 = 168 for 21 cached tokens expanded, for 3 absorbed; a pair 3 · (7 + 3) = 30 expanded,
     # 3 · (9 + 7) = 48 absorbed; 776 weights, two norms of 11 + 7, x and y, 21 positions of 9
     (
-        mla.case("tiny", spec(LATENT), DECODE, "bf16"),
+        mla(spec(LATENT), DECODE, "bf16"),
         "expanded",
         FORWARD,
         2 * (3 * 608 + 21 * 168 + 21 * 30),
@@ -139,7 +140,7 @@ WORK = [
         2 * (776 + 18 + 78 + 189),
     ),
     (
-        mla.case("tiny", spec(LATENT), DECODE, "bf16"),
+        mla(spec(LATENT), DECODE, "bf16"),
         "absorbed-folded",
         FORWARD,
         2 * (3 * 608 + 3 * 168 + 21 * 48),
@@ -149,7 +150,7 @@ WORK = [
     # 22 rows of 6 · 24 · 40 and a router of 2 · 11 · 24 · 5; five experts, since none of 22 choices
     # in turn is left out; 264 values in and out, 22 choices of 8 bytes
     (
-        moe.case("tiny", spec(SPARSE), 11, "balanced", "fp32"),
+        moe(spec(SPARSE), 11, "balanced", "fp32"),
         "grouped",
         FORWARD,
         22 * 5760 + 2640,
@@ -158,15 +159,22 @@ WORK = [
     ),
     # each expert padded to five rows: three more than are needed
     (
-        moe.case("tiny", spec(SPARSE), 11, "balanced", "fp32"),
+        moe(spec(SPARSE), 11, "balanced", "fp32"),
         "batched",
         FORWARD,
         25 * 5760 + 2640,
         22 * 5760 + 2640,
         4 * (5 * 2880 + 120 + 528) + 176,
     ),
-    (norm.case("tiny", spec(DENSE), 3, "bf16"), "rmsnorm", FORWARD, 0, 0, 2 * (13 + 78)),
-    (norm.case("tiny", spec(DENSE), 3, "bf16"), "layernorm-torch", FORWARD, 0, 0, 2 * (26 + 78)),
+    (norm(spec(DENSE), 3, "bf16"), "rmsnorm", FORWARD, 0, 0, 2 * (13 + 78)),
+    (
+        norm(spec(DENSE), 3, "bf16"),
+        "layernorm-torch",
+        FORWARD,
+        0,
+        0,
+        2 * (26 + 78),
+    ),
 ]
 
 
@@ -182,7 +190,7 @@ def test_work_by_hand(
 
 
 def test_an_expert_without_tokens_is_not_read() -> None:
-    work = build(moe.case("tiny", spec(SPARSE), 1, "skewed", "fp32"))["loop", FORWARD].work
+    work = build(moe(spec(SPARSE), 1, "skewed", "fp32"))["loop", FORWARD].work
     # two experts of 2880 weights, the router's 120, 24 values in and out, two choices of 8 bytes
     assert work.moved_bytes == 4 * (2 * 2880 + 120 + 48) + 16
 
@@ -257,22 +265,22 @@ def test_memory_of_a_forward_by_hand() -> None:
 @pytest.mark.parametrize(("n_tokens", "routing"), [(64, "skewed"), (64, "balanced"), (3, "skewed")])
 def test_memory_of_padded_experts_is_not_underestimated(n_tokens: int, routing: str) -> None:
     sizes = spec({**SPARSE, "n_experts": 32, "top_k": 4})
-    case = moe.case("tiny", sizes, n_tokens, routing, "fp32")
+    case = moe(sizes, n_tokens, routing, "fp32")
     seen = observe(build(case)["batched", FORWARD])
     assert seen.held_bytes + seen.working_bytes <= case.needs_bytes
 
 
 @pytest.mark.parametrize("n_tokens", [1, 11])
 def test_routing(n_tokens: int) -> None:
-    balanced = moe.choose(n_tokens, 5, 2, "balanced")
-    for chosen in (balanced, moe.choose(n_tokens, 5, 2, "skewed")):
+    balanced = layers.choose(n_tokens, 5, 2, "balanced")
+    for chosen in (balanced, layers.choose(n_tokens, 5, 2, "skewed")):
         assert [len(set(row)) for row in chosen.tolist()] == [2] * n_tokens
     counts = balanced.flatten().bincount(minlength=5)
     assert int(counts.max() - counts.min()) <= 1
 
 
 def test_skewed_routing_is_skewed() -> None:
-    counts = moe.choose(4000, 8, 2, "skewed").flatten().bincount(minlength=8).sort().values
+    counts = layers.choose(4000, 8, 2, "skewed").flatten().bincount(minlength=8).sort().values
     # Zipf's first of 8 has a share of 1/2.72 of the first draws, the last one of 1/21.7
     assert int(counts[-1]) > 3 * int(counts[0]) and int(counts.sum()) == 8000
 
@@ -303,10 +311,10 @@ def test_sizes_beside_the_catalog() -> None:
 
 
 def test_key_heads() -> None:
-    assert attention.kv_heads(spec(DENSE)) == {"mha": 6, "gqa": 2, "mqa": 1}
+    assert layers.kv_heads(spec(DENSE)) == {"mha": 6, "gqa": 2, "mqa": 1}
     eight = {"mha": 8, "gqa": 2, "mqa": 1}
-    assert attention.kv_heads(spec(DENSE, n_heads=8, n_kv_heads=8)) == eight
-    assert attention.kv_heads(spec(DENSE, n_heads=3, n_kv_heads=1)) == {"mha": 3, "mqa": 1}
+    assert layers.kv_heads(spec(DENSE, n_heads=8, n_kv_heads=8)) == eight
+    assert layers.kv_heads(spec(DENSE, n_heads=3, n_kv_heads=1)) == {"mha": 3, "mqa": 1}
 
 
 def test_variants_share_their_weights() -> None:
@@ -325,9 +333,9 @@ def test_where_the_grouped_product_has_a_kernel(
     """Otherwise it loops on the host: a graph of it would be a capture that fails."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (major, 0))
     cuda = torch.device("cuda", 0)
-    assert moe.grouped_on_device(cuda, torch.bfloat16) == fast
-    assert not moe.grouped_on_device(cuda, torch.float16)
-    assert moe.grouped_on_device(CPU, torch.float32)
+    assert layers.grouped_on_device(cuda, torch.bfloat16) == fast
+    assert not layers.grouped_on_device(cuda, torch.float16)
+    assert layers.grouped_on_device(CPU, torch.float32)
 
 
 def test_angles_at_a_long_context_are_those_of_float32() -> None:
@@ -345,7 +353,5 @@ def test_mla_at_a_long_context_is_right_in_float32() -> None:
     heads = dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 16)
     sizes = {**LATENT, **heads, "d_model": 64, "n_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 32}
     torch.manual_seed(0)
-    variant = build(mla.case("tiny", spec(sizes), at(1, 1, 131072), "fp32"))[
-        "absorbed-folded", FORWARD
-    ]
+    variant = build(mla(spec(sizes), at(1, 1, 131072), "fp32"))["absorbed-folded", FORWARD]
     assert error_of(variant, variant.inputs[0], [0]) < 2 * TOLERANCE["fp32"]

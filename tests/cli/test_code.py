@@ -13,7 +13,7 @@ from helpers.command_line import refused, run_json
 from helpers.release import daily
 
 from metacount.cli import main
-from metacount.sources import Code, codes, find_codes
+from metacount.cli.code import Code, codes, find_codes
 
 pytestmark = pytest.mark.usefixtures("eighty_columns")
 

@@ -17,8 +17,8 @@ from metacount.api import count
 from metacount.cli import main
 from metacount.errors import InputError
 from metacount.formats.gguf import ARCHITECTURES as READ
-from metacount.formats.gguf_header import Listed, read_header
-from metacount.huggingface.checkpoint.gguf import read_gguf
+from metacount.formats.gguf import Listed, read_header
+from metacount.huggingface.checkpoint.conversion import read_gguf
 from metacount.resolve import find_model
 from metacount.spec import Workload
 from metacount.verify.compare import Verification, verify_model

@@ -13,8 +13,8 @@ from helpers.command_line import refused
 from helpers.gguf_files import tensors_of, written
 
 from metacount.errors import InputError
-from metacount.formats import gguf_header
-from metacount.formats.gguf_header import read_header
+from metacount.formats import gguf
+from metacount.formats.gguf import read_header
 
 
 def text(raw: bytes) -> bytes:
@@ -155,6 +155,6 @@ def test_without_the_library_the_remedy_is_said(
 
 def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.gguf", "llama")
-    monkeypatch.setattr(gguf_header, "MAX_HEADER_BYTES", 2000)
+    monkeypatch.setattr(gguf, "MAX_HEADER_BYTES", 2000)
     with pytest.raises(InputError, match="2000"):
         read_header(path)

@@ -10,8 +10,7 @@ from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError
-from metacount.formats.megatron import NAMES, VALUES
-from metacount.formats.shell import options
+from metacount.formats.megatron import NAMES, VALUES, options
 from metacount.formulas.model import params
 from metacount.resolve import find_model
 from metacount.spec import ModelSpec

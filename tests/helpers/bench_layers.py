@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from helpers.miniatures import TINY
-from metacount.bench import attention, ffn, mla, moe, norm
-from metacount.bench.case import Case, Inputs, Positions, Variant
-from metacount.bench.observe import error_in
+from metacount.bench import layers
+from metacount.bench.case import Case, Inputs, Variant
+from metacount.bench.layers import Positions
+from metacount.bench.run import error_in
 from metacount.spec import ModelSpec
 
 DENSE: dict[str, Any] = {**TINY, "n_layers": 2}
@@ -41,16 +43,26 @@ def spec(sizes: dict[str, Any], **changes: Any) -> ModelSpec:
     return ModelSpec.from_dict({**sizes, **changes})
 
 
+attention = partial(layers.attention_case, "tiny")
+mla = partial(layers.mla_case, "tiny")
+moe = partial(layers.moe_case, "tiny")
+norm = partial(layers.norm_case, "tiny")
+
+
+def ffn(sizes: ModelSpec, n: int, dtype: str, **how: Any) -> Case:
+    return layers.ffn_case("tiny", sizes.d_model, layers.widths(sizes), n, dtype, **how)
+
+
 def tiny_cases(dtype: str) -> list[Case]:
     """Every topic, every kind of workload."""
     uncompressed = spec(LATENT, q_lora_rank=None)
     return [
-        ffn.case("tiny", spec(DENSE), 3, dtype),
-        *(attention.case("tiny", spec(DENSE), at, dtype) for at in (PREFILL, DECODE)),
-        *(mla.case("tiny", spec(LATENT), at, dtype) for at in (PREFILL, DECODE)),
-        mla.case("tiny", uncompressed, DECODE, dtype),
-        *(moe.case("tiny", spec(SPARSE), 11, routing, dtype) for routing in moe.ROUTINGS),
-        norm.case("tiny", spec(DENSE), 3, dtype),
+        ffn(spec(DENSE), 3, dtype),
+        *(attention(spec(DENSE), at, dtype) for at in (PREFILL, DECODE)),
+        *(mla(spec(LATENT), at, dtype) for at in (PREFILL, DECODE)),
+        mla(uncompressed, DECODE, dtype),
+        *(moe(spec(SPARSE), 11, routing, dtype) for routing in layers.ROUTINGS),
+        norm(spec(DENSE), 3, dtype),
     ]
 
 

@@ -19,8 +19,8 @@ from helpers.in_float64 import build_in_float64, in_float64
 from helpers.small_configs import NEEDED, SMALL
 from metacount.errors import SpecError
 from metacount.huggingface.config.to_spec import Mapped, spec_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.weights.load import WeightsError, load_weights
+from metacount.huggingface.module.model import config_class
+from metacount.huggingface.weights import WeightsError, load_weights
 from metacount.measure.theirs import KEEPS_GIVEN
 from metacount.modules import Model
 from metacount.modules.build import build

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from metacount.huggingface.module.classes import choose_class, config_class
+from metacount.huggingface.module.model import choose_class, config_class
 from metacount.verify.forward import randomise as randomise
 
 ROOT = math.sqrt(2 / math.pi)

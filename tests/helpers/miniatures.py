@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from metacount.figures import PREDICTED, Witness
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.stack import BESIDE
-from metacount.witness import PREDICTED, Witness
 
 WORKLOAD = Workload(batch_size=2, seq_len=11, dtype="fp32")
 

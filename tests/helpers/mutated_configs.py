@@ -18,8 +18,7 @@ from metacount.formulas import model as formulas
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL
 from metacount.huggingface.config.to_spec import Unmapped, spec_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.model import build_transformers, config_class
 
 # What any key is tried at, besides what is near its own value; and one that no type depends on.
 ODD: tuple[Any, ...] = (None, True, 0, 1, 2, 3, -1, 0.5, "gelu", [], {})

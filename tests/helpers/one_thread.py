@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from metacount.bench import rows, timing
-from metacount.bench.ffn import ForwardBackward
+from metacount.bench.layers import ForwardBackward
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from metacount.huggingface.config.families import family_of
-from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import config_class
 
 CLASSES = {
     "bart": "BartForConditionalGeneration",

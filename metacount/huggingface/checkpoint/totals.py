@@ -93,8 +93,7 @@ def totals_of(path: str) -> Totals | None:
 
 
 def _of_gguf(path: str) -> Totals | None:
-    from metacount.formats.gguf import ARCHITECTURE, ARCHITECTURES
-    from metacount.formats.gguf_header import read_header
+    from metacount.formats.gguf import ARCHITECTURE, ARCHITECTURES, read_header
 
     header = read_header(path)
     name = header.keys.get(ARCHITECTURE)

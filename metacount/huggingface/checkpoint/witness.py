@@ -21,7 +21,7 @@ from metacount.huggingface.checkpoint.header import (
 from metacount.units import exact
 
 if TYPE_CHECKING:
-    from metacount.witness import Witness
+    from metacount.figures import Witness
 
 # Weights in formats that are not read, by file: a pickle runs code, the others are not PyTorch's.
 OTHER_WEIGHTS = (
@@ -180,7 +180,7 @@ def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) 
 
     Without a comparison there is nothing to tell a buffer from a parameter: params is None.
     """
-    from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
+    from metacount.figures import BREAKDOWNS, QUANTITIES, Witness
 
     figures: dict[str, int | None] = dict.fromkeys(QUANTITIES)
     if comparison is not None:

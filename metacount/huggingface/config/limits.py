@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.errors import SpecError
 from metacount.files import untagged
-from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.keys import HARMLESS, words
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -89,7 +89,7 @@ def checked_config(data: Json) -> tuple[Json, tuple[str, ...]]:
         if depth > MAX_DEPTH:
             raise SpecError(name, f"must be nested at most {MAX_DEPTH} deep", depth, remedy)
         value = untagged(value)
-        is_part = name.endswith("_config") and not name.startswith("use_")
+        is_part = name.endswith("_config") and not name.startswith("use_") and name not in HARMLESS
         if is_part and isinstance(value, int | float | list):
             raise SpecError(name, "must be an object", value, "remove it")
         if isinstance(value, dict | list | tuple) and len(value) > MAX_ITEMS:

@@ -8,6 +8,7 @@ made, or several in a tuple.
 from __future__ import annotations
 
 from metacount.errors import SpecError
+from metacount.frozen import frozen
 from metacount.huggingface.config.keys import Keys, pairs
 from metacount.huggingface.config.rope import (
     latent_scale,
@@ -22,14 +23,66 @@ if TYPE_CHECKING:
     from typing import Any, Concatenate, ParamSpec
 
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
 
     P = ParamSpec("P")
+    # Reads some keys, given the fields so far, and returns fields of the spec. It may take fields
+    # away: those that no layer has.
+    Part = Callable[[Keys, Json], Json]
+    # Finds the layers with experts among so many; None where there are none.
+    Layout = Callable[[Keys, int], Json | None]
+
 
 FULL_OR_SLIDING = ("full_attention", "sliding_attention")
 TORCH_EPS = 1e-5  # where a family's LayerNorm takes torch's default
 OFFSET = 2  # rows of a position table before the first position (fairseq's padding)
 LATENT_EPS = 1e-6  # of the norms over the latents, whatever rms_norm_eps says
+
+
+@frozen
+class Family:
+    """One model type: the parts that read it, in order. A row has what the record lacks.
+
+    `classes`: each class with its end: "head", "body" (no head), "pooled" (no head, a pooler),
+    "encoder" (of an encoder-decoder, alone), or None: known, but no spec has it. The first is the
+    one that a config without `architectures` means, `kind` in words.
+    `defaults`: what is taken for a key that is left out. `aliases`: other names of keys.
+    `ignored`: keys of this type that change neither a count nor the structure. `reads`: keys that
+    change nothing elsewhere, but are read here.
+    """
+
+    parts: tuple[Part, ...]
+    classes: dict[str, str | None]
+    defaults: Json
+    aliases: dict[str, str]
+    ignored: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    kind: str = "causal-LM"
+
+    def fields(self, keys: Keys) -> Json:
+        """Read the fields of a spec."""
+        found: Json = {}
+        for part in self.parts:
+            found |= part(keys, found)
+        return found
+
+
+def row(
+    *parts: Part,
+    ends: dict[str, str | None] | None = None,
+    aliases: dict[str, str] | None = None,
+    ignored: str = "",
+    reads: str = "",
+    **defaults: Any,
+) -> Family:
+    """Make a row; `defaults` are of keys that transformers' class does not declare, or derives."""
+    return Family(
+        parts=parts,
+        classes=ends or {},
+        defaults=defaults,
+        aliases=aliases or {},
+        ignored=tuple(ignored.split()),
+        reads=tuple(reads.split()),
+    )
 
 
 def part(read: Callable[Concatenate[Keys, Json, P], Json]) -> Callable[P, Part]:
@@ -215,16 +268,32 @@ def only(keys: Keys, _: Json, /, *, why: str = "", **allowed: object) -> Json:
 @part
 def fixed(keys: Keys, _: Json, /, **allowed: object) -> Json:
     """Check keys that transformers computes or takes for granted, where they are written down."""
-    for name, value in allowed.items():
-        keys.fixed(name, value)
+    for name, values in allowed.items():
+        keys.fixed(name, *(values if isinstance(values, tuple) else (values,)))
     return {}
 
 
 @part
-def differs(keys: Keys, _: Json, what: str) -> Json:
-    """Note what transformers computes and no spec says."""
-    keys.differs(what)
+def same_as(keys: Keys, fields: Json, /, **named: str) -> Json:
+    """Check keys that say again what a field says, where they are written down."""
+    for name, field in named.items():
+        keys.fixed(name, fields[field])
     return {}
+
+
+@part
+def differs(keys: Keys, fields: Json, what: str, field: str = "", value: object = None) -> Json:
+    """Note what transformers computes and no spec says; where a field is there, or has a value."""
+    if not field or (field in fields and value in (None, fields[field])):
+        keys.differs(what)
+    return {}
+
+
+@part
+def root_scale(keys: Keys, fields: Json, switch: str = "") -> Json:
+    """Scale the embedding by the root of the width, where a key says so."""
+    scaled = not switch or keys.flag(switch)
+    return {"embedding_scale": fields["d_model"] ** 0.5 if scaled else 1.0}
 
 
 def activation(*, gated: bool, key: str = "hidden_act") -> Part:
@@ -305,10 +374,16 @@ def letters_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> 
 
 
 @part
-def windows_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> Json:
-    """Read a window in the layers that `layer_types`, or else `windowed`, names."""
-    letters = letters_where(keys, fields, windowed)
-    return checked_windows(keys, letters, keys.optional_size("sliding_window"))
+def windows_where(
+    keys: Keys, fields: Json, windowed: Callable[[int], bool], *, if_given: bool = False
+) -> Json:
+    """Read a window in the layers that `layer_types`, or else `windowed`, names; where it may be
+    null, only `if_given`.
+    """
+    window = keys.optional_size("sliding_window")
+    off = if_given and window is None
+    letters = letters_where(keys, fields, lambda i: not off and windowed(i))
+    return checked_windows(keys, letters, window)
 
 
 @part
@@ -392,3 +467,194 @@ FFN_BIAS = flag("ffn_bias", "mlp_bias")
 HEAD_NORM = always(qk_norm="head")
 POST_NORM = always(norm_placement="post_branch", qk_norm="full")  # of OLMo 2
 V_HEAD = size("v_head_dim")
+
+
+DENSE_OR_SPARSE = ("dense", "sparse")
+
+
+def routed(
+    keys: Keys, count: str, router: str, *, chosen: str = "num_experts_per_tok", lowest: int = 1
+) -> Json:
+    """Read how many experts there are and how many of them a token uses;
+    `router` says how it chooses.
+    """
+    n_experts = keys.size(count, lowest=lowest)
+    return {"n_experts": n_experts, "top_k": keys.size(chosen), "router": router}
+
+
+def placed(fields: Json, layout: Json | None, found: Json) -> Json:
+    """Return the fields of experts in the layers of `layout`; a dense width stays in `fields` where
+    a layer uses it.
+    """
+    if layout is None:
+        return {}
+    if layout == {"n_dense_layers": 0, "moe_every": 1}:
+        del fields["d_ff"]
+    return {**layout, **found}
+
+
+@part
+def experts(
+    keys: Keys,
+    fields: Json,
+    count: str,
+    router: str,
+    *parts: Part,
+    renorm: bool | str = False,
+    layout: Layout | None = None,
+    chosen: str = "num_experts_per_tok",
+    lowest: int = 1,
+) -> Json:
+    """Read experts, and what more `parts` say of them, in the layers of `layout`; without one in
+    every layer, each as wide as the feed-forward was said to be.
+
+    `renorm`: whether weights are divided by their sum is a key, norm_topk_prob or this one.
+    """
+    layers = None if layout is None else layout(keys, fields["n_layers"])
+    if renorm and keys.flag(renorm if isinstance(renorm, str) else "norm_topk_prob"):
+        router = f"{router}_renorm"
+    found = routed(keys, count, router, chosen=chosen, lowest=lowest)
+    for more in parts:
+        found |= more(keys, fields)
+    if layout is not None:
+        return placed(fields, layers, found)
+    return {**({"d_ff_expert": fields.pop("d_ff")} if "d_ff" in fields else {}), **found}
+
+
+def shared_experts(key: str, *, lowest: int = 0) -> Part:
+    """Read how many experts every token uses."""
+    return size(f"n_shared_experts={key}", lowest=lowest)
+
+
+@part
+def groups(keys: Keys, _: Json, key: str) -> Json:
+    """Read the group-limited choice of experts; one group is no limit."""
+    n_groups, top_groups = keys.size(key), keys.size("topk_group")
+    if n_groups == 1:
+        return {}
+    return {"n_groups": n_groups, "top_groups": top_groups, "group_score": "top2_sum"}
+
+
+EXPERT_WIDTH = size("d_ff_expert=moe_intermediate_size")
+ROUTED_SCALE = number("routed_scale=routed_scaling_factor")
+CHOICE_BIAS = always(selection_bias=True)
+grouped = groups("n_group")
+
+
+def noaux(
+    count: str = "n_routed_experts",
+    shared: str = "n_shared_experts",
+    layout: Layout | None = None,
+) -> Part:
+    """Read DeepSeek-V3's experts (arXiv:2412.19437): groups, and a bias for the choice."""
+    more = (EXPERT_WIDTH, shared_experts(shared), CHOICE_BIAS, ROUTED_SCALE, grouped)
+    return experts(count, "sigmoid", *more, renorm=True, layout=layout)
+
+
+@part
+def prediction(keys: Keys, _: Json, key: str = "num_nextn_predict_layers") -> Json:
+    """Read the number of multi-token-prediction modules,
+    which are in the checkpoint, not in the class.
+    """
+    if key not in keys.data and key not in keys.defaults:
+        return {}
+    n_modules = keys.raw(key) and keys.layers(key, lowest=0)
+    if not n_modules:
+        return {}
+    apart = "; they are counted apart, as mtp_params" if keys.end == "head" else ""
+    keys.notes.append(
+        f"{key}: {n_modules} prediction layers are in the checkpoint, not in the class{apart}"
+    )
+    return {"n_mtp_layers": n_modules}
+
+
+# ---- which layers have experts ----
+
+
+def dense_first(keys: Keys, n_layers: int) -> Json | None:
+    """Apply DeepSeek's rule: dense layers first, then experts in all."""
+    keys.fixed("moe_layer_freq", 1)
+    return after("first_k_dense_replace")(keys, n_layers)
+
+
+def after(name: str) -> Layout:
+    """Read how many dense layers come first, before experts in all."""
+
+    def layout(keys: Keys, n_layers: int) -> Json | None:
+        first = keys.size(name, lowest=0)
+        return moe_layout(keys, name, [[i >= first for i in range(n_layers)]], first=first)
+
+    return layout
+
+
+def sparse_layers(first: int | str) -> Layout:
+    """Read the layers with experts from `mlp_layer_types`, a word a layer;
+    by default the first few, or as many as a key says, are dense.
+    """
+
+    def layout(keys: Keys, n_layers: int) -> Json | None:
+        n_dense = keys.size(first, lowest=0) if isinstance(first, str) else first
+        name, words = "mlp_layer_types", keys.given("mlp_layer_types")
+        if words is None:
+            words = [DENSE_OR_SPARSE[i >= n_dense] for i in range(n_layers)]
+        letters = letters_of(keys, name, words, {"dense": "D", "sparse": "S"}, n_layers)
+        return moe_layout(keys, name, [[letter == "S" for letter in letters]], first=n_dense)
+
+    return layout
+
+
+def sparse_steps(count: str) -> Layout:
+    """Apply Qwen's rule: experts in every `decoder_sparse_step`-th layer
+    that `mlp_only_layers` does not name.
+    """
+
+    def layout(keys: Keys, n_layers: int) -> Json | None:
+        step = keys.layers("decoder_sparse_step")
+        dense = keys.raw("mlp_only_layers")
+        excluded = frozenset([] if dense is None else indices("mlp_only_layers", dense))
+        some = keys.size(count, lowest=0) > 0
+        stack = [some and i not in excluded and (i + 1) % step == 0 for i in range(n_layers)]
+        return moe_layout(keys, "mlp_only_layers", [stack], every=step)
+
+    return layout
+
+
+def qwen_experts(count: str, *parts: Part) -> Part:
+    """Read Qwen's experts: softmax, whose weights may be divided by their sum."""
+    more = (EXPERT_WIDTH, *parts)
+    return experts(count, "softmax", *more, renorm=True, layout=sparse_steps(count), lowest=0)
+
+
+def qwen_shared(keys: Keys, _: Json) -> Json:
+    """Read Qwen's one shared expert behind a gate."""
+    width = keys.size("shared_expert_intermediate_size")
+    return {"n_shared_experts": 1, "d_ff_shared": width, "shared_expert_gate": True}
+
+
+def moe_layout(
+    keys: Keys, name: str, stacks: list[list[bool]], *, first: int = 0, every: int = 1
+) -> Json | None:
+    """Find `n_dense_layers`, `moe_every`,
+    `moe_offset` of the layers with experts; None without any.
+
+    `first` and `every` are tried before others, so that a regular config keeps its own numbers.
+    """
+    if not any(map(any, stacks)):
+        return None
+    layers = [[i for i, on in enumerate(stack) if on] for stack in stacks]
+    guesses = [(first, every, 0)]
+    for found in layers:
+        if len(found) > 1:
+            step = found[1] - found[0]
+            guesses += [(0, step, 0), (found[0], step, 0), (0, step, (found[0] + 1) % step)]
+        elif found:
+            guesses += [(found[0], 1, 0), (0, found[0] + 1, 0)]
+    for n_dense, step, offset in guesses:
+        if all(
+            on == (i >= n_dense and (i + 1 - offset) % step == 0)
+            for stack in stacks
+            for i, on in enumerate(stack)
+        ):
+            shift = {"moe_offset": offset} if offset else {}
+            return {"n_dense_layers": n_dense, "moe_every": step, **shift}
+    keys.unmapped(name, layers, "layers with experts must be every n-th one, after the dense ones")

@@ -115,6 +115,9 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     padding = config.get("pad_token_id")
     if rules["pads"] and is_number(padding) and not -spec.vocab_size <= padding < spec.vocab_size:
         broken.append(f"pad_token_id must be below the vocabulary's {spec.vocab_size}: {padding}")
+    name = "ignore_keys_at_rope_validation"
+    if "rope_parameters" in rules["defaults"] and isinstance(config.get(name), int | float):
+        broken.append(f"{name} must be a list: got {shown_value(config[name])}")
     broken += _broken_rope(config.get("rope_scaling") or config.get("rope_parameters"))
     return tuple(f"transformers {version} refuses this config: {rule}" for rule in broken)
 

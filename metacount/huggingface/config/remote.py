@@ -7,43 +7,41 @@ a size that is not written down is an error.
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.experts import (
-    EXPERT_WIDTH,
-    ROUTED_SCALE,
-    dense_first,
-    experts,
-    grouped,
-    prediction,
-    shared_experts,
-)
 from metacount.huggingface.config.families.older import named, plain_ffn, rotated
 from metacount.huggingface.config.keys import QUICK_GELU_BETA, Keys
 from metacount.huggingface.config.parts import (
     BIAS,
     BLOCK,
     D_FF,
+    EXPERT_WIDTH,
     ROPE,
+    ROUTED_SCALE,
     activation,
     always,
     bias,
     biases,
+    dense_first,
+    experts,
     fixed,
     flag,
+    grouped,
     layer_norm,
+    prediction,
     rms_norm,
     rope,
+    row,
+    shared_experts,
     sizes,
     windows_from,
 )
 from metacount.huggingface.config.rope import rotation
-from metacount.huggingface.config.row import row
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from typing import Any
 
     from metacount.files import Json
-    from metacount.huggingface.config.row import Family, Part
+    from metacount.huggingface.config.parts import Family, Part
 
 TRAINED_WITH = "max_position_embeddings"  # a key of Baichuan's 7B alone, beside both's own name
 LENGTH = "model_max_length"

@@ -6,32 +6,44 @@ prices of operators.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from metacount.huggingface.module.classes import ClassChoice, version
-from metacount.huggingface.module.model import build_transformers
-from metacount.huggingface.module.prediction import (
-    prediction_flops,
-    prediction_modules,
-    prediction_params,
+from metacount.figures import BREAKDOWNS, QUANTITIES, Witness
+from metacount.huggingface.module.model import (
+    ClassChoice,
+    build_transformers,
+    built_quietly,
+    version,
 )
-from metacount.measure.counter import MeasuredParams, MeasuredRun
+from metacount.measure.counter import FlopCounter, MeasuredParams, MeasuredRun
 from metacount.measure.operators import UncountedOp
-from metacount.measure.questions import NeedsData, lacks_data
-from metacount.measure.their_roles import Roles, text_config
-from metacount.measure.theirs import KEEPS_GIVEN, measure_any_forward, measure_any_params
+from metacount.measure.theirs import (
+    KEEPS_GIVEN,
+    ClassBook,
+    NeedsData,
+    Ordinary,
+    Roles,
+    as_it_runs,
+    lacks_data,
+    measure_any_forward,
+    measure_any_params,
+    quiet,
+    routing,
+    text_config,
+)
+from metacount.measure.transformers_private import run_prediction
 from metacount.spec import DTYPE_BYTES, Workload
 from metacount.tensors import DTYPES
 from metacount.units import exact
-from metacount.witness import BREAKDOWNS, QUANTITIES, Witness
 
 if TYPE_CHECKING:
     from transformers.configuration_utils import PreTrainedConfig
 
     from metacount.files import Json
+
 
 KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 # Buffers that our spec knows; others are named in the detail.
@@ -228,3 +240,50 @@ def _kv_heads(module: nn.Module, latent: bool) -> int:
         return 1
     told = [getattr(m, name, None) for m in module.modules() for name in KV_HEADS]
     return max((n for n in told if isinstance(n, int)), default=2**31)
+
+
+COUNT = "num_mtp_layers"
+
+
+def prediction_modules(main: Any, dtype: torch.dtype) -> tuple[nn.Module | None, str]:
+    """Make the prediction modules that transformers has for a model on meta; else None, and why."""
+    n_modules = getattr(text_config(main.config), COUNT, None)
+    if not n_modules:
+        return None, ""
+    try:
+        from transformers.modeling_layers import MtpModel
+    except ImportError:
+        return None, "this version of transformers makes no prediction modules"
+    try:
+        return built_quietly(lambda _: MtpModel(main, n_modules), main.config, dtype), ""
+    except Exception as error:  # whatever somebody else's code raises
+        said = " ".join(str(error).split())[:160] or type(error).__name__
+        return None, f"transformers makes no prediction modules: {said}"
+
+
+def prediction_params(modules: nn.Module) -> MeasuredParams:
+    """Count the parameters of prediction modules, without the embedding and head they share."""
+    return measure_any_params(modules.get_submodule("layers"), Roles(modules))
+
+
+def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None, str]:
+    """Count the FLOPs of a forward of prediction modules, head included; else None, and why."""
+    roles = Roles(modules)
+    roles.routed = routing(modules)[0]
+    try:
+        counted, _ = as_it_runs(modules, lambda: _ran(modules, workload, roles))
+    except Exception as error:  # likewise: the parameters still stand
+        return None, f"prediction modules not run: {' '.join(str(error).split())[:160]}"
+    return sum(counted.by_role().values()) - counted.beside(idle=True), ""
+
+
+def _ran(modules: Any, workload: Workload, roles: Roles) -> FlopCounter:
+    """Read as many hidden states and tokens as the workload has, in every module in turn."""
+    batch, length = workload.batch_size, workload.seq_len
+    counter = FlopCounter(ClassBook(roles, Ordinary(length - 1)))
+    width, like = modules.config.hidden_size, next(modules.parameters())
+    hidden = torch.empty(batch, length, width, device="meta", dtype=like.dtype)
+    tokens = torch.empty(batch, length, device="meta", dtype=torch.long)
+    with quiet(), counter.watching(modules):
+        run_prediction(modules, hidden, tokens)
+    return counter

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metacount.errors import InputError
-from metacount.formats.gguf_header import read_header
+from metacount.formats.gguf import read_header
 from metacount.huggingface.checkpoint.totals import group_of, totals_of
 
 Capsys = pytest.CaptureFixture[str]

@@ -11,10 +11,8 @@ from helpers.small_configs import SMALL
 from metacount.api import count
 from metacount.errors import InputError
 from metacount.formulas import model as formulas
-from metacount.huggingface.config.composite import COMPOSITES, INSIDE, LIKE
-from metacount.huggingface.config.to_spec import text_from_config
-from metacount.huggingface.module.classes import config_class
-from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.config.to_spec import COMPOSITES, INSIDE, LIKE, text_from_config
+from metacount.huggingface.module.model import build_transformers, config_class
 from metacount.huggingface.module.witness import transformers_witness
 from metacount.measure.theirs import measure_any_forward, measure_any_params
 from metacount.resolve import find_model, model_of

@@ -26,8 +26,7 @@ from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
 from metacount.huggingface.config.record import FILE, recorded, recorded_version, refusals
 from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
-from metacount.huggingface.module.classes import config_class, version
-from metacount.huggingface.module.model import build_transformers
+from metacount.huggingface.module.model import build_transformers, config_class, version
 from metacount.resolve import find_model
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -105,6 +104,7 @@ OF_ALL: list[dict[str, Any]] = [
     {"id2label": [1, 2]},
     {"id2label": None},
     {"dtype": 3},
+    {"ignore_keys_at_rope_validation": 2},
 ]
 OF_ROPE: list[dict[str, Any]] = [
     {"rope_parameters": LINEAR},
@@ -177,6 +177,13 @@ def test_a_class_under_its_older_name_is_built_under_the_one_of_today() -> None:
     mapped = spec_from_config(config)
     assert mapped.refused == ()
     assert params(mapped.spec) == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("key", ["is_llama_config", "transformers.js_config"])
+def test_a_key_that_says_nothing_is_no_part_of_a_model(key: str) -> None:
+    config = {"model_type": "llama", **SMALL["llama"]}
+    module = build_transformers({**config, key: True})[0]
+    assert sum(p.numel() for p in module.parameters()) == params(spec_from_config(config).spec)
 
 
 # ---- remedies ----

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
-from metacount.huggingface.module.classes import config_class
+from metacount.huggingface.module.model import config_class
 
 torch.set_num_threads(1)
 

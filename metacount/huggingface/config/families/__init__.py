@@ -7,8 +7,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL
+from metacount.huggingface.config.parts import Family
 from metacount.huggingface.config.record import mapped_types, recorded, recorded_texts
-from metacount.huggingface.config.row import Family
 
 FILES = ("dense", "mixtures", "hybrids", "older", "encoders")
 

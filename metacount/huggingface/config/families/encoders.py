@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from metacount.errors import SpecError
-from metacount.huggingface.config.experts import moe_layout, placed
 from metacount.huggingface.config.keys import Keys
 from metacount.huggingface.config.parts import (
     BIAS,
@@ -19,17 +18,19 @@ from metacount.huggingface.config.parts import (
     heads,
     layer_norm,
     letters_where,
+    moe_layout,
+    placed,
     rms_norm,
+    row,
     trunk,
     windows,
 )
 from metacount.huggingface.config.rope import rope_by_layer_type
-from metacount.huggingface.config.row import row
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Family
+    from metacount.huggingface.config.parts import Family
 
 
 def bert(keys: Keys, _: Json) -> Json:

@@ -17,19 +17,20 @@ from metacount.huggingface.config.parts import (
     layer_norm,
     only,
     part,
+    root_scale,
     rope,
+    row,
     sizes,
     trunk,
     windows,
 )
 from metacount.huggingface.config.rope import rotation
-from metacount.huggingface.config.row import row
 from metacount.spec.field import MAX_LAYERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from metacount.files import Json
-    from metacount.huggingface.config.row import Part
+    from metacount.huggingface.config.parts import Part
 
 CODEGEN_PARTS = 4  # the fused projection is laid out for four accelerators
 
@@ -211,12 +212,8 @@ def fairseq(width: str, activation: str) -> tuple[Part, ...]:
     """Read the pre-norm block of fairseq: biases everywhere, and sqrt(d) on the embedding where it
     is scaled.
     """
-
-    def embedding(keys: Keys, fields: Json) -> Json:
-        scaled = keys.flag("scale_embedding")
-        return {"embedding_scale": fields["d_model"] ** 0.5 if scaled else 1.0}
-
-    return embedding, bias(True), plain_ffn(width, activation), layer_norm(TORCH_EPS)
+    ffn = plain_ffn(width, activation)
+    return root_scale("scale_embedding"), bias(True), ffn, layer_norm(TORCH_EPS)
 
 
 # ---- rows ----
