@@ -92,12 +92,7 @@ KINDS: tuple[tuple[str, ...], ...] = (
     ("seq_len", "kv_len", "source_len", "window"),
     ("vocab_size", "n_positions"),
 )
-# Products that are read as one size where a formula has another way to get it.
-PRODUCTS = {
-    "head_dim": ("d_model", "n_heads"),
-    "v_head_dim": ("d_model", "n_heads"),
-    "qk_nope_head_dim": ("d_model", "n_heads"),
-}
+HEAD_WIDTHS = ("head_dim", "v_head_dim", "qk_nope_head_dim")  # d_model/n_heads, for some
 # Products that people write one number or the width for.
 PAIRS = (
     ("n_heads", "head_dim"),
@@ -146,7 +141,8 @@ class Changes:
             if letter.is_Symbol and letter.name in NAMES
         }
         self.place = {name: i for i, name in self.names.items()}
-        self.usual = [change for i in self.names for change in self._sizes(i, theirs, ours)]
+        self.usual = [change for i in self.names for change in self._others(i, theirs, ours)]
+        self.usual += [change for i in self.names for change in self._steps(i, ours)]
         self.usual += [*self._products()]
         factors = map(Fraction, ("2", "3", "1/2"))
         self.usual += [
@@ -169,21 +165,14 @@ class Changes:
     def _power(self, *powers: tuple[int, int]) -> Monomial:
         return tuple(sum(n for j, n in powers if j == i) for i in range(len(self.space.one)))
 
-    def _sizes(self, i: int, theirs: Table, ours: Table) -> Iterator[Change]:
-        """Yield what may stand for one size, but for numbers."""
-        name, size = self.names[i], self.sizes[i]
-        letter, none, unit = self._power((i, 1)), self.space.one, Fraction(1)
-
-        def change(
-            words: str, cost: float, by: Table, old: Monomial = letter, *, equal: bool = False
-        ) -> Change:
-            cost += ODD * equal
-            return Change(words=words, cost=cost, old=old, by=by)
+    def _others(self, i: int, theirs: Table, ours: Table) -> Iterator[Change]:
+        """Yield the other sizes that may stand for one, and what is made of them."""
+        name, letter, unit = self.names[i], self._power((i, 1)), Fraction(1)
 
         def instead(by: Table, cost: float, note: str = "") -> Change:
-            equal = self.space.value(by, self.sizes) == size
             words = f"{self.text(by)} in place of {name}{note}"
-            return change(words, cost, by, equal=equal)
+            cost += ODD * (self.space.value(by, self.sizes) == self.sizes[i])
+            return Change(words=words, cost=cost, old=letter, by=by)
 
         kind = next((kind for kind in KINDS if name in kind), ())
         for other in kind:
@@ -194,37 +183,42 @@ class Changes:
             # rather the one table twice, and not the other
             yield instead({by: unit}, POSSIBLE if name == "n_positions" else LIKELY, note)
             if other in WHOLE_WIDTHS:
-                for ratio, cost in RATIOS.items():
-                    yield instead({by: ratio}, cost)
+                yield from (instead({by: ratio}, cost) for ratio, cost in RATIOS.items())
             if kind is EXPERTS:
                 yield instead({letter: unit, by: -unit}, POSSIBLE)
                 yield instead({letter: unit, by: unit}, POSSIBLE)
-        if name in PRODUCTS and all(other in self.place for other in PRODUCTS[name]):
-            a, b = (self.place[other] for other in PRODUCTS[name])
-            yield instead({self._power((a, 1), (b, -1)): unit}, POSSIBLE)
+        if name in HEAD_WIDTHS and {"d_model", "n_heads"} <= self.place.keys():
+            quotient = self._power((self.place["d_model"], 1), (self.place["n_heads"], -1))
+            yield instead({quotient: unit}, POSSIBLE)
         if name in WIDTHS and name != "d_model":
             yield from (instead(by, POSSIBLE) for by in self._calls(i, theirs, ours))
-        if name not in (*WIDTHS, "batch_size", "bytes_per_value"):
-            for n in (1, -1, 2, -2, 3, -3, 4, -4):
-                # a row of the vocabulary more is as much as a norm more, which is likelier
-                likely = abs(n) == 1 and name not in ("vocab_size", "n_dense_layers")
-                cost = POSSIBLE if likely else ODD
-                cost -= AS_WRITTEN * ((self.space.letters[i], n) in self.sums)
-                more = {letter: unit, none: Fraction(n)}
-                words = f"{self.text(more)} in place of {name}"
-                if name in ONE_LAYER and abs(n) == 1:
-                    words = ONE_LAYER[name][n > 0]
-                yield change(words, cost, more)
+
+    def _steps(self, i: int, ours: Table) -> Iterator[Change]:
+        """Yield a size with some more or less, left out of a product, or once too often in it."""
+        name, letter = self.names[i], self._power((i, 1))
+        none, itself = self.space.one, {letter: Fraction(1)}
+        for n in (1, -1, 2, -2, 3, -3, 4, -4):
+            if name in (*WIDTHS, "batch_size", "bytes_per_value"):
+                break
+            # a row of the vocabulary more is as much as a norm more, which is likelier
+            likely = abs(n) == 1 and name not in ("vocab_size", "n_dense_layers")
+            cost = POSSIBLE if likely else ODD
+            cost -= AS_WRITTEN * ((self.space.letters[i], n) in self.sums)
+            by = {**itself, none: Fraction(n)}
+            words = f"{self.text(by)} in place of {name}"
+            if name in ONE_LAYER and abs(n) == 1:
+                words = ONE_LAYER[name][n > 0]
+            yield Change(words=words, cost=cost, old=letter, by=by)
         if name == "n_dense_layers":
             words = "n_layers in place of n_layers - n_dense_layers (in the dense layers too)"
-            yield change(words, POSSIBLE, {})
-        square = self._power((i, 2))
+            yield Change(words=words, cost=POSSIBLE, old=letter, by={})
         if any(key[i] > 1 for key in ours):
             words = f"not multiplied by {name}"
             words += " (seq_len in place of seq_len²)" * (name == "seq_len")
-            yield change(words, POSSIBLE, {letter: unit}, square)
+            yield Change(words=words, cost=POSSIBLE, old=self._power((i, 2)), by=itself)
         if name in REPEATED:
-            yield change(f"multiplied by {name} once too often", ODD, {letter: unit}, none)
+            words = f"multiplied by {name} once too often"
+            yield Change(words=words, cost=ODD, old=none, by=itself)
 
     def _calls(self, i: int, theirs: Table, ours: Table) -> Iterator[Table]:
         """Yield the multiples of a floor, ceiling, min or max of theirs that may be a width."""
