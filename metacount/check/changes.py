@@ -201,7 +201,7 @@ class Changes:
             if name in (*WIDTHS, "batch_size", "bytes_per_value"):
                 break
             # a row of the vocabulary more is as much as a norm more, which is likelier
-            likely = abs(n) == 1 and name not in ("vocab_size", "n_dense_layers")
+            likely = abs(n) == 1 and name not in ("vocab_size", "n_positions", "n_dense_layers")
             cost = POSSIBLE if likely else ODD
             cost -= AS_WRITTEN * ((self.space.letters[i], n) in self.sums)
             by = {**itself, none: Fraction(n)}
