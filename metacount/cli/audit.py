@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from fractions import Fraction
 
-from metacount.cli.answer import Answer, Pieces
+from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, table, wrapped
-from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, flag, option
+from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, option
 from metacount.cli.progress import say
 from metacount.cli.report import Grid, Lines, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
@@ -24,16 +24,12 @@ if TYPE_CHECKING:
     from metacount.resolve import Model
 
 TAKES_LIKE = False
-APART = (("--markdown", "--mfu --model --json"), ("--mfu", "--model NAME"))
+APART = (("--mfu", "--model NAME"),)
 BELONGS = (("--tokens-per-second --peak", "--mfu"), ("--set --like", "--model --mfu"))
 MAX_JOBS = 64
 LONGEST = 2**31
 HEADS = ("formula", "models", "equal", "if", "off", "at most")
-SOURCES = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
 WIDEST = 120
-MOST = 2  # parts of a difference that a row of the table names
-PROSE = 100  # columns of the lines below the table
-WORTH = Fraction(1, 100)  # a source that is off by less stands in a line below the table
 
 
 def options() -> Sequence[Option]:
@@ -64,7 +60,6 @@ def options() -> Sequence[Option]:
             type=_amount,
         ),
         option("--jobs", "N", "processes (default 1)", type=_jobs, default=1),
-        flag("--markdown", "the table of findings, a row for each source"),
         *SETTINGS,
         JSON,
     )
@@ -98,7 +93,7 @@ def _amount(text: str) -> Fraction:
     return found
 
 
-def run(args: argparse.Namespace) -> Answer | Pieces:
+def run(args: argparse.Namespace) -> Answer:
     if args.mfu and None in (args.tokens_per_second, args.peak):
         raise InputError("--mfu needs --tokens-per-second and --peak; give both")
     if args.mfu:
@@ -135,7 +130,7 @@ def percent(share: Fraction) -> str:
 # ---- every formula at every model
 
 
-def _table(args: argparse.Namespace) -> Answer | Pieces:
+def _table(args: argparse.Namespace) -> Answer:
     from metacount.audit.judge import LENGTHS, audited
     from metacount.audit.record import chosen
 
@@ -148,8 +143,6 @@ def _table(args: argparse.Namespace) -> Answer | Pieces:
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
     audits = [found[i] for i in sorted(found)]
-    if args.markdown:
-        return Pieces(text=markdown(audits), code=code)
 
     def report() -> Report:
         sections = audits_report(audits, outside=bool(args.names)) if audits else []
@@ -241,38 +234,6 @@ def _summary(audits: Sequence[Audited]) -> list[Block]:
         f"One formula, term by term: metacount audit {audits[0].formula.id} --model MODEL"
     )
     return [Text(head, bold, whole=True), Text(words, most=WIDEST)]
-
-
-def markdown(audits: Sequence[Audited]) -> str:
-    """Write a row for each source that is off by a percent or more in its scope; then the rest."""
-    from metacount.audit.judge import misses_at
-
-    lines = ["| " + " | ".join(SOURCES) + " |", "|---|--:|--:|--:|---|---|"]
-    by_source: dict[str, list[Audited]] = {}
-    for one in audits:
-        by_source.setdefault(one.formula.source.name, []).extend([one] if one.found else [])
-    rest: dict[str, list[str]] = {
-        "Off by less than 1 %": [],
-        "No model of the catalog inside the scope differs": [],
-    }
-    smaller, equal = rest.values()
-    for name, group in by_source.items():
-        off = [(a, w) for a in group if (w := a.worst()) is not None]
-        if not off:
-            equal += [name] if group else []
-            continue
-        one, worst = max(off, key=lambda pair: abs(pair[1].off))
-        if abs(worst.off) < WORTH:
-            smaller.append(name)
-        else:
-            missed = "; ".join(line.of for line in misses_at(one.formula, worst)[:MOST])
-            where = f"`{one.formula.id}`, {worst.model}"
-            counts = f"{len(group)} | {len(group) - len(off)} | {percent(worst.off)}"
-            lines.append(f"| {name} | {counts} | {where} | {missed or 'not accounted for'} |")
-    for words, names in rest.items():
-        if names:
-            lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]
-    return "\n".join(lines) + "\n"
 
 
 def _audit_data(one: Audited) -> Json:
