@@ -88,7 +88,7 @@ def audited() -> str:
         if abs(worst.off) < WORTH:
             smaller.append(name)
             continue
-        missed = "; ".join(line.of for line in misses_at(judged.formula, worst)[:2])
+        missed = "; ".join(line["of"] for line in misses_at(judged.formula, worst)[:2])
         where = f"`{judged.formula.id}`, {worst.model}"
         counts = str(len(group)), str(len(group) - len(off)), percent(worst.off)
         rows.append((name, *counts, where, missed or "not accounted for"))

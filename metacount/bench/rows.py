@@ -366,7 +366,6 @@ NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a ti
 
 
 def _is_result(data: Json) -> bool:
-    """Tell whether a line holds what a picture is drawn from, each of the right type."""
 
     def positive(value: object) -> bool:
         return isinstance(value, int | float) and value > 0

@@ -355,7 +355,6 @@ def _watches(
     room: CaptureRoom | None,
     check: Callable[[Output], object],
 ) -> tuple[list[Stopwatch], str | None]:
-    """Make a stopwatch for each launch the variant can have, and a note on a missing graph."""
     call_s = estimate_call(calls[0], plan.device)
     for call in calls:
         for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
@@ -456,7 +455,6 @@ def rows_of_case(
 
 
 def _against_baseline(timed: Sequence[Entrant], entrant: Entrant, state: str) -> Json:
-    """Compare with the fastest of the case's baselines, of the same launch and direction."""
     how = entrant.watch.launch, entrant.variant.direction
     baselines = [
         other

@@ -325,7 +325,6 @@ class Session:
 
 
 def _cleared(text: str) -> str:
-    """Take the moving line of a terminal away for a text."""
     from metacount.cli.progress import clear
 
     clear()
