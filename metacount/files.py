@@ -10,7 +10,6 @@ import json
 import math
 import os
 import stat
-from contextlib import suppress
 
 from metacount.errors import MAX_DIGITS, InputError, shown
 
@@ -208,12 +207,18 @@ def _missing(path: str) -> str:
     if name == CONFIG and os.path.isdir(folder):
         where = shown(folder)
         said = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
-        with suppress(OSError):
-            below = (os.path.join(folder, name, CONFIG) for name in os.listdir(folder))
-            if any(map(os.path.isfile, below)):
-                said += f"; `metacount count --folder {where}` counts every model below it"
+        below = (os.path.join(folder, name, CONFIG) for name in _names_in(folder))
+        if any(map(os.path.isfile, below)):
+            said += f"; `metacount count --folder {where}` counts every model below it"
         return said
     return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _json_kind(data: object) -> str:

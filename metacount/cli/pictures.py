@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
-from functools import cache
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
 from metacount.errors import InputError, shown
 from metacount.figures import BYTES, FIGURES, FLOPS, MACS, VALUES
 from metacount.files import check_writable, write_whole
-from metacount.languages import label, translations
+from metacount.languages import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontEntry
 
     from metacount.measure.activations import Curve
     from metacount.resolve import Given
     from metacount.sharding.result import Sharded
     from metacount.textbook.series import Bar, Cache
-
 
 ENDINGS = (".svg", ".png", ".pdf")
 
@@ -65,23 +62,55 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     settings: Any = matplotlib.rcParams  # its keys are typed one by one
-    settings.update(LOOK)
+    settings.update({**LOOK, "font.family": _fonts()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
+PLAIN = "DejaVu Sans"  # comes with matplotlib
+# For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
+CHINESE = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
+    "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC",
+)  # fmt: skip
+
+
+def _fonts() -> list[str]:
+    """List fonts, each for the letters that those before it lack."""
+    from matplotlib.font_manager import fontManager
+
+    installed = {entry.name for entry in fontManager.ttflist}
+    return [PLAIN, *(name for name in CHINESE if name in installed)]
+
+
+def check_chinese() -> None:
+    """Raise `InputError` where no font for the Chinese labels is installed."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    # matplotlib's list is from when it was first used
+    known = {PLAIN, *(entry.fname for entry in fontManager.ttflist)}
+    for file in findSystemFonts() if len(_fonts()) == 1 else ():
+        if file not in known:
+            try:
+                fontManager.addfont(file)
+            except (OSError, RuntimeError):  # a broken file
+                continue
+    if len(_fonts()) == 1:
+        raise InputError(
+            "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
+            "(Debian: fonts-noto-cjk)"
+        )
+
+
 def plain(text: str) -> str:
-    """Write somebody's text in letters that an installed font has, others as squares; a $ is one,
-    no start of a formula.
-    """
-    _, missing = _families(text)
-    return "".join(NO_LETTER if c in missing else c for c in text).replace("$", r"\$")
+    """Write somebody's text so that a $ starts no formula."""
+    return text.replace("$", r"\$")
 
 
 def save(figure: Figure, file: str) -> None:
     """Write the picture, without the date that would make each one different."""
     ending = os.path.splitext(file)[1].lower()
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[ending]
-    give_letters(figure)
     write_whole("-o", file, _drawn(figure, format=ending[1:], metadata=metadata))
 
 
@@ -89,96 +118,10 @@ def _drawn(figure: Figure, **how: Any) -> bytes:
     from io import BytesIO
 
     file = BytesIO()
-    figure.savefig(file, **how)
+    with warnings.catch_warnings():  # a letter that no font has is drawn as a box
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+        figure.savefig(file, **how)
     return file.getvalue()
-
-
-PLAIN = "DejaVu Sans"  # comes with matplotlib
-NO_LETTER = "\N{WHITE SQUARE}"
-# For Chinese, those that are made for it: others draw some letters as Japanese or Korean does.
-FIRST = (
-    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
-    "PingFang SC", "Microsoft YaHei", "Hiragino Sans GB", "WenQuanYi Zen Hei",
-    "WenQuanYi Micro Hei", "SimHei", "Noto Sans CJK JP", "Noto Serif CJK SC",
-)  # fmt: skip
-NO_SHAPES = "Last Resort"  # a font of boxes
-
-
-def give_letters(figure: Figure) -> None:
-    """Set fonts that have, together, the letters of all texts of a figure."""
-    from matplotlib.text import Text
-
-    texts = [each for each in figure.findobj(Text) if isinstance(each, Text)]
-    families, _ = _families("".join(text.get_text() for text in texts))
-    if len(families) > 1:
-        for text in texts:
-            text.set_fontfamily(families)
-
-
-def _families(text: str) -> tuple[list[str], set[str]]:
-    """Find fonts for a text, each for letters that those before lack, and the letters none has."""
-    families, missing = [PLAIN], {letter for letter in text if letter != "\n"}
-    missing -= _letters_of_plain()
-    for name, letters in _installed() if missing else ():
-        if missing & letters:
-            families.append(name)
-            missing -= letters
-        if not missing:
-            break
-    return families, missing
-
-
-def check_chinese() -> None:
-    """Raise `InputError` where no installed font has the letters of the Chinese labels."""
-    needed = {c for label in translations("zh").values() for c in label} - _letters_of_plain()
-    if not any(needed <= letters for _, letters in _installed()):
-        raise InputError(
-            "--lang zh: no installed font has Chinese letters; install one, such as Noto Sans CJK "
-            "(Debian: fonts-noto-cjk)"
-        )
-
-
-@cache
-def _letters_of_plain() -> set[str]:
-    from matplotlib.font_manager import findfont
-
-    return _letters(findfont(PLAIN), 0)
-
-
-def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield families that are installed with their letters, the ones made for Chinese first.
-
-    matplotlib's own list is from when it was first used: newer fonts are added to it.
-    """
-    from matplotlib.font_manager import findSystemFonts, fontManager
-
-    known = {entry.fname for entry in fontManager.ttflist}
-    for file in sorted(findSystemFonts()):
-        if file not in known:
-            try:
-                fontManager.addfont(file)
-            except (OSError, RuntimeError):  # a broken file is no font of ours
-                continue
-    entries: dict[str, FontEntry] = {}
-    for entry in fontManager.ttflist:
-        regular = entry.style == "normal" and entry.weight in (400, "normal")
-        if not entry.name.startswith(NO_SHAPES) and (regular or entry.name not in entries):
-            entries[entry.name] = entry
-    order = [*(name for name in FIRST if name in entries), *sorted(set(entries) - set(FIRST))]
-    for name in order:
-        try:
-            yield name, _letters(entries[name].fname, getattr(entries[name], "index", 0))
-        except (OSError, RuntimeError):
-            continue
-
-
-@cache
-def _letters(file: str, index: int) -> set[str]:
-    from matplotlib import ft2font
-
-    # older versions of matplotlib know the first face of a collection only
-    font = ft2font.FT2Font(file, face_index=index) if index else ft2font.FT2Font(file)
-    return {chr(code) for code in font.get_charmap()}
 
 
 LEAST_LABELLED = 0.06  # of a bar; a smaller part has no room for its percentage
@@ -218,7 +161,6 @@ def plot(
     requests = [Request(seq_len=n) for n in seq_lens] or [Request()]
     drawn = bars([(model.name, model) for model in found], requests, quantity)
     figure = quantities_figure(drawn, quantity, lang)
-    give_letters(figure)
     # what a notebook shows
     vars(figure)["_repr_png_"] = lambda: _drawn(figure, format="png", bbox_inches="tight")
     return figure

@@ -12,7 +12,17 @@ from metacount.cli.options import (
     option,
     quantity,
 )
+from metacount.cli.pictures import (
+    activations_figure,
+    caches_figure,
+    check_chinese,
+    check_output,
+    quantities_figure,
+    save,
+)
 from metacount.errors import InputError, shown
+from metacount.files import check_writable, write_whole
+from metacount.frozen import frozen
 from metacount.languages import LANGUAGES, terminal_language
 from metacount.resolve import find_model
 from metacount.settings import each_setting, parse_settings
@@ -149,12 +159,8 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         return Answer(report=list, data=lambda: data)
     if args.output is None:
         raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
-    from metacount.cli.pictures import check_output, save
-
     check_output(args.output)
     if kind in draw and (args.lang or terminal_language()) == "zh":
-        from metacount.cli.pictures import check_chinese
-
         try:
             check_chinese()
             args.lang = "zh"
@@ -163,7 +169,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
                 raise
     picture = draw.get(kind, _results)(args)
     save(picture.draw(), args.output)
-    return Pieces(text=f"{shown(args.output)}: {picture.said}\n")
+    return Pieces(text=f"{shown(args.output)}: {picture.about}\n")
 
 
 def _asked_kind(args: argparse.Namespace) -> str:
@@ -179,11 +185,13 @@ def _asked_kind(args: argparse.Namespace) -> str:
     return wanted[0]
 
 
+@frozen
 class _Picture:
-    """What a picture shows: as plain data, as a sentence, and how it is drawn."""
+    """What a picture shows: in a phrase, drawn, and as plain data."""
 
-    def __init__(self, said: str, draw: Callable[[], Figure], data: object = None) -> None:
-        self.said, self.draw, self.data = said, draw, data
+    about: str
+    draw: Callable[[], Figure]
+    data: object = None
 
 
 def _lengths(args: argparse.Namespace) -> list[int]:
@@ -208,19 +216,14 @@ def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
 
 def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
     """List each model that gets a bar, under its name or its value of --over."""
-    if args.over is None:
-        return [(model.name, model) for model in _found(args)]
-    found = []
+    models = []
     for name in args.model:
-        for setting in each_setting(args.over):
-            model = find_model(name, [*args.settings, setting])
-            label = setting.replace("=", " = ", 1)
-            found.append((f"{model.name}, {label}" if len(args.model) > 1 else label, model))
-    return found
-
-
-def _found(args: argparse.Namespace) -> list[Model]:
-    return [find_model(name, args.settings) for name in args.model]
+        for setting in [None] if args.over is None else each_setting(args.over):
+            model = find_model(name, [*args.settings, *([] if setting is None else [setting])])
+            text = model.name if setting is None else setting.replace("=", " = ", 1)
+            several = setting is not None and len(args.model) > 1
+            models.append((f"{model.name}, {text}" if several else text, model))
+    return models
 
 
 def _quantities(args: argparse.Namespace) -> _Picture:
@@ -228,17 +231,13 @@ def _quantities(args: argparse.Namespace) -> _Picture:
 
     models = _models(args)
     requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
-    found = bars(models, requests, args.quantity)
-
-    def draw() -> Figure:
-        from metacount.cli.pictures import quantities_figure
-
-        return quantities_figure(found, args.quantity, args.lang or "en")
-
+    drawn = bars(models, requests, args.quantity)
     what = "parameters" if args.quantity == "params" else args.quantity
-    said = f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}"
-    data = [{"quantity": args.quantity, **one.to_dict()} for one in found]
-    return _Picture(said, draw, data)
+    return _Picture(
+        about=f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}",
+        draw=lambda: quantities_figure(drawn, args.quantity, args.lang or "en"),
+        data=[{"quantity": args.quantity, **bar.to_dict()} for bar in drawn],
+    )
 
 
 def _caches(args: argparse.Namespace) -> _Picture:
@@ -247,18 +246,14 @@ def _caches(args: argparse.Namespace) -> _Picture:
     model = find_model(args.caches, args.settings)
     lengths = sorted(_lengths(args) or LENGTHS)
     for n in lengths:
-        run = _request(args, n)  # a length or dtype that cannot be is said here
+        run = _request(args, n)  # a length or dtype that cannot be is refused here
     kinds = caches(model.spec, run.dtype)
-
-    def draw() -> Figure:
-        from metacount.cli.pictures import caches_figure
-
-        title = f"{model.name}, {run.dtype}"
-        return caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en")
-
-    said = f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}"
-    data = [{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds]
-    return _Picture(said, draw, data)
+    title = f"{model.name}, {run.dtype}"
+    return _Picture(
+        about=f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}",
+        draw=lambda: caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en"),
+        data=[{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds],
+    )
 
 
 def _activations(args: argparse.Namespace) -> _Picture:
@@ -267,14 +262,11 @@ def _activations(args: argparse.Namespace) -> _Picture:
 
     names = list(dict.fromkeys(args.activations))
     curves = [curve(name) for name in names]
-
-    def draw() -> Figure:
-        from metacount.cli.pictures import activations_figure
-
-        return activations_figure(curves, args.lang or "en")
-
-    said = f"{', '.join(names)} and their derivatives"
-    return _Picture(said, draw, [dict(vars(one)) for one in curves])
+    return _Picture(
+        about=f"{', '.join(names)} and their derivatives",
+        draw=lambda: activations_figure(curves, args.lang or "en"),
+        data=[dict(vars(curve)) for curve in curves],
+    )
 
 
 def _results(args: argparse.Namespace) -> _Picture:
@@ -289,19 +281,18 @@ def _results(args: argparse.Namespace) -> _Picture:
     lines = rows.latest_run([line for file in files for line in rows.read(file)])
     chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
-    return _Picture(f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen))
+    about = f"{len(chosen.points)} rows, {chosen.title}"
+    return _Picture(about=about, draw=lambda: figure(chosen))
 
 
 def _page(args: argparse.Namespace) -> str:
-    from metacount.files import check_writable, write_whole
-
     if not args.html.lower().endswith(".html"):
         raise InputError(f"--html must end in .html: got {shown(args.html)}")
     lengths = _lengths(args)
     if len(lengths) > 1:
         raise InputError("--seq of a page is one length: its slider goes to the others")
     check_writable("--html", args.html)
-    models = _found(args)
+    models = [find_model(name, args.settings) for name in args.model]
     prepare_for_torch()
     from metacount.cli.page import page_html
     from metacount.textbook.worksheet import worksheet

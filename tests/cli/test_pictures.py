@@ -12,8 +12,7 @@ import pytest
 from helpers.command_line import refused, run_json
 
 from metacount import InputError, Request, catalog, count, find_model, plot
-from metacount.cli import main
-from metacount.cli import pictures as fonts
+from metacount.cli import main, pictures
 from metacount.cli.pictures import MOST_BARS, activations_figure, quantities_figure
 from metacount.files import write_whole
 from metacount.measure.activations import STEP, curve
@@ -217,7 +216,7 @@ def test_activations_are_executed() -> None:
 
 def chinese_or_skip() -> None:
     try:
-        fonts.check_chinese()
+        pictures.check_chinese()
     except InputError as error:
         pytest.skip(f"needs a font with Chinese letters: {error}")
 
@@ -239,7 +238,7 @@ def test_chinese_labels(capsys: pytest.CaptureFixture[str], tmp_path: Path, endi
 def test_no_chinese_font_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "_installed", lambda: iter(()))
+    monkeypatch.setattr(pictures, "CHINESE", ())
     file = tmp_path / "p.svg"
     err = refused(capsys, "plot", "llama-7b", "--lang", "zh", "-o", str(file))
     assert "no installed font has Chinese letters" in err and not file.exists()
@@ -253,7 +252,7 @@ def test_names_in_any_letters(
     spec = find_model("gpt2").spec.to_dict()
     file.write_text(json.dumps({"name": name, **spec}), encoding="utf-8")
     svg_of(capsys, tmp_path / "p.svg", str(file))
-    monkeypatch.setattr(fonts, "_installed", lambda: iter(()))
+    monkeypatch.setattr(pictures, "CHINESE", ())
     svg_of(capsys, tmp_path / "q.svg", str(file))
     assert main(["plot", str(file), "-o", str(tmp_path / "p.png")]) == 0
 
