@@ -44,8 +44,8 @@ def held_out(kind: str, model_type: str, form: Any, configs: int) -> int:
     from metacount.errors import SpecError
     from metacount.huggingface.module.model import build_transformers
     from metacount.tracing.domain import in_domain
+    from metacount.tracing.sources import size_values, whole_fields, with_fields
     from metacount.tracing.symbols import symbol
-    from metacount.tracing.transformers import size_values, whole_fields, with_fields
 
     source = source_of(kind, model_type)
     values = size_values(source)

@@ -39,12 +39,19 @@ from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.closed_form import LAYERS, named_layers
 from metacount.textbook.proven import CODE, FILE, OURS, structure, value
-from metacount.tracing.count import As
 from metacount.tracing.forms import Tracer
+from metacount.tracing.sources import As
 from metacount.tracing.symbols import symbol
 from metacount.verify.cases import Case, cases, cases_at_a_limit, cases_at_own_layers, spec_of
-from metacount.verify.for_all_sizes import Proof, prove, textbook_beside
-from metacount.verify.recording import as_test, conditions_of, of_type, whole_text
+from metacount.verify.for_all_sizes import (
+    Proof,
+    as_test,
+    conditions_of,
+    of_type,
+    prove,
+    textbook_beside,
+    whole_text,
+)
 from metacount.verify.textbook_forms import sizes_of, spec_forms
 
 if TYPE_CHECKING:

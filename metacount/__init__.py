@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from metacount.teaching.claims import judge_claim as judge_claim
     from metacount.textbook.count import Count as Count
     from metacount.textbook.training import TrainingCount as TrainingCount
-    from metacount.training.result import Training as Training
     from metacount.training.setup import Setup as Setup
+    from metacount.training.setup import Training as Training
     from metacount.verify.compare import Verification as Verification
     from metacount.verify.compare import Witness as Witness
 
@@ -90,8 +90,7 @@ _NAMES = {
     "teaching.claims": "judge_claim",
     "textbook.count": "Count",
     "textbook.training": "TrainingCount",
-    "training.result": "Training",
-    "training.setup": "Setup",
+    "training.setup": "Setup Training",
     "verify.compare": "Verification Witness",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
@@ -111,7 +110,7 @@ _RESULTS = {
     "judge_claim": ("teaching.claim", "Verdict"),
     "shard": ("sharding.result", "Sharded"),
     "summary": ("summary.summary", "Summary"),
-    "train": ("training.result", "Training"),
+    "train": ("training.setup", "Training"),
     "tree": ("api", "Tree"),
     "verify": ("verify.compare", "Verification"),
 }

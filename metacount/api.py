@@ -342,8 +342,7 @@ def _of_transformers(
 ) -> Made:
     from metacount.huggingface.module.model import build_transformers
     from metacount.huggingface.module.witness import run_dtype, shortfall
-    from metacount.measure.their_roles import Roles, role_name
-    from metacount.measure.theirs import measure_any_forward, routing
+    from metacount.measure.theirs import Roles, measure_any_forward, role_name, routing
     from metacount.measure.tree import whole_tree
     from metacount.summary.modules import outputs_of
     from metacount.verify.compare import fitted_outside

@@ -23,9 +23,6 @@ for name in ("LC_ALL", "LC_MESSAGES", "LANG", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(name, None)
 os.environ.update(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
-# loaded by processes that are started with its folder on their path; some Pythons have another one
-collect_ignore = ["mutation/sitecustomize.py"]
-
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 

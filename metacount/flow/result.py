@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, nearest, shown
-from metacount.flow.record import Shape
-from metacount.flow.steps import Named, Step, summed
+from metacount.flow.steps import Named, Shape, Step, summed
 
 if TYPE_CHECKING:
     from metacount.files import Json

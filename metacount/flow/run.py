@@ -8,20 +8,17 @@ from torch import nn
 
 from metacount.errors import InputError
 from metacount.flow.equations import explain, of_torch
-from metacount.flow.letters import Letters, alike, filled, named
+from metacount.flow.letters import BATCHES, LENGTHS, Letters, letters_of_run, named, other_sizes
 from metacount.flow.letters import unnamed as unnamed
-from metacount.flow.record import Recording
 from metacount.flow.result import Flow, Letter
-from metacount.flow.sizes import BATCHES, LENGTHS, letters_of_run, other_sizes
-from metacount.flow.steps import Step, steps_of
+from metacount.flow.steps import Recording, Step, steps_of
 from metacount.measure.ours import ReferenceForwards
 from metacount.measure.theirs import Runner, as_it_runs
 from metacount.resolve import Model, Source, TransformersOnly, any_of
-from metacount.spec import ModelSpec, Request, Workload, legend
+from metacount.spec import Request, Workload, legend
 from metacount.textbook.count import fitted, said_of_too_many
 
 if TYPE_CHECKING:
-    from metacount.files import Json
     from metacount.modules.model import Model as RunModel
     from metacount.resolve import Given
 
@@ -128,9 +125,7 @@ def flow_of_config(
     run, why = fitted_outside(model.source, request)
     module, choice = build_transformers(model.source, dtype=run_dtype(run))
     notes = (f"transformers: {choice}", *([why] if why else []))
-    spec = model.spec if isinstance(model, Model) else None
-    others = _at_other_sizes(model.source.config, spec, run, decode=decode)
-    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode, others=others)
+    return _of_theirs(module, (model.id, model.name), run, notes, decode=decode)
 
 
 def flow_of_module(module: Any, name: str, request: Workload | Request, *, decode: bool) -> Flow:
@@ -140,34 +135,7 @@ def flow_of_module(module: Any, name: str, request: Workload | Request, *, decod
     config = {**module.config.to_dict(), "architectures": [type(module).__name__]}
     run, why = fitted_outside(Source(config=config), request)
     notes = (why,) if why else ()
-    return _of_theirs(module, (name, name), run, notes, decode=decode, others=None)
-
-
-# The values of letters as the model is, then (steps, values of letters) of runs at other sizes.
-Others = tuple[dict[str, int], list[tuple[tuple[Step, ...], dict[str, int]]]]
-
-
-def _at_other_sizes(
-    config: Json, spec: ModelSpec | None, run: Workload, *, decode: bool
-) -> Others | None:
-    """Run the class with other sizes in its config; None where it does not run."""
-    from metacount.flow.sizes import lettered_fields, letters_of, other_config
-    from metacount.huggingface.module.model import build_transformers
-    from metacount.huggingface.module.witness import run_dtype
-
-    found = []
-    try:
-        fields = lettered_fields(config, spec)
-        for n in range(len(BATCHES)):
-            changed, letters = other_config(config, fields, n)
-            module, _ = build_transformers(changed, dtype=run_dtype(run))
-            there = _lengths(run, n)
-            steps, _, _ = foreign_steps(module, there, decode=decode)
-            found.append((steps, {**_run_letters(there, module, decode), **letters}))
-    except Exception:
-        # whatever others' code raises at sizes it was not made for: then only the run has letters
-        return None
-    return letters_of(fields), found
+    return _of_theirs(module, (name, name), run, notes, decode=decode)
 
 
 def _of_theirs(
@@ -177,36 +145,30 @@ def _of_theirs(
     notes: tuple[str, ...],
     *,
     decode: bool,
-    others: Others | None,
 ) -> Flow:
     from metacount.huggingface.module.witness import shortfall
 
-    lengths = [_lengths(run, n) for n in range(len(BATCHES))]
-    longer: list[tuple[Step, ...]] = []
     try:
         steps, assumed, idle = foreign_steps(module, run, decode=decode)
-        if others is None or not alike(steps, others[1][0][0]):
-            longer = [foreign_steps(module, one, decode=decode)[0] for one in lengths]
     except NoDecode as error:
         raise InputError(f"{names[1]} cannot decode: {error}; leave --decode out") from None
     except Exception as error:
         # whatever somebody else's forward raises
         raise InputError(f"{names[1]}: its forward was not run: {shortfall(error)}") from None
-    here = _run_letters(run, module, decode)
-    of_run = Letters([here, *(_run_letters(one, module, decode) for one in lengths)])
-    if others is not None:
-        here = {**here, **others[0]}
-        letters = Letters([here, *(values for _, values in others[1])])
-        # what runs differently at other sizes is told by other lengths alone
-        told = named(steps, [ran for ran, _ in others[1]], letters)
-        steps = filled(told, named(steps, longer, of_run)) if longer else told
+    letters = _run_letters(run, module, decode)
+    lengths = [_lengths(run, n) for n in range(len(BATCHES))]
+    try:
+        others = [foreign_steps(module, one, decode=decode)[0] for one in lengths]
+    except Exception:  # likewise, at lengths that it was not made for
+        steps = tuple(map(unnamed, steps))
     else:
-        steps = named(steps, longer, of_run)
+        runs = [letters, *(_run_letters(one, module, decode) for one in lengths)]
+        steps = named(steps, others, Letters(runs))
     if idle:
         notes += (f"{idle:,} FLOPs are experts run on tokens that did not choose them",)
     made = Flow(
         steps=steps,
-        letters=_legend(here),
+        letters=_legend(letters),
         model=names[0],
         name=names[1],
         source="transformers",

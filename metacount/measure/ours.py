@@ -14,14 +14,16 @@ from metacount.measure.counter import (
     ROLES,
     Book,
     FlopCounter,
+    Forwards,
+    MakeCounter,
     MeasuredCache,
     MeasuredFlops,
     MeasuredParams,
     MeasuredRun,
     UnclaimedTensor,
+    measured,
     stored_buffers,
 )
-from metacount.measure.forwards import Forwards, MakeCounter, measured
 from metacount.measure.torch_private import unwatched
 from metacount.modules.altup import AltUp, Copies, Laurel, LayerInput, LayerInputs, LayerTable
 from metacount.modules.attention import (
@@ -46,14 +48,15 @@ from metacount.modules.model import (
     EmbeddingProjection,
     HeadTransform,
     Model,
+    MultiTokenPrediction,
     OutputHead,
     Pooler,
     PositionTable,
+    PredictionModule,
     TokenEmbedding,
     TypeTable,
 )
 from metacount.modules.moe import Experts, MixtureOfExperts
-from metacount.modules.mtp import MultiTokenPrediction, PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
 from metacount.modules.rg_lru import RecurrentBlock

@@ -13,9 +13,8 @@ from metacount.modules.block import Block
 from metacount.modules.cache import Cache, LayerCache
 from metacount.modules.ffn import FeedForward, GatedFeedForward, gated_d_ff
 from metacount.modules.mla import LatentAttention
-from metacount.modules.model import Model, Output
+from metacount.modules.model import Model, MultiTokenPrediction, Output, PredictionModule
 from metacount.modules.moe import Experts, MixtureOfExperts, Router, load_balancing_loss
-from metacount.modules.mtp import MultiTokenPrediction, PredictionModule
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import (
     RelativeBias,

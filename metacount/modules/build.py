@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from metacount.errors import SpecError
-from metacount.modules.model import Model
-from metacount.modules.mtp import MultiTokenPrediction
+from metacount.modules.model import Model, MultiTokenPrediction
 from metacount.spec import ModelSpec
 from metacount.tensors import DTYPES as DTYPES
 from metacount.tensors import made_in

@@ -16,10 +16,9 @@ from torch.nn.parameter import is_lazy
 from metacount.check.given.file import NAME, loaded
 from metacount.errors import InputError, shown
 from metacount.flow.equations import of_torch
-from metacount.flow.record import Recording, WholeAttention, tensors_in
-from metacount.flow.steps import Step, steps_of
+from metacount.flow.steps import Recording, Step, WholeAttention, steps_of, tensors_in
 from metacount.measure.operators import UncountedOp
-from metacount.measure.questions import lacks_data
+from metacount.measure.theirs import lacks_data
 from metacount.measure.torch_private import is_fake, tensors_of, tree_map, unhook
 from metacount.tensors import DTYPES, tensor_bytes
 from metacount.units import gib

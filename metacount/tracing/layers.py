@@ -13,6 +13,7 @@ from metacount.frozen import frozen
 from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.measure.alike import LAYER_NUMBERS, PLAIN
 from metacount.measure.torch_private import parameters_of
+from metacount.spec.field import altered
 from metacount.tracing.symbols import SMALLEST, WrongHint, symbol
 
 # Other numbers of layers to try a law at: small, and of different remainders.
@@ -281,11 +282,11 @@ class CodeForm:
 
     `by_role` has roles, or operators where `split` says so; `total` is in the config's fields and
     B, S, S_e (T for decode). `numbers` are the model's own, `value` what the form gives for
-    them, which was measured too. `domain` are the conditions that the code put on sizes. `how` is
-    "traced" or "traced in B and S". `confirmed` is at how many other
-    sizes the form was measured too; `untried` are sizes that had to stay as they are. `solved_for`
-    has sizes that the code makes numbers, with those at which the form was read. `least` has from
-    which number on each letter may be (1 where it has none), `ratios` how many times another one.
+    them, which was measured too. `domain` are the conditions that the code put on sizes.
+    `confirmed` is at how many other sizes the form was measured too; `untried` are sizes that had
+    to stay as they are. `solved_for` has sizes that the code makes numbers, with those at which the
+    form was read. `least` has from which number on each letter may be (1 where it has none),
+    `ratios` how many times another one.
     """
 
     quantity: str
@@ -294,10 +295,10 @@ class CodeForm:
     numbers: dict[str, int]
     value: int
     domain: tuple[sympy.Basic, ...]
-    how: str
     source: str
     notes: tuple[str, ...]
     every_number: dict[sympy.Symbol, int]  # of letters that the form does not need, too
+    how: str = "traced"
     split: str = "role"
     confirmed: int = 0
     untried: tuple[str, ...] = ()
@@ -336,8 +337,7 @@ def without_law(part: CodePart) -> CodePart:
     if part.layers is None:
         return part
     count = part.layers.count
-    plain = Law(expr=sympy.Integer(count), count=count, confirmed=0)
-    return CodePart(role=part.role, expr=part.expr, layers=plain, where=part.where)
+    return altered(part, layers=Law(expr=sympy.Integer(count), count=count, confirmed=0))
 
 
 def agrees(

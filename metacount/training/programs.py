@@ -12,9 +12,15 @@ from torch import Tensor, nn
 
 from metacount.errors import InputError
 from metacount.measure.ours import ReferenceBook
-from metacount.measure.questions import ListQuestions, Ordinary
-from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import ClassBook, Runner, as_it_runs, quiet
+from metacount.measure.theirs import (
+    ClassBook,
+    ListQuestions,
+    Ordinary,
+    Roles,
+    Runner,
+    quiet,
+    told,
+)
 from metacount.measure.transformers_private import attention_way
 from metacount.modules.attention import ScaledDotProduct, Visibility
 from metacount.modules.block import Block
@@ -24,7 +30,7 @@ from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
 from metacount.training.model import outermost_layers
 from metacount.training.setup import Setup
-from metacount.training.step import BACKWARD, Program, measure_step
+from metacount.training.step import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,24 +178,6 @@ def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Progr
         context=lambda: attending(model, setup.attention),
         modes=lambda: _modes(book.ordinary),
     )
-
-
-def measure_backward(
-    model: nn.Module, workload: Workload
-) -> tuple[int, int | None, tuple[str, ...]]:
-    """Measure the backward of transformers' `model`: its FLOPs, bytes that it keeps, and notes.
-
-    Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked. No
-    bytes of a model that ran in float32 alone.
-    """
-    setup = Setup(optimizer="sgd")
-
-    found, widened = as_it_runs(
-        model, lambda: measure_step(foreign_program(model, workload, setup), setup)
-    )
-    backward = sum(found.counter.flops(BACKWARD, "role").values())
-    kept = None if widened else found.ledger.sum(found.numbers["activations"])
-    return backward, kept, (*sorted(found.counter.said), *widened)
 
 
 @contextmanager

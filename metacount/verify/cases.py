@@ -17,8 +17,7 @@ from metacount.huggingface.config.limits import LAYER_COUNTS
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import ModelSpec, Workload
 from metacount.textbook.proven import SIZES, structure
-from metacount.tracing.count import As
-from metacount.tracing.transformers import LAYER_PATTERNS, NO_SIZES, whole_fields, with_fields
+from metacount.tracing.sources import LAYER_PATTERNS, NO_SIZES, As, whole_fields, with_fields
 
 if TYPE_CHECKING:
     from metacount.files import Json

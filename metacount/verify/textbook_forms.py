@@ -21,14 +21,14 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.textbook.count import QUANTITIES as TEXTBOOK
 from metacount.textbook.count import fitted
 from metacount.textbook.proven import SIZES
-from metacount.tracing.symbols import symbol
-from metacount.tracing.transformers import (
+from metacount.tracing.sources import (
     configs_of,
     layer_fields,
     size_values,
     whole_fields,
     with_fields,
 )
+from metacount.tracing.symbols import symbol
 
 if TYPE_CHECKING:
     from metacount.files import Json

@@ -9,7 +9,7 @@ from helpers.release import daily, one_in
 
 from metacount.catalog import entries
 from metacount.check.sizes import free_sizes
-from metacount.flow.sizes import RUNS, STRUCTURE, letters_of_run, other_sizes
+from metacount.flow.letters import RUNS, STRUCTURE, letters_of_run, other_sizes
 from metacount.spec import ModelSpec, Workload
 
 SPECS = {one.id: one.spec() for one in entries() if one.sizes is not None}

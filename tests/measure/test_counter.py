@@ -17,9 +17,7 @@ from metacount.measure.alike import Folding, OwnNumber, layers_in_lists
 from metacount.measure.counter import FlopCounter
 from metacount.measure.operators import UncountedOp
 from metacount.measure.ours import reference_counter
-from metacount.measure.questions import Ordinary
-from metacount.measure.their_roles import Roles, told
-from metacount.measure.theirs import ClassBook
+from metacount.measure.theirs import ClassBook, Ordinary, Roles, told
 from metacount.modules.build import build
 
 if TYPE_CHECKING:

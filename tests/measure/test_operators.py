@@ -8,7 +8,7 @@ from torch import nn
 
 from metacount.measure.operators import PRICED, UncountedOp, flops_of
 from metacount.measure.ours import reference_counter
-from metacount.measure.questions import NeedsData, Ordinary
+from metacount.measure.theirs import NeedsData, Ordinary
 
 
 def counted(run: object) -> dict[str, int]:

@@ -14,7 +14,7 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.weights import load_weights
 from metacount.measure.transformers_private import run_prediction
 from metacount.modules.build import build, build_prediction
-from metacount.modules.mtp import MultiTokenPrediction
+from metacount.modules.model import MultiTokenPrediction
 from metacount.spec import ModelSpec
 
 torch.set_num_threads(1)

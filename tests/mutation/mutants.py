@@ -43,11 +43,12 @@ WORDING = ("help", "metavar", "description", "epilog")  # of options: tests read
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change to one file, compiled; `function` is the line where the changed one begins."""
+    """One change to one file, compiled, and the lines of the statement and function it is in."""
 
     path: Path
     line: int
-    function: int | None
+    statement: range
+    function: range | None
     before: str
     after: str
     code: CodeType
@@ -62,9 +63,6 @@ class Mutant:
         """What it is, without a line number: the name under which an equivalent one is listed."""
         return f"{self.path.relative_to(ROOT)}  {self.change}"
 
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}  {self.change}"
-
 
 def change(source: Sequence[str], line: int, before: str, after: str) -> str:
     """A change in words, and the line of source that it is in."""
@@ -76,7 +74,7 @@ def keys(path: Path) -> set[str]:
     source = path.read_text().splitlines()
     return {
         f"{path.relative_to(ROOT)}  {change(source, line, *texts)}"
-        for _, line, _, texts in variants(path)
+        for _, line, texts in variants(path)
     }
 
 
@@ -204,14 +202,25 @@ def shortened(before: str, after: str) -> tuple[str, str]:
     return dots + before[skipped:][:80], dots + after[skipped:][:80]
 
 
-def functions(tree: ast.AST) -> list[tuple[int, int]]:
-    """First line, as its code object says it, and last line of every function."""
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [
-        (min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno or n.lineno)
-        for n in ast.walk(tree)
-        if isinstance(n, defined)
+def around(tree: ast.AST, line: int) -> tuple[range, range | None]:
+    """The lines of the innermost statement that a line is part of, of a block its head, and of the
+    function.
+    """
+    holding = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
     ]
+    if not holding:
+        return range(line, line + 1), None
+    inner = max(holding, key=lambda node: node.lineno)
+    body = getattr(inner, "body", None)
+    end = max(line, body[0].lineno - 1 if body else inner.end_lineno or 0)
+    functions = [node for node in holding if isinstance(node, ast.FunctionDef)]
+    outer = max(functions, key=lambda node: node.lineno, default=None)
+    return range(inner.lineno, end + 1), outer and range(
+        outer.body[0].lineno, (outer.end_lineno or 0) + 1
+    )
 
 
 def counted(path: Path) -> list[int]:
@@ -222,13 +231,12 @@ def counted(path: Path) -> list[int]:
 
 def variants(
     path: Path, chosen: Collection[tuple[int, int]] | None = None
-) -> Iterator[tuple[ast.AST, int, int | None, tuple[str, str]]]:
-    """The tree of a file with one thing changed, for each: line, function, before and after.
+) -> Iterator[tuple[ast.AST, int, tuple[str, str]]]:
+    """The tree of a file with one thing changed, for each: line, before and after.
 
     All, or those at (number of place, number of change). A tree is what it was when the next comes.
     """
     tree = ast.parse(path.read_text())
-    within = functions(tree)
     n_place = -1
     for parent, field, i, child in list(places(tree)):
         others = list(changes(child))
@@ -240,15 +248,16 @@ def variants(
             line = getattr(child, "lineno", 0) or getattr(parent, "lineno", 0)
             ast.copy_location(other, child if hasattr(child, "lineno") else parent)
             ast.fix_missing_locations(other)
-            function = max((a for a, b in within if a <= line <= b), default=None)
-            yield tree, line, function, shortened(shown(child), shown(other))
+            yield tree, line, shortened(shown(child), shown(other))
             put(parent, field, i, child)
 
 
 def mutants(path: Path, chosen: Collection[tuple[int, int]] | None = None) -> Iterator[Mutant]:
     """The mutants of a file, compiled; `chosen` as of `variants`."""
-    for tree, line, function, texts in variants(path, chosen):
-        yield Mutant(path, line, function, *texts, compile(tree, str(path), "exec"))
+    unchanged = ast.parse(path.read_text())
+    for tree, line, texts in variants(path, chosen):
+        code = compile(tree, str(path), "exec")
+        yield Mutant(path, line, *around(unchanged, line), *texts, code)
 
 
 def shown(node: ast.AST) -> str:

@@ -15,7 +15,6 @@ class Part:
 
     files: tuple[str, ...]  # a file may be a pattern
     named_tests: tuple[str, ...]  # folders, and files elsewhere
-    preload: tuple[str, ...] = ()  # imported once, inherited by every child
     without: tuple[str, ...] = ()  # of the folders, the files that another part has
 
     @property
@@ -38,9 +37,6 @@ def _found(name: str) -> list[Path]:
         raise SystemExit(f"teeth: {name} is not there; correct tests/mutation/parts.py")
     return found
 
-
-TORCH = ("torch",)
-BOTH = ("torch", "transformers")
 
 # of a step of training and of a mesh, each with the tests that measure the same
 OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape", "trained"))
@@ -74,43 +70,36 @@ MORE_TESTS = {
     "training": ("tests/formulas/test_training.py",),
     "verify": (*_of("verify"), "tests/tracing"),
 }
-WITHOUT_TORCH = ("algebra", "catalog", "settings", "spec")
 SPLIT = ("formulas", "huggingface")  # into the parts below
 
 PARTS = {
     FORMULAS: Part(
         (FORMULAS,),
         ("tests/formulas", "tests/catalog", WITNESSES, "tests/check"),
-        BOTH,
         without=OF_TRAINING + OF_SHARDING,
     ),
     f"{FORMULAS}, of training": Part(
         OF_TRAINING,
         ("tests/formulas", "tests/training", "tests/sharding/test_formula.py"),
-        TORCH,
     ),
     f"{FORMULAS}, of sharding": Part(
         OF_SHARDING,
         ("tests/sharding",),
-        TORCH,
     ),
-    CONFIG: Part((CONFIG,), ("tests/huggingface/config",), BOTH),
+    CONFIG: Part((CONFIG,), ("tests/huggingface/config",)),
     "metacount/huggingface": Part(
         ("metacount/huggingface",),
         ("tests/test_resolve.py", "tests/huggingface", "tests/formats/test_gguf.py"),
-        BOTH,
         without=(CONFIG,),
     ),
     "metacount": Part(
         ("metacount/*.py",),
         (*COMMANDS, "tests/test_resolve.py", "tests/test_units.py", "tests/test_threads.py"),
-        BOTH,
     ),
 } | {
     f"metacount/{name}": Part(
         (f"metacount/{name}",),
         tuple(dict.fromkeys((f"tests/{name}", *MORE_TESTS.get(name, ())))),
-        () if name in WITHOUT_TORCH else BOTH,
     )
     for name in sorted(path.name for path in (ROOT / "metacount").iterdir() if path.is_dir())
     if name not in SPLIT and any((ROOT / "metacount" / name).glob("*.py"))

@@ -11,9 +11,8 @@ import sympy
 from helpers.release import ONLY
 
 from metacount.spec import Workload
-from metacount.tracing.attempts import Reading, solved_constants
 from metacount.tracing.domain import in_words
-from metacount.tracing.forms import Tracer
+from metacount.tracing.forms import Reading, Tracer, solved_constants
 from metacount.tracing.layers import CodeForm, CodePart
 from metacount.tracing.symbols import symbol
 

@@ -18,7 +18,7 @@ from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.spec.field import altered
 from metacount.textbook.proven import holds, structure
-from metacount.tracing.count import As
+from metacount.tracing.sources import As
 from metacount.verify.cases import (
     OF_A_MODEL,
     OF_A_RUN,
@@ -26,8 +26,7 @@ from metacount.verify.cases import (
     small,
     spec_of,
 )
-from metacount.verify.for_all_sizes import prove
-from metacount.verify.recording import conditions_of, of_type
+from metacount.verify.for_all_sizes import conditions_of, of_type, prove
 
 ONES = (
     "gemma-2b",

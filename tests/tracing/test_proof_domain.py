@@ -20,7 +20,7 @@ from metacount.files import PACKAGE
 from metacount.textbook.proven import NotKnown, NotReadable, all_said, holds, read_record, value
 from metacount.tracing.domain import asked_of, in_domain, smallest
 from metacount.tracing.symbols import Sizes, divides, symbol
-from metacount.verify.recording import as_test
+from metacount.verify.for_all_sizes import as_test
 
 d, h, k, B, S, w = (symbol(name) for name in ("d", "h", "k", "B", "S", "w"))
 

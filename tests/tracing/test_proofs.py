@@ -17,8 +17,8 @@ from metacount.formulas.tape import Tape, Tensor
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
-from metacount.tracing.count import As
 from metacount.tracing.forms import CodeForm, Tracer
+from metacount.tracing.sources import As
 from metacount.tracing.symbols import divides, symbol
 from metacount.verify.for_all_sizes import (
     PROVEN,

@@ -13,12 +13,11 @@ from torch import nn
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.theirs import measure_any_forward
 from metacount.spec import Workload
-from metacount.tracing import count
-from metacount.tracing.confirm import Measured
-from metacount.tracing.count import As
+from metacount.tracing import sources
 from metacount.tracing.domain import in_words
-from metacount.tracing.forms import CodeForm, NotTraced, Tracer
+from metacount.tracing.forms import CodeForm, Measured, NotTraced, Tracer
 from metacount.tracing.layers import Stack, stack_of_caches
+from metacount.tracing.sources import As
 from metacount.tracing.symbols import symbol
 
 RUN = Workload(seq_len=128)
@@ -212,7 +211,7 @@ def test_chunks_are_rounded_up() -> None:
 
 @pytest.mark.release
 def test_layers_that_all_run_are_read_off_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(count, "MAX_OPERATORS", 1500)  # enough for seven layers, not for 16
+    monkeypatch.setattr(sources, "MAX_OPERATORS", 1500)  # enough for seven layers, not for 16
     B, S, N, V, d, h, a, m = letters("B S n_layer vocab_size d_model n_head d_head d_inner")
     found = Tracer({"model_type": "xlnet", "n_layer": 16}, Workload(seq_len=20)).form(
         "matmul_flops"

@@ -268,16 +268,32 @@ def only(keys: Keys, _: Json, /, *, why: str = "", **allowed: object) -> Json:
 @part
 def fixed(keys: Keys, _: Json, /, **allowed: object) -> Json:
     """Check keys that transformers computes or takes for granted, where they are written down."""
-    for name, value in allowed.items():
-        keys.fixed(name, value)
+    for name, values in allowed.items():
+        keys.fixed(name, *(values if isinstance(values, tuple) else (values,)))
     return {}
 
 
 @part
-def differs(keys: Keys, _: Json, what: str) -> Json:
-    """Note what transformers computes and no spec says."""
-    keys.differs(what)
+def same_as(keys: Keys, fields: Json, /, **named: str) -> Json:
+    """Check keys that say again what a field says, where they are written down."""
+    for name, field in named.items():
+        keys.fixed(name, fields[field])
     return {}
+
+
+@part
+def differs(keys: Keys, fields: Json, what: str, field: str = "", value: object = None) -> Json:
+    """Note what transformers computes and no spec says; where a field is there, or has a value."""
+    if not field or (field in fields and value in (None, fields[field])):
+        keys.differs(what)
+    return {}
+
+
+@part
+def root_scale(keys: Keys, fields: Json, switch: str = "") -> Json:
+    """Scale the embedding by the root of the width, where a key says so."""
+    scaled = not switch or keys.flag(switch)
+    return {"embedding_scale": fields["d_model"] ** 0.5 if scaled else 1.0}
 
 
 def activation(*, gated: bool, key: str = "hidden_act") -> Part:
@@ -358,10 +374,16 @@ def letters_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> 
 
 
 @part
-def windows_where(keys: Keys, fields: Json, windowed: Callable[[int], bool]) -> Json:
-    """Read a window in the layers that `layer_types`, or else `windowed`, names."""
-    letters = letters_where(keys, fields, windowed)
-    return checked_windows(keys, letters, keys.optional_size("sliding_window"))
+def windows_where(
+    keys: Keys, fields: Json, windowed: Callable[[int], bool], *, if_given: bool = False
+) -> Json:
+    """Read a window in the layers that `layer_types`, or else `windowed`, names; where it may be
+    null, only `if_given`.
+    """
+    window = keys.optional_size("sliding_window")
+    off = if_given and window is None
+    letters = letters_where(keys, fields, lambda i: not off and windowed(i))
+    return checked_windows(keys, letters, window)
 
 
 @part

@@ -22,8 +22,7 @@ from metacount.errors import RELATED, SpecError, nearest, shown, shown_name
 from metacount.given import Source
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number, same
 from metacount.huggingface.config.limits import checked_config
-from metacount.measure.their_roles import text_config
-from metacount.measure.theirs import quiet, silent
+from metacount.measure.theirs import quiet, silent, text_config
 from metacount.measure.torch_private import put_tensor, tensors_of
 from metacount.measure.transformers_private import use_eager_attention
 from metacount.spec.model import FIELDS

@@ -20,16 +20,19 @@ from metacount.huggingface.module.model import (
 )
 from metacount.measure.counter import FlopCounter, MeasuredParams, MeasuredRun
 from metacount.measure.operators import UncountedOp
-from metacount.measure.questions import NeedsData, Ordinary, lacks_data
-from metacount.measure.their_roles import Roles, text_config
 from metacount.measure.theirs import (
     KEEPS_GIVEN,
     ClassBook,
+    NeedsData,
+    Ordinary,
+    Roles,
     as_it_runs,
+    lacks_data,
     measure_any_forward,
     measure_any_params,
     quiet,
     routing,
+    text_config,
 )
 from metacount.measure.transformers_private import run_prediction
 from metacount.spec import DTYPE_BYTES, Workload

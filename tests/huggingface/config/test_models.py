@@ -13,13 +13,10 @@ from helpers.beside_transformers import compare, odd
 from helpers.published import CONFIGS
 from helpers.release import daily
 from helpers.small_configs import SMALL
-from hypothesis import given
-from hypothesis import strategies as st
 
 import metacount
 from metacount.catalog import entry
 from metacount.formulas import model
-from metacount.huggingface.config.parts import moe_layout, shortest_period
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.resolve import find_model
 from metacount.spec import FIELDS, Workload
@@ -39,27 +36,6 @@ def test_mapping_imports_neither_torch_nor_transformers() -> None:
 
 
 # ---- the two searches ----
-
-
-@given(st.text("LG", min_size=1, max_size=40))
-def test_the_period_repeats_to_the_whole_and_is_the_shortest(letters: str) -> None:
-    period = shortest_period(letters)
-    n = len(letters)
-    assert (period * n)[:n] == letters
-    assert all((letters[:p] * n)[:n] != letters for p in range(1, len(period)))
-
-
-@given(st.integers(0, 6), st.integers(1, 5), st.integers(1, 12))
-def test_a_regular_layout_is_found(first: int, every: int, n_layers: int) -> None:
-    stack = [i >= first and (i + 1) % every == 0 for i in range(n_layers)]
-    keys: Any = None  # only an irregular layout asks for it
-    layout = moe_layout(keys, "moe_layers", [stack])
-    if not any(stack):
-        assert layout is None
-    else:
-        assert layout is not None
-        n_dense, step = layout["n_dense_layers"], layout["moe_every"]
-        assert stack == [i >= n_dense and (i + 1) % step == 0 for i in range(n_layers)]
 
 
 # ---- keys that no row reads ----

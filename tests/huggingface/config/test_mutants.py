@@ -69,21 +69,6 @@ def test_keys_that_contradict_each_other(model_type: str, keys: dict[str, Any]) 
         assert found.our_reason != ""
 
 
-def test_the_layers_of_t5_under_their_other_name_are_left_to_transformers() -> None:
-    """transformers makes as many decoder layers as num_layers says before it reads that name."""
-    config = {
-        "model_type": "t5",
-        "num_hidden_layers": 3,
-        "d_model": 48,
-        "d_ff": 68,
-        "num_heads": 6,
-        "vocab_size": 101,
-    }
-    found = answers(config)
-    assert (found.kind, found.theirs is not None) == ("left", True)
-    assert "num_hidden_layers has a value that no spec expresses" in found.our_reason
-
-
 def test_every_default_of_a_family_is_read() -> None:
     """A key that its family's function forgets would be passed over without a word."""
     from metacount.huggingface.config import to_spec as reading

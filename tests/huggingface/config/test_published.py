@@ -14,7 +14,7 @@ from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.module.model import build_transformers
 from metacount.measure.theirs import measure_any_params
 from metacount.textbook.proven import structure
-from metacount.verify.recording import of_type
+from metacount.verify.for_all_sizes import of_type
 
 IN_CATALOG = [name for name, line in TABLE.items() if line["total_from"] == "catalog"]
 BY_TRANSFORMERS = [

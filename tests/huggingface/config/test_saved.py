@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from helpers.release import daily, one_in
-from helpers.small_configs import NEEDED, SMALL
 from transformers import AutoConfig
 
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.files import read_json
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.limits import DROPPED
-from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
+from metacount.huggingface.config.to_spec import mapped_types
 from metacount.huggingface.module.model import (
     chosen_class,
     config_class,
@@ -41,34 +39,6 @@ def plain(config: Any) -> dict[str, Any]:
     """All that a config object holds; NaN and Infinity as text, so that they can be compared."""
     data: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
     return {k: v for k, v in data.items() if k != "architectures" and k not in DROPPED}
-
-
-@pytest.mark.parametrize("model_type", one_in(3, TYPES))
-def test_what_a_mapped_type_saves_is_the_same_model(model_type: str, tmp_path: Path) -> None:
-    config = {"model_type": model_type, **NEEDED.get(model_type, {})}
-    model = find_any(str(saved(tmp_path, config)))
-    assert isinstance(model, Model)
-    assert model.spec == spec_from_config(config).spec
-
-
-def classes_of(model_type: str) -> list[str]:
-    family = family_of(model_type)
-    assert family is not None
-    return [name for name, end in family.classes.items() if end is not None]
-
-
-@daily(3)
-@pytest.mark.parametrize(
-    ("model_type", "name"), one_in(3, [(t, name) for t in TYPES for name in classes_of(t)])
-)
-def test_every_class_of_a_mapped_type_reads_what_is_saved(
-    model_type: str, name: str, tmp_path: Path
-) -> None:
-    config = {"model_type": model_type, **SMALL[model_type], "architectures": [name]}
-    model = find_any(str(saved(tmp_path, config)))
-    assert isinstance(model, Model), model.problem
-    assert model.spec == spec_from_config(config).spec
-    assert model.notes[0].startswith(name)
 
 
 # Where transformers fills a null in while it saves.

@@ -15,8 +15,11 @@ from helpers.small_configs import small_config  # noqa: E402
 from metacount.huggingface.module.model import build_transformers, default_config  # noqa: E402
 from metacount.huggingface.module.witness import transformers_witness  # noqa: E402
 from metacount.measure.operators import UncountedOp, flops_of  # noqa: E402
-from metacount.measure.questions import NeedsData, Ordinary  # noqa: E402
-from metacount.measure.theirs import measure_any_forward  # noqa: E402
+from metacount.measure.theirs import (  # noqa: E402
+    NeedsData,
+    Ordinary,
+    measure_any_forward,
+)
 from metacount.spec import Workload  # noqa: E402
 
 B, S = 2, 11

@@ -12,8 +12,7 @@ from torch import nn
 
 from metacount.errors import SpecError
 from metacount.huggingface.module.model import build_transformers
-from metacount.measure.their_roles import Roles
-from metacount.measure.theirs import measure_any_params
+from metacount.measure.theirs import Roles, measure_any_params
 
 ATTENTION = {
     *("self_attn", "attention", "attn", "self_attention", "crossattention", "cross_attn"),

@@ -5,16 +5,13 @@ What is loaded right is tested by what it computes: `test_logits.py`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from helpers.in_float64 import build_in_float64
 from torch import Tensor
 
-from metacount.huggingface.config.to_spec import Mapped, spec_from_config
+from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.huggingface.weights import WeightsError, load_weights
-from metacount.modules import Model
 from metacount.modules.build import build
 
 torch.set_num_threads(1)
@@ -28,101 +25,58 @@ GPT2 = {
     "vocab_size": 101,
     "n_positions": 29,
 }
-BLOOM = {"model_type": "bloom", "hidden_size": 42, "n_layer": 3, "n_head": 6, "vocab_size": 101}
 
 
-def reference(config: dict[str, Any]) -> Model:
-    return build(spec_from_config(config).spec, device="cpu", dtype="fp64", seed=1)
+ATTENTION, NORM = "transformer.h.0.attn.c_attn.weight", "transformer.h.3.ln_1.weight"
+# The tensors that are given besides (None: left out) -> what is said of them.
+CASES: dict[str, dict[str, Tensor | None]] = {
+    r"^transformer\.h\.0\.attn\.masked_bias is left over: no place": {
+        "transformer.h.0.attn.masked_bias": torch.zeros(42)
+    },
+    rf"^{NORM} is left over: the reference has no decoder\.layers\.3\.input_layernorm": {
+        NORM: torch.zeros(42)
+    },
+    "left over: no place": {"transformer.h.x.ln_1.weight": torch.zeros(42)},
+    r"^nothing is given for decoder\.layers\.1\.self_attn\.k_proj\.bias and 2 more of": {
+        "transformer.h.1.attn.c_attn.bias": None
+    },
+    r"another shape: \[41\]; the reference needs \[42\]": {
+        "transformer.ln_f.bias": torch.zeros(41)
+    },
+    rf"^{ATTENTION} has another shape: .*the reference needs \[42, 42\]": {
+        ATTENTION: torch.zeros(126, 42)
+    },
+    rf"^{ATTENTION} has another shape: \[42, 4\]; it cannot be taken apart": {
+        ATTENTION: torch.zeros(42, 4)
+    },
+    r"another shape: \[\]; it cannot be taken apart": {ATTENTION: torch.zeros(())},
+    r"^lm_head\.weight differs from transformer\.wte\.weight: both are the one embed_tokens": {
+        "lm_head.weight": torch.ones(101, 42)
+    },
+    r"^transformer\.wte\.weight is on meta": {
+        "transformer.wte.weight": torch.zeros(101, 42, device="meta")
+    },
+}
 
 
-def mapped(ours: Model) -> Mapped:
-    """What a config of this model would map to."""
-    return Mapped(spec=ours.spec, model_type="", class_name="", notes=(), ignored=())
-
-
-def small() -> tuple[Model, dict[str, Tensor]]:
-    """A model of ours and what transformers has for it; gpt2 has fused and tied tensors."""
-    return reference(GPT2), dict(build_in_float64(GPT2).state_dict())
-
-
-def refused(ours: Model, weights: dict[str, Tensor], match: str) -> None:
-    """The error says `match`, and nothing was loaded."""
+@pytest.mark.parametrize("match", CASES)
+def test_weights_that_are_not_those_of_the_reference_are_named(match: str) -> None:
+    """gpt2 has fused and tied tensors; nothing is loaded where one is wrong."""
+    ours = build(spec_from_config(GPT2).spec, device="cpu", dtype="fp64", seed=1)
+    given = {**build_in_float64(GPT2).state_dict(), **CASES[match]}
+    weights = {name: value for name, value in given.items() if value is not None}
     before = {name: value.clone() for name, value in ours.state_dict().items()}
     with pytest.raises(WeightsError, match=match):
-        load_weights(ours, weights, mapped(ours))
+        load_weights(ours, weights, spec_from_config(GPT2))
     assert all(torch.equal(value, before[name]) for name, value in ours.state_dict().items())
 
 
-def test_a_tensor_left_over_is_named() -> None:
-    ours, weights = small()
-    extra = torch.zeros(42)
-    refused(
-        ours,
-        weights | {"transformer.h.0.attn.masked_bias": extra},
-        r"^transformer\.h\.0\.attn\.masked_bias is left over: no place",
-    )
-    refused(
-        ours,
-        weights | {"transformer.h.3.ln_1.weight": extra},
-        r"^transformer\.h\.3\.ln_1\.weight is left over: the reference has no "
-        r"decoder\.layers\.3\.input_layernorm\.weight",
-    )
-    refused(ours, weights | {"transformer.h.x.ln_1.weight": extra}, "left over: no place")
-
-
-def test_a_missing_tensor_is_named() -> None:
-    ours, weights = small()
-    del weights["transformer.h.1.attn.c_attn.bias"]
-    refused(
-        ours,
-        weights,
-        r"^nothing is given for decoder\.layers\.1\.self_attn\.k_proj\.bias and 2 more "
-        "of the reference",
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "match"),
-    [
-        ("transformer.ln_f.bias", (41,), r"\[41\]; the reference needs \[42\]"),
-        ("transformer.wpe.weight", (42, 29), r"\[42, 29\]; the reference needs \[29, 42\]"),
-        ("transformer.h.0.attn.c_attn.weight", (126, 42), r"the reference needs \[42, 42\]"),
-        ("transformer.h.0.attn.c_attn.weight", (42, 4), "it cannot be taken apart"),
-        ("transformer.h.0.attn.c_attn.weight", (), "it cannot be taken apart"),
-    ],
-)
-def test_another_shape_is_named(name: str, shape: tuple[int, ...], match: str) -> None:
-    ours, weights = small()
-    refused(ours, weights | {name: torch.zeros(shape)}, f"^{name} has another shape: .*{match}")
-
-
-def test_rows_that_are_not_those_of_the_groups_are_refused() -> None:
-    ours, weights = reference(BLOOM), build_in_float64(BLOOM).state_dict()
-    name = "transformer.h.0.self_attention.query_key_value.weight"
-    weights[name] = torch.zeros(125, 42)
-    refused(ours, weights, rf"^{name} has another shape: \[125, 42\]; it cannot be taken apart")
-
-
-def test_tied_tensors_are_given_once_or_equal() -> None:
-    ours, weights = small()
+def test_tied_tensors_may_be_given_once_and_others_names_not() -> None:
+    ours = build(spec_from_config(GPT2).spec, device="cpu", dtype="fp64", seed=1)
+    weights = dict(build_in_float64(GPT2).state_dict())
     tied = weights.pop("lm_head.weight")
-    load_weights(ours, weights, mapped(ours))
-    refused(
-        ours,
-        weights | {"lm_head.weight": tied + 1e-9},
-        r"^lm_head\.weight differs from transformer\.wte\.weight: both are the one "
-        r"embed_tokens\.weight",
-    )
-
-
-def test_names_of_another_family_are_refused() -> None:
-    ours, weights = small()
-    refused(ours, {"trunk.table.weight": weights["lm_head.weight"]}, "no known family")
-
-
-def test_tensors_without_values_are_refused() -> None:
-    ours, weights = small()
-    meta = {name: value.to("meta") for name, value in weights.items()}
-    refused(ours, meta, r"^transformer\.wte\.weight is on meta")
+    load_weights(ours, weights, spec_from_config(GPT2))
+    with pytest.raises(WeightsError, match="no known family"):
+        load_weights(ours, {"trunk.table.weight": tied}, spec_from_config(GPT2))
     with pytest.raises(WeightsError, match="embed_tokens"):
-        load_weights(build(ours.spec), weights, mapped(ours))
+        load_weights(build(ours.spec), weights, spec_from_config(GPT2))

@@ -21,7 +21,6 @@ from metacount.huggingface.config.parts import (
     all_windows,
     always,
     bias,
-    biases,
     checked_windows,
     differs,
     fixed,
@@ -34,10 +33,12 @@ from metacount.huggingface.config.parts import (
     optional_number,
     part,
     rms_norm,
+    root_scale,
     rope,
     rope_by_kind,
     rope_unless_given,
     row,
+    same_as,
     scales,
     shortest_period,
     size,
@@ -107,19 +108,6 @@ def square_output(keys: Keys, fields: Json) -> Json:
     """Check that heads fill the width: Helium's output projection is square."""
     if fields["n_heads"] * fields["head_dim"] != fields["d_model"]:
         keys.unmapped("head_dim", fields["head_dim"], "heads must fill hidden_size exactly")
-    return {}
-
-
-def ministral_windows(keys: Keys, fields: Json) -> Json:
-    """Read a window in all layers, unless `layer_types` says which."""
-    window = keys.optional_size("sliding_window")
-    return windows_where(lambda _: window is not None)(keys, fields)
-
-
-def cohere2_layers(keys: Keys, fields: Json) -> Json:
-    """Check what Cohere's first configs of the type write down beside the layers."""
-    keys.fixed("head_dim", fields["head_dim"])
-    keys.fixed("use_embedding_sharing", fields["tie_embeddings"])
     return {}
 
 
@@ -203,17 +191,6 @@ HUNYUAN = (
 # ---- Gemma ----
 
 
-def gemma_base(keys: Keys, fields: Json) -> Json:
-    """Read what Gemma 1 to 3 share before the feed-forward."""
-    attention_bias = keys.flag("attention_bias")
-    if "use_bidirectional_attention" in keys.defaults:
-        keys.only("use_bidirectional_attention", None, False)
-    return {
-        "embedding_scale": fields["d_model"] ** 0.5,
-        **biases(attention_bias, attention_bias),
-    }
-
-
 def gemma_activation(keys: Keys, fields: Json) -> Json:
     """Read Gemma's first configs, which say gelu where the tanh form is meant."""
     keys.fixed("hidden_activation", "gelu_pytorch_tanh")
@@ -246,8 +223,9 @@ def gemma3_norms(keys: Keys, fields: Json) -> Json:
 
 
 UNIT = rms_norm(norm_unit_offset=True)
-GEMMA = (sizes, gemma_base, D_FF, activation(gated=True, key="hidden_act"), UNIT)
-GEMMA2 = (sizes, gemma_base, D_FF, activation(gated=True, key="hidden_activation"), UNIT)
+GEMMA_BASE = (sizes, BIAS, fixed(use_bidirectional_attention=False), root_scale(), D_FF)
+GEMMA = (*GEMMA_BASE, activation(gated=True, key="hidden_act"), UNIT)
+GEMMA2 = (*GEMMA_BASE, activation(gated=True, key="hidden_activation"), UNIT)
 IGNORED = "hidden_act cache_implementation"
 
 
@@ -260,7 +238,7 @@ def gemma3n_windows(keys: Keys, fields: Json) -> Json:
     keys.number("altup_coef_clip")  # it limits training alone
     if not keys.flag("altup_correct_scale"):
         keys.differs("altup_correct_scale: transformers stores the scale and leaves it out")
-    return {"embedding_scale": fields["d_model"] ** 0.5, **seen}
+    return seen
 
 
 def gemma3n_borrowing(keys: Keys, fields: Json) -> Json:
@@ -405,7 +383,7 @@ ROWS = {
             position_embedding_type="rope_gptj",
             rotary_pct=1.0,
         ),
-        cohere2_layers,
+        same_as(head_dim="head_dim", use_embedding_sharing="tie_embeddings"),
         turning_windows("sliding_window_pattern"),
         ignored="_sliding_window_pattern cache_implementation layer_switch "
         "order_of_interleaved_layers use_parallel_embedding",
@@ -455,6 +433,7 @@ ROWS = {
     "gemma3n_text": row(
         sizes,
         BIAS,
+        root_scale(),
         gemma3n_windows,
         activation(gated=True, key="hidden_activation"),
         rms_norm(norm_placement="sandwich", qk_norm="head", v_norm=True, attention_scale=1.0),
@@ -519,7 +498,7 @@ ROWS = {
         ROPE,
         windows_where(lambda i: i % 4 > 0),
     ),
-    "ministral": row(*BLOCK, ministral_windows, ROPE),
+    "ministral": row(*BLOCK, windows_where(lambda _: True, if_given=True), ROPE),
     "olmo3": row(
         *BLOCK,
         BIAS,

@@ -12,13 +12,16 @@ from metacount.huggingface.config.parts import (
     CHOICE_BIAS,
     D_FF,
     EXPERT_WIDTH,
+    FFN_BIAS,
     GATED,
     RMS,
+    ROPE,
     ROUTED_SCALE,
     after,
     all_windows,
     always,
     biases,
+    differs,
     divided,
     experts,
     fixed,
@@ -33,12 +36,14 @@ from metacount.huggingface.config.parts import (
     nullable_size,
     number,
     only,
+    part,
     prediction,
     qwen_experts,
     qwen_shared,
     rms_norm,
     routed,
     row,
+    same_as,
     scales,
     shared_experts,
     shortest_period,
@@ -60,17 +65,15 @@ LIGHTNING_EPS = 1e-6  # of the norm inside lightning attention, whatever rms_nor
 
 # ---- LFM2: gated short convolutions, and attention in a few layers ----
 
-
-def lfm2_block(keys: Keys, _: Json) -> Json:
-    """Read sizes, QK-norm, RMSNorm and RoPE; the activation is a gated SiLU, which no key names."""
-    fields = sizes(keys, {})
-    d_model, n_heads = fields["d_model"], fields["n_heads"]
+LFM2 = (
+    sizes,
     # of LFM2's first configs; transformers does not read them
-    old = {"block_dim": d_model, "conv_dim": d_model, "conv_dim_out": d_model, "num_heads": n_heads}
-    fixed(**old, block_use_swiglu=True, use_pos_enc=True)(keys, fields)
-    turned = rotation(keys, fields["head_dim"])
-    fields |= {"qk_norm": "head", "activation": "silu", "gated": True}
-    return {**fields, **rms_norm("norm_eps")(keys, {}), **turned}
+    same_as(block_dim="d_model", conv_dim="d_model", conv_dim_out="d_model", num_heads="n_heads"),
+    fixed(block_use_swiglu=True, use_pos_enc=True),
+    ROPE,
+    always(qk_norm="head", activation="silu", gated=True),
+    rms_norm("norm_eps"),
+)
 
 
 def lfm2_mixers(keys: Keys, fields: Json) -> Json:
@@ -110,13 +113,6 @@ def lfm2_width(keys: Keys) -> int:
         return width
     width = width if factor == 1 else int(factor * width)
     return multiple * ((width + multiple - 1) // multiple)
-
-
-def lfm2_sum(keys: Keys, fields: Json) -> Json:
-    """Note what LFM2 adds to the sum of its weights."""
-    if fields.get("router") == "sigmoid_renorm":
-        keys.differs("LFM2 adds 1e-6 to the sum that its routed weights are divided by")
-    return {}
 
 
 # ---- RecurrentGemma ----
@@ -371,8 +367,8 @@ def pure(keys: Keys, _: Json) -> Json:
     keys.only("hidden_act", "silu")
     fields = trunk(keys)
     # beside transformers' keys, the first checkpoints keep those of the authors' code
-    old = {"d_model": fields["d_model"], "n_layer": fields["n_layers"]}
-    fixed(**old, rms_norm=True, ssm_cfg={})(keys, fields)
+    same_as(d_model="d_model", n_layer="n_layers")(keys, fields)
+    fixed(rms_norm=True, ssm_cfg={})(keys, fields)
     absent = {"attention": "none", "mixer_pattern": "R", "ffn_pattern": "N", "position": "none"}
     return {**fields, **absent, **rms_norm("layer_norm_epsilon")(keys, {})}
 
@@ -430,11 +426,13 @@ NEMOTRON = (
 )
 
 
-def selective(keys: Keys, d_model: int, names: str) -> Json:
+@part
+def selective(keys: Keys, fields: Json, names: str) -> Json:
     """Read a Mamba mixer (arXiv:2312.00752); `names` are those of its keys. A rank of "auto" is
     ⌈d_model/16⌉.
     """
     expand, state, rank, kernel, conv_bias, bias = names.split()
+    d_model = fields["d_model"]
     return {
         "recurrent": "mamba",
         "d_ssm": expanded(keys, expand, d_model),
@@ -444,13 +442,6 @@ def selective(keys: Keys, d_model: int, names: str) -> Json:
         "ssm_conv_bias": keys.flag(conv_bias),
         **mixer_biases(keys, bias),
     }
-
-
-def mamba(keys: Keys, fields: Json) -> Json:
-    """Read Mamba's mixer, whose channels may be written down."""
-    found = selective(keys, fields["d_model"], MAMBA)
-    fixed(intermediate_size=found["d_ssm"], d_inner=found["d_ssm"])(keys, fields)
-    return found
 
 
 def ssm_heads(keys: Keys, d_inner: int, names: str) -> Json:
@@ -490,18 +481,22 @@ def step_limits(keys: Keys) -> Json:
     return {**lowest, **({"ssm_dt_max": float(high)} if high < 1e12 else {})}
 
 
-def mamba2(keys: Keys, fields: Json) -> Json:
-    """Read Mamba-2's mixer under its own names."""
-    d_inner = expanded(keys, "expand", fields["d_model"])
-    keys.fixed("norm_before_gate", True, False)  # of the authors' code alone
-    found = {**ssm_heads(keys, d_inner, MAMBA2), **step_limits(keys)}
-    return {**found, **mixer_biases(keys, "use_bias")}
-
-
-def ibm_heads(keys: Keys, d_inner: int) -> Json:
-    """Read a Mamba-2 mixer under the names that Bamba, Granite and Falcon-H1 share."""
-    found = {**ssm_heads(keys, d_inner, IBM), **step_limits(keys)}
-    return {**found, **mixer_biases(keys, "mamba_proj_bias")}
+@part
+def mamba2(
+    keys: Keys,
+    fields: Json,
+    names: str,
+    *,
+    expand: str = "mamba_expand",
+    bias: str = "mamba_proj_bias",
+    size: str = "",
+) -> Json:
+    """Read a Mamba-2 mixer: its channels by `size`, or as a multiple of the model's width."""
+    d_inner = keys.optional_size(size) if size else None
+    if d_inner is None:
+        d_inner = expanded(keys, expand, fields["d_model"])
+    found = {**ssm_heads(keys, d_inner, names), **step_limits(keys)}
+    return {**found, **mixer_biases(keys, bias)}
 
 
 def jamba_mixers(keys: Keys, fields: Json) -> Json:
@@ -509,10 +504,17 @@ def jamba_mixers(keys: Keys, fields: Json) -> Json:
     attends = periodic(keys, "attn_layer", fields["n_layers"])
     return {
         "mixer_pattern": shortest_period("".join("RA"[on] for on in attends)),
-        **selective(keys, fields["d_model"], JAMBA),
+        **selective(JAMBA)(keys, fields),
         "ssm_inner_norms": "affine",
         "position": "none",
     }
+
+
+def bamba_letters(keys: Keys, fields: Json) -> Json:
+    """Read which few layers have attention."""
+    chosen = indices("attn_layer_indices", keys.raw("attn_layer_indices") or [])
+    letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
+    return {"mixer_pattern": shortest_period(letters)}
 
 
 def jamba_experts(keys: Keys, fields: Json) -> Json:
@@ -538,19 +540,6 @@ def periodic(keys: Keys, name: str, n_layers: int) -> list[bool]:
     return [i % period == offset for i in range(n_layers)]
 
 
-def bamba_mixers(keys: Keys, fields: Json) -> Json:
-    """Read Mamba-2, and attention in a few layers."""
-    chosen = indices("attn_layer_indices", keys.raw("attn_layer_indices") or [])
-    letters = "".join("RA"[i in chosen] for i in range(fields["n_layers"]))
-    return {
-        **BIAS(keys, fields),
-        **ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"])),
-        "ffn_bias": keys.flag("mlp_bias"),
-        "mixer_pattern": shortest_period(letters),
-        **rotation(keys, fields["head_dim"]),
-    }
-
-
 def granite_mixers(keys: Keys, fields: Json) -> Json:
     """Read Mamba-2 beside attention, which may be rotated; all layers are recurrent where there is
     no list.
@@ -559,7 +548,7 @@ def granite_mixers(keys: Keys, fields: Json) -> Json:
     names = ["linear_attention"] * n_layers if names is None else names
     mixers = {"linear_attention": "R", "full_attention": "A"}
     letters = letters_of(keys, "layer_types", names, mixers, n_layers)
-    mixer = ibm_heads(keys, expanded(keys, "mamba_expand", fields["d_model"]))
+    mixer = mamba2(IBM)(keys, fields)
     found = {**scales(keys, fields), **BIAS(keys, fields), **mixer}
     position = rotation(keys, fields["head_dim"])
     if keys.raw("position_embedding_type") != "rope":
@@ -586,13 +575,11 @@ def granite_experts(keys: Keys, fields: Json) -> Json:
 
 def falcon_h1(keys: Keys, fields: Json) -> Json:
     """Read attention and Mamba-2 side by side in every layer."""
-    bias, d_inner = keys.flag("attention_bias"), keys.optional_size("mamba_d_ssm")
-    if d_inner is None:
-        d_inner = expanded(keys, "mamba_expand", fields["d_model"])
+    bias, mixer = keys.flag("attention_bias"), mamba2(IBM, size="mamba_d_ssm")(keys, fields)
     gated = "before_gate" if keys.flag("mamba_norm_before_gate") else "gated"
     return {
         **biases(bias, bias),
-        **ibm_heads(keys, d_inner),
+        **mixer,
         "ssm_out_bias": keys.flag("projectors_bias"),
         "ssm_norm": gated if keys.flag("mamba_rms_norm") else "none",
         "ffn_bias": keys.flag("mlp_bias"),
@@ -727,7 +714,7 @@ def zamba2(keys: Keys, _: Json) -> Json:
     """Read Mamba-2, and shared blocks that read the hidden state beside the embedding."""
     fields, letters = trunk(keys), zamba_letters(keys)
     d_model = fields["d_model"]
-    keys.fixed("time_step_limit", *UNLIMITED)  # of the class's first version
+    fixed(time_step_limit=UNLIMITED)(keys, {})  # of the class's first version
     fields |= {
         **zamba_attention(keys, d_model),
         **zamba_ffn(keys, d_model),
@@ -836,9 +823,9 @@ def xlstm(keys: Keys, _: Json) -> Json:
     """Read blocks of an mLSTM and a gated feed-forward: no attention, no positions."""
     keys.only("tie_word_embeddings", False, why="transformers never ties it")
     fields = trunk(keys)
-    d_model, n_layers = fields["d_model"], fields["n_layers"]
+    d_model = fields["d_model"]
     n_heads, chunk = keys.size("num_heads"), keys.size("chunk_size", lowest=2)
-    fixed(embedding_dim=d_model, num_blocks=n_layers)(keys, fields)
+    same_as(embedding_dim="d_model", num_blocks="n_layers")(keys, fields)
     keys.only("use_bias", False)  # an RMSNorm would have one, too
     keys.only("weight_mode", "single", why="transformers fails to initialise fused matrices")
     keys.only("mode", "inference", why="transformers runs any length in inference mode alone")
@@ -907,19 +894,20 @@ OLD_LFM2 = (
     "block_mlp_init_scale block_out_init_scale block_norm_eps block_use_xavier_init "
     "conv_use_xavier_init"
 )
+SELECTIVE = (selective(MAMBA), same_as(intermediate_size="d_ssm", d_inner="d_ssm"))
 SILU = only(hidden_act="silu")  # one key for the feed-forward and for the mixer
 QWEN_DEFAULTS: Json = {"partial_rotary_factor": 0.25, "full_attention_interval": 4}
 
 ROWS = {
     # arXiv:2511.23404: the FFN's width may be two thirds of its key
     "lfm2": row(
-        lfm2_block,
+        *LFM2,
         lfm2_mixers,
         aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
         ignored=OLD_LFM2,
     ),
     "lfm2_moe": row(
-        lfm2_block,
+        *LFM2,
         D_FF,
         lfm2_mixers,
         experts(
@@ -931,7 +919,11 @@ ROWS = {
             renorm=True,
             layout=after("num_dense_layers"),
         ),
-        lfm2_sum,
+        differs(
+            "LFM2 adds 1e-6 to the sum that its routed weights are divided by",
+            "router",
+            "sigmoid_renorm",
+        ),
         aliases={"tie_embedding": "tie_word_embeddings"},
         ignored=OLD_LFM2,
     ),
@@ -981,16 +973,21 @@ ROWS = {
         ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters",
         first_k_dense_replace=1,
     ),
-    "mamba": row(pure, mamba, ignored=OLD_MAMBA),
+    "mamba": row(pure, *SELECTIVE, ignored=OLD_MAMBA),
     # arXiv:2410.05355: norms without weights for step, B, C
     "falcon_mamba": row(
         number("ssm_norm_eps=mixer_rms_eps"),
         always(ssm_inner_norms="plain"),
         pure,
-        mamba,
+        *SELECTIVE,
         ignored=OLD_MAMBA,
     ),
-    "mamba2": row(pure, mamba2, ignored=f"{OLD_MAMBA} time_step_rank"),
+    "mamba2": row(
+        pure,
+        fixed(norm_before_gate=(True, False)),  # of the authors' code alone
+        mamba2(MAMBA2, expand="expand", bias="use_bias"),
+        ignored=f"{OLD_MAMBA} time_step_rank",
+    ),
     # arXiv:2403.19887
     "jamba": row(
         SILU,
@@ -1005,7 +1002,11 @@ ROWS = {
         SILU,
         fixed(partial_rotary_factor=0.5),  # transformers sets it, whatever is written
         *BLOCK,
-        bamba_mixers,
+        BIAS,
+        mamba2(IBM),
+        FFN_BIAS,
+        bamba_letters,
+        ROPE,
         without_idle,
         ignored=f"{STEPS} num_logits_to_keep z_loss_coefficient",
         head_dim=None,

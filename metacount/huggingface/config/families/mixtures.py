@@ -29,7 +29,6 @@ from metacount.huggingface.config.parts import (
     all_windows,
     always,
     bias,
-    biases,
     dense_first,
     differs,
     experts,
@@ -45,17 +44,18 @@ from metacount.huggingface.config.parts import (
     nope_every,
     number,
     only,
-    part,
     placed,
     prediction,
     qwen_experts,
     qwen_shared,
     rms_norm,
+    root_scale,
     rope,
     rope_by_kind,
     rope_unless_given,
     routed,
     row,
+    same_as,
     scales,
     shared_experts,
     shortest_period,
@@ -123,7 +123,7 @@ def mellum_rope(keys: Keys, fields: Json) -> Json:
 
 def llama4_layers(keys: Keys, fields: Json) -> Json:
     """Read Llama 4's attention: in chunks and rotated, but for every fourth layer."""
-    n_layers, attention_bias = fields["n_layers"], keys.flag("attention_bias")
+    n_layers = fields["n_layers"]
     rotates = rotating_layers(keys, n_layers, empty_is_default=True)
     allowed = ("full_attention", "chunked_attention")
     letters = layer_types(keys, n_layers, [allowed[on] for on in rotates], allowed)
@@ -136,12 +136,7 @@ def llama4_layers(keys: Keys, fields: Json) -> Json:
         growth["query_growth"] = QueryGrowth(weight=weight, step=step, shift=1, nope_only=True)
     return {
         **growth,
-        **biases(attention_bias, attention_bias),
-        "d_ff": keys.size("intermediate_size_mlp"),
-        **keys.activation("hidden_act", gated=True),
-        "qk_norm": "l2" if keys.flag("use_qk_norm") else "none",
         **windows(letters, chunk, kind="chunked"),
-        **rotation(keys, fields["head_dim"], style="interleaved"),
         **nope_every(keys, "no_rope_layers", rotates),
     }
 
@@ -167,19 +162,6 @@ def ernie_sparse(keys: Keys, n_layers: int) -> Json | None:
     return moe_layout(keys, "moe_layer_end_index", [stack], first=first, every=step)
 
 
-@part
-def parameter_for_choice(keys: Keys, fields: Json, name: str) -> Json:
-    """Say how the router's bias is added: a parameter there, where DeepSeek-V3 has a buffer."""
-    if "n_experts" in fields:
-        keys.differs(f"{name} adds its router's bias to the probabilities, for the choice only")
-    return {}
-
-
-def afmoe_scale(keys: Keys, fields: Json) -> Json:
-    """Read μP's factor on the embedding."""
-    return {"embedding_scale": fields["d_model"] ** 0.5 if keys.flag("mup_enabled") else 1.0}
-
-
 def one_for_all_layers(keys: Keys, fields: Json) -> Json:
     """Take a list of equal values, one a layer, as that value (Hunyuan)."""
     for name in ("num_experts", "moe_topk"):
@@ -195,12 +177,6 @@ def granite_shared(keys: Keys, _: Json) -> Json:
     """Read one shared expert of a width of its own."""
     shared = keys.size("shared_intermediate_size", lowest=0)
     return {"n_shared_experts": 1, "d_ff_shared": shared} if shared else {}
-
-
-def as_many_as_chosen(keys: Keys, fields: Json) -> Json:
-    """Check gpt-oss' second name of the number of chosen experts."""
-    keys.fixed("experts_per_token", fields["top_k"])
-    return {}
 
 
 def deepseek_v2_experts(keys: Keys, fields: Json) -> Json:
@@ -403,6 +379,7 @@ GRANITE_MOE = (
     ROPE,
     experts("num_local_experts", "topk_softmax"),
 )
+PARAMETER = "adds its router's bias to the probabilities, for the choice only"
 CLAMPED_GATE: Json = {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}
 NOT_READ = "head_dim qk_head_dim ep_size"
 V3_CHOICE = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -475,7 +452,7 @@ ROWS = {
         always(attention_sinks=True, activation="clamped_swiglu"),
         ROPE,
         experts("num_local_experts", "topk_softmax", always(router_bias=True, expert_bias=True)),
-        as_many_as_chosen,
+        same_as(experts_per_token="top_k"),
         ignored="initial_context_length",
     ),
     "minimax_m2": row(
@@ -509,7 +486,12 @@ ROWS = {
     "llama4_text": row(
         sizes,
         RMS,
+        BIAS,
         llama4_layers,
+        size("d_ff=intermediate_size_mlp"),
+        GATED,
+        flag("qk_norm", "use_qk_norm", off="none", on="l2"),
+        rope(style="interleaved"),
         experts(
             "num_local_experts",
             "sigmoid",
@@ -549,7 +531,7 @@ ROWS = {
             layout=ernie_sparse,
             chosen="moe_k",
         ),
-        parameter_for_choice("ERNIE"),
+        differs(f"ERNIE {PARAMETER}", "n_experts"),
         ignored="moe_norm_min",
     ),
     # Trinity (Arcee 2025): attention behind a gate, windows that rotate
@@ -557,7 +539,7 @@ ROWS = {
         *BLOCK,
         only(attention_bias=False, why="the gate of attention has none: no spec says that"),
         always(norm_placement="sandwich", qk_norm="head", output_gate=True),
-        afmoe_scale,
+        root_scale("mup_enabled"),
         turning_windows("global_attn_every_n_layers"),
         ROPE,
         experts(
@@ -569,7 +551,7 @@ ROWS = {
             always(router_bias=True),
             layout=after("num_dense_layers"),
         ),
-        parameter_for_choice("AFMoE"),
+        differs(f"AFMoE {PARAMETER}", "n_experts"),
     ),
     # GLM-4.7-Flash
     "glm4_moe_lite": row(

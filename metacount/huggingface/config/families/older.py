@@ -17,6 +17,7 @@ from metacount.huggingface.config.parts import (
     layer_norm,
     only,
     part,
+    root_scale,
     rope,
     row,
     sizes,
@@ -211,12 +212,8 @@ def fairseq(width: str, activation: str) -> tuple[Part, ...]:
     """Read the pre-norm block of fairseq: biases everywhere, and sqrt(d) on the embedding where it
     is scaled.
     """
-
-    def embedding(keys: Keys, fields: Json) -> Json:
-        scaled = keys.flag("scale_embedding")
-        return {"embedding_scale": fields["d_model"] ** 0.5 if scaled else 1.0}
-
-    return embedding, bias(True), plain_ffn(width, activation), layer_norm(TORCH_EPS)
+    ffn = plain_ffn(width, activation)
+    return root_scale("scale_embedding"), bias(True), ffn, layer_norm(TORCH_EPS)
 
 
 # ---- rows ----
