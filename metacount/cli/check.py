@@ -135,7 +135,7 @@ def _table(found: Judgement) -> Grid:
     """Tabulate both sides, and each part of what the formula has more than the model, or less."""
     from sympy import latex
 
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     ours = Fraction(found.ours_value)
     sides = [("formula", found.theirs, found.theirs_value), ("model", found.ours, ours)]
