@@ -247,7 +247,7 @@ def test_a_long_path_is_cut_and_a_short_model_is_said(
     capsys: pytest.CaptureFixture[str], mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    write(mixed / ("long" * 30) / "config.json", {"model_type": "gpt2", "n_positions": 9})
+    write(mixed / ("long" * 15) / "config.json", {"model_type": "gpt2", "n_positions": 9})
     code, out, _ = counted(capsys, "--folder", str(mixed))
     row = next(line for line in out.splitlines() if line.startswith("..."))
     assert code == 0 and row.split()[0].endswith("long/config.json")
