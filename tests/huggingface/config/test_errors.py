@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 import metacount
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config import limits
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import (
     Mapped,
     mapped_types,
