@@ -25,7 +25,7 @@ from helpers.structures import with_logits
 import metacount
 from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
-from metacount.formulas import attention, block, ends, feed_forward, folds
+from metacount.formulas import attention, block, ends, feed_forward, folds, tape
 from metacount.formulas.attention import Attending
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
@@ -514,6 +514,12 @@ PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
             ("minimax-text-01", {}),
         )
     },
+    "SiLU keeps its result": (tape, "SAVES_RESULT", ("relu", "sigmoid", "silu"), "llama-7b", {}),
+    "no table is kept": (Tape, "scale_by", lambda t, x, table, name: x, "llama-7b", {}),
+    "heads are read as they lie": (attention, "several", lambda *counts: 0, "gemma-2b", {}),
+    "a mask of float32": (attention, "FLAG", 4, "gpt2", {}),
+    "indices of four bytes": (attention, "INDEX", 4, "gopher-280b", {}),
+    "choices of four bytes": (feed_forward, "INDEX", 4, MIXTRAL, {}),
     "all is trained": (Tape, "is_trained", lambda tape, name: True, MIXTRAL, UPPER),
     "no norm": (Tape, "norm", lambda tape, x, name, norms, **_: x, MIXTRAL, UPPER),
     "no experts": (feed_forward, "experts", lambda t, part, like, x, name: x, MIXTRAL, {}),
