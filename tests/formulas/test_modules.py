@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metacount.catalog import entry
-from metacount.diff.parts import parts
+from metacount.diff.compared import parts
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
 from metacount.formulas.step import backward_matmul_flops_by_role
