@@ -132,19 +132,8 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
     """
     from metacount.settings import each_setting
 
-    found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
-    return [
-        Model(
-            id=it,
-            name=f"{m.name} with {it}",
-            spec=m.spec,
-            entry=m.entry,
-            changes=m.changes,
-            notes=m.notes,
-            computed=m.computed,
-        )
-        for it, m in found
-    ]
+    models = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
+    return [Model(**{**vars(m), "id": it, "name": f"{m.name} with {it}"}) for it, m in models]
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
