@@ -107,7 +107,7 @@ _RESULTS = {
     "diff": ("diff.compared", "Diff"),
     "fit": ("sharding.fit", "Fits"),
     "flow": ("flow.result", "Flow"),
-    "judge_claim": ("teaching.claim", "Verdict"),
+    "judge_claim": ("teaching.texts", "Verdict"),
     "shard": ("sharding.result", "Sharded"),
     "summary": ("summary.summary", "Summary"),
     "train": ("training.setup", "Training"),
