@@ -5,15 +5,13 @@ The memory of accelerators is what the driver reports, else what their makers st
 
 from __future__ import annotations
 
-from math import isqrt
-
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.formulas.model import params
 from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
 from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
-from metacount.sharding.mesh import MAX_RANKS, Mesh
+from metacount.sharding.mesh import MAX_RANKS, Mesh, divisors_of
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import Asked, job_of, missing
@@ -375,19 +373,13 @@ def meshes_of(spec: ModelSpec, world: int) -> Iterator[Mesh]:
     for tp in TENSOR:
         if world % tp:
             continue
-        for pp in _divisors(world // tp):
+        for pp in divisors_of(world // tp):
             if pp > spec.last_stack.n_layers:
                 break
             rest, ep = world // tp // pp, 1
             if mixture is not None:
-                ep = max(n for n in _divisors(rest * tp) if mixture.n_experts % n == 0)
+                ep = max(n for n in divisors_of(rest * tp) if mixture.n_experts % n == 0)
             yield Mesh(dp=rest, tp=tp, pp=pp, ep=ep)
-
-
-def _divisors(n: int) -> list[int]:
-    """List the divisors of a number, the smallest first."""
-    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
-    return sorted({*small, *(n // i for i in small)})
 
 
 def assumed(job: Job) -> str:
