@@ -49,7 +49,6 @@ MEMORY = {
 
 
 def _named(name: str, known: Iterable[str], where: str = "") -> Option:
-    """Declare an option whose words are known."""
     default = getattr(Asked(), name)
     words = ", ".join(known)
     return option(
@@ -323,7 +322,6 @@ def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> Gr
 
 
 def _sent(kind: Kind, rank: int, job: Job) -> list[Block]:
-    """Report what a rank sends, collective by collective, and in all by group."""
     from metacount.sharding.mesh import group_layout
     from metacount.sharding.result import GROUPS
 

@@ -143,7 +143,6 @@ def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | No
 
 
 def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
-    """Make a forward that adds experts' output at once, as the next layer would."""
     forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
 
     def run(*args: object, **how: object) -> tuple[Tensor, None]:

@@ -541,11 +541,7 @@ class RingAttention(TorchFunctionMode):
     """Inside, attention runs by flash attention's kernel of CUDA, which torch's ring takes."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Run the kernel, or let torch.
 
@@ -612,11 +608,7 @@ class OnParts(DispatchMode):
     """Runs each operator; of a DTensor's, those on this rank's part."""
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Let DTensor run what it is asked for: what it does with a part comes here again."""
         return NotImplemented if DTensor in types else self.ran(func, args, kwargs or {})
@@ -669,7 +661,6 @@ def _to_one(args: Iterable[object]) -> bool:
 
 
 def _bytes(values: Iterable[object]) -> list[int]:
-    """Count the bytes of each tensor in arguments and results, a list as one."""
     found = [0]
     for value in values:
         if isinstance(value, Tensor):

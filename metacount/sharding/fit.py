@@ -403,7 +403,6 @@ def assumed(job: Job) -> str:
 
 
 def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
-    """Make the job on a mesh; None where the mesh does not suit the model or the batch."""
     try:
         return job_of(spec, mesh, Asked(**how), train=train)
     except InputError as error:

@@ -204,7 +204,6 @@ def _mapped(
 
 
 def _around(path: str) -> Iterable[str]:
-    """Yield the path and those of the modules around it, the innermost first."""
     yield path
     while path:
         path = path.rpartition(".")[0]
