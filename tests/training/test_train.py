@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -398,6 +400,17 @@ def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[st
     module.lm_head = None
     with pytest.raises(InputError, match="it was changed after it was built"):
         metacount.count_training(module, RUN)
+
+
+def test_torch_s_compiler_is_not_imported() -> None:
+    """It takes a quarter of the time of a step; torch's optimizers ask for it."""
+    program = (
+        "import sys; from metacount import Setup, train; "
+        "[train('gpt2', setup=Setup(optimizer=name)) for name in ('adamw', 'muon')]; "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 # --- what is refused
