@@ -161,6 +161,10 @@ def report_of(answer: Fits) -> Report:
             of = "the mesh of so many devices that cuts least, of those that fit,"
         head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
         head.append(Notes([("assumed", assumed(done))]))
+    if (stored := answer.stored) is not None:
+        size = units.gib(stored.n_bytes)
+        spread = "spread over ranks in proportion to the values of each role; `shard` has --dtype"
+        head.append(Notes([("weights", f"as stored, {size}: {stored.how}; {spread}")]))
     longest = max(len(each.device.id) for each in found)
     commands: list[Block] = []
     for each in found:

@@ -90,7 +90,7 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
         weights = (one for one in tape.weights if not one.name.startswith(STORED))
         found.append(
             Unit(
-                cuts=(tuple(cuts_of(weights, tape.unseen)),),
+                cuts=(tuple(cuts_of(weights)),),
                 layers=tuple(layers),
                 layer=layer,
                 window=window.size if layer.windowed and window is not None else None,

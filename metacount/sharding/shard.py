@@ -10,7 +10,7 @@ from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
-from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, check_dtype
 from metacount.spec.attention import Attention
 from metacount.spec.model import left_out
 from metacount.spec.position import Alibi, Learned, Sinusoidal
@@ -86,10 +86,8 @@ def _check(asked: Asked, train: bool) -> None:
             raise InputError(f"--{option} belongs to --train; add it, or leave it out")
     if asked.zero is not None and asked.zero not in range(4):
         raise InputError(f"--zero must be 0 to 3: got {shown(asked.zero)}")
-    for name, value in (("dtype", asked.dtype), ("kv-dtype", asked.kv_dtype or asked.dtype)):
-        if value not in DTYPE_BYTES:
-            known_types = ", ".join(DTYPE_BYTES)
-            raise InputError(f"--{name} '{shown(value)}' is unknown; choose one of {known_types}")
+    for name, value in (("dtype", asked.dtype), ("kv_dtype", asked.kv_dtype or asked.dtype)):
+        check_dtype(name, value)
     if train and asked.kv_dtype is not None:
         raise InputError("--kv-dtype is of serving, which keeps a cache; leave it out")
     if asked.mixed_precision and DTYPE_BYTES[asked.dtype] >= 4:

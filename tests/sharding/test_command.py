@@ -204,14 +204,51 @@ def test_a_cache_of_a_smaller_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert small["command"].endswith("--kv-dtype fp8")
 
 
-def test_what_a_quantised_file_stores_is_said(
+def test_a_quantised_model_is_served_with_its_weights_as_stored(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """What one device holds is the file and the cache."""
     file = tmp_path / "config.json"
-    quantised = {"quant_method": "gptq", "bits": 4, "group_size": -1}
-    file.write_text(json.dumps(SMALL | {"quantization_config": quantised}), "utf-8")
-    told = run_json(capsys, "fit", str(file), "--gpu", "h200")["missing"]
-    assert any(note.startswith("parameters are counted in bf16; as the config") for note in told)
+    packed = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    stored = {}
+    for keys in ({}, {"quantization_config": packed}):
+        file.write_text(json.dumps(SMALL | keys), "utf-8")
+        counted = run_json(capsys, "count", str(file), "--seq", "64")
+        weights = counted.get("stored_bytes") or counted["param_bytes"]
+        fit = run_json(capsys, "fit", str(file), "--gpu", "1xh200,2xh200", "--seq", "64")
+        assert ("stored_weights" in fit) is bool(keys)
+        for answer in fit["answers"]:  # two devices: each has a copy
+            assert answer["total_bytes"] == weights + counted["kv_cache_bytes"]
+        stored[bool(keys)] = weights
+    assert stored[True] < stored[False]
+    assert main(["fit", str(file), "--gpu", "h200"]) == 0
+    assert "weights  as stored" in capsys.readouterr().out
+    training = run_json(capsys, "fit", str(file), "--gpu", "h200", "--train")
+    assert "stored_weights" not in training  # bf16 parameters are trained
+    file.write_text(json.dumps(SMALL | {"quantization_config": {"quant_method": "x"}}), "utf-8")
+    notes = run_json(capsys, "fit", str(file), "--gpu", "h200")["missing"]
+    assert any(
+        note.startswith("weights are counted in bf16; how they are stored") for note in notes
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("count", "llama-7b", "--dtype", "nf4"),
+        ("count", "llama-7b", "--kv-dtype", "fp4"),
+        ("count", "llama-7b", "--state-dtype", "q8_0"),
+        ("fit", "llama-7b", "--dtype", "int4"),
+        ("fit", "llama-7b", "--kv-dtype", "mxfp4"),
+    ],
+)
+def test_a_type_without_whole_bytes_a_value_is_one_line(
+    capsys: pytest.CaptureFixture[str], line: tuple[str, ...]
+) -> None:
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and line[-1] in said
+    assert ("4 bits" in said) is (line[-1] != "q8_0")
 
 
 def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:

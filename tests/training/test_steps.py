@@ -32,7 +32,7 @@ from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
-from metacount.textbook.training import block_bytes, block_numbers, count_step, training_count
+from metacount.textbook.training import block_bytes, block_kinds, count_step
 
 Changes = dict[str, Any]
 
@@ -365,7 +365,7 @@ def test_a_block_is_what_a_model_keeps_more_with_it(name: str, checkpointing: st
         figures = both(fewer, work, setup)
         assert differing(*figures) == {}
         measured.append(figures[1].activation_bytes)
-        counted.append(sum(n * blocks[kind] for kind, n in block_numbers(fewer).items()))
+        counted.append(sum(n * blocks[kind] for kind, (n, *_) in block_kinds(fewer).items()))
     assert len(measured) > 1
     assert [measured[0] - n for n in measured] == [counted[0] - n for n in counted]
 
@@ -447,7 +447,7 @@ def test_what_the_loss_does_not_see_is_said() -> None:
 def test_in_letters() -> None:
     mistral, work = entry("mistral-7b").spec(), Workload(seq_len=8)
     form = closed_form(mistral, work, "activation_bytes:sdpa")
-    assert form.total == training_count(mistral, work, attention="sdpa").activation_bytes
+    assert form.total == count_step(mistral, work, Setup(**SDPA)).activation_bytes
     with pytest.raises(SpecError, match="attention"):
         closed_form(entry("deepseek-v3").spec(), work, "activation_bytes:sdpa")
     with pytest.raises(SpecError, match="nope_every"):

@@ -16,7 +16,7 @@ import sympy
 
 from metacount import catalog
 from metacount.algebra.exact import value_at
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
 from metacount.formulas.step import (
@@ -27,12 +27,9 @@ from metacount.formulas.step import (
     saved_in_blocks,
 )
 from metacount.formulas.tape import FULL, NONE, Pass
-from metacount.formulas.trained import WHOLE, Part
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found
-from metacount.teaching.labels import apart, label, number
 from metacount.teaching.parts import (
     RUNS,
     computation,
@@ -42,14 +39,27 @@ from metacount.teaching.parts import (
     spec_of,
     value,
 )
-from metacount.teaching.texts import computed, evaluated
+from metacount.teaching.texts import (
+    CONDITIONAL,
+    RIGHT,
+    WRONG,
+    Claim,
+    Finding,
+    apart,
+    computed,
+    evaluated,
+    found,
+    label,
+    number,
+)
 from metacount.textbook.closed_form import readable
 from metacount.textbook.training import (
     TrainingCount,
     activation_amounts,
+    count_step,
     inputs_of_blocks,
-    training_count,
 )
+from metacount.training.setup import Setup
 from metacount.units import signed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -237,7 +247,6 @@ def _in_catalog(claim: Claim, truth: Dim) -> list[dict[str, Any]]:
 
 
 def _farthest(counted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the models at both ends of what the stated formula is off by, if it is off there."""
     ends = [pick(counted, key=lambda row: row["ratio"]) for pick in (min, max) if counted]
     return [end for n, end in enumerate(ends) if end["ratio"] and end not in ends[:n]]
 
@@ -318,7 +327,6 @@ LENGTH = 2048
 
 
 def _run(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
-    """Count the FLOPs of a forward of one sequence and of its backward, in numbers or letters."""
     backward = backward_matmul_flops_by_role(spec, Pass(batch_size=1, seq_len=n))
     return model.matmul_flops(spec, batch_size=1, seq_len=n), sum(backward.values())
 
@@ -381,15 +389,15 @@ def step_ratio(claim: Claim) -> Finding:
 
 
 def _is_dense_decoder(spec: ModelSpec) -> bool:
-    """Tell whether a model is a decoder without experts that has logits to train by."""
     trained = spec.last_stack.uniform and None not in (spec.head, spec.embedding)
     alone = not spec.is_moe and not beyond_branches(spec)
     return trained and spec.kind == "decoder" and alone
 
 
-def step_of(spec: ModelSpec, part: Part = WHOLE) -> TrainingCount:
+def step_of(spec: ModelSpec, setup: Setup | None = None) -> TrainingCount:
     """Count training on one sequence of 2,048 tokens, or of all a model's positions if fewer."""
-    return training_count(spec, Workload(seq_len=min(LENGTH, spec.longest or LENGTH)), part=part)
+    run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
+    return count_step(spec, run, setup or Setup())
 
 
 # what may be stored for each parameter: bytes of weights and gradients, float32 copies of both
@@ -408,7 +416,7 @@ def bytes_per_parameter(claim: Claim) -> Finding:
     ways, counters = [], 0
     for words, (weights, gradients, master) in STORED.items():
         dtype = "fp32" if weights == 4 else "bf16"
-        one = training_count(spec, Workload(seq_len=1, dtype=dtype), master_weights=master)
+        one = count_step(spec, Workload(seq_len=1, dtype=dtype), Setup(master_weights=master))
         moments = 2 * (4 if master else weights) * one.trainable_params
         counters = one.optimizer_bytes - moments
         stored = (weights + gradients) * one.params + one.master_weight_bytes + moments
@@ -492,7 +500,7 @@ def adapter_state(claim: Claim) -> Finding:
     """Judge what AdamW keeps for adapters of low rank. Options: `rank`, `targets`."""
     spec, options = spec_of(claim), claim.options
     whole = step_of(spec)
-    one = step_of(spec, Part(rank=options["rank"], targets=tuple(options["targets"])))
+    one = step_of(spec, Setup(lora_rank=options["rank"], lora_targets=tuple(options["targets"])))
     return found(
         [label(claim.claimed).holds(one.optimizer_bytes)],
         n=one.optimizer_bytes,
