@@ -128,21 +128,21 @@ def cell(row: Row, name: str) -> Cell:
     """Read one column of one model; None where the model has no such thing, or nobody knows."""
     spec, data = row.spec, row.data
     first, _, role = name.partition(".")
-    found: object = None
+    value: object = None
     if name == "name":
-        found = row.name
+        value = row.name
     elif name in DERIVED:
-        found = None if spec is None else DERIVED[name](spec)
+        value = None if spec is None else DERIVED[name](spec)
     elif name in FIELDS:
-        found = None if spec is None else getattr(spec, name)
+        value = None if spec is None else getattr(spec, name)
     elif data is not None and first == "share":
         part = data["by_role"].get(role)
-        found = None if part is None else Share(part=part, whole=data["params"])
+        value = None if part is None else Share(part=part, whole=data["params"])
     elif data is not None and first in BY_ROLE:
-        found = (data[first] or {}).get(role)
+        value = (data[first] or {}).get(role)
     elif data is not None:
-        found = data["workload"].get(name) if name in RUN else data.get(name)
-    return found if found is None or isinstance(found, str | int | Share) else str(found)
+        value = data["workload"].get(name) if name in RUN else data.get(name)
+    return value if value is None or isinstance(value, str | int | Share) else str(value)
 
 
 def answer(names: Sequence[str], rows: Sequence[Row], notes: Notes | None = None) -> Answer:

@@ -63,12 +63,12 @@ def answer(models: Sequence[Model | TransformersOnly], request: Request) -> Answ
 def conventions_report(model: Model, workload: Workload) -> Report:
     """Report the amounts, a table for each kind of pass, the range and what makes the range."""
     a = amounts(model.spec, workload)
-    found = conventions(model.spec, workload)
+    rows = conventions(model.spec, workload)
     length = length_shown(model.spec, workload.seq_len)
     tied = "the head multiplies with a table of E, so whoever leaves E out leaves it out"
     groups = [
-        sorted((c for c in found if c.passes == passes), key=_order)
-        for passes in dict.fromkeys(c.passes for c in found)
+        sorted((c for c in rows if c.passes == passes), key=_order)
+        for passes in dict.fromkeys(c.passes for c in rows)
     ]
     return [
         [
@@ -80,7 +80,7 @@ def conventions_report(model: Model, workload: Workload) -> Report:
         [
             Notes(
                 [
-                    ("why", _why(found, a)),
+                    ("why", _why(rows, a)),
                     ("judged", "whether they count what they say: metacount audit"),
                 ]
             )
@@ -122,8 +122,8 @@ def giga(per_token: Fraction, unit: str) -> str:
     places = 1
     while places < 9 and per_token and per_token * 10**places < 100 * 10**9:
         places += 1
-    whole, rest = divmod(round(per_token * 10**places / 10**9), 10**places)
-    return f"{units.exact(whole)}.{rest:0{places}d} G{unit}"
+    billions, rest = divmod(round(per_token * 10**places / 10**9), 10**places)
+    return f"{units.exact(billions)}.{rest:0{places}d} G{unit}"
 
 
 def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
@@ -145,8 +145,8 @@ def _group(group: list[Convention], tokens: int, width: int) -> list[str]:
     return lines
 
 
-def _why(found: tuple[Convention, ...], a: Amounts) -> str:
-    training = [c for c in found if c.passes.startswith("training") and c.unit == "FLOP"]
+def _why(rows: tuple[Convention, ...], a: Amounts) -> str:
+    training = [c for c in rows if c.passes.startswith("training") and c.unit == "FLOP"]
     low, high = min(training, key=_order), max(training, key=_order)
     ends = [giga(c.per_token(a.tokens), c.unit).partition(" ")[0] for c in (low, high)]
     return (

@@ -240,25 +240,25 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
     return find_over(args.model[0], args.settings, args.over)
 
 
-def _totals_report(found: Totals) -> Report:
+def _totals_report(totals: Totals) -> Report:
     """Report weights by their headers alone: groups, types and totals."""
     heads = ("group", "tensors", "values", "bytes", "types")
     rows: list[tuple[Cell, ...]] = [
         (name, g["tensors"], g.get("values"), g.get("bytes"), ", ".join(g.get("dtypes", ())))
-        for name, g in found.by_group.items()
+        for name, g in totals.by_group.items()
     ]
     total = [
         (name, n, short(n) if n else "")
         for name, n, short in (
-            ("params", found.params, units.short),
-            ("stored_bytes", found.stored_bytes, units.gib),
+            ("params", totals.params, units.short),
+            ("stored_bytes", totals.stored_bytes, units.gib),
         )
     ]
     return [
-        [Text(found.source, bold, whole=True)],
+        [Text(totals.source, bold, whole=True)],
         [Grid(heads=heads, rows=rows, align="<>>><")],
         [Grid(heads=(), rows=total, align="<>", prose=True)],
-        [Notes([("note", note) for note in found.notes])],
+        [Notes([("note", note) for note in totals.notes])],
     ]
 
 
@@ -274,11 +274,11 @@ def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Res
     return reserved_cache(it.spec, run, engine, (kept or {}).get("kv_dtype", run.dtype))
 
 
-def _served_report(found: Reserved) -> Report:
+def _served_report(reserved: Reserved) -> Report:
     """Report what an engine reserves, apart from the figures."""
-    each = f"{units.gib(found.kv_cache_bytes)}, of full sequences in {found.kv_dtype}"
-    rows = [("reserved KV cache bytes", found.kv_cache_bytes, each)]
-    return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", found.rule)])]]
+    each = f"{units.gib(reserved.kv_cache_bytes)}, of full sequences in {reserved.kv_dtype}"
+    rows = [("reserved KV cache bytes", reserved.kv_cache_bytes, each)]
+    return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", reserved.rule)])]]
 
 
 def data_of(model: Any, request: Request, kept: Kept = None) -> Json:

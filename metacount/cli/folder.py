@@ -160,9 +160,9 @@ def count_folder(
 
     done: dict[int, list[Outcome]] = {}
     shown = 0
-    found = answers(job, parts, processes=n_processes, ahead=WAITING * n_processes)
-    with closing(found):
-        for number, answer in found:
+    counted = answers(job, parts, processes=n_processes, ahead=WAITING * n_processes)
+    with closing(counted):
+        for number, answer in counted:
             if isinstance(answer, Failed):
                 raise InputError("a process that counted has died; --jobs 1 counts without any")
             done[number] = answer
@@ -193,27 +193,27 @@ class _Job:
     def _outcome(self, path: str) -> Outcome:
         if path in self.unreadable:
             return Outcome(path=path, data={}, error=self.unreadable[path])
-        whole = os.path.join(self.folder, path)
+        file = os.path.join(self.folder, path)
         try:
-            return Outcome(path=path, data=self._data(whole), error=None)
+            return Outcome(path=path, data=self._data(file), error=None)
         except NoModel:
             return Outcome(path=path, data={}, error=None, passed=True)
         except (InputError, SpecError) as error:
-            said = printable(error).removeprefix(f"{shown(whole)}: ")
-            if not os.path.exists(whole):
-                said = "leads to no file"
+            reason = printable(error).removeprefix(f"{shown(file)}: ")
+            if not os.path.exists(file):
+                reason = "leads to no file"
         except Exception as error:
             # whatever one file does, the others are counted; no rule foresaw this one
-            said = f"not foreseen: {type(error).__name__}: {shown(error)}"
-        return Outcome(path=path, data={}, error=said)
+            reason = f"not foreseen: {type(error).__name__}: {shown(error)}"
+        return Outcome(path=path, data={}, error=reason)
 
-    def _data(self, whole: str) -> Json:
+    def _data(self, file: str) -> Json:
         from metacount.textbook.count import count
         from metacount.textbook.proven import count_data
 
-        found = find_in_file(whole, self.settings)
-        text = found.text if isinstance(found, TransformersOnly) else None
-        model = found if text is None else text
+        model_of_file = find_in_file(file, self.settings)
+        text = model_of_file.text if isinstance(model_of_file, TransformersOnly) else None
+        model = model_of_file if text is None else text
         if isinstance(model, TransformersOnly):
             raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
         counted = count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)

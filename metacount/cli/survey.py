@@ -54,17 +54,17 @@ def run(args: argparse.Namespace) -> Answer:
         if name not in {name for _, name in known}:
             close = nearest(name, {name for _, name in known}, "see `metacount survey --help`")
             raise InputError(f"{shown(name)} is no model type that is surveyed; {close}")
-    found: dict[tuple[str, str], SurveyRow] = {}
-    code, said = 0, ""
+    measured: dict[tuple[str, str], SurveyRow] = {}
+    code, stopped = 0, ""
     try:
         for row in survey(jobs, flops=not args.params_only):
-            found[row.kind, row.model_type] = row
-            say(f"measured {len(found)} of {len(jobs)} types, the last {row.model_type}")
+            measured[row.kind, row.model_type] = row
+            say(f"measured {len(measured)} of {len(jobs)} types, the last {row.model_type}")
     except KeyboardInterrupt:
-        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
-    rows = [found[job] for job in jobs if job in found]
+        code, stopped = EXIT_INTERRUPTED, interrupted(len(measured), len(jobs), "types")
+    rows = [measured[job] for job in jobs if job in measured]
     return Answer(
-        report=lambda: report_of(rows, said),
+        report=lambda: report_of(rows, stopped),
         data=lambda: [row.to_dict() for row in rows],
         code=code,
     )
@@ -111,11 +111,11 @@ def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:
 
 def _sums(rows: Sequence[SurveyRow]) -> Grid:
     """Say per kind how many types there are, and how many of them give what."""
-    found: list[tuple[Cell, ...]] = []
+    counts: list[tuple[Cell, ...]] = []
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
         active = sum(row.active_params is not None for row in mine)
-        whole = sum(not row.shortfall for row in mine)
-        found.append((kind, len(mine), sum(row.builds for row in mine), active, whole))
+        complete = sum(not row.shortfall for row in mine)
+        counts.append((kind, len(mine), sum(row.builds for row in mine), active, complete))
     heads = ("kind", "types", "build", "params and active", "nothing missing")
-    return Grid(heads=heads, rows=found, align="<>>>>")
+    return Grid(heads=heads, rows=counts, align="<>>>>")

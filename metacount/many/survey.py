@@ -87,16 +87,16 @@ def measure_type(
         shortfalls = [_line(error)]
     else:
         roles = Roles(module)
-        found = measure_any_params(module, roles)
+        counted = measure_any_params(module, roles)
         names = ("params", "text_params", "active_params", "by_role", "unclaimed")
-        figures = {**{each: getattr(found, each) for each in names}, "notes": notes}
+        figures = {**{each: getattr(counted, each) for each in names}, "notes": notes}
         independent = sum({id(p): p.numel() for p in module.parameters()}.values())
         shortfalls = []
-        if found.params != independent:
-            both = f"roles sum to {found.params}, the distinct tensors to {independent}"
+        if counted.params != independent:
+            both = f"roles sum to {counted.params}, the distinct tensors to {independent}"
             shortfalls.append(both)
-        elif found.unknown_routing:
-            where = found.unknown_routing[0]
+        elif counted.unknown_routing:
+            where = counted.unknown_routing[0]
             shortfalls.append(f"its config gives no number of experts per token ({where})")
         if flops:
             try:
@@ -170,9 +170,9 @@ def _built(
     elif "is_decoder" in data:
         data["is_decoder"] = False
     module, choice = build_transformers(data)
-    kept = small_configs().get(model_type, {})
-    if kept.get("for") == "build":
-        notes += (f"a small config: {kept['why']}",)
+    small = small_configs().get(model_type, {})
+    if small.get("for") == "build":
+        notes += (f"a small config: {small['why']}",)
     return module, notes + choice.notes
 
 
