@@ -17,8 +17,7 @@ from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 
 from metacount import catalog
-from metacount.algebra.numeric import at
-from metacount.algebra.text import read
+from metacount.algebra.text import at, read
 from metacount.audit.record import FLOPS, NO_COUNT, chosen, compared
 from metacount.check.judgement import EQUAL, HERE, WRONG
 from metacount.errors import InputError, SpecError
@@ -507,7 +506,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
     """Subtract our count from theirs with a letter for every size of the model and of the run."""
     from sympy import sympify
 
-    from metacount.algebra.bounded import in_letters as multiplied_out
+    from metacount.algebra.exact import in_letters as multiplied_out
     from metacount.algebra.exact import plain
 
     key = structure_key(spec)

@@ -261,7 +261,7 @@ def computation(spec: ModelSpec, part: str) -> str:
     >>> computation(catalog.entry("llama-7b").spec(), "attention")
     '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
     """
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     text = in_letters(letters(spec, part))
     steps = [text, in_numbers(text, spec), exact(value(spec, part))]

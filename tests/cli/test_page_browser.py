@@ -16,7 +16,7 @@ from helpers.processes import in_a_group
 
 from metacount import Workload, count, units
 from metacount import page as page_of
-from metacount.algebra import javascript
+from metacount.algebra import recorded
 from metacount.cli.page import page_html
 from metacount.errors import SpecError
 from metacount.resolve import find_model
@@ -299,9 +299,9 @@ def test_random_settings_are_counted_as_count_does(
 @pytest.mark.parametrize(
     ("table", "key", "wrong", "models"),
     [
-        (javascript.CALLS, "//", "most", ("switch-base-8",)),
-        (javascript.CALLS, "min", "most", ("gemma3-27b-text",)),
-        (javascript.COMPARED, " == ", "!==", ("llama3-8b",)),
+        (recorded.FUNCTIONS, "//", "most", ("switch-base-8",)),
+        (recorded.FUNCTIONS, "min", "most", ("gemma3-27b-text",)),
+        (recorded.COMPARED, " == ", "!==", ("llama3-8b",)),
     ],
 )
 def test_a_planted_error_is_found(

@@ -16,7 +16,7 @@ import sympy
 
 from metacount import catalog
 from metacount.algebra.exact import value_at
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
 from metacount.formulas.step import (
