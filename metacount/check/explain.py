@@ -189,7 +189,8 @@ class Explainer:
         if ours is None or len(less(reading.theirs, ours)) > MOST_MONOMIALS:
             return
         key = key_of(reading.theirs), key_of(ours)
-        if key in self.seen or reading.cost + 1 >= self.dearest:
+        late = self.searches > MOST_SEARCHES or reading.cost + 1 >= self.dearest
+        if late or key in self.seen:
             return
         self.seen.add(key)
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, reading.cost)]
@@ -268,14 +269,14 @@ class Explainer:
                 table = None if table is None else change.of(table)
             return table
 
-        factors = [change.by.get(self.space.one) for change in everywhere if change.of_all]
-        undone = [UNDOES[factor] for factor in factors if factor in UNDOES]
+        scales = [change.by.get(self.space.one) for change in everywhere if change.of_all]
+        undone = [UNDOES[factor] for factor in scales if factor in UNDOES]
         for edit in self.library.known:
             true = reading.taken(edit.adds)
             if true and (adds := changed(true)):
                 cost = edit.cost + AGAINST * any(edit.words.endswith(words) for words in undone)
                 yield altered(edit, adds=adds, true=true, cost=cost)
-                if not factors and adds != true and min(true.values()) > 0:
+                if not scales and adds != true and min(true.values()) > 0:
                     # what is counted too much may have been written as it is
                     yield altered(edit, adds=true, true=true, cost=cost + SCOPED, late=True)
         places = {change.place for change in everywhere if change.place is not None}
@@ -394,9 +395,9 @@ def _parts(
     if best is None:
         return [], ""
     now, parts = best.reading.taken(space.table(plain(truth.expr))) or {}, []
-    early = [edit for edit in best.edits if not edit.late]
-    late = [edit for edit in best.edits if edit.late]
-    for step in (*early, *best.everywhere, *late):
+    steps: list[Edit | Change] = [edit for edit in best.edits if not edit.late]
+    steps += [*best.everywhere, *(edit for edit in best.edits if edit.late)]
+    for step in steps:
         if isinstance(step, Edit):
             table, plainly = step.true or step.adds, not step.change
         else:
