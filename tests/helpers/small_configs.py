@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.module.model import config_class
 
 CLASSES = {
@@ -119,6 +119,9 @@ SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("gpt_neox", "persimmon"), NO_KV),
     **{key: {**SIZES, "sliding_window": 9} for key in ("mistral", "phi3", "starcoder2", "cohere2")},
     **{key: {**WIDE, "sliding_window": 9} for key in ("gemma2", "gemma3_text")},
+    "cohere2_moe": {**WIDE, "sliding_window": 9, "num_experts": 6, "num_experts_per_tok": 2,
+                    "num_shared_experts": 2, "sliding_window_pattern": 2,
+                    "shared_expert_combination_strategy": "sum"},
     "gemma3n_text": {**WIDE, "sliding_window": 9, "num_hidden_layers": 7, "num_kv_shared_layers": 3,
                      "layer_types": [*["sliding_attention"] * 2, "full_attention",
                                      *["sliding_attention"] * 2, "full_attention",
