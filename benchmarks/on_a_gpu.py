@@ -65,10 +65,8 @@ def bench(name: str, topic: str, *options: str) -> Step:
 
 def steps() -> list[Step]:
     """All of them, in order: what must be right before what is slow."""
-    tests = tuple(
-        f"tests/{name}.py"
-        for name in ("bench/test_cuda", "modules/test_on_cuda", "training/test_on_cuda")
-    )
+    real = "tests/training/test_reality.py::test_cuda_allocates_what_was_measured_and_its_rounding"
+    tests = ("tests/bench/test_cuda.py", "tests/modules/test_on_cuda.py", real)
     ffn, plain = ("--model", *MODELS), "--no-compile"
     one, few = ("--model", MODELS[0]), ("--tokens", "1", "128", "8192")
     return [

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from metacount.teaching.claims import judge_claim
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
-    from metacount.training.result import Training
-    from metacount.training.setup import Setup
+    from metacount.training.setup import Setup, Training
     from metacount.verify.compare import Verification, Witness
 
 else:
@@ -72,8 +71,7 @@ _NAMES = {
     "teaching.claims": "judge_claim",
     "textbook.count": "Count",
     "textbook.training": "TrainingCount",
-    "training.result": "Training",
-    "training.setup": "Setup",
+    "training.setup": "Setup Training",
     "verify.compare": "Verification Witness",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
@@ -138,7 +136,7 @@ _RESULTS = {
     "judge_claim": ("teaching.claim", "Verdict"),
     "shard": ("sharding.result", "Sharded"),
     "summary": ("summary.summary", "Summary"),
-    "train": ("training.result", "Training"),
+    "train": ("training.setup", "Training"),
     "tree": ("api", "Tree"),
     "verify": ("verify.compare", "Verification"),
 }

@@ -116,7 +116,6 @@ def test_public_names() -> None:
     for module in (
         "audit.judge",
         "check.verdict",
-        "diff.parts",
         "flow.run",
         "summary.summary",
         "verify.compare",

@@ -113,10 +113,15 @@ class Comparison:
     explanation: str
 
 
+_ids: list[str] = []  # the folder is read once
+
+
 def ids() -> tuple[str, ...]:
     """List every name in the catalog, in alphabetical order."""
-    names = os.listdir(_FOLDER)
-    return tuple(sorted(n[: -len(_ENDING)] for n in names if n.endswith(_ENDING)))
+    if not _ids:
+        names = os.listdir(_FOLDER)
+        _ids.extend(sorted(n[: -len(_ENDING)] for n in names if n.endswith(_ENDING)))
+    return tuple(_ids)
 
 
 def entry(id: str) -> CatalogEntry:

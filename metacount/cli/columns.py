@@ -7,13 +7,14 @@ from metacount.cli.options import names, option
 from metacount.cli.report import Grid, Share
 from metacount.errors import InputError, nearest, shown
 from metacount.figures import COUNTED
+from metacount.frozen import frozen
 from metacount.settings.values import meant
 from metacount.spec import FIELDS
 from metacount.units import heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from metacount.cli.report import Cell, Notes
     from metacount.files import Json
@@ -40,15 +41,19 @@ PLAIN = {
 }
 
 
+@frozen
 class Row:
     """One model: how its row is headed, its name, its spec where there is one, its figures."""
 
-    def __init__(self, heading: str, name: str, spec: ModelSpec | None, data: Json | None) -> None:
-        self.heading, self.name, self.spec, self.data = heading, name, spec, data
+    heading: str
+    name: str
+    spec: ModelSpec | None
+    data: Json | None
 
 
-def _known() -> Iterable[str]:
-    return (*COUNTED, *FIELDS, *(f"{kind}.{role}" for kind in BY_ROLE for role in ROLES))
+def _known() -> list[str]:
+    by_role = (f"{kind}.{role}" for kind in BY_ROLE for role in ROLES)
+    return [*DERIVED, *COUNTED, *FIELDS, *RUN, "name", *by_role]
 
 
 OPTION = option(
@@ -103,29 +108,18 @@ DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
 
 def checked(names: Sequence[str]) -> list[str]:
     """Check columns under our names; raise an `InputError` that names one that is none."""
-    return [_checked(name) for name in names]
+    return [_checked(name, _known()) for name in names]
 
 
-def _checked(name: str) -> str:
-    first, _, role = name.partition(".")
-    if first in BY_ROLE and role in ROLES:
+def _checked(name: str, known: Sequence[str]) -> str:
+    if name in known:
         return name
-    if name in (*DERIVED, *COUNTED, *RUN, *FIELDS, "name"):
-        return name
-    known = [
-        *DERIVED,
-        *COUNTED,
-        *FIELDS,
-        *RUN,
-        "name",
-        *(f"{b}.{r}" for b in BY_ROLE for r in ROLES),
-    ]
     try:
-        found = meant(name)
+        fields = meant(name)
     except InputError:
-        found = ()
-    if len(found) == 1 and found[0] in FIELDS:
-        return found[0]  # somebody else's word for a field, or its letter
+        fields = ()
+    if len(fields) == 1 and fields[0] in FIELDS:
+        return fields[0]  # somebody else's word for a field, or its letter
     remedy = nearest(name, known, "see `metacount models --fields` and `metacount count --json`")
     raise InputError(f"--columns: '{shown(name)}' is not a column; {remedy}")
 

@@ -9,10 +9,13 @@ from fractions import Fraction
 from functools import partial
 
 from metacount import units
+from metacount.cli.answer import Answer
 from metacount.cli.layout import dim, table, width_of, wrapped
 from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.errors import InputError
+from metacount.resolve import TransformersOnly, remedy
 from metacount.textbook.conventions import SAME, amounts, conventions
-from metacount.textbook.count import length_shown
+from metacount.textbook.count import fitted, length_shown
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
-    from metacount.spec import Workload
+    from metacount.spec import Request, Workload
     from metacount.textbook.conventions import Amounts, Convention
 
 MEANINGS = {
@@ -39,6 +42,22 @@ MEANINGS = {
     "C": "products between positions that the mask keeps",
 }
 ALWAYS = "PEWHBAC"
+
+
+def answer(models: Sequence[Model | TransformersOnly], request: Request) -> Answer:
+    """Give each model's FLOPs under every convention."""
+    runs = []
+    for model in models:
+        if isinstance(model, TransformersOnly):
+            why = f"{model.name} has no formula: {model.problem}; {remedy(model)}"
+            raise InputError(f"--conventions: {why}")
+        runs.append((model, fitted(model.spec, request)))
+    data = [_data(*pair) for pair in runs]
+    return Answer(
+        report=lambda: [section for pair in runs for section in conventions_report(*pair)],
+        data=lambda: data if len(data) > 1 else data[0],
+        table=lambda: _table(runs),
+    )
 
 
 def conventions_report(model: Model, workload: Workload) -> Report:
@@ -140,9 +159,13 @@ def _why(found: tuple[Convention, ...], a: Amounts) -> str:
     )
 
 
-def conventions_data(model: Model, workload: Workload) -> Json:
+def _data(model: Model, workload: Workload) -> Json:
     """Convert the conventions of a model to plain data with every digit."""
     a = amounts(model.spec, workload)
+
+    def exact(value: Fraction) -> int | str:
+        return int(value) if value.denominator == 1 else str(value)
+
     return {
         "model": model.id,
         "name": model.name,
@@ -150,15 +173,12 @@ def conventions_data(model: Model, workload: Workload) -> Json:
         "workload": {"batch_size": workload.batch_size, "seq_len": workload.seq_len},
         "tokens": a.tokens,
         "amounts": {
-            letter: _exact(Fraction(total, a.tokens)) for letter, total in a.letters().items()
+            letter: exact(Fraction(total, a.tokens)) for letter, total in a.letters().items()
         },
         "conventions": [
             {
-                "passes": c.passes,
-                "says": c.says,
-                "formula": c.formula,
-                "value": c.value,
-                "per_token": _exact(c.per_token(a.tokens)),
+                **{name: getattr(c, name) for name in ("passes", "says", "formula", "value")},
+                "per_token": exact(c.per_token(a.tokens)),
                 "unit": c.unit,
                 "users": c.users,
                 "sources": [
@@ -172,7 +192,7 @@ def conventions_data(model: Model, workload: Workload) -> Json:
     }
 
 
-def conventions_table(models: Sequence[tuple[Model, Workload]]) -> Grid:
+def _table(models: Sequence[tuple[Model, Workload]]) -> Grid:
     """Tabulate the conventions of some models, with who uses each."""
     rows = [
         (model.id, c.passes, c.says, c.formula, c.value, c.unit, c.users)
@@ -181,7 +201,3 @@ def conventions_table(models: Sequence[tuple[Model, Workload]]) -> Grid:
     ]
     heads = ("model", "passes", "counts", "formula", "value", "unit", "users")
     return Grid(heads=heads, rows=rows, align="<<<<><<")
-
-
-def _exact(value: Fraction) -> int | str:
-    return int(value) if value.denominator == 1 else str(value)

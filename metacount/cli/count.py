@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from metacount import units
 from metacount.catalog import compare_published
 from metacount.cli import columns
 from metacount.cli.answer import Answer, Pieces, prepare_for_torch
-from metacount.cli.layout import WIDEST_TEXT, bold, paragraph
+from metacount.cli.layout import WIDEST_TEXT, bold
 from metacount.cli.models import compared, published_notes
 from metacount.cli.options import (
     DEVICE,
@@ -25,21 +26,20 @@ from metacount.cli.options import (
     request_of,
     whole_number,
 )
-from metacount.cli.report import Grid, Lines, Notes, Share, Text, title
+from metacount.cli.report import Grid, Notes, Share, Text, title
 from metacount.errors import InputError, shown
 from metacount.figures import COUNTED, FIGURES, OF_MTP, is_shown
 from metacount.files import CONFIG
-from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over, remedy
+from metacount.resolve import Model, Source, TransformersOnly, find_any, find_over
 from metacount.settings import parse_settings
 from metacount.settings.values import dtype
 from metacount.spec import DTYPE_BYTES
-from metacount.textbook.count import OTHERS, count, fitted, length_shown, run_text
+from metacount.textbook.count import OTHERS, count, fitted, length_shown
 from metacount.textbook.engine import ENGINES, reserved_cache
 from metacount.textbook.proven import CODE, SHOWN, count_data, proven_of, sizes_text
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
@@ -120,8 +120,12 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         return counted_folder(args.folder, request, args.settings, args.jobs, as_json=args.json)
     if not args.model:
         raise InputError("count needs MODEL or --folder DIR; see `metacount count --help`")
-    if (own := _own(args)) is not None:
-        return _own_answer(own, args.input, args.device)
+    for model in args.model if args.input or args.modules else ():
+        own = own_module(argparse.Namespace(**{**vars(args), "model": model}), runs=False)
+        if own is not None and len(args.model) > 1:
+            raise InputError(f"{shown(own.id)}: a module without a config is counted alone")
+        if own is not None:
+            return _own_answer(own, args.input, args.device)
     try:
         models = _models(args)
     except InputError:
@@ -133,12 +137,14 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
             raise
         return Answer(report=lambda: _totals_report(totals), data=totals.to_dict)
     if args.conventions:
-        return _conventions(models, request)
+        from metacount.cli.conventions import answer
+
+        return answer(models, request)
     dtypes = {"kv_dtype": args.kv_dtype, "state_dtype": args.state_dtype}
     kept = {name: given for name, given in dtypes.items() if given} or None
-    served = [_served(model, request, args.engine, kept) for model in models]
     if any(isinstance(model, TransformersOnly) for model in models):
         prepare_for_torch()
+    served = [_served(model, request, args.engine, kept) for model in models]
     if len(models) == 1 and not (args.json or args.table or names):
         return Answer(
             report=lambda: [
@@ -147,37 +153,25 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
             ]
         )
     data = [
-        data_of(model, request, kept) | ({} if found is None else {"engine": found.to_dict()})
-        for model, found in zip(models, served, strict=True)
+        data_of(model, request, kept) | ({} if engine is None else {"engine": engine.to_dict()})
+        for model, engine in zip(models, served, strict=True)
     ]
     if names:
         rows = [
-            columns.Row(heading(model), model.name, getattr(model, "spec", None), each)
+            columns.Row(
+                heading=heading(model),
+                name=model.name,
+                spec=getattr(model, "spec", None),
+                data=each,
+            )
             for model, each in zip(models, data, strict=True)
         ]
         return columns.answer(names, rows, _sources(models, data))
     return Answer(
         report=lambda: _comparison(models, data),
-        data=lambda: _single(data),
+        data=lambda: data if len(data) > 1 else data[0],
         table=lambda: _table(data),
     )
-
-
-def _own(args: argparse.Namespace) -> OwnModule | None:
-    """Find the module that is counted as it is; one without a config stands alone."""
-    from argparse import Namespace
-
-    for model in args.model if args.input or args.modules else ():
-        found = own_module(Namespace(model=model, input=args.input), runs=False)
-        if found is not None:
-            for name in ("settings", "over", "columns", "conventions"):
-                if getattr(args, name):
-                    said = "set" if name == "settings" else name
-                    raise InputError(f"--{said} is not for a module of your own; leave it out")
-            if len(args.model) > 1:
-                raise InputError(f"{shown(found.id)}: a module without a config is counted alone")
-            return found
-    return None
 
 
 def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
@@ -187,57 +181,54 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
 
     inputs = typed_inputs(own.module, sizes)
     root = tree(own.module, inputs=inputs, flops=bool(inputs), device=device).root
-    rows: list[tuple[Cell, ...]] = [
-        (
-            child.name + (f" ×{child.count}" if child.count > 1 else ""),
-            child.params * child.count,
-            Share(part=child.params * child.count, whole=root.params),
-        )
+    parts = {
+        child.name + (f" ×{child.count}" if child.count > 1 else ""): child.params * child.count
         for child in root.children
-    ]
-    trained = sum(p.numel() for p in own.module.parameters() if p.requires_grad)
-    buffers = sum(b.numel() for b in own.module.buffers())
-    figures: dict[str, int | None] = {
+    }
+    figures = {
         "params": root.params,
         "param_bytes": root.bytes,
         "matmul_flops": root.flops,
         "macs": None if root.flops is None else root.flops // 2,
     }
-    notes = [
-        f"measured: numel() of your own module on the meta device ({type(own.module).__name__})"
-    ]
-    if not inputs:
-        notes.append(f"FLOPs: give --input: {INPUT_SHOWN}")
+    trained = sum(p.numel() for p in own.module.parameters() if p.requires_grad)
+    buffers = sum(b.numel() for b in own.module.buffers())
+    kind = type(own.module).__name__
+    notes = [f"measured: numel() of your own module on the meta device ({kind})"]
+    notes += [] if inputs else [f"FLOPs: give --input: {INPUT_SHOWN}"]
     missing = "roles, active parameters and KV cache: not known of a module without a config"
-    lines = [figure_row(name, n) for name, n in figures.items() if n is not None]
-    lines[1:1] = [("trainable_params", trained, "of which have a gradient")]
-    lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
-    shapes = ", ".join(str([*each.shape]) for each in inputs)
-    heads = ("module", "params", "share")
-    return Answer(
-        report=lambda: [
+    shapes = [[*each.shape] for each in inputs]
+
+    def report() -> Report:
+        rows = [(name, n, Share(part=n, whole=root.params)) for name, n in parts.items()]
+        lines = [figure_row(name, n) for name, n in figures.items() if n is not None]
+        lines.insert(1, ("trainable_params", trained, "of which have a gradient"))
+        lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
+        heads, bars = ("module", "params", "share"), [*parts.values()]
+        return [
             [title(own.name, own.id)],
-            [Grid(heads=heads, rows=rows, align="<>>", bars=[int(str(n)) for _, n, _ in rows])],
+            [Grid(heads=heads, rows=rows, align="<>>", bars=bars)],
             [
-                *([Text(f"over {shapes}", bold)] if shapes else []),
+                Text(f"over {', '.join(map(str, shapes))}" if shapes else "", bold),
                 Grid(heads=(), rows=lines, align="<>", prose=True),
             ],
             [Notes([("not counted", missing), *(("note", note) for note in notes)], pad=11)],
-        ],
-        data=lambda: {
-            "model": own.id,
-            "name": own.name,
-            "changes": {},
-            "workload": {"inputs": [[*each.shape] for each in inputs]},
-            **figures,
-            "trainable_params": trained,
-            "buffers": buffers,
-            "by_module": {str(name): n for name, n, _ in rows},
-            "source": "given",
-            "not_counted": [missing],
-            "notes": notes,
-        },
-    )
+        ]
+
+    data = {
+        "model": own.id,
+        "name": own.name,
+        "changes": {},
+        "workload": {"inputs": shapes},
+        **figures,
+        "trainable_params": trained,
+        "buffers": buffers,
+        "by_module": parts,
+        "source": "given",
+        "not_counted": [missing],
+        "notes": notes,
+    }
+    return Answer(report=report, data=lambda: data)
 
 
 def _models(args: argparse.Namespace) -> Sequence[Any]:
@@ -294,67 +285,61 @@ def data_of(model: Any, request: Request, kept: Kept = None) -> Json:
     """Count a model for --json: by formula, or measured where there is none."""
     if isinstance(model, Model):
         return count_data(model, _counted(model, request, kept))
-    found, workload, notes = _measured(model, request)
+    from metacount.verify.compare import fitted_outside, outside_witnesses
+
+    source = Source(config=model.source.config)
+    workload, why = fitted_outside(source, request)
+    (measured, *_), _ = outside_witnesses(source, workload)
+    notes = [why] if why else []
     if kept:
         why = "is measured as its code keeps it: --kv-dtype and --state-dtype go with a formula"
         raise InputError(f"{model.name} {why}")
     if model.text is not None:
-        notes += _of_text(model.text, found, request)
-    params, flops = found.figures["params"], found.figures["matmul_flops"]
+        notes += _of_text(model.text, measured, request)
+    params, flops = measured.figures["params"], measured.figures["matmul_flops"]
     return {
         "model": model.id,
         "name": model.name,
         "changes": {},
         "text_params": None,  # of a model that is text alone
         "text_active_params": None,
-        **found.figures,
-        "by_role": found.parts["by_role"],
-        "active_by_role": found.parts["active_by_role"],
-        "buffers": found.parts["buffers"],
-        "param_bytes": None if params is None else params * DTYPE_BYTES[workload["dtype"]],
+        **measured.figures,
+        "by_role": measured.parts["by_role"],
+        "active_by_role": measured.parts["active_by_role"],
+        "buffers": measured.parts["buffers"],
+        "param_bytes": None if params is None else params * DTYPE_BYTES[workload.dtype],
         "macs": None if flops is None else flops // 2,
-        "workload": workload,
-        "source": found.name,
-        "detail": found.detail,
+        "workload": workload.to_dict(),
+        "source": measured.name,
+        "detail": measured.detail,
         "warnings": [f"no formula: {model.problem}"],
         "inferred": [],
         "notes": notes,
     }
 
 
-def _of_text(text: Model, found: Witness, request: Request) -> list[str]:
+def _of_text(text: Model, measured: Witness, request: Request) -> list[str]:
     """Fill in the figures of text that were not measured, by the formula of the text part; say
     which.
     """
     result = count(text.spec, request, quantised=text.quantised)
     counted = result.to_dict()
-    measured = found.figures.get("text_params", found.figures["params"])
-    if measured != counted["params"]:
+    if measured.figures.get("text_params", measured.figures["params"]) != counted["params"]:
         return [f"the formula of the text part is left out: it has {counted['params']} parameters"]
     names = [
         name
-        for name, value in found.figures.items()
+        for name, value in measured.figures.items()
         if value is None and COUNTED[name].run and counted.get(name) is not None
     ]
-    found.figures.update({name: counted[name] for name in names})
-    stored, params = result.stored_bytes, found.figures["params"]
+    measured.figures.update({name: counted[name] for name in names})
+    stored, params = result.stored_bytes, measured.figures["params"]
     if stored is not None and params is not None:
         width = DTYPE_BYTES["bf16"]
-        found.figures["stored_bytes"] = stored + width * (params - counted["params"])
-    said = [f"by the formula of the text part: {', '.join(names)}"] if names else []
+        measured.figures["stored_bytes"] = stored + width * (params - counted["params"])
+    notes = [f"by the formula of the text part: {', '.join(names)}"] if names else []
     if stored is not None:
-        said.append("stored_bytes: what is not of the text part is taken to be bf16, not packed")
-    return [*said, *result.notes]
-
-
-def _measured(model: TransformersOnly, request: Request) -> tuple[Witness, Json, list[str]]:
-    """Measure transformers' own module: what it has, the workload that it ran, any notes on it."""
-    from metacount.verify.compare import fitted_outside, outside_witnesses
-
-    source = Source(config=model.source.config)
-    workload, why = fitted_outside(source, request)
-    (found, *_), _ = outside_witnesses(source, workload)
-    return found, workload.to_dict(), [why] if why else []
+        notes.append("stored_bytes: what is not of the text part is taken to be bf16, not packed")
+    return [*notes, *result.notes]
 
 
 def _counted(model: Model, request: Request, kept: Kept = None) -> Count:
@@ -363,66 +348,79 @@ def _counted(model: Model, request: Request, kept: Kept = None) -> Count:
 
 
 def report_of(model: Any, request: Request, *, verbose: bool = False, kept: Kept = None) -> Report:
-    """Report one model: parameters by role, every figure with its meaning, where they are from."""
-    if isinstance(model, Model):
-        return count_report(model, _counted(model, request, kept), verbose=verbose)
-    return _measured_report(model, data_of(model, request, kept))
-
-
-def figures_report(result: Count) -> Report:
-    """Report a count alone, as Python has it: parameters by role and every figure."""
-    run, data = result.workload, result.to_dict()
-    roles = _roles(result.by_role, result.active_by_role)
-    figures = [
-        figure_row(name, data.get(name)) for name in COUNTED if is_shown(name, [data.get(name)])
-    ]
-    return [
-        [Grid(heads=ROLES, rows=roles, align="<>>>")],
-        [Text(run_text(run), bold), Grid(heads=(), rows=figures, align="<>", prose=True)],
-        [Notes([("warning", text) for text in result.warnings])],
-    ]
-
-
-def _roles(by_role: dict[str, int], active: dict[str, int]) -> list[tuple[Cell, ...]]:
-    """List the roles that have parameters, with their shares and those that one token uses."""
-    whole = sum(by_role.values())
-    return [
-        (role, n, Share(part=n, whole=whole), active.get(role)) for role, n in by_role.items() if n
-    ]
-
-
-def count_report(model: Model, result: Count, *, verbose: bool) -> Report:
-    """Report what the formulas count of a model: figures last, notes in a line each before them;
-    `verbose`: the figures first, with their whole meaning, and all that is to be said of them.
+    """Report one model, counted or measured: figures last, notes in a line each before them;
+    `verbose` or measured: figures first, with their whole meaning, and all that is to be said.
     """
-    routed = result.active_by_role != result.by_role
-    rows = _roles(result.by_role, result.active_by_role)
-    if verbose or routed:
-        whole = Share(part=result.params, whole=result.params)
-        rows += [(), ("total", result.params, whole, result.active_params)]
-    shown = 4 if routed else 3
-    roles = Grid(
-        heads=ROLES[:shown],
-        rows=[row[:shown] for row in rows],
-        align="<>>>"[:shown],
-        bars=[n for n in result.by_role.values() if n],
-    )
+    if not isinstance(model, Model):
+        data = data_of(model, request, kept)
+        return [
+            [title(model.name, model.id)],
+            *figures_report(data),
+            [_notes(model, data, None)],
+        ]
+    result = _counted(model, request, kept)
+    head = [title(model.name, model.id), *_facts(model)]
+    data, proof = result.to_dict(), proven_of(model, result)
+    last = figures_report(data, model.spec, verbose=verbose, stored=_stored(model, result))
+    if verbose:
+        return [head, *last, [_notes(model, data, proof)]]
+    return [[*head, _brief_notes(model, data, proof)], *last]
+
+
+def figures_report(
+    data: Json, spec: ModelSpec | None = None, *, verbose: bool = True, stored: str = ""
+) -> Report:
+    """Report figures as --json has them: parameters by role, each figure with what it is, and what
+    prediction modules add; `verbose`: with its whole meaning.
+    """
+    total, by_role, active = data["params"], data["by_role"], data["active_by_role"] or {}
+    n_heads = 4 if active != by_role else 3
+    roles = {role: n for role, n in by_role.items() if n}
+    rows: list[tuple[Cell, ...]] = [
+        (role, n, Share(part=n, whole=total), active.get(role)) for role, n in roles.items()
+    ]
+    if verbose or n_heads == 4:
+        rows += [(), ("total", total, Share(part=total, whole=total), data["active_params"])]
     buffers = [
         (name, n, "buffer values, not among the parameters")
-        for name, n in result.buffers.items()
+        for name, n in (data["buffers"] or {}).items()
         if n
     ]
-    figures = Grid(heads=(), rows=_figures(model.spec, result, verbose), align="<>", prose=True)
-    head = [title(model.name, model.id), *_facts(model)]
-    last: Report = [
-        [roles],
+    missing = "an encoder has no decode step" if data["source"] == "formula" else "not measured"
+    words = _words(data, spec, verbose)
+    figures = {
+        name: figure_row(name, data.get(name), missing if data.get(name) is None else words[name])
+        for name in COUNTED
+        if is_shown(name, [data.get(name)])
+    }
+    n = 0 if spec is None else spec.n_mtp_layers
+    modules = f"{n or ''} multi-token-prediction module{'s' if n != 1 else ''}".lstrip()
+    added = [row for name, row in figures.items() if name in OF_MTP]
+    return [
+        [
+            Grid(
+                heads=ROLES[:n_heads],
+                rows=[row[:n_heads] for row in rows],
+                align="<>>>"[:n_heads],
+                bars=[*roles.values()],
+            )
+        ],
         [Grid(heads=(), rows=buffers, align="<>", prose=True)],
-        [Text(_workload(model.spec, result), bold), figures],
-        _prediction(model, result, verbose),
+        [
+            Text(_workload([data["workload"]], spec), bold),
+            Grid(
+                heads=(),
+                rows=[row for name, row in figures.items() if name not in OF_MTP],
+                align="<>",
+                prose=True,
+            ),
+        ],
+        [
+            Text(f"{modules}, in none of the figures above" if added else "", bold),
+            Grid(heads=(), rows=added, align="<>", prose=True),
+            Notes([("stored", stored)]),
+        ],
     ]
-    if verbose:
-        return [head, *last, _notes(model, result)]
-    return [[*head, *_brief_notes(model, result)], *last]
 
 
 def _facts(model: Model) -> Iterator[Block]:
@@ -440,71 +438,50 @@ def _facts(model: Model) -> Iterator[Block]:
     yield Notes([("changed", changed), *computed], pad=8 if computed else 0)
 
 
-def _workload(spec: ModelSpec, result: Count) -> str:
-    run = result.workload
-    parts = [f"batch {run.batch_size}", f"seq {length_shown(spec, run.seq_len)}"]
-    if run.source_len is not None:
-        parts.append(f"source {run.source_len}")
-    if run.prefix_len:
-        parts.append(f"prefix {run.prefix_len}")
-    parts.append(f"{run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)")
+def _workload(runs: Sequence[Json], spec: ModelSpec | None = None) -> str:
+    """Write the workload, as far as it is common to all models."""
+    parts = [f"batch {runs[0]['batch_size']}"]
+    for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):
+        values = {run[name] for run in runs}
+        if len(values) == 1 and (n := values.pop()):
+            is_all = spec is not None and name == "seq_len"
+            parts.append(f"{label} {length_shown(spec, n) if spec is not None and is_all else n}")
+    dtype = runs[0]["dtype"]
+    parts.append(f"{dtype} ({DTYPE_BYTES[dtype]} bytes per value)")
     names = {"kv_dtype": "KV cache", "state_dtype": "states"}
-    parts += [f"{names[name]} {given}" for name, given in (result.kept or {}).items()]
+    if len(runs) == 1:
+        parts += [f"{names[name]} {runs[0][name]}" for name in names if name in runs[0]]
     return ", ".join(parts)
 
 
-def _figures(spec: ModelSpec, result: Count, verbose: bool) -> list[tuple[Cell, ...]]:
-    """List name, exact value, and what it is, with the rounded value before it."""
+def _words(data: Json, spec: ModelSpec | None, verbose: bool) -> dict[str, str]:
+    """Say what each figure is: in a few words or whole, and of this model where it matters."""
+    words = {n: figure.meaning if verbose else figure.brief for n, figure in COUNTED.items()}
+    if data.get("least_active_params") is not None:
+        words["active_params"] = "the most used for one token"
+    if spec is None:
+        return words
     no_embed = "its tied token table stays" if spec.tie_embeddings else "without token table"
     if verbose:
         no_embed += ": the head multiplies with it" * spec.tie_embeddings
         if spec.d_per_layer is not None:
             no_embed = f"without the table of each layer's embeddings; {no_embed}"
-    words = {"active_params_no_embed": no_embed}
+    words["active_params_no_embed"] = no_embed
     if spec.has_encoder and not verbose:
         words |= {n: COUNTED[n].brief.replace("forward", "both stacks") for n in FLOPS}
-    if result.least_active_params is not None:
-        words["active_params"] = "the most used for one token"
-    data = result.to_dict()
-    return [
-        figure_row(name, data.get(name), words.get(name, _words(name, verbose)))
-        for name in COUNTED
-        if name not in OF_MTP and is_shown(name, [data.get(name)])
-    ]
-
-
-def _words(name: str, verbose: bool) -> str:
-    return COUNTED[name].meaning if verbose else COUNTED[name].brief
+    return words
 
 
 def figure_row(name: str, value: int | None, meaning: str = "") -> tuple[Cell, ...]:
     """Make a row of a figure: its name, its value, and what it is, with the value in short."""
     meaning = meaning or FIGURES[name].brief
-    if value is None:
-        return name, None, "an encoder has no decode step"
     return name, value, f"{FIGURES[name].short(value)}: {meaning}" if value else meaning
-
-
-def _prediction(model: Model, result: Count, verbose: bool) -> list[Block]:
-    """Report what prediction modules add, in a table of their own."""
-    if not result.prediction:
-        return []
-    n = model.spec.n_mtp_layers
-    head = f"{n} multi-token-prediction module{'s' if n > 1 else ''}, in none of the figures above"
-    rows = [
-        figure_row(name, n, _words(name, verbose)) for name, n in result.prediction.items() if n
-    ]
-    return [
-        Text(head, bold),
-        Grid(heads=(), rows=rows, align="<>", prose=True),
-        Notes([("stored", _stored(model, result))]),
-    ]
 
 
 def _stored(model: Model, result: Count) -> str:
     """Write the published checkpoint as a sum of figures and a rest; "" where none is published."""
     stored = None if model.published is None else model.published.stored_checkpoint
-    if stored is None:
+    if stored is None or not result.prediction:
         return ""
     parts = result.checkpoint_parts(stored.total)
     words = {"mtp_copies": "copies of embedding and head"}
@@ -513,88 +490,37 @@ def _stored(model: Model, result: Count) -> str:
     return f"{text} ({stored.note})" if OTHERS in parts else text
 
 
-def _brief_notes(model: Model, result: Count) -> list[Block]:
+def _brief_notes(model: Model, data: Json, proof: Proven | None) -> Notes:
     """List what must be said, whole, and in a line each what may be asked for with --verbose."""
-    must = [("warning", text) for text in result.warnings]
-    must += [("config", text) for text in result.notes]
+    must = [("warning", text) for text in data["warnings"]]
+    must += [("config", text) for text in data["notes"]]
     brief: list[tuple[str, str]] = []
     asked = ["units"]
     if (entry := model.published) is not None:
-        comparison = compare_published(entry, result.params)
+        comparison = compare_published(entry, data["params"])
         brief.append(("published", compared(comparison, entry, brief=True)))
         asked += ["sources", *(["what is inferred"] if entry.inferred else [])]
         asked += ["notes"] if entry.notes else []
-    if (proof := proven_of(model, result)) is not None:
-        notes = proven_notes(proof)
-        brief += [note for note in notes if note[0] == "proven   "]
-        must += [note for note in notes if note[0] != "proven   "]
+    if proof is not None:
+        for note in proven_notes(proof):
+            (brief if note[0] == "proven" else must).append(note)
         asked.append("what is proven")
     brief.append(("--verbose", f"for {', '.join(asked)}"))
-    return [Notes([*must, *brief], pad=9)]
+    return Notes([*must, *brief], pad=9)
 
 
-def _notes(model: Model, result: Count) -> list[Block]:
-    notes = [("warning", text) for text in result.warnings]
-    notes += [("config", text) for text in result.notes]
-    if model.published is not None:
-        entry = model.published
-        notes.append(("published", compared(compare_published(entry, result.params), entry)))
+def _notes(model: Any, data: Json, proof: Proven | None) -> Notes:
+    """Say all that is to be said of figures: warnings, what was published, where they are from."""
+    notes = [("warning", text) for text in data["warnings"]]
+    notes += [("config" if isinstance(model, Model) else "note", text) for text in data["notes"]]
+    entry = model.published if isinstance(model, Model) else model.entry
+    if entry is not None and data["params"] is not None:
+        notes.append(("published", compared(compare_published(entry, data["params"]), entry)))
         notes += published_notes(entry)
     notes.append(("units", "B = 10^9, T = 10^12; GiB = 2^30 bytes"))
-    notes.append(("counted", "by formulas; `verify` compares with code, `--all-sizes` proves them"))
-    proof = proven_of(model, result)
-    proven = [] if proof is None else [Lines(lambda width: proven_lines(proof, width))]
-    return [Notes(notes, pad=9), *proven]
-
-
-def _measured_report(model: TransformersOnly, data: Json) -> Report:
-    """Report parameters by role, every figure that was measured, and where they come from."""
-    total, active = data["params"], data["active_by_role"] or {}
-    rows = _roles(data["by_role"], active)
-    all_active = sum(active.values()) if active else None
-    rows += [(), ("total", total, Share(part=total, whole=total), all_active)]
-    figures = [
-        (name, data[name])
-        for name in COUNTED
-        if name in data and (data[name] is not None or name not in OF_MTP)
-    ]
-    run = data["workload"]
-    notes = [("warning", f"no formula: {model.problem}")]
-    notes += [("note   ", note) for note in data["notes"]]
-    if model.entry is not None and total is not None:
-        notes.append(("published", compared(compare_published(model.entry, total), model.entry)))
-        notes += [(f"{label:9}", text) for label, text in published_notes(model.entry)]
-    notes.append(("counted", f"by {data['detail']}"))
-    work = f"batch {run['batch_size']}, seq {run['seq_len']}, {run['dtype']}"
-    return [
-        [Text(model.name, bold, whole=True)],
-        [Grid(heads=ROLES, rows=rows, align="<>>>")],
-        [Text(work, bold, whole=True), Grid(heads=(), rows=figures, align="<>")],
-        [Notes(notes)],
-    ]
-
-
-def _conventions(models: Sequence[Any], request: Request) -> Answer:
-    """Report each model's FLOPs under every convention."""
-    from metacount.cli.conventions import conventions_data, conventions_report, conventions_table
-
-    found = []
-    for model in models:
-        if isinstance(model, TransformersOnly):
-            raise InputError(
-                f"--conventions: {model.name} has no formula: {model.problem}; {remedy(model)}"
-            )
-        found.append((model, fitted(model.spec, request)))
-    return Answer(
-        report=lambda: [section for pair in found for section in conventions_report(*pair)],
-        data=lambda: _single([conventions_data(*pair) for pair in found]),
-        table=lambda: conventions_table(found),
-    )
-
-
-def _single(data: Sequence[Json]) -> object:
-    """Several objects are a list; one is itself."""
-    return data if len(data) > 1 else data[0]
+    formulas = "formulas; `verify` compares with code, `--all-sizes` proves them"
+    notes.append(("counted", f"by {data.get('detail', formulas)}"))
+    return Notes([*notes, *([] if proof is None else recorded_notes(proof))], pad=9)
 
 
 def heading(model: Any) -> str:
@@ -646,7 +572,11 @@ def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
     ]
     heads = ("", *map(heading, models))
     grid = Grid(heads=heads, rows=rows, align="<" + ">" * len(models), blocks=True)
-    return [[Text(_common(data), bold, whole=True)], [grid], [_sources(models, data)]]
+    return [
+        [Text(_workload([each["workload"] for each in data]), bold, whole=True)],
+        [grid],
+        [_sources(models, data)],
+    ]
 
 
 def _cell(model: Any, data: Json, label: str) -> Cell:
@@ -661,18 +591,6 @@ def _cell(model: Any, data: Json, label: str) -> Cell:
         return str(data["workload"][label])
     value: Cell = {**data, **(data["buffers"] or {}), **data["by_role"]}.get(label)
     return value
-
-
-def _common(data: Sequence[Json]) -> str:
-    """Write the workload, as far as it is common to all models."""
-    runs = [each["workload"] for each in data]
-    parts = [f"batch {runs[0]['batch_size']}"]
-    for name, label in (("seq_len", "seq"), ("source_len", "source"), ("prefix_len", "prefix")):
-        values = {run[name] for run in runs}
-        if len(values) == 1 and (value := values.pop()):
-            parts.append(f"{label} {value}")
-    dtype = runs[0]["dtype"]
-    return ", ".join([*parts, f"{dtype} ({DTYPE_BYTES[dtype]} bytes per value)"])
 
 
 def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
@@ -696,78 +614,53 @@ def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
     return Notes(notes)
 
 
-# ---- what the record of proofs says: short here, whole for `verify --all-sizes`
-
-SEE = " (verify --all-sizes)"
+# ---- what the record of proofs says
 
 
 def proven_notes(proof: Proven) -> list[tuple[str, str]]:
     """Say what the figures are proven against, and what is another figure than what was proven."""
     sides = [against for against in (proof.code, proof.ours) if against is not None]
     equal = [
-        _whose(it, proof, version=True) + " (in part)" * (len(it.of("equal")) < len(it.said))
-        for it in sides
-        if it.of("equal")
+        _whose(side, proof, version=True) + " (in part)" * (len(side.of("equal")) < len(side.said))
+        for side in sides
+        if side.of("equal")
     ]
-    wrong = {one.quantity: one.text for it in sides for one in it.of("other figure")}
-    notes = [("proven   ", f"against {' and '.join(equal)}")] if equal else []
-    notes += [("unproven ", f"{quantity}: {why}") for quantity, why in wrong.items()]
+    wrong = {each.quantity: each.text for side in sides for each in side.of("other figure")}
+    notes = [("proven", f"against {' and '.join(equal)}")] if equal else []
+    notes += [("unproven", f"{quantity}: {why}") for quantity, why in wrong.items()]
     return notes + [
-        ("differs  ", f"{_quantities(those)}: not what {_whose(it, proof)} computes")
-        for it in sides
-        if (those := it.of("differs"))
+        ("differs", f"{_quantities(differing)}: not what {_whose(side, proof)} computes")
+        for side in sides
+        if (differing := side.of("differs"))
     ]
 
 
-def proven_lines(proof: Proven, width: int) -> list[str]:
-    """Write what the figures are proven against, and a line for what is not: no domains."""
-    lines = [line for note in proven_notes(proof) for line in paragraph(*note, width)]
-    sides = [against for against in (proof.code, proof.ours) if against is not None]
-    for against in sides:
-        whose = _whose(against, proof)
-        if those := against.of("chosen"):
-            what = f"{whose} also runs experts that a token did not choose"
-            lines += paragraph("runs more", f"{_quantities(those)}: {what}", width)
-        if those := against.of("not said"):
-            reasons = dict.fromkeys(one.text for one in those)
-            said = f"{_quantities(those)} against {whose}"
-            room = width - len("unproven   ") - len(said)
-            why = next((w for w in (f": {'; '.join(reasons)}", SEE) if len(w) <= room), "")
-            lines += paragraph("unproven ", said + why, width)
-    return lines
-
-
-def recorded_lines(proof: Proven, width: int) -> list[str]:
-    """Write all that is recorded: what is equal to code and for which sizes, what is not, what is
+def recorded_notes(proof: Proven) -> list[tuple[str, str]]:
+    """Say all that is recorded: what is equal to code and for which sizes, what is not, what is
     not said and why.
     """
-    lines: list[str] = []
+    notes = []
     for against in (proof.code, proof.ours):
         if against is None:
             continue
         whose = _whose(against, proof, version=True)
         domain = sizes_text(against.where, proof.small, SHOWN)
         if equal := against.of("equal"):
-            lines += paragraph(
-                "proven   ", f"{_quantities(equal)}: equal to {whose}, for {domain}", width
+            notes.append(("proven", f"{_quantities(equal)}: equal to {whose}, for {domain}"))
+        for each in against.of("chosen"):
+            text = (
+                f"{each.quantity}: the formula counts the experts that a token chose, and is equal "
+                f"to {whose} for them; that code runs {each.text} more FLOPs, on experts that it "
+                f"did not choose; for {domain}"
             )
-        for one in against.of("chosen"):
-            said = (
-                f"{one.quantity}: the formula counts the experts that a token chose, and is "
-                f"equal to {whose} for them; that code runs {one.text} more FLOPs, on experts "
-                f"that it did not choose; for {domain}"
-            )
-            lines += paragraph("runs more", said, width)
-        for one in against.of("differs"):
-            said = f"{one.quantity}: the formula less {whose} is {one.text}"
-            lines += paragraph("differs  ", said, width)
-        reasons: dict[str, list[Said]] = {}
-        for one in against.of("not said", "other figure"):
-            reasons.setdefault(one.text, []).append(one)
-        for why, those in reasons.items():
-            said = f"{_quantities(those)}: not said to be proven against {whose}: {why}"
-            lines += paragraph("unproven ", said, width)
-    return lines
+            notes.append(("runs more", text))
+        for each in against.of("differs"):
+            notes.append(("differs", f"{each.quantity}: the formula less {whose} is {each.text}"))
+        left = against.of("not said", "other figure")
+        for why in dict.fromkeys(each.text for each in left):
+            names = _quantities(each for each in left if each.text == why)
+            notes.append(("unproven", f"{names}: not said to be proven against {whose}: {why}"))
+    return notes
 
 
 def _whose(against: Against, proof: Proven, *, version: bool = False) -> str:
@@ -778,5 +671,5 @@ def _whose(against: Against, proof: Proven, *, version: bool = False) -> str:
     return f"transformers{numbers} {against.name}" + (" (same structure)" * other)
 
 
-def _quantities(said: Iterable[Said]) -> str:
-    return ", ".join(one.quantity for one in said)
+def _quantities(proofs: Iterable[Said]) -> str:
+    return ", ".join(each.quantity for each in proofs)

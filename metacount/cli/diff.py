@@ -15,8 +15,7 @@ from metacount.cli.options import (
     request_of,
 )
 from metacount.cli.report import Amount, Grid, Lines, Notes, Text, grids
-from metacount.diff.compared import STATUSES
-from metacount.diff.parts import QUANTITIES
+from metacount.diff.compared import QUANTITIES, STATUSES
 from metacount.errors import InputError
 from metacount.figures import FIGURES, is_shown
 from metacount.resolve import TransformersOnly, find_any

@@ -14,8 +14,6 @@ from metacount.cli.layout import wrapped
 from metacount.figures import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     import sympy
 
     from metacount.textbook.closed_form import ClosedForm
@@ -104,17 +102,6 @@ def upright(name: str) -> str:
     """
     plain = name.replace("_", r"\_")
     return rf"\text{{{plain}}}" if "-" in name else rf"\mathrm{{{plain}}}"
-
-
-def free_name(name: str, taken: Container[str]) -> str:
-    """Find a name for a part that is no argument's: assigning it would change what the rest reads.
-
-    >>> free_name("norm", {"d"}), free_name("norm", {"norm"})
-    ('norm', 'norm_')
-    """
-    while name in taken:
-        name += "_"
-    return name
 
 
 def in_python(expr: sympy.Expr, form: ClosedForm) -> str:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.given import TransformersOnly
-    from metacount.sharding.devices import Device
-    from metacount.sharding.fit import Fit, Fits
+    from metacount.sharding.fit import Device, Fit, Fits
     from metacount.sharding.placed import Placed
     from metacount.sharding.result import Job
 
@@ -68,8 +67,7 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.sharding.devices import devices
-    from metacount.sharding.fit import fit
+    from metacount.sharding.fit import devices, fit
 
     if args.device_map is not None:
         return _placed(args)
@@ -87,7 +85,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _placed(args: argparse.Namespace) -> Answer:
     """Say where accelerate puts the parts of the module; exit 1 where some go to disk."""
-    from metacount.sharding.devices import devices_named
+    from metacount.sharding.fit import devices_named
     from metacount.sharding.placed import place_module
 
     if args.gpu in (None, "all"):
@@ -165,6 +163,10 @@ def report_of(answer: Fits) -> Report:
             of = "the mesh of so many devices that cuts least, of those that fit,"
         head.append(Text(f"{of} for {work_said(done, batch=False)}; by formula"))
         head.append(Notes([("assumed", assumed(done))]))
+    if (stored := answer.stored) is not None:
+        size = units.gib(stored.n_bytes)
+        spread = "spread over ranks in proportion to the values of each role; `shard` has --dtype"
+        head.append(Notes([("weights", f"as stored, {size}: {stored.how}; {spread}")]))
     longest = max(len(each.device.id) for each in found)
     commands: list[Block] = []
     for each in found:

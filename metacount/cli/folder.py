@@ -7,14 +7,15 @@ import sys
 
 from metacount import units
 from metacount.cli.answer import Pieces, enveloped
-from metacount.cli.layout import columns, paragraph, table, width_of
+from metacount.cli.layout import GAP, columns, width_of
 from metacount.cli.progress import say
+from metacount.cli.report import Grid, Notes, in_text
 from metacount.errors import EXIT_INTERRUPTED, EXIT_WRONG_INPUT, interrupted, shown
 from metacount.spec import DTYPE_BYTES, SEQ_LEN
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from metacount.many.folder import Listing, Outcome
     from metacount.spec import Request
@@ -58,23 +59,21 @@ class FolderView:
         encode = json.JSONEncoder(separators=(",", ":")).encode
         try:
             for part in self._parts():
-                lines = "".join(
-                    encode(
-                        {"model": outcome.path, "error": outcome.error}
-                        if outcome.error is not None
-                        else enveloped({**outcome.data, "model": outcome.path})
-                    )
-                    + "\n"
+                objects = [
+                    {"model": outcome.path, "error": outcome.error}
+                    if outcome.error is not None
+                    else enveloped({**outcome.data, "model": outcome.path})
                     for outcome in part
                     if not outcome.passed
-                )
+                ]
+                lines = "".join(f"{encode(each)}\n" for each in objects)
                 self._book(part)
                 yield lines
         except KeyboardInterrupt:
             self.interrupted = True  # what was counted stands there already
 
     def text(self) -> Generator[str, None, None]:
-        """Yield a table of what was counted, then how many were refused and why."""
+        """Yield a table of what was counted, with how many were refused and why."""
         self.in_text = True
         rows: list[tuple[str, ...]] = []
         try:
@@ -83,26 +82,23 @@ class FolderView:
                 self._book(part)
         except KeyboardInterrupt:
             self.interrupted = True
-        if rows:
-            yield "\n".join(_fitted(rows)) + "\n\n"
-        yield "\n".join(self._sums()) + "\n"
+        yield in_text([[_grid(rows)] if rows else [], [self._sums()]])
 
     def closing(self) -> int:
         """Return the exit code, after saying on stderr too what was refused."""
-        n_refused = self.n_refused
         if self.interrupted:
             interrupted(self._n_seen, len(self.listing.paths), "files")
             return EXIT_INTERRUPTED
         if self.passed and not self.in_text:
             print(f"metacount: passed over {self._no_models()}", file=sys.stderr)
-        if not n_refused + self.n_counted:
+        if not self.n_refused + self.n_counted:
             print("metacount: error: no file of the folder describes a model", file=sys.stderr)
             return EXIT_WRONG_INPUT
-        if not n_refused:
+        if not self.n_refused:
             return 0
         if not self.in_text:
-            print("\n".join(self._reasons()), file=sys.stderr)
-        some = f"{units.exact(n_refused)} of {units.exact(n_refused + self.n_counted)}"
+            print("\n".join(Notes(self._reasons()).lines(columns())), file=sys.stderr)
+        some = f"{units.exact(self.n_refused)} of {units.exact(self.n_refused + self.n_counted)}"
         print(f"metacount: error: {some} files refused", file=sys.stderr)
         return EXIT_WRONG_INPUT
 
@@ -132,35 +128,38 @@ class FolderView:
                 self.n_shorter += outcome.data["workload"]["seq_len"] < SEQ_LEN
                 self.n_text += "part" in outcome.data
             else:
-                same = self.refused.setdefault(_kind(outcome.error), [])
-                same.append((outcome.path, outcome.error))
+                # what errors share that differ in their numbers and values only
+                kind = re.sub(r"\d+", "#", re.split(": got |: line |: byte ", outcome.error)[0])
+                self.refused.setdefault(kind, []).append((outcome.path, outcome.error))
 
-    def _sums(self) -> list[str]:
-        run, width = self.request, columns()
-        total = self.n_counted + self.n_refused
+    def _sums(self) -> Notes:
+        run, listing = self.request, self.listing
+        length = f"seq {SEQ_LEN if run.seq_len is None else run.seq_len}"
+        if run.seq_len is None and self.n_shorter:
+            length += f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
         counted = (
-            f"{units.exact(self.n_counted)} of {_number(total, 'file')}: batch {run.batch_size}, "
-            f"{self._length()}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per value)"
+            f"{units.exact(self.n_counted)} of {_number(self.n_counted + self.n_refused, 'file')}: "
+            f"batch {run.batch_size}, {length}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per "
+            "value)"
         )
-        lines = paragraph("counted", counted, width)
+        notes = [("counted", counted)]
         if self.n_text:
             text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
-            lines += paragraph("text   ", f"{text}measured by `metacount count FILE`", width)
+            notes.append(("text", f"{text}measured by `metacount count FILE`"))
         if self.interrupted:
-            left = units.exact(len(self.listing.paths) - self._n_seen)
-            lines += paragraph("stopped", f"by an interrupt, with {left} files to go", width)
-        lines += self._reasons()
+            left = units.exact(len(listing.paths) - self._n_seen)
+            notes.append(("stopped", f"by an interrupt, with {left} files to go"))
         passed = []
-        if self.listing.companions:
-            what = _number(self.listing.companions, "file")
+        if listing.companions:
+            what = _number(listing.companions, "file")
             passed.append(f"{what} of tokenizers and the like, which describe no model")
         if self.passed:
             passed.append(self._no_models())
-        if self.listing.links:
-            passed.append(f"{_number(self.listing.links, 'link')} to other folders")
-        lines += paragraph("passed ", "; ".join(passed), width)
-        note = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
-        return lines + paragraph("figures", note, width)
+        if listing.links:
+            passed.append(f"{_number(listing.links, 'link')} to other folders")
+        figures = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
+        notes += [*self._reasons(), ("passed", "; ".join(passed)), ("figures", figures)]
+        return Notes(notes, pad=7)
 
     def _no_models(self) -> str:
         """Name the files that have none of a model's keys."""
@@ -169,34 +168,17 @@ class FolderView:
         what = f"{_number(len(self.passed), 'file')} without a size of a model: {names}"
         return f"{what} and {units.exact(more)} more" if more > 0 else what
 
-    def _length(self) -> str:
-        if self.request.seq_len is not None:
-            return f"seq {self.request.seq_len}"
-        fewer = f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
-        return f"seq {SEQ_LEN}{fewer if self.n_shorter else ''}"
-
-    def _reasons(self) -> list[str]:
-        """Write the most frequent reasons first, each with the first of its files."""
+    def _reasons(self) -> list[tuple[str, str]]:
+        """Say the most frequent reasons first, each with the first of its files."""
         groups = sorted(self.refused.values(), key=len, reverse=True)
-        lines = []
-        for group in groups[:MOST_REASONS]:
-            path, error = group[0]
-            others = f", and {_number(len(group) - 1, 'file')} more" if len(group) > 1 else ""
-            lines += paragraph("refused", f"{shown(path)}{others}: {error}", columns())
-        left = groups[MOST_REASONS:]
-        if left:
-            others = f"{_number(sum(map(len, left)), 'file')} for {len(left)} other reasons"
-            lines += paragraph("refused", others, columns())
-        return lines
-
-
-def _kind(error: str) -> str:
-    """Reduce an error to what others share that differ in their numbers and values only.
-
-    >>> _kind("n_layers must be at most 4096: got 9999; choose 1 to 4096")
-    'n_layers must be at most #'
-    """
-    return re.sub(r"\d+", "#", re.split(": got |: line |: byte ", error)[0])
+        notes = []
+        for (path, error), *more in groups[:MOST_REASONS]:
+            others = f", and {_number(len(more), 'file')} more" if more else ""
+            notes.append(("refused", f"{shown(path)}{others}: {error}"))
+        if left := groups[MOST_REASONS:]:
+            n = _number(sum(map(len, left)), "file")
+            notes.append(("refused", f"{n} for {len(left)} other reasons"))
+        return notes
 
 
 def _number(n: int, thing: str) -> str:
@@ -214,20 +196,14 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def _fitted(rows: list[tuple[str, ...]]) -> list[str]:
-    """Write the table; paths are shortened and the last columns left out to fit the width."""
+def _grid(rows: Sequence[tuple[str, ...]]) -> Grid:
+    """Tabulate the models; paths are shortened, and the last columns left out to fit the width."""
     routed = any(row[1] != row[2] for row in rows)
-    kept = [i for i in range(len(HEADS)) if routed or HEADS[i] != "active_params"]
-    while True:
-        heads = [HEADS[i] for i in kept]
-        body = [[row[i] for i in kept] for row in rows]
-        over = width_of(heads, body) - columns()
-        longest = max(len(row[0]) for row in body)
-        if over <= 0 or longest - over >= SHORTEST_PATH or len(kept) == 2:
-            break
-        kept.pop()
-    room = max(SHORTEST_PATH, longest - max(over, 0))
+    columns_shown = [i for i, head in enumerate(HEADS) if routed or head != "active_params"]
+    heads, *body = ([row[i] for i in columns_shown] for row in (HEADS, *rows))
+    others = width_of(heads[1:], [row[1:] for row in body])
+    room = max(SHORTEST_PATH, columns() - others - len(GAP))
     for row in body:
         if len(row[0]) > room:
             row[0] = "..." + row[0][3 - room :]
-    return table(heads, body, "".join(ALIGN[i] for i in kept))
+    return Grid(heads=heads, rows=body, align=ALIGN[: len(heads)], drops=heads[:1:-1])

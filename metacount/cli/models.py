@@ -101,7 +101,7 @@ def _columns(names: Sequence[str], entries: Sequence[CatalogEntry]) -> Answer:
     for entry in entries:
         spec = None if entry.sizes is None else entry.spec()
         data = None if spec is None else count(spec, Request()).to_dict()
-        rows.append(Row(entry.id, entry.name, spec, data))
+        rows.append(Row(heading=entry.id, name=entry.name, spec=spec, data=data))
     return answer(names, rows)
 
 
@@ -145,49 +145,35 @@ def published_notes(entry: CatalogEntry) -> list[tuple[str, str]]:
     ]
 
 
-def _table(counted: Sequence[Counted]) -> Grid:
+def _table(counted: Sequence[Counted], *, on_screen: bool = False) -> Grid:
     """Tabulate the catalog with the count of each model; on a screen the columns that fit."""
-    rows = [_row(entry, params) for entry, params in counted]
+    rows: list[tuple[Cell, ...]] = []
+    ours: str | None
+    layers: str | None
+    width: str | int | None
+    for entry, params in counted:
+        label, ours = entry.published.label, "no spec"
+        layers = width = kind = None
+        if params is not None:
+            spec, comparison = entry.spec(), compare_published(entry, params)
+            known = {"differs": comparison.percent, "unpublished": None}
+            ours = known.get(comparison.status, comparison.status)
+            encoder = f"{spec.n_encoder_layers}+" if spec.has_encoder else ""
+            layers, width, kind = f"{encoder}{spec.n_layers}", spec.d_model, spec.kind
+        if on_screen:
+            # an exact integer stands beside it or differs from it
+            label = "in full" if label and len(label) > LONGEST_LABEL else label
+            width = DASH if width is None else str(width)
+        rows.append((entry.id, params, label, ours, layers, width, kind, entry.family, entry.name))
     # the last columns say again what the id says, in other words
-    return Grid(heads=HEADS, rows=rows, align=ALIGN, drops=("name", "family", "kind", "d_model"))
-
-
-def _row(entry: CatalogEntry, params: int | None) -> tuple[Cell, ...]:
-    label = entry.published.label
-    if params is None:
-        return (entry.id, None, label, "no spec", None, None, None, entry.family, entry.name)
-    spec, comparison = entry.spec(), compare_published(entry, params)
-    known = {"differs": comparison.percent, "unpublished": None}
-    ours = known.get(comparison.status, comparison.status)
-    layers = f"{spec.n_encoder_layers}+{spec.n_layers}" if spec.has_encoder else str(spec.n_layers)
-    return (
-        entry.id,
-        params,
-        label,
-        ours,
-        layers,
-        spec.d_model,
-        spec.kind,
-        entry.family,
-        entry.name,
-    )
+    drops = ("name", "family", "kind", "d_model")
+    return Grid(heads=HEADS, rows=rows, align=ALIGN, drops=drops)
 
 
 def _report(counted: Sequence[Counted]) -> Report:
     if not counted:
         return []
-    rows = [
-        (
-            *row[:2],
-            # an exact integer stands beside it or differs from it
-            "in full" if len(str(row[2])) > LONGEST_LABEL else row[2],
-            *row[3:5],
-            DASH if row[5] is None else str(row[5]),
-            *row[6:],
-        )
-        for row in _table(counted).rows
-    ]
-    grid = Grid(heads=HEADS, rows=rows, align=ALIGN, drops=_table(counted).drops)
+    grid = _table(counted, on_screen=True)
     note = (
         "published is the label in print (in full: all digits); ours says whether the exact "
         "count is the published integer, rounds to the label, or by how much it differs; "
@@ -200,21 +186,22 @@ def _report(counted: Sequence[Counted]) -> Report:
 
 def _data(entry: CatalogEntry, params: int | None) -> Json:
     spec = None if params is None else entry.spec()
-    compared = None if params is None else compare_published(entry, params)
+    comparison = None if params is None else compare_published(entry, params)
+    published = entry.published
     return {
         "model": entry.id,
         "name": entry.name,
         "family": entry.family,
-        "kind": spec and spec.kind,
-        "d_model": spec and spec.d_model,
-        "n_layers": spec and spec.n_layers,
-        "n_encoder_layers": spec and spec.n_encoder_layers,
+        **{
+            name: spec and getattr(spec, name)
+            for name in ("kind", "d_model", "n_layers", "n_encoder_layers")
+        },
         "params": params,
-        "published_label": entry.published.label,
-        "published_label_meaning": entry.published.label_meaning,
-        "published_params": entry.published.params,
-        "status": compared and compared.status,
-        "difference": compared and compared.difference,
+        "published_label": published.label,
+        "published_label_meaning": published.label_meaning,
+        "published_params": published.params,
+        "status": comparison and comparison.status,
+        "difference": comparison and comparison.difference,
         "explanation": entry.explanation,
         "not_expressible": entry.not_expressible,
         "inferred": list(entry.inferred),
@@ -248,8 +235,8 @@ def _fields_table() -> Grid:
     heads = ("field", "path", "letter", "required", "default", "takes", "meaning")
     rows = []
     for row in field_rows():
-        shown = {**row, "default": None if row["default"] is None else str(row["default"])}
-        rows.append(tuple(shown[head] for head in heads))
+        default = None if row["default"] is None else str(row["default"])
+        rows.append(tuple({**row, "default": default}[head] for head in heads))
     return Grid(heads=heads, rows=rows, align="<" * len(heads))
 
 
@@ -259,20 +246,19 @@ def _fields_report() -> Report:
     by_part: dict[str, list[Json]] = {}
     for row in field_rows():
         by_part.setdefault(row["path"].rpartition(".")[0], []).append(row)
-    for part, of_part in by_part.items():
-        rows += [(part, "", "", "")] if part else []
-        for row in of_part:
-            default = row["default"]
-            default = str(default) if isinstance(default, str | float) else str(default).lower()
-            indent = "  " if "." in row["path"] else ""
-            rows.append(
-                (
-                    indent + row["field"],
-                    row["letter"] or "",
-                    "required" if row["required"] else default,
-                    f"{row['takes']}: {row['meaning']}",
-                )
+    for part, row in ((part, row) for part, of_part in by_part.items() for row in of_part):
+        if part and row is by_part[part][0]:
+            rows.append((part, "", "", ""))
+        default = row["default"]
+        default = str(default) if isinstance(default, str | float) else str(default).lower()
+        rows.append(
+            (
+                f"{'  ' if part else ''}{row['field']}",
+                row["letter"] or "",
+                "required" if row["required"] else default,
+                f"{row['takes']}: {row['meaning']}",
             )
+        )
     note = (
         "A model's file is a JSON object of these fields, with a name if you like. "
         "How others call each field, and its path in a model (encoder. for decoder. in an "

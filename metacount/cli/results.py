@@ -73,7 +73,7 @@ def _count_report(result: Count) -> Report:
 
     said = [("warning", text) for text in result.warnings]
     said += [("config", text) for text in result.notes]
-    return [*figures_report(result), *([[Notes(said)]] if said else [])]
+    return [*figures_report(result.to_dict()), [Notes(said)]]
 
 
 def _training_report(step: TrainingCount) -> Report:

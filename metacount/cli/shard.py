@@ -43,6 +43,7 @@ MEMORY = {
     "kv_cache_bytes": "KV cache",
     "state_bytes": "recurrent state",
     "unscattered_bytes": "whole gradients",
+    "bucket_bytes": "buckets of gradients",
     "other_bytes": "comes and goes",
 }
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from metacount.cli.report import Cell, Report
     from metacount.many.survey import SurveyRow
 
-APART = (("--train", "--params-only"),)
 # What each column shows, shortened in this way.
 COLUMNS = {
     "params": ("params", units.exact),
@@ -28,10 +27,7 @@ COLUMNS = {
     "decode": ("decode_matmul_flops", units.flops),
     "kv cache": ("kv_cache_bytes", units.gib),
     "state": ("state_bytes", units.gib),
-    "backward": ("backward_matmul_flops", units.flops),
-    "kept": ("activation_bytes", units.gib),
 }
-TRAINED = ("backward", "kept")
 DROPS = ("class", "state", "decode", "kv cache", "active", "prefill")
 
 
@@ -45,7 +41,6 @@ def options() -> Sequence[Option]:
             choices=("causal-LM", "seq2seq", "masked-LM"),
         ),
         flag("--params-only", "run no forward"),
-        flag("--train", "FLOPs of the backward and bytes kept, too"),
         *FORMATS,
     )
 
@@ -67,7 +62,7 @@ def run(args: argparse.Namespace) -> Answer:
             found[row.kind, row.model_type] = row
             say(f"measured {done} of {total} types, the last {row.model_type}")
 
-        survey(jobs, flops=not args.params_only, training=args.train, progress=progress)
+        survey(jobs, flops=not args.params_only, progress=progress)
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
     rows = [found[job] for job in jobs if job in found]
@@ -87,20 +82,18 @@ def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:
 
     if not rows:
         return []
-    trained = any(row.backward_matmul_flops is not None for row in rows)
-    figures = {h: how for h, how in COLUMNS.items() if trained or h not in TRAINED}
-    heads = ("type", "kind", "class", *figures, "")
+    heads = ("type", "kind", "class", *COLUMNS, "")
     cells: list[tuple[Cell, ...]] = [
         (
             row.model_type,
             row.kind,
             row.class_name or None,
-            *(Amount(getattr(row, name), how, always=True) for name, how in figures.values()),
+            *(Amount(getattr(row, name), how, always=True) for name, how in COLUMNS.values()),
             "falls short" if row.shortfall else "",
         )
         for row in rows
     ]
-    grid = Grid(heads=heads, rows=cells, align="<<<" + ">" * len(figures) + "<", drops=DROPS)
+    grid = Grid(heads=heads, rows=cells, align="<<<" + ">" * len(COLUMNS) + "<", drops=DROPS)
     dropped = ", ".join(grid.dropped(columns()))
     short = [row for row in rows if row.shortfall]
     note = (
@@ -108,8 +101,6 @@ def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:
         f"recurrent state after them, in {run.dtype}; FLOPs are matrix products, 2 per "
         "multiply-add; each class is built from its default config, on the meta device"
     )
-    if trained:
-        note += "; backward and what it keeps of a training step, with attention written out"
     fall = Text(f"{len(short)} of {len(rows)} fall short", bold) if short else Text("")
     return [
         [grid],

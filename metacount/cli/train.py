@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.resolve import Model
     from metacount.textbook.training import TrainingCount
-    from metacount.training.result import Training
+    from metacount.training.setup import Training
 
 # The choices that a step is made of, and what each of their words means.
 CHOICES = {

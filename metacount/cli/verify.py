@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.count import recorded_lines
+from metacount.cli.count import recorded_notes
 from metacount.cli.layout import bold, columns, width_of
 from metacount.cli.options import (
     FORMATS,
@@ -17,7 +17,7 @@ from metacount.cli.options import (
     request_of,
 )
 from metacount.cli.progress import done_of
-from metacount.cli.report import Grid, Lines, Notes, Text, title
+from metacount.cli.report import Grid, Notes, Text, title
 from metacount.cli.report import shown as in_cell
 from metacount.errors import EXIT_DISAGREE, EXIT_INTERRUPTED, InputError, interrupted, shown
 from metacount.resolve import Model, find_any
@@ -168,11 +168,10 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     from metacount.textbook.proven import proven_of, sizes_text
 
     proof = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
-    recorded = [] if proof is None else recorded_lines(proof, columns())
     found: list[list[Block]] = []
-    if recorded:
+    if proof is not None:
         head = Text(f"{model.name}: what is recorded of these formulas", bold, whole=True)
-        found.append([head, Lines(lambda _: recorded)])
+        found.append([head, Notes(recorded_notes(proof), pad=9)])
     found.append([Text(f"{model.name}: formula less the form read off code", bold, whole=True)])
     label = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
     for case, proofs in shown:

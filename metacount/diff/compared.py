@@ -1,27 +1,326 @@
 """Two models part by part: what was added, taken away, replaced or resized, and what that costs.
 
 >>> from metacount.catalog import entry
->>> from metacount.spec import Workload
 >>> llama, mixtral = entry("llama-7b").spec(), entry("mixtral-8x7b").spec()
 >>> found = diff(("llama-7b", llama), ("mixtral-8x7b", mixtral), Workload(), Workload())
 >>> [(row.name, row.status) for row in found.rows if row.status not in ("same", "changed")]
 [('attention', 'resized'), ('feed-forward', 'replaced')]
 >>> found.row("feed-forward").forms
 ('3·d·m', 'E·d·(3·m_e + 1)')
+>>> for part in parts(mixtral, Workload(seq_len=128)):
+...     print(part.name, part.described, part.values["params"])
+embedding [32000, 4096] 131072000
+positions rope 0
+attention GQA 32/8 1342177280
+mixture 2 of 8 experts of width 14336, silu(gate) · up 45098205184
+norms rmsnorm, pre 266240
+head [32000, 4096] 131072000
 """
 
 from __future__ import annotations
 
-from metacount.diff.parts import QUANTITIES, Part, parts
+from fractions import Fraction
+
 from metacount.figures import COUNTED, OF_SOME
+from metacount.formulas import ends, model, pieces
+from metacount.formulas.block import STORED
+from metacount.formulas.dim import Dim
+from metacount.formulas.pieces import BLOCK, Piece, generic, merged, nominal_pieces
+from metacount.formulas.tape import CROSS_PAIRS, Product, Weight
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec, Workload
+from metacount.spec.attention import Attention, LatentAttention, NoAttention
+from metacount.spec.ffn import Mixture
 from metacount.spec.model import FIELDS, PATHS
-from metacount.textbook.count import count
+from metacount.spec.stack import SHARING
+from metacount.textbook.count import QUANTITIES as COUNTS
+from metacount.textbook.count import count, run_sizes
+from metacount.units import activated, heads, latent_heads
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+    from typing import TypeAlias
+
     from metacount.files import Json
+
+    Described: TypeAlias = tuple[str, str, str, str]  # name, kind, text, paths of fields
+
+QUANTITIES = ("params", "active_params", "matmul_flops", "kv_cache_bytes")
+ENDS = ("embedding", "positions", "head", "pooler")  # of the model, not of a stack of it
+BESIDE, AROUND = "beside the branches", "around the blocks"
+OF_EACH_BLOCK = ("altup.", "laurel.", "per_layer_input.")
+OF_NO_BLOCK = ("copies.", "per_layer_inputs.")
+
+
+@frozen
+class Sum:
+    """What one part of a model sums to: how many blocks have it, and the values of one of them."""
+
+    copies: Dim = 0
+    one: Dim = 0
+    params: Dim = 0
+    active: Dim = 0
+    flops: Dim = 0
+
+
+@frozen
+class Part:
+    """One part of one stack (of none: `stack` is empty), or of all its blocks.
+
+    `copies` blocks have it; `one` is the parameters of one of them. `kind` is a word for how it is
+    made: another word is another part in its place. `fields` are paths in the spec whose values
+    belong to it.
+    """
+
+    name: str
+    stack: str
+    kind: str
+    described: str
+    copies: Dim
+    one: Dim
+    values: dict[str, Dim]
+    fields: tuple[str, ...]
+
+
+def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) -> tuple[Part, ...]:
+    """List the parts of `spec` from the bottom up; their values add up to the model's.
+
+    `structure` is the same spec with numbers for sizes, where `spec` has symbols.
+    """
+    plain = structure or spec
+    sizes = run_sizes(plain, run)
+    forward: dict[str, Dim] = {n: sizes[n] for n in ("batch_size", "seq_len", "source_len")}
+    sums = sums_of(spec, model.forward_run(spec, **forward))
+    caches = COUNTS["kv_cache_bytes"](spec, sizes)
+    tokens = sizes["batch_size"] * sizes["seq_len"] * sizes["bytes_per_value"]
+    # keys of a block indexer are a part of their own
+    index_cache = tokens * model.index_cache_values(spec)
+    of_attention = {
+        "attention": caches["self-attention"] - index_cache,
+        "shared blocks": caches["self-attention"] - index_cache,
+        "cross-attention": caches["cross-attention"],
+        "indexer": index_cache,
+    }
+    found = [("", *row) for row in _ends_before(plain)]
+    for stack in ("encoder", "decoder"):
+        if getattr(spec, stack) is not None:
+            names = {name for of_stack, name in sums if of_stack == stack}
+            found += [(stack, *row) for row in _of_stack(plain, stack, names)]
+    found += [("", *row) for row in _ends_after(plain)]
+    made = []
+    for stack, name, kind, described, fields in found:
+        one = sums.get((stack, name), Sum())
+        is_one = not stack or name == "norms"  # an end, and all norms of a stack, are one part each
+        keeps = not (stack == "encoder" and plain.has_encoder)
+        part = Part(
+            name=name,
+            stack=stack,
+            kind=kind,
+            described=described,
+            copies=1 if is_one else one.copies,
+            one=one.params if is_one else one.one,
+            values={
+                "params": one.params,
+                "active_params": one.active,
+                "matmul_flops": one.flops,
+                "kv_cache_bytes": of_attention.get(name, 0) if keeps else 0,
+            },
+            fields=tuple(fields.split()),
+        )
+        made.append(part)
+    return tuple(made)
+
+
+def _ends_before(plain: ModelSpec) -> Iterator[Described]:
+    """Yield the tables that tokens and positions are looked up in."""
+    if plain.embedding is not None:
+        yield "embedding", "table", table_described(plain), "embedding"
+    if plain.position != "none":
+        rows = f", {plain.n_positions} rows" if plain.n_positions else ""
+        yield "positions", plain.position, plain.position + rows, "positions"
+
+
+def _of_stack(plain: ModelSpec, stack: str, names: Container[str]) -> Iterator[Described]:
+    """Yield what the blocks of a stack are made of, and its norms; `names` are of what it has."""
+    last = plain.last_stack
+    mixer, like, shared = last.attention, last.feed_forward, last.shared
+    act = made = ""
+    if like is not None:
+        act = activated(like.activation, like.swish_beta, gated=like.gated)
+        made = "gated" if like.gated else "plain"
+    attends = attention_described(plain)
+    if not isinstance(mixer, NoAttention) and shared is None:
+        kind = "mla" if isinstance(mixer, LatentAttention) else "heads"
+        yield "attention", kind, attends, "decoder.attention"
+    if plain.has_encoder and stack == "decoder":
+        yield "cross-attention", "heads", attends, "decoder.attention"
+    index = getattr(mixer, "indexer", None)
+    if index is not None and "indexer" in names:
+        text = f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
+        yield "indexer", "blocks", text, "decoder.attention.indexer"
+    if shared is not None:
+        width = "" if like is None else _width(like.d_ff, "m", plain)
+        fields = "decoder.attention decoder.feed_forward decoder.shared.n_blocks"
+        yield "shared blocks", "shared", f"{attends}, {act}, {width}", fields
+        own = "" if shared.adapter_rank is None else f", adapters of rank {shared.adapter_rank}"
+        fields = "decoder.shared decoder.mixer_pattern"
+        yield "uses of shared blocks", "shared", f"a linear layer{own}", fields
+    if (word := last.recurrent.word) != "none":
+        fields = "decoder.recurrent decoder.mixer_pattern"
+        yield "recurrent mixer", word, word.replace("_", " "), fields
+    if like is not None and like.d_ff is not None and shared is None:
+        text = f"{act}, {_width(like.d_ff, 'm', plain)}"
+        yield "feed-forward", made, text, "decoder.feed_forward"
+    if last.mixture is not None:
+        fields = "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated"
+        yield "mixture", f"{made} mixture", mixture_described(last.mixture, act), fields
+    if "borrowing attention" in names:
+        text = f"{attends}, keys and values of earlier layers"
+        yield "borrowing attention", "heads", text, "decoder.attention.n_kv_shared_layers"
+    if like is not None and like.second is not None:
+        fields = "decoder.feed_forward.second decoder.feed_forward.second_pattern"
+        text = f"{act}, {_width(like.second, 'm_2', plain)}"
+        yield "second feed-forward", made, text, fields
+    yield from (row for row in _streams(plain) if row[0] in names)
+    fields = "decoder.norms embedding.norm decoder.attention.qk_norm"
+    yield "norms", last.norms.kind, f"{last.norms.kind}, {last.norms.placement}", fields
+
+
+def _streams(plain: ModelSpec) -> Iterator[Described]:
+    """Yield AltUp, LAuReL and each layer's own embedding: in every block, and around them."""
+    last = plain.last_stack
+    altup = f"AltUp of {last.altup.n_inputs} copies" if last.altup else ""
+    laurel = f"LAuReL of rank {last.laurel.rank}" if last.laurel else ""
+    inputs = f"a layer's embedding of {last.layer_inputs.width}" if last.layer_inputs else ""
+    fields = "decoder.altup decoder.laurel decoder.layer_inputs.width"
+    yield BESIDE, "around", ", ".join(filter(None, (altup, laurel, inputs))), fields
+    text = ", ".join(filter(None, (altup, inputs)))
+    yield AROUND, "around", text, "decoder.layer_inputs.vocab_size"
+
+
+def _ends_after(plain: ModelSpec) -> Iterator[Described]:
+    """Yield the head with what stands before it, and the pooler."""
+    if plain.head is not None and plain.embedding is not None:
+        tied = ", the token table" if plain.head.tied else ""
+        yield "head", "head", table_described(plain) + tied, "head"
+    if plain.pooler:
+        yield "pooler", "pooler", "tanh(dense(first token))", "pooler"
+
+
+def _width(width: int | None, letter: str, plain: ModelSpec) -> str:
+    return f"{letter} = {width} = {times_d(width, plain)}" if width else ""
+
+
+def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
+    """Sum a model's tensors and products by stack and by part."""
+    found: dict[tuple[str, str], list[tuple[Dim, Weight | Product]]] = {}
+    known: set[str] = set()
+    for piece in nominal_pieces(spec):
+        stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
+        both: list[Weight | Product] = [*piece.tape.weights, *piece.tape.products]
+        for term in both:
+            if piece.place != BLOCK and term.name.startswith(ends.OF_MODEL):
+                if term.name in known:  # the encoder has it too
+                    continue
+                known.add(term.name)
+            name = part_of(piece, term)
+            key = ("" if name in ENDS else stack, name)
+            if piece.place == BLOCK and isinstance(term, Weight):
+                term = generic(term)
+            found.setdefault(key, []).append((piece.times, term))
+    return {key: _sum(spec, merged(terms), run) for key, terms in found.items()}
+
+
+def _sum(spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]) -> Sum:
+    """Sum the terms of one part, which as many blocks have."""
+    shared = spec.last_stack.shared
+    weights = [
+        (shared.n_blocks if shared is not None and one.name.startswith(STORED) else n, one)
+        for n, one in terms
+        if isinstance(one, Weight)
+    ]
+    return Sum(
+        copies=weights[0][0] if weights else 0,
+        one=sum(one.params for _, one in weights),
+        params=sum(n * one.params for n, one in weights),
+        active=sum(n * one.active for n, one in weights),
+        flops=sum(n * one.flops(run) for n, one in terms),
+    )
+
+
+def part_of(piece: Piece, term: Weight | Product) -> str:
+    """Name the part of a model that a tensor or a product belongs to."""
+    name, role = term.name.removeprefix(STORED), term.role
+    if name.startswith("head_transform."):
+        return "head"
+    if role == "norm":
+        return "norms"
+    if name.startswith(OF_EACH_BLOCK) or (role == "other" and isinstance(term, Product)):
+        return BESIDE
+    if name.startswith(OF_NO_BLOCK):
+        return AROUND
+    if name.startswith("shared_use."):
+        return "uses of shared blocks"
+    if piece.layer.mixer == SHARING:
+        return "shared blocks"
+    if name.startswith("cross_attn.") or getattr(term, "per", "") == CROSS_PAIRS:
+        return "cross-attention"
+    if name.startswith(("self_attn.indexer.", "index ")) and piece.layer.indexed:
+        return "indexer"
+    if role == "attention":
+        return "borrowing attention" if piece.layer.borrows else "attention"
+    if role == "ffn":
+        return "second feed-forward" if piece.layer.second else "feed-forward"
+    named = {"position": "positions", "recurrent": "recurrent mixer", "moe": "mixture"}
+    return "pooler" if name.startswith("pooler.") else named.get(role, role)
+
+
+def attention_described(spec: ModelSpec) -> str:
+    """Describe how an attention is made, with the window that some of its layers see."""
+    mixer = spec.last_stack.attention
+    if isinstance(mixer, LatentAttention):
+        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+    elif isinstance(mixer, Attention):
+        said = heads(mixer.n_heads, mixer.n_kv_heads)
+    else:
+        return "none"
+    if mixer.window is None:
+        return said
+    near = pieces.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
+    return f"{said}, window {mixer.window.size} in {near} layers"
+
+
+def mixture_described(mixture: Mixture, activation: str) -> str:
+    """Describe how many experts of which width a token gets."""
+    said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
+    if mixture.shared is not None:
+        said += f", {mixture.shared.n_experts} shared"
+    if mixture.latent is not None:
+        said += f", in a latent of {mixture.latent}"
+    if mixture.zero is not None:
+        said += f", {mixture.zero.n_experts} zero experts"
+        said += " with rows that nobody reads" if mixture.zero.rows else ""
+    return said
+
+
+def table_described(spec: ModelSpec) -> str:
+    """Describe the shape of the token table."""
+    return f"[{spec.vocab_size}, {ends.table_width(spec)}]"
+
+
+def times_d(width: int, spec: ModelSpec) -> str:
+    """Write a width as a multiple of d, exact or to four digits.
+
+    >>> from metacount.catalog import entry
+    >>> times_d(11008, entry("llama-7b").spec()), times_d(3072, entry("gpt2").spec())
+    ('2.688·d', '4·d')
+    """
+    ratio = Fraction(width, spec.d_model)
+    return f"{ratio.numerator}·d" if ratio.denominator == 1 else f"{float(ratio):.4g}·d"
+
+
+# ---- two models side by side
 
 # From most to least. A changed part has the same parameters, and another field.
 STATUSES = ("replaced", "added", "removed", "resized", "changed", "same")

@@ -92,6 +92,7 @@ def attention_core(
         Product(role=t.role, name=name, width=width, per=sees.pairs) for name, width in parts
     ]
     learned = bias is not None and bias.grad
+    sunk = bool(sinks) and t.weight(sinks, heads, cut=COLUMNS)  # of any kernel: they are stored
     if run.attention == FLASH or (run.attention == SDPA and not _is_written(key, value, learned)):
         return _kernel(t, q, k, v, sees, heads=heads, widths=widths)
     wide = run.attention == SDPA  # torch's CPU has no kernel: it writes out, in float32
@@ -123,7 +124,7 @@ def attention_core(
         scores = t.record("mask", t.like(scores), [(mask, scores.grad)])
     columns = pairs_columns
     if sinks:
-        scores = t.like(scores, grad=t.weight(sinks, heads, cut=COLUMNS) or scores.grad)
+        scores = t.like(scores, grad=sunk or scores.grad)
         columns = pairs_columns + heads
     softmax = t.like(scores, columns=columns)
     t.record("softmax", softmax, [(softmax, softmax.grad)])

@@ -614,15 +614,15 @@ def merged(terms: Iterable[tuple[Dim, Term]]) -> list[tuple[Dim, Term]]:
     return [(number, first[key]) for key, number in times.items() if not is_zero(number)]
 
 
-_recorded: dict[str, tuple[ModelSpec, object, Any]] = {}
+_recorded: dict[str, tuple[tuple[object, ...], Any]] = {}
 
 
-def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], of: object = None) -> Made:
+def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], *of: object) -> Made:
     """Make something of a spec and of a run, or give what was just made of the same: many ask."""
-    known = _recorded.get(name)
-    if known is None or known[0] is not spec or known[1] is not of:
-        known = _recorded[name] = spec, of, make()
-    made: Made = known[2]
+    known, key = _recorded.get(name), (spec, *of)
+    if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
+        known = _recorded[name] = key, make()
+    made: Made = known[1]
     return made
 
 

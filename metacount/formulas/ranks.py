@@ -15,7 +15,7 @@ from metacount.spec import ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 
 @frozen
@@ -35,16 +35,15 @@ class Cut:
     trained: bool = True
 
 
-def cuts_of(weights: Iterable[Weight], unseen: Collection[str] = ()) -> list[Cut]:
+def cuts_of(weights: Iterable[Weight]) -> list[Cut]:
     """List tensors as they are stored, each with the axis that tensor parallelism cuts.
 
-    Returns: tensors; what is repeated comes so often, experts are stacked in one. Those of the
-    names `unseen` have no gradient.
+    Returns: tensors; what is repeated comes so often, experts are stacked in one.
     Source: Shoeybi et al. 2019, arXiv:1909.08053, sec. 3; an operation says how its weight is cut.
     """
     found = []
     for weight in weights:
-        trained, shape, axis = weight.name not in unseen, weight.shape, weight.cut
+        shape, axis = weight.shape, weight.cut
         if weight.used is not None:
             shape = (weight.times, *shape)
             axis = None if axis is None else axis + 1
@@ -54,7 +53,7 @@ def cuts_of(weights: Iterable[Weight], unseen: Collection[str] = ()) -> list[Cut
             axis=axis,
             parts=weight.halves,
             top_k=weight.used,
-            trained=trained,
+            trained=weight.seen,
         )
         if weight.used is not None:
             found.append(one)

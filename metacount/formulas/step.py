@@ -17,8 +17,6 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import folds
 from metacount.formulas.block import (
-    FFN,
-    MIXER,
     Given,
     Layer,
     branches_of,
@@ -45,7 +43,6 @@ from metacount.formulas.tape import (
     FULL,
     LOW,
     NONE,
-    SDPA,
     SELECTIVE,
     SOURCE,
     TOKENS,
@@ -67,7 +64,7 @@ from metacount.spec.stack import SHARING
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from metacount.spec.stack import Stack
 
@@ -75,17 +72,29 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Step:
-    """What a step multiplies and keeps, by role."""
+class Forward:
+    """A step's forward, recorded in pieces.
 
-    matmul_flops: dict[str, Dim]
-    backward_matmul_flops: dict[str, Dim]
-    recompute_matmul_flops: dict[str, Dim]
-    activation_bytes: dict[str, Dim]
+    `blocks`: how many blocks of the encoder (True) and of the decoder need a backward. `extra`:
+    what checkpointing keeps beside their inputs.
+    """
+
+    pieces: list[Piece]
+    blocks: dict[bool, Dim]
+    extra: tuple[tuple[Dim, str, Dim], ...] = ()
 
 
-def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
-    """Count the FLOPs of a backward by role, every parameter of the model trained.
+def forward_flops_by_role(
+    spec: ModelSpec, run: Pass, tensors: Tensors | None = None
+) -> dict[str, Dim]:
+    """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies."""
+    return folds.by_role(_of(_recorded(spec, run, tensors).pieces, folds.flops), ROLES)
+
+
+def backward_matmul_flops_by_role(
+    spec: ModelSpec, run: Pass, tensors: Tensors | None = None
+) -> dict[str, Dim]:
+    """Count the FLOPs of a backward by role: every parameter of the model trained, or `tensors`.
 
     Two products for each of the forward, y = x·W having dx = dy·Wᵀ and dW = xᵀ·dy, but where no
     gradient flows; a fused kernel computes its scores once more.
@@ -95,16 +104,12 @@ def backward_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     al. 2022, arXiv:2205.14135, algorithm 4 (flash).
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, the look-ups.
     """
-    _check_backward(spec, run)
-    return folds.by_role(_of(_pieces(spec, run), folds.backward_flops), ROLES)
-
-
-def _check_backward(spec: ModelSpec, run: Pass) -> None:
     check_run(spec, run)
     check_reached(spec)
     if spec.embedding is None:
         rule = "has no formula for a backward: what is given instead of tokens has no gradient"
         raise SpecError("vocab_size", rule, None, "measure it instead")
+    return folds.by_role(_of(_recorded(spec, run, tensors).pieces, folds.backward_flops), ROLES)
 
 
 def train_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
@@ -118,7 +123,9 @@ def train_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     return {role: forward[role] + backward[role] for role in ROLES}
 
 
-def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+def recompute_matmul_flops_by_role(
+    spec: ModelSpec, run: Pass, tensors: Tensors | None = None
+) -> dict[str, Dim]:
     """Count the FLOPs of what a backward computes a second time, by role.
 
     full checkpointing: the forward of the blocks once more, up to the last tensor that is saved;
@@ -128,19 +135,21 @@ def recompute_matmul_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]
     Returns: every role in order, exact.
     Source: Chen et al. 2016, arXiv:1604.06174.
     """
-    _check_recomputation(spec, run)
+    check_run(spec, run)
     if run.checkpointing != FULL:
         return dict.fromkeys(ROLES, 0)
-    return folds.by_role(_repeated(spec, run, _pieces(spec, run)), ROLES)
+    check_around(spec)
+    blocks = [piece for piece in _recorded(spec, run, tensors).pieces if piece.place == BLOCK]
+    if tensors is None:
+        again = (*_of(blocks, folds.flops), *_not_repeated(spec, run))
+    else:
+        again = tuple(_of(blocks, lambda ops: folds.flops(folds.repeated_ops([*ops]))))
+    return folds.by_role(again, ROLES)
 
 
-def _check_recomputation(spec: ModelSpec, run: Pass) -> None:
-    check_run(spec, run)
-    if run.checkpointing == FULL:
-        check_around(spec)
-
-
-def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
+def activation_bytes_by_role(
+    spec: ModelSpec, run: Pass, tensors: Tensors | None = None
+) -> dict[str, Dim]:
     """Count the bytes that autograd holds between the loss and its backward, by role.
 
     Every storage once, parameters and buffers apart; to the role of the first operation that saves
@@ -149,111 +158,70 @@ def activation_bytes_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     Returns: bytes, exact for the reference modules.
     """
     check_saved(spec, run)
-    if run.checkpointing == FULL:  # what is in the blocks does not matter
-        pieces = pieces_of(spec, run, loss=True, blocks=False)
+    if tensors is None and run.checkpointing == FULL:  # what is in the blocks does not matter
+        forward = _all_trained(spec, pieces_of(spec, run, loss=True, blocks=False))
     else:
-        pieces = _pieces(spec, run)
-    kept = {spec.has_encoder and each is not spec.decoder: each.n_layers for each in spec.stacks}
-    found = folds.by_role(_saved(spec, run, pieces, kept), ROLES)
+        forward = _recorded(spec, run, tensors)
+    found = folds.by_role((*_saved(spec, run, forward), *forward.extra), ROLES)
     check_written(found.values())
     return found
 
 
-def forward_flops_by_role(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
-    """Count the FLOPs of the forward by role, with the zeros that a fused kernel multiplies."""
-    return folds.by_role(_of(_pieces(spec, run), folds.flops), ROLES)
+def _all_trained(spec: ModelSpec, pieces: list[Piece]) -> Forward:
+    blocks = {spec.has_encoder and each is not spec.decoder: each.n_layers for each in spec.stacks}
+    return Forward(pieces=pieces, blocks=blocks)
 
 
-def _pieces(spec: ModelSpec, run: Pass) -> list[Piece]:
-    """Record a whole step's forward with its loss; several figures of one run share it."""
-    found = remembered(spec, "step", lambda: pieces_of(spec, run, loss=True), run)
-    nominal_pieces(spec, made=found)
-    return found
+def _recorded(spec: ModelSpec, run: Pass, tensors: Tensors | None) -> Forward:
+    """Record a step's forward with its loss; several figures of one run share it."""
+    if tensors is not None:
+        # whether what stands around a block has a gradient, no block says
+        check_around(spec, "has no formula of a step that trains a part")
+        return remembered(spec, "part", lambda: _walked(spec, run, tensors), run, tensors)
+    pieces = remembered(spec, "step", lambda: pieces_of(spec, run, loss=True), run)
+    nominal_pieces(spec, made=pieces)
+    return _all_trained(spec, pieces)
 
 
-def partial_step(spec: ModelSpec, run: Pass, tensors: Tensors) -> Step:
-    """Count a step that trains a part of a model: the rest is frozen, or only adapters train.
-
-    forward: as ever, and of each adapter 2·n·r·(in + out)
-    backward: of each product 1 × for each factor that has a gradient
-    saved: each tensor that a gradient needs
-
-    Returns: FLOPs and bytes by role, exact for the reference modules where `check_figure` passes.
-    """
-    # whether what stands around a block has a gradient, no block says
-    check_around(spec, "has no formula of a step that trains a part")
-    pieces, kept, beside = _walked(spec, run, tensors)
-    blocks = [piece for piece in pieces if piece.place == BLOCK and run.checkpointing == FULL]
-    again = (
-        (piece.times, role, amount)
-        for piece in blocks
-        for role, amount in folds.flops(folds.repeated_ops(piece.tape.ops))
-    )
-    saved = (*_saved(spec, run, pieces, kept), *beside)
-    return Step(
-        matmul_flops=folds.by_role(_of(pieces, folds.flops), ROLES),
-        backward_matmul_flops=folds.by_role(_of(pieces, folds.backward_flops), ROLES),
-        recompute_matmul_flops=folds.by_role(again, ROLES),
-        activation_bytes=folds.by_role(saved, ROLES),
-    )
-
-
-def check_figure(name: str, spec: ModelSpec, run: Pass) -> None:
-    """Raise `SpecError` for a figure of a `Step` that has no formula for such a model or run."""
-    checks = {
-        "backward_matmul_flops": _check_backward,
-        "recompute_matmul_flops": _check_recomputation,
-        "activation_bytes": check_saved,
-    }
-    if name in checks:
-        checks[name](spec, run)
-
-
-def _walked(
-    spec: ModelSpec, run: Pass, tensors: Tensors
-) -> tuple[list[Piece], dict[bool, Dim], list[tuple[Dim, str, Dim]]]:
+def _walked(spec: ModelSpec, run: Pass, tensors: Tensors) -> Forward:
     """Record a step that trains a part of a model block by block, each kind of block once.
 
-    Returns: the pieces; how many blocks of the encoder and of the decoder need a backward; what
-    checkpointing keeps beside them.
+    Of a frozen weight a product has one gradient less, and a tensor that no gradient needs is not
+    saved; below the lowest tensor that is trained there is no gradient at all.
     """
-    local: dict[str, list[str]] = {}
+    local: dict[str, list[tuple[str, str]]] = {}  # by owner: paths, and names in it
     for path in tensors.stored:
         owner, name = _owner(path)
-        local.setdefault(owner, []).append(name)
+        local.setdefault(owner, []).append((path, name))
 
     def tape_of(stack_run: Run, *owners: tuple[str, str]) -> Tape:
         """Make a tape that knows what is trained of the tensors of some owners."""
         trained: set[str] = set()
         adapters: dict[str, Dim] = {}
         for owner, prefix in owners:
-            lead = f"{owner}." if owner else ""
-            for name in local.get(owner, ()):
-                if f"{lead}{name}" in tensors.trained:
+            for path, name in local.get(owner, ()):
+                if path in tensors.trained:
                     trained.add(prefix + name)
                 if name.endswith(f".{LOW}"):
-                    rank = tensors.stored[f"{lead}{name}"].shape[0]
-                    adapters[prefix + name.removesuffix(f".{LOW}")] = rank
+                    adapters[prefix + name.removesuffix(f".{LOW}")] = tensors.stored[path].shape[0]
         return Tape(stack_run, trained=frozenset(trained), adapters=adapters)
 
     found: dict[Tape, Piece] = {}
-    kept: dict[bool, Dim] = {
-        spec.has_encoder and each is not spec.decoder: 0 for each in spec.stacks
-    }
+    blocks: dict[bool, Dim] = dict.fromkeys(_all_trained(spec, []).blocks, 0)
     keeps_first = reads_first = False
     for piece in walk(spec, run, tape_of=tape_of, loss=True):
         times = found[piece.tape].times + 1 if piece.tape in found else 1
         found[piece.tape] = altered(piece, times=times)
         if piece.place == BLOCK and folds.needs_backward(piece.tape):
-            kept[piece.of_encoder] += 1
+            blocks[piece.of_encoder] += 1
             keeps_first = keeps_first or piece.index == 0  # as its own input
             reads_first = not keeps_first and (reads_first or piece.layer.mixer == SHARING)
-    beside: list[tuple[Dim, str, Dim]] = []
+    extra: tuple[tuple[Dim, str, Dim], ...] = ()
     if reads_first and run.checkpointing != NONE:
         # the embedded tokens, which a block of those that layers share reads beside its input
         embedded = run.batch_size * run.seq_len * spec.d_model * run.bytes_per_value
-        beside.append((1, "other", embedded))
-    return list(found.values()), kept, beside
+        extra = ((1, "other", embedded),)
+    return Forward(pieces=list(found.values()), blocks=blocks, extra=extra)
 
 
 def role_of_memory(run: Pass) -> str:
@@ -294,13 +262,10 @@ def _of(pieces: list[Piece], fold: Callable[[Iterable[Op]], Iterator[tuple[str, 
             yield piece.times, role, amount
 
 
-def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece], kept: Mapping[bool, Dim]) -> Amounts:
-    """Yield what is saved of pieces; `kept` blocks of the encoder and of the decoder, as a whole.
-
-    What an encoder gave is saved once, where keys and values, or a checkpoint, need it.
-    """
-    memory, is_held = None, not is_zero(kept[False]) and run.checkpointing != NONE
-    for piece in pieces:
+def _saved(spec: ModelSpec, run: Pass, forward: Forward) -> Amounts:
+    """Yield what is saved: what an encoder gave once, where keys or a checkpoint need it."""
+    memory, is_held = None, not is_zero(forward.blocks[False]) and run.checkpointing != NONE
+    for piece in forward.pieces:
         memory = piece.memory or memory
         outside = () if piece.memory is None else (piece.memory,)
         if piece.place != BLOCK or run.checkpointing == NONE:
@@ -312,18 +277,14 @@ def _saved(spec: ModelSpec, run: Pass, pieces: list[Piece], kept: Mapping[bool, 
             continue
         for role, amount in amounts:
             yield piece.times, role, amount
-    for of_encoder, n in kept.items():
+    for of_encoder, n in forward.blocks.items():
         yield from kept_beside(spec, run, n, SOURCE if of_encoder else TOKENS)
     if memory is not None and is_held:
         yield 1, role_of_memory(run), memory.bytes
 
 
-def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
-    """Yield the forward of all blocks, less what is not run again at the end of each."""
-    for piece in pieces:
-        if piece.place == BLOCK:
-            for role, amount in folds.flops(piece.tape.ops):
-                yield piece.times, role, amount
+def _not_repeated(spec: ModelSpec, run: Pass) -> Amounts:
+    """Yield, negative, what is not run again at the end of each block."""
     last = spec.last_stack
     for stack in spec.stacks:
         of_encoder = spec.has_encoder and stack is not spec.decoder
@@ -336,37 +297,34 @@ def _repeated(spec: ModelSpec, run: Pass, pieces: list[Piece]) -> Amounts:
                     continue
                 tape = Tape(run_of(spec, run, of_encoder=of_encoder))
                 layer = Layer(mixer=mixers[0], ffn=ffn, of_encoder=of_encoder)
-                _run_last(tape, spec, layer, SOURCE if of_encoder else TOKENS)
+                x = stream(tape, spec, SOURCE if of_encoder else TOKENS)
+                if is_parallel(spec):
+                    run_parallel(tape, spec, layer, x, Given())
+                else:
+                    run_branch(tape, spec, layer, branches_of(layer)[-1], x, Given())
                 n = len(folds.repeated_ops(tape.ops))
                 for role, amount in folds.flops(tape.ops[n:]):
                     yield -times, role, amount
 
 
-def _run_last(tape: Tape, spec: ModelSpec, layer: Layer, word: str) -> None:
-    """Run the last branch of a block, in which its repetition ends."""
-    x = stream(tape, spec, word)
-    if is_parallel(spec):
-        run_parallel(tape, spec, layer, x, Given())
-        return
-    branch = FFN if FFN in branches_of(layer) else MIXER
-    run_branch(tape, spec, layer, branch, x, Given())
-
-
 def saved_in_block(spec: ModelSpec, run: Pass, stack: Stack, index: int) -> Dim:
     """Count the bytes that one block saves, all trained; without the output of an encoder."""
     of_encoder = spec.has_encoder and stack is not spec.decoder
+    n = run.source if of_encoder else run.seq_len
+    read = run.batch_size * n * spec.d_model * run.bytes_per_value
+    if run.checkpointing == FULL:
+        return read
     pieces = walk(spec, run)
-    block = next(one for one in pieces if (one.index, one.of_encoder) == (index, of_encoder))
+    block = next(each for each in pieces if (each.index, each.of_encoder) == (index, of_encoder))
     if run.checkpointing == SELECTIVE:
-        first = run.batch_size * block.tape.run.n_queries * spec.d_model * run.bytes_per_value
-        return first + sum(amount for _, amount in folds.product_results(block.tape.ops))
+        return read + sum(amount for _, amount in folds.product_results(block.tape.ops))
     outside = () if block.memory is None else (block.memory,)
     return sum(amount for _, amount in folds.saved_bytes(block.tape.ops, outside))
 
 
 def saved_in_blocks(spec: ModelSpec, run: Pass) -> Amounts:
     """Yield number, role and bytes of what all blocks of a model save, without checkpoints."""
-    for piece in _pieces(spec, run):
+    for piece in _recorded(spec, run, None).pieces:
         if piece.place == BLOCK:
             for role, amount in folds.saved_bytes(piece.tape.ops):
                 yield piece.times, role, amount
@@ -385,79 +343,63 @@ def block_stores(spec: ModelSpec, run: Pass) -> Iterator[tuple[Dim, str, Store, 
             yield piece.times, role, store, store in of_pairs
 
 
-# One kind of layer, with attention and nothing beside it: of each field the value that says so.
-ALIKE = {
-    "recurrent": "none",
-    "mixer_pattern": "A",
-    "ffn_pattern": "F",
-    "n_zero_experts": 0,
-    "output_gate": False,
-    "index_top_k": None,
-    "index_block_len": None,
-    "attention_out_scale": 1.0,
-    "gate_scale": 1.0,
-    "ffn_scale": 1.0,
-    "residual_weight": 1.0,
-    **AROUND,
-}
-PLACEMENTS = ("pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two")
+# One kind of layer, with attention and nothing beside it: of each field the values that say so.
+ALIKE: dict[str, tuple[object, ...]] = {
+    "recurrent": ("none",),
+    "mixer_pattern": ("A",),
+    "ffn_pattern": ("F",),
+    "n_zero_experts": (0,),
+    "output_gate": (False,),
+    "index_top_k": (None,),
+    "index_block_len": (None,),
+    "attention_out_scale": (1.0,),
+    "gate_scale": (1.0,),
+    "ffn_scale": (1.0,),
+    "residual_weight": (1.0,),
+    **{name: (plain,) for name, plain in AROUND.items()},
+    "norm_placement": (
+        "pre", "post", "deep", "post_branch", "sandwich", "parallel", "parallel_two",
+    ),
+}  # fmt: skip
+REMEDY = "measure it instead"
+EAGERLY = "choose attention eager"
 
 
-def check_alike(spec: ModelSpec, what: str = "for training", *, but: tuple[str, ...] = ()) -> None:
+def check_alike(spec: ModelSpec) -> None:
     """Raise `SpecError` unless every layer has attention and a feed-forward, and no more.
 
-    Conventions of training are of such models alone; `what` has no formula of others. The fields
-    of `but` may have any value.
+    Conventions of training are of such models alone.
     """
     for name, plain in ALIKE.items():
-        value = plain if name in but else getattr(spec, name)
+        value = getattr(spec, name)
         # a pattern may be longer
-        same = set(str(value)) == set(str(plain)) if name.endswith("_pattern") else value == plain
-        if not same:
-            raise SpecError(name, f"has no formula {what}", value, "measure it instead")
-    if spec.norm_placement not in PLACEMENTS:
-        rule = f"has no formula {what}"
-        raise SpecError("norm_placement", rule, spec.norm_placement, "measure it instead")
-
-
-def check_loss(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a model without logits."""
-    if spec.embedding is None or spec.head is None:
-        rule = "has no formula for training: without logits there is no loss"
-        name = "has_head" if spec.embedding else "vocab_size"
-        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
+        of_one = name.endswith("_pattern") and {*value} == {*str(plain[0])}
+        if not of_one and value not in plain:
+            raise SpecError(name, "has no formula for training", value, REMEDY)
 
 
 def check_saved(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` where what a step saves has no formula."""
-    check_loss(spec)
+    if spec.embedding is None or spec.head is None:
+        rule = "has no formula for training: without logits there is no loss"
+        name = "has_head" if spec.embedding else "vocab_size"
+        raise SpecError(name, rule, getattr(spec, name), "choose a model with an output head")
     check_run(spec, run)
     check_around(spec)
     check_reached(spec)
-    last, part = spec.last_stack, spec.last_stack.recurrent
-    window = last.attention.window
+    part, window = spec.last_stack.recurrent, spec.last_stack.attention.window
     width = run.bytes_per_value
     if width not in (2, 4, 8):
         rule = "has no formula for what a backward keeps"
         raise SpecError("dtype", rule, width, "choose bf16, fp16, fp32 or fp64")
-    rows = (
-        (
-            window is not None
-            and set(window.pattern) != {"L"}
-            and isinstance(spec.positions, RelativeBuckets | Alibi),
-            (
-                "window_pattern",
-                "has no formula for training with a bias of positions",
-                "leave the window out",
-            ),
-        ),
-        (
-            isinstance(part, Mamba2) and _may_be_one(part.n_heads),
-            # torch takes such a tensor for an image, whose channels it lays last
-            ("n_ssm_heads", "has no formula for training", "choose 2 or more, or measure it"),
-        ),
-    )
-    _refuse(spec, rows)
+    biased = isinstance(spec.positions, RelativeBuckets | Alibi)
+    if window is not None and set(window.pattern) != {"L"} and biased:
+        rule = "has no formula for training with a bias of positions"
+        raise SpecError("window_pattern", rule, window.pattern, "leave the window out")
+    if isinstance(part, Mamba2) and _may_be_one(part.n_heads):
+        # torch takes such a tensor for an image, whose channels it lays last
+        remedy = "choose 2 or more, or measure it"
+        raise SpecError("n_ssm_heads", "has no formula for training", part.n_heads, remedy)
 
 
 def check_written(amounts: Iterable[Dim]) -> None:
@@ -478,61 +420,41 @@ def _may_be_one(x: Dim) -> bool:
     return hasattr(x, "dtype") and 1 in x
 
 
-def _refuse(spec: ModelSpec, rows: Iterable[tuple[bool, tuple[str, str, str]]]) -> None:
-    for wrong, (field, rule, remedy) in rows:
-        if wrong:
-            raise SpecError(field, rule, getattr(spec, field), remedy)
-
-
 def check_around(spec: ModelSpec, rule: str = "has no formula for what training keeps") -> None:
     """Raise `SpecError` for what Gemma 3n has: what it saves and repeats is measured."""
     name = beyond_branches(spec)
     if name:
-        raise SpecError(name, rule, getattr(spec, name), "measure it instead")
+        raise SpecError(name, rule, getattr(spec, name), REMEDY)
 
 
 def check_run(spec: ModelSpec, run: Pass) -> None:
     """Raise `SpecError` for attention that a fused kernel is asked for and does not compute."""
-    mixer, positions = spec.last_stack.attention, spec.positions
-    if run.attention == EAGER or isinstance(mixer, NoAttention):
+    part, positions, flash = spec.last_stack.attention, spec.positions, run.attention == FLASH
+    if run.attention == EAGER or isinstance(part, NoAttention):
         return
-    check_fused(mixer, wide=run.attention == FLASH)
-    if run.attention == SDPA:
-        return
-    chunked = mixer.window is not None and mixer.window.kind == "chunked"
+    fused = "has no formula with fused attention"
+    mask, adds = f"{fused}: it needs a mask", f"{fused}: it adds to scores"
+    latent = isinstance(part, LatentAttention)
+    # a block indexer's choice is a mask, which no kernel takes
+    index = "index_top_k" if latent else "index_block_len"
+    chunked = part.window is not None and part.window.kind == "chunked"
     biased = isinstance(positions, Alibi | RelativeBuckets | TransformerXL)
-    mask, adds = (
-        f"has no formula with fused attention: it {why}"
-        for why in ("needs a mask", "adds to scores")
-    )
-    rows = (
-        (chunked, ("window_kind", mask, "choose attention eager")),
-        (spec.kind == "prefix-decoder", ("kind", mask, "choose attention eager")),
-        (biased, ("position", adds, "choose attention eager")),
-    )
-    _refuse(spec, rows)
+    for wrong, field, rule in (
+        (part.softcap is not None, "attention_softcap", fused),
+        (isinstance(part, Attention) and part.sinks, "attention_sinks", fused),
+        (flash and _is_wide(part), "v_head_dim", fused),
+        (part.indexer is not None, index, fused),
+        (flash and chunked, "window_kind", mask),
+        (flash and spec.kind == "prefix-decoder", "kind", mask),
+        (flash and biased, "position", adds),
+    ):
+        if wrong:
+            raise SpecError(field, rule, getattr(spec, field), EAGERLY)
 
 
-def check_fused(part: Attention | LatentAttention, *, wide: bool = True) -> None:
-    """Raise `SpecError` for what a fused kernel does not compute: a cap on scores, sinks, a choice.
-
-    `wide`: values that are wider than the keys, too.
-    """
-    known: dict[str, object] = {"attention_softcap": part.softcap}
-    if isinstance(part, Attention):
-        known["attention_sinks"] = part.sinks or None
-        if part.indexer is not None:
-            known["index_block_len"] = part.indexer.block_len  # a mask, which no kernel takes
-    else:
-        if wide and isinstance(part.v_head_dim, int):
-            # wider than the keys it is no such kernel's; of one value torch copies no result
-            keys = part.qk_nope_head_dim + part.qk_rope_head_dim
-            known["v_head_dim"] = (
-                part.v_head_dim if part.v_head_dim > keys or part.v_head_dim == 1 else None
-            )
-        if part.indexer is not None:
-            known["index_top_k"] = part.indexer.top_k
-    for name, value in known.items():
-        if value is not None:
-            rule = "has no formula with fused attention"
-            raise SpecError(name, rule, value, "choose attention eager")
+def _is_wide(part: Attention | LatentAttention) -> bool:
+    """Tell whether values are wider than the keys, or of one value, which torch does not copy."""
+    if isinstance(part, Attention) or not isinstance(part.v_head_dim, int):
+        return False
+    keys = part.qk_nope_head_dim + part.qk_rope_head_dim
+    return bool(part.v_head_dim > keys or part.v_head_dim == 1)

@@ -816,7 +816,7 @@ def attention_by_selection(
     tape = attention_tape(spec, indexed=True, decode=decode)
     of_index = [each for each in tape.products if each.name.startswith("index")]
     products = [each for each in tape.products if each not in of_index]
-    scorers = [weight for weight in tape.weights if weight.name in tape.unseen]
+    scorers = [weight for weight in tape.weights if not weight.seen]
     seen = batch_size * one
     pairs = batch_size * (indexed * chosen + (n_layers - indexed) * one)
     run = {TOKENS: n_new, PAIRS: seen}

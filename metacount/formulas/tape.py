@@ -56,6 +56,7 @@ class Weight:
     what its values are for, where a matrix is several in one: they sum to its size. `uses`: how
     often one token is multiplied with one of them (None: once with each that it uses). `cut` is the
     axis that tensor parallelism cuts (None: whole on every rank), in `halves` one after another.
+    Not `seen`: the loss has no gradient of it.
     """
 
     role: str
@@ -68,6 +69,7 @@ class Weight:
     uses: Dim | None = None
     cut: int | None = None
     halves: int = 1
+    seen: bool = True
 
     @property
     def size(self) -> Dim:
@@ -460,11 +462,10 @@ class Tape:
         adapters: Mapping[str, Dim] | None = None,
     ) -> None:
         self.run, self.trained, self.adapters = run, trained, adapters or {}
-        self.is_seen = True
+        self.is_seen = True  # by the loss
         self.role, self.prefix = "other", ""  # the prefix stands before the names of weights
         self.ops: list[Op] = []
         self.weights: list[Weight] = []
-        self.unseen: list[str] = []  # weights that no loss has a gradient of
         self.products: list[Product] = []
         self.cached: list[State] = []
         self.states: list[State] = []
@@ -519,9 +520,8 @@ class Tape:
     def weight(self, name: str, *shape: Dim, role: str = "", **how: Any) -> bool:
         """Declare a stored tensor, with what else a `Weight` has; say whether it is trained."""
         name = self.prefix + name
-        if not self.is_seen:
-            self.unseen.append(name)
-        self.weights.append(Weight(role=role or self.role, name=name, shape=shape, **how))
+        role = role or self.role
+        self.weights.append(Weight(role=role, name=name, shape=shape, seen=self.is_seen, **how))
         return self.is_trained(name)
 
     def is_trained(self, name: str) -> bool:
@@ -536,7 +536,7 @@ class Tape:
         """Give a tape that records here what trains nothing: a choice, what no loss sees."""
         tape = Tape(self.run, trained=(), adapters=self.adapters)
         tape.is_seen = False
-        for name in ("role", "prefix", "unseen", "ops", "weights", "products", "cached", "states"):
+        for name in ("role", "prefix", "ops", "weights", "products", "cached", "states"):
             setattr(tape, name, getattr(self, name))
         return tape
 

@@ -14,7 +14,7 @@ from metacount.formulas.pieces import (
     BLOCK,
     LAYERS,
     SHARED,
-    merged,
+    counted_weights,
     nominal_pieces,
     remembered,
     walk,
@@ -25,6 +25,7 @@ from metacount.formulas.tape import (
     LOW,
     Pass,
     Weight,
+    by_role,
     product,
 )
 from metacount.frozen import frozen
@@ -43,29 +44,17 @@ OF_POSITIONS = "self_attn.relative.r_proj.weight"
 OF_STACK = ("embed_queries.", "embed_proj.")  # of the ends, but inside the stack
 
 
-@frozen
-class Trained:
-    """Tensors of a model, those `inner` to its blocks apart from its `ends`."""
-
-    inner: list[Weight]
-    ends: list[Weight]
-
-    @property
-    def all(self) -> list[Weight]:
-        """Both."""
-        return [*self.inner, *self.ends]
-
-
-def trained_tensors(spec: ModelSpec) -> Trained:
+def trained_tensors(spec: ModelSpec) -> list[tuple[Weight, bool]]:
     """List every tensor that the loss has a gradient of: all but a pooler's and an indexer's.
 
     An indexer chooses positions, and no gradient passes a choice. Tied ones stand once, experts in
     one tensor [E, out, in].
 
-    Returns: tensors with shapes; their values sum to the model's parameters, less those two's.
+    Returns: tensors with shapes, and whether each is in a block; their values sum to the model's
+    parameters, less those two's.
 
     >>> from metacount.catalog import entry
-    >>> sum(weight.params for weight in trained_tensors(entry("llama-7b").spec()).all)
+    >>> sum(weight.params for weight, _ in trained_tensors(entry("llama-7b").spec()))
     6738415616
     """
     check_reached(spec)
@@ -84,36 +73,21 @@ def check_reached(spec: ModelSpec) -> None:
         raise SpecError("n_altup_inputs", rule, 1, "measure it instead, or choose 2 or more")
 
 
-def _collect(spec: ModelSpec) -> Trained:
-    inner: list[tuple[Dim, Weight]] = []
-    outer: list[tuple[Dim, Weight]] = []
-    known: set[str] = set()
-    for piece in nominal_pieces(spec):
-        for weight in piece.tape.weights:
-            if weight.name in piece.tape.unseen or any(is_zero(n) for n in weight.shape):
-                continue
-            stored = as_stored(weight)
-            if weight.name.startswith(STORED):
-                assert spec.last_stack.shared is not None
-                inner.append((spec.last_stack.shared.n_blocks, stored))
-            elif piece.place == BLOCK:
-                inner.append((piece.times, stored))
-            elif not (weight.name.startswith(ends.OF_MODEL) and weight.name in known):
-                known.add(weight.name)
-                outer.append((1, stored))
-    return Trained(inner=_repeated(inner), ends=_repeated(outer))
-
-
-def _repeated(found: list[tuple[Dim, Weight]]) -> list[Weight]:
-    return [weight.repeated(number) for number, weight in merged(found)]
+def _collect(spec: ModelSpec) -> list[tuple[Weight, bool]]:
+    found = []
+    for inner in (True, False):
+        pieces = [piece for piece in nominal_pieces(spec) if (piece.place == BLOCK) is inner]
+        for number, weight in counted_weights(spec, pieces):
+            if weight.seen and not any(is_zero(n) for n in weight.shape):
+                found.append((as_stored(weight).repeated(number), inner))
+    return found
 
 
 def as_stored(weight: Weight) -> Weight:
     """Return a tensor as a module stores it: experts, of which a token uses some, are one."""
     if weight.used is None:
-        return altered(weight, rows="", split=(), uses=None)
-    shape = (weight.times, *weight.shape)
-    return Weight(role=weight.role, name=weight.name, shape=shape)
+        return weight
+    return altered(weight, shape=(weight.times, *weight.shape), times=1, used=None, rows="")
 
 
 STEP = 4  # bytes of a step counter, a float32 of its own for each tensor
@@ -225,9 +199,16 @@ def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> D
 
 
 def optimizer_bytes_by_role(
-    spec: ModelSpec, *, optimizer: str = "adamw", bytes_per_value: int, master_weights: bool = False
+    spec: ModelSpec,
+    *,
+    optimizer: str = "adamw",
+    bytes_per_value: int,
+    master_weights: bool = False,
+    tensors: Tensors | None = None,
 ) -> dict[str, Dim]:
     """Count the state of an optimizer by role: that of each tensor, as many as there are.
+
+    `tensors`: what is trained, where that is a part of the model.
 
     State is kept in the parameters' type; with master weights in float32; by `adam8bit` in 8 bits
     where `in_blocks` says so. Muon is for the matrices of the blocks, AdamW for the rest: tables,
@@ -243,12 +224,10 @@ def optimizer_bytes_by_role(
     26953663628
     """
     width = MASTER if master_weights else bytes_per_value
-    tensors = trained_tensors(spec)
     found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
-    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
-        for weight in weights:
-            state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
-            found[weight.role] += weight.times * state
+    for weight, inner in trained_tensors(spec) if tensors is None else tensors.trained_weights:
+        state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
+        found[weight.role] += weight.times * state
     return found
 
 
@@ -262,10 +241,8 @@ def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str
     >>> sum(gradient_bytes_by_role(entry("llama-7b").spec(), bytes_per_value=2).values())
     13476831232
     """
-    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
-    for weight in trained_tensors(spec).all:
-        found[weight.role] += bytes_per_value * weight.params
-    return found
+    weights = (weight for weight, _ in trained_tensors(spec))
+    return by_role(weights, lambda weight: bytes_per_value * weight.params, ROLES)
 
 
 @frozen
@@ -280,15 +257,6 @@ class Part:
     targets: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
 
-    def adapts(self, path: str, weight: Weight) -> bool:
-        """Tell whether an adapter stands beside a tensor: a linear layer's matrix, not the head."""
-        name = path.removesuffix(".weight")
-        multiplies = weight.rows or path.endswith(OF_POSITIONS)
-        linear = multiplies and len(weight.shape) == 2 and name != ends.HEAD
-        if self.rank is None or not linear:
-            return False
-        return ALL_LINEAR in self.targets or name.rpartition(".")[2] in self.targets
-
 
 WHOLE = Part()
 
@@ -301,24 +269,14 @@ class Tensors:
     trained: frozenset[str]
 
     @property
-    def trained_params(self) -> Dim:
-        """Values that are trained."""
-        return sum(self.stored[path].size for path in self.trained)
+    def trained_weights(self) -> list[tuple[Weight, bool]]:
+        """The tensors that are trained, and whether each is in a block."""
+        return [(self.stored[path], is_inner(path)) for path in self.trained]
 
     @property
     def adapter_params(self) -> Dim:
         """Values of adapters, those among them that have no gradient."""
         return sum(w.size for path, w in self.stored.items() if path.endswith(ADAPTERS))
-
-    def optimizer_bytes(self, *, optimizer: str, width: int) -> Dim:
-        """Count the bytes of an optimizer's state for what is trained.
-
-        Source: `state_bytes`.
-        """
-        return sum(
-            state_bytes(self.stored[path], optimizer=optimizer, width=width, inner=is_inner(path))
-            for path in self.trained
-        )
 
 
 def is_inner(path: str) -> bool:
@@ -341,12 +299,8 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
     >>> sum(weight.size for weight in tensors.values())
     6738415616
     """
-    return {path: weight for path, (weight, _) in _recorded(spec, structure or spec).items()}
-
-
-def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, bool]]:
-    """List every tensor by path, and whether the loss does not see it."""
-    found: dict[str, tuple[Weight, bool]] = {}
+    structure = structure or spec
+    found: dict[str, Weight] = {}
     altup = structure.last_stack.altup
     for piece in walk(spec, Pass(batch_size=2, seq_len=2), structure=structure):
         stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
@@ -354,11 +308,7 @@ def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, 
         for weight in piece.tape.weights:
             if any(is_zero(n) for n in weight.shape):
                 continue
-            name, stored = weight.name, altered(weight, times=1)
-            if weight.used is not None:
-                shape = (weight.times, *weight.shape)
-                stored = altered(stored, shape=shape, used=None, rows="")
-            path = f"{lead}.{name}"
+            name, path = weight.name, f"{lead}.{weight.name}"
             if name.startswith(STORED):
                 assert piece.index is not None  # a block uses it
                 number = structure.last_stack.shared_of(piece.index)
@@ -370,7 +320,7 @@ def _recorded(spec: ModelSpec, structure: ModelSpec) -> dict[str, tuple[Weight, 
                 path, _, kind = path.rpartition(".")
                 paths = [f"{path}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
             for each in paths:
-                found.setdefault(each, (stored, name in piece.tape.unseen))
+                found.setdefault(each, altered(as_stored(weight), times=1))
     return found
 
 
@@ -389,31 +339,21 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
     >>> len(chosen_tensors(gpt2, Part(rank=8, targets=("q_proj",))).trained)
     24
     """
+    plain = tensors_by_path(spec)
+    adapted = set() if part.rank is None else _adapted_layers(plain, part.targets)
     stored: dict[str, Weight] = {}
-    unseen: set[str] = set()
-
-    def store(path: str, weight: Weight, is_unseen: bool) -> None:
-        stored[path] = weight
-        if is_unseen:
-            unseen.add(path)
-
-    for path, (weight, is_unseen) in _recorded(spec, spec).items():
+    for path, weight in plain.items():
         layer, _, kind = path.rpartition(".")
-        beside = f"{layer}.weight"
-        matrix = weight if beside == path else stored.get(f"{layer}.{BASE}.weight")
-        if matrix is None or not part.adapts(beside, matrix):
-            store(path, weight, is_unseen)
+        if layer not in adapted:
+            stored[path] = weight
             continue
-        store(f"{layer}.{BASE}.{kind}", weight, is_unseen)
-        if beside == path:
-            assert part.rank is not None
+        stored[f"{layer}.{BASE}.{kind}"] = weight
+        if kind == "weight":
             out, into = weight.shape
             for name, shape in ((LOW, (part.rank, into)), (HIGH, (out, part.rank))):
-                adapter = Weight(role=weight.role, name=name, shape=shape)
-                store(f"{layer}.{name}", adapter, is_unseen)
-    if part.rank is not None:
-        _check_targets(spec, part)
-    trained = {path for path in stored if path not in unseen}
+                made = Weight(role=weight.role, name=name, shape=shape, seen=weight.seen)
+                stored[f"{layer}.{name}"] = made
+    trained = {path for path, weight in stored.items() if weight.seen}
     if part.rank is not None:
         trained = {path for path in trained if path.endswith(ADAPTERS)}
     tied = spec.head is not None and spec.head.tied
@@ -424,18 +364,26 @@ def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
     return Tensors(stored=stored, trained=frozenset(trained))
 
 
-def _check_targets(spec: ModelSpec, part: Part) -> None:
-    """Raise `SpecError` for a target that no linear layer is called."""
-    every = Part(rank=1, targets=(ALL_LINEAR,))
-    known = {
-        path.removesuffix(".weight").rpartition(".")[2]
-        for path, weight in tensors_by_path(spec).items()
-        if every.adapts(path, weight)
-    }
-    for target in part.targets:
+def _adapted_layers(tensors: dict[str, Weight], targets: tuple[str, ...]) -> set[str]:
+    """Find the linear layers with these last names, the output head apart.
+
+    Raises `SpecError` for a target that no linear layer is called.
+    """
+    linear = {
+        path.removesuffix(".weight")
+        for path, weight in tensors.items()
+        if (weight.rows or path.endswith(OF_POSITIONS)) and len(weight.shape) == 2
+    } - {ends.HEAD}
+    known = {layer.rpartition(".")[2] for layer in linear}
+    for target in targets:
         if target not in known and target != ALL_LINEAR:
             remedy = nearest(target, known, f"choose {', '.join(sorted(known))}")
             raise SpecError("lora_targets", "names no linear layer", target, remedy)
+    return (
+        linear
+        if ALL_LINEAR in targets
+        else {layer for layer in linear if layer.rpartition(".")[2] in targets}
+    )
 
 
 def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
@@ -443,15 +391,10 @@ def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
     found = set()
     for path in paths:
         also = [path, f"{ends.HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
-        if any(_begins(each, name) for each in also):
+        if any(f".{name}." in f".{each}." for each in also):
             found.add(path)
     if not found:
         last = {end for path in paths for end in path.split(".")}
         remedy = nearest(name, last, "`metacount tree` shows the names")
         raise SpecError("freeze", "names nothing of the model that has parameters", name, remedy)
     return found
-
-
-def _begins(path: str, name: str) -> bool:
-    """Tell whether a path, or that of a module around it, is `name` or ends in it."""
-    return f".{name}." in f".{path}."

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from metacount.files import Json
-    from metacount.measure.theirs import Roles
 
 MAX_PROCESSES = 2
 COLLECT_EVERY = 16
@@ -53,8 +52,6 @@ class SurveyRow:
     cross_kv_cache_bytes: int | None = None
     state_bytes: int | None = None
     kv_cache_bytes_per_token: int | None = None
-    backward_matmul_flops: int | None = None
-    activation_bytes: int | None = None
     notes: tuple[str, ...] = ()
     shortfall: str = ""
     seconds: float = 0.0
@@ -77,109 +74,82 @@ def survey_types() -> list[tuple[str, str]]:
 
 
 def measure_type(
-    kind: str,
-    model_type: str,
-    *,
-    flops: bool = True,
-    training: bool = False,
-    workload: Workload = SURVEYED,
+    kind: str, model_type: str, *, flops: bool = True, workload: Workload = SURVEYED
 ) -> SurveyRow:
-    """Build one type's class of one kind from its default config, and measure it, here.
-
-    With `training` a step of it is trained as well.
-    """
+    """Build one type's class of one kind from its default config, and measure it, here."""
     from metacount.huggingface.module.model import model_types
     from metacount.measure.theirs import Roles, measure_any_params
 
     start = time.monotonic()
     name = model_types(kind)[model_type]
-    row = SurveyRow(model_type=model_type, kind=kind, class_name=name)
+    figures: Json = {}
     try:
         module, notes = _built(kind, model_type, name, running=False)
     except Exception as error:
-        return _timed(row, start, shortfall=_line(error))
-    roles = Roles(module)
-    found = measure_any_params(module, roles)
-    independent = sum({id(p): p.numel() for p in module.parameters()}.values())
-    shortfall = ""
-    if found.params != independent:
-        shortfall = f"roles sum to {found.params}, the distinct tensors to {independent}"
-    elif found.unknown_routing:
-        shortfall = f"its config gives no number of experts per token ({found.unknown_routing[0]})"
-    row = dataclasses.replace(
-        row,
-        params=found.params,
-        text_params=found.text_params,
-        active_params=found.active_params,
-        by_role=found.by_role,
-        unclaimed=found.unclaimed,
-        notes=notes,
+        shortfalls = [_line(error)]
+    else:
+        roles = Roles(module)
+        found = measure_any_params(module, roles)
+        names = ("params", "text_params", "active_params", "by_role", "unclaimed")
+        figures = {**{each: getattr(found, each) for each in names}, "notes": notes}
+        independent = sum({id(p): p.numel() for p in module.parameters()}.values())
+        shortfalls = []
+        if found.params != independent:
+            both = f"roles sum to {found.params}, the distinct tensors to {independent}"
+            shortfalls.append(both)
+        elif found.unknown_routing:
+            where = found.unknown_routing[0]
+            shortfalls.append(f"its config gives no number of experts per token ({where})")
+        if flops:
+            try:
+                run, missing = _run_figures(kind, model_type, name, module, notes, workload)
+            except Exception as error:
+                from metacount.huggingface.module.witness import shortfall
+
+                # it is somebody else's code that ran: whatever it raised is the reason
+                run, missing = {}, [shortfall(error)]
+            figures |= run
+            shortfalls += missing
+    return SurveyRow(
+        model_type=model_type,
+        kind=kind,
+        class_name=name,
+        **figures,
+        shortfall="; ".join(shortfalls),
+        seconds=round(time.monotonic() - start, 2),
     )
-    if flops:
-        row, failed = _with_flops(row, module, roles, workload, training)
-        shortfall = "; ".join(part for part in (shortfall, failed) if part)
-    return _timed(row, start, shortfall=shortfall)
 
 
-def _timed(row: SurveyRow, start: float, *, shortfall: str) -> SurveyRow:
-    seconds = round(time.monotonic() - start, 2)
-    return dataclasses.replace(row, shortfall=shortfall, seconds=seconds)
-
-
-def _with_flops(
-    row: SurveyRow, module: nn.Module, roles: Roles, workload: Workload, training: bool
-) -> tuple[SurveyRow, str]:
+def _run_figures(
+    kind: str,
+    model_type: str,
+    name: str,
+    module: nn.Module,
+    notes: tuple[str, ...],
+    workload: Workload,
+) -> tuple[Json, list[str]]:
+    """Run a forward: what it shows, and what it falls short of."""
     from metacount.huggingface.module.model import small_configs
-    from metacount.huggingface.module.witness import shortfall
     from metacount.measure.theirs import TAKES_NONE, Roles, measure_any_forward
 
-    notes = row.notes
-    try:
-        kept = small_configs().get(row.model_type, {})
-        if kept.get("for") == "run":
-            module, notes = _built(row.kind, row.model_type, row.class_name, running=True)
-            notes = (f"FLOPs and cache with {kept['config']}: {kept['why']}", *notes)
-            roles = Roles(module)
-        run = measure_any_forward(module, workload, roles)
-    except Exception as error:
-        # it is somebody else's code that ran: whatever it raised is the reason
-        return row, shortfall(error)
+    small = small_configs().get(model_type, {})
+    if small.get("for") == "run":
+        module, notes = _built(kind, model_type, name, running=True)
+        notes = (f"FLOPs and cache with {small['config']}: {small['why']}", *notes)
+    run = measure_any_forward(module, workload, Roles(module))
     cache = run.cache
-    row = dataclasses.replace(
-        row,
-        matmul_flops=run.prefill.matmul_flops,
-        rotary_flops=run.prefill.rotary,
-        decode_matmul_flops=None if run.decode is None else run.decode.matmul_flops,
-        kv_cache_bytes=None if cache is None else cache.kv_bytes,
-        cross_kv_cache_bytes=None if cache is None else cache.cross_kv_bytes,
-        state_bytes=None if cache is None else cache.state_bytes,
-        kv_cache_bytes_per_token=run.kv_bytes_per_token,
-        notes=(*notes, *run.assumed, *([run.no_cache] if run.no_cache else [])),
-    )
+    figures = {
+        "matmul_flops": run.prefill.matmul_flops,
+        "rotary_flops": run.prefill.rotary,
+        "decode_matmul_flops": None if run.decode is None else run.decode.matmul_flops,
+        "kv_cache_bytes": None if cache is None else cache.kv_bytes,
+        "cross_kv_cache_bytes": None if cache is None else cache.cross_kv_bytes,
+        "state_bytes": None if cache is None else cache.state_bytes,
+        "kv_cache_bytes_per_token": run.kv_bytes_per_token,
+        "notes": (*notes, *run.assumed, *([run.no_cache] if run.no_cache else [])),
+    }
     missing = run.kind != "encoder" and cache is None and run.no_cache != TAKES_NONE
-    short = [f"no cache: {run.no_cache}"] if missing else []
-    if training:
-        row, failed = _with_training(row, module, workload)
-        short += [failed] if failed else []
-    return row, "; ".join(short)
-
-
-def _with_training(row: SurveyRow, module: nn.Module, workload: Workload) -> tuple[SurveyRow, str]:
-    from metacount.huggingface.module.witness import shortfall
-    from metacount.training.programs import measure_backward
-
-    try:
-        backward, kept, notes = measure_backward(module, workload)
-    except Exception as error:
-        # it is somebody else's code that ran: whatever it raised is the reason
-        return row, f"not trained: {shortfall(error)}"
-    row = dataclasses.replace(
-        row,
-        backward_matmul_flops=backward,
-        activation_bytes=kept,
-        notes=tuple(dict.fromkeys((*row.notes, *notes))),
-    )
-    return row, "no bytes that it keeps: it ran in float32 alone" if kept is None else ""
+    return figures, [f"no cache: {run.no_cache}"] if missing else []
 
 
 def _built(
@@ -223,8 +193,8 @@ def _line(error: Exception) -> str:
 class _Measure:
     """Measures a type in a process of its own; is sent there."""
 
-    def __init__(self, flops: bool, training: bool) -> None:
-        self._flops, self._training, self._done = flops, training, 0
+    def __init__(self, flops: bool) -> None:
+        self._flops, self._done = flops, 0
 
     def __call__(self, job: tuple[str, str]) -> SurveyRow:
         import gc
@@ -236,7 +206,7 @@ class _Measure:
             gc.disable()
         kind, model_type = job
         try:
-            row = measure_type(kind, model_type, flops=self._flops, training=self._training)
+            row = measure_type(kind, model_type, flops=self._flops)
         except Exception as error:
             row = SurveyRow(model_type=model_type, kind=kind, class_name="", shortfall=_line(error))
         self._done += 1
@@ -250,7 +220,6 @@ def survey(
     types: Iterable[tuple[str, str]] | None = None,
     *,
     flops: bool = True,
-    training: bool = False,
     progress: Progress | None = None,
     processes: int = MAX_PROCESSES,
     timeout_s: float = TIMEOUT_S,
@@ -264,7 +233,7 @@ def survey(
     rows: dict[tuple[str, str], SurveyRow] = {}
     distinct = list(dict.fromkeys(jobs))
     n_processes = min(processes, MAX_PROCESSES)
-    found = answers(_Measure(flops, training), distinct, processes=n_processes, timeout_s=timeout_s)
+    found = answers(_Measure(flops), distinct, processes=n_processes, timeout_s=timeout_s)
     with closing(found):
         for job, answer in found:
             kind, model_type = distinct[job]

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 
 from metacount.formulas.model import ROLES
 from metacount.formulas.tape import FLOAT32, INDEX
 from metacount.frozen import frozen
-from metacount.sharding.mesh import Mesh, group_layout, ranges, span, spread_axis
+from metacount.sharding.mesh import (
+    Mesh,
+    breaks,
+    group_layout,
+    kinds,
+    ranges,
+    span,
+    spread_axis,
+)
 from metacount.sharding.result import Collective, Held, Job, Kind
-from metacount.spec import DTYPE_BYTES
+from metacount.spec import DTYPE_BYTES, ModelSpec
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -22,28 +31,26 @@ PASSING = 4
 # Of all that it updates, what torch's optimizer holds at once as CUDA runs it by default (foreach);
 # adam8bit is compiled: what its kernels hold is not known.
 STEP_COPIES = {"adamw": 1, "adagrad": 2, "sgd": 0, "sgd-momentum": 0}
+UNSEEN = "DistributedDataParallel waits for gradients of parameters that have none"
 
 
 @frozen
 class Piece:
-    """A part of a stage on one rank: how many of it there are, what it holds, what it sends."""
+    """A part of a stage on one rank: what it holds and sends; which part, and how many of it."""
 
-    layer: bool
     held: tuple[Held, ...]
     collectives: Mapping[tuple[str, str, str, int], int]  # phase, kind, group, bytes -> times
     optimizer_bytes: int
     kv_cache_bytes: int
     state_bytes: int = 0  # of mixers that keep a state
-    first: bool = False  # what is before the blocks is in it
-    last: bool = False  # what is after them
     activation_bytes: int | None = 0  # of one micro-batch; None: nobody can say
     recomputed_bytes: int = 0
+    # what the sum of a stage adds
+    layer: bool = False
+    first: bool = False  # what is before the blocks is in it
+    last: bool = False  # what is after them
     loss_bytes: int = 0
     copies: int = 1
-
-    def times(self, copies: int) -> Piece:
-        """Return so many copies of the piece."""
-        return Piece(**{**vars(self), "copies": copies})
 
 
 @frozen
@@ -62,8 +69,8 @@ class Part:
 
 
 def kinds_of_mesh(
+    spec: ModelSpec,
     job: Job,
-    d_model: int,
     layers: Sequence[int],
     parts: Sequence[Part],
     groups: Sequence[Sequence[int]],
@@ -82,15 +89,51 @@ def kinds_of_mesh(
         copies = tuple(part.copies(own, first=first, last=last) for part in parts)
         stages.setdefault((copies, first, last, job.kept_at(stage)), []).append(stage)
         start += n
-    of_rank = cache(piece)
+
+    @cache
+    def of_rank(number: int, rank: int) -> dict[str, Any]:
+        part, loss = parts[number], 0
+        if part.last and spec.head is not None:
+            loss = job.loss_bytes(spec.vocab_size or 0, job.mesh.place(rank).tensor)
+        where = {"layer": bool(part.layers), "first": part.first, "last": part.last}
+        return {**vars(piece(number, rank)), **where, "loss_bytes": loss}
+
     found, per_stage = [], job.mesh.stage_ranks
     for (copies, first, last, _), alike in stages.items():
-        between = between_stages(job, d_model, first=first, last=last)
+        between = between_stages(job, spec.d_model, first=first, last=last)
         for ranks in groups:
-            pieces = [of_rank(i, ranks[0]).times(n) for i, n in enumerate(copies) if n]
+            pieces = [
+                Piece(**{**of_rank(i, ranks[0]), "copies": n}) for i, n in enumerate(copies) if n
+            ]
             every = [stage * per_stage + rank for stage in alike for rank in ranks]
             found.append(kind_from(job, list(ranges(every)), alike, len(every), pieces, between))
     return found
+
+
+def alike_ranks(
+    held_at: Callable[[int], Sequence[Held]], job: Job
+) -> tuple[list[int], list[list[int]]]:
+    """Group the ranks of the first stage that hold equal parts, by where torch's cuts fall.
+
+    Returns: the indices of tensor parallelism from which on a rank has other pieces; the groups.
+    """
+    mesh = job.mesh
+    cuts = [
+        each.whole[axis]
+        for each in held_at(0)
+        for axis in range(len(each.whole))
+        if each.cut[axis] != each.whole[axis] and not each.expert
+    ]
+    tensor = breaks([*cuts, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
+    shard, copy = {0}, {0}
+    for index in tensor if job.train and job.zero else ():
+        for each in held_at(index):
+            if each.expert:
+                size = each.cut[spread_axis(each.cut, mesh.expert_shard)]
+                copy.update(breaks([size], mesh.expert_shard))
+            else:
+                shard.update(breaks([each.cut[0]], mesh.shard))
+    return tensor, list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
 
 
 def kind_from(
@@ -108,17 +151,16 @@ def kind_from(
     spread = job.train and job.zero > 0
     active = params = gradients = whole = updated = 0
     gradients_of: list[int] = []  # bytes of the gradients of each piece
-    pieces = [piece for piece in pieces if piece.copies]
     for piece in pieces:
         for each in piece.held:
-            cut = product(each.cut)
+            cut = prod(each.cut)
             n = each.shard if spread else cut
             by_role[each.role] = by_role.get(each.role, 0) + piece.copies * n
             params += piece.copies * n
             active += piece.copies * each.active
             whole += piece.copies * cut
         trained = [each for each in piece.held if each.trained] if job.train else []
-        own = sum(each.shard if job.zero >= 2 else product(each.cut) for each in trained)
+        own = sum(each.shard if job.zero >= 2 else prod(each.cut) for each in trained)
         gradients_of.append(own * stored)
         gradients += piece.copies * own
         updated += piece.copies * sum(each.shard for each in trained)
@@ -133,7 +175,7 @@ def kind_from(
         there = in_backward(list(zip(pieces, gradients_of, strict=True)))
     gathered = 0
     if spread and job.mesh.shard > 1:
-        cuts = (sum(product(each.cut) for each in piece.held) for piece in pieces)
+        cuts = (sum(prod(each.cut) for each in piece.held) for piece in pieces)
         gathered = max(cuts, default=0) if job.zero == 3 else whole
     found = [
         Collective(
@@ -210,39 +252,47 @@ def _at_worst(
     totals = {name: sum(parts.values()) for name, parts in moments.items()}
     worst = max(totals, key=lambda name: totals[name])
     mesh, unit, even = job.mesh, 0, True
-    if job.train and mesh.shard > 1:
+    alone = mesh.world == 1 or job.replicated
+    if job.train and mesh.shard > 1 and not job.replicated:
         for piece in pieces:
             padded = [_padded(each, mesh) for each in piece.held]
             unit = max(unit, sum(n * d for n, d in padded) * DTYPE_BYTES[job.dtype])
             even &= all(n == each.shard for (n, _), each in zip(padded, piece.held, strict=True))
             even &= job.zero == 3 or all(
-                n * d == product(each.cut) for (n, d), each in zip(padded, piece.held, strict=True)
+                n * d == prod(each.cut) for (n, d), each in zip(padded, piece.held, strict=True)
             )
     # of the logits a rank of tp has a part, all parts, and these in one; no log-softmax yet
     width = DTYPE_BYTES[job.dtype]
     logits = sizes["loss_bytes"] * width // (2 * max(FLOAT32, width))
     ends = max(sizes["loss_bytes"] // 4, (logits * 5 - sizes["loss_bytes"]) // 2)
+    if alone and before:  # the gradient that is added to that of the micro-batches before
+        of_tensors = (prod(each.cut) for piece in pieces for each in piece.held if each.trained)
+        unit = max(of_tensors, default=0) * width
+    more = unit if alone else 3 * unit
     bounds = {
-        "blocks": totals["blocks"] + sizes["passing_bytes"] + 3 * unit,
-        "embedding": totals["embedding"] + 3 * unit,
-        "ends": totals["loss"] - sizes["loss_bytes"] + ends + 3 * unit,
+        "blocks": totals["blocks"] + sizes["passing_bytes"] + more,
+        "embedding": totals["embedding"] + more,
+        "ends": totals["loss"] - sizes["loss_bytes"] + ends + more,
         "step": totals["step"],
     }
-    if mesh.world > 1:
+    if not alone:
         bounds["embedding"] += 2 * sizes["embedding_bytes"]
-    # a bucket of DDP has the gradients once more
+    # buckets of DDP have the gradients once more
     buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
     most = max(*bounds.values(), *totals.values()) + buckets
-    exact = worst in ("loss", "step") or mesh.world == 1
+    exact = worst in ("loss", "step") or alone
     why = job.unfollowed or ("" if kept is not None else "no formula counts what is kept")
-    if not why and not (exact and even and most == totals[worst]):
+    if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
+        why = UNSEEN
+    if not why and not (exact and even and most == totals[worst] + buckets):
         why = "what comes and goes in a block, or FSDP2's gathered parameters, may be more"
+    at_peak = moments[worst] | ({"bucket_bytes": buckets} if buckets else {})
     return {
         "parts": moments[worst],
         "total_bytes": totals[worst],
         "most_bytes": most,
-        "peak_bytes": None if why else totals[worst],
-        "peak_parts": None if why else moments[worst],
+        "peak_bytes": None if why else totals[worst] + buckets,
+        "peak_parts": None if why else at_peak,
         "peak_unknown": why,
     }
 
@@ -251,7 +301,7 @@ def _padded(each: Held, mesh: Mesh) -> tuple[int, int]:
     """Return the values of a share as FSDP2 gathers it, padded, and how many shares there are."""
     degree = mesh.expert_shard if each.expert else mesh.shard
     rows = each.cut[spread_axis(each.cut, degree) if each.expert else 0]
-    return (product(each.cut) // rows * -(-rows // degree) if rows else 0), degree
+    return (prod(each.cut) // rows * -(-rows // degree) if rows else 0), degree
 
 
 def passing_bytes(job: Job, piece: Piece) -> int:
@@ -261,7 +311,7 @@ def passing_bytes(job: Job, piece: Piece) -> int:
     """
     if not job.train:
         return 0
-    experts = (product(each.cut) for each in piece.held if len(each.cut) > 2)
+    experts = (prod(each.cut) for each in piece.held if len(each.cut) > 2)
     kept = piece.recomputed_bytes or piece.activation_bytes or 0
     return PASSING * kept + 2 * max(experts, default=0) * DTYPE_BYTES[job.dtype]
 
@@ -276,13 +326,13 @@ def embedding_bytes(job: Job, piece: Piece) -> int:
     tables = [each for each in piece.held if each.role == "embedding" and len(each.cut) == 2]
     if not (job.train and piece.first and tables):
         return 0
-    table = max(tables, key=lambda each: product(each.cut))
+    table = max(tables, key=lambda each: prod(each.cut))
     width = DTYPE_BYTES[job.dtype]
-    whole, given = product(table.cut) * width, job.rows * job.length * table.cut[1] * width
+    whole, given = prod(table.cut) * width, job.rows * job.length * table.cut[1] * width
     scalars = 2 * max(FLOAT32, width)
     if not piece.last:
         return given + (scalars if job.mesh.pp == 1 else 0)
-    of_rank = table.shard if job.zero >= 2 else product(table.cut)
+    of_rank = table.shard if job.zero >= 2 else prod(table.cut)
     return 2 * whole - of_rank * DTYPE_BYTES[job.stored] + max(whole, given) + scalars
 
 
@@ -368,15 +418,3 @@ def group_size(mesh: Mesh, group: str) -> int:
     2
     """
     return group_layout(mesh, group)[0]
-
-
-def product(sizes: Sequence[int]) -> int:
-    """Return the product of sizes; 1 of none.
-
-    >>> product((3, 4)), product(())
-    (12, 1)
-    """
-    found = 1
-    for size in sizes:
-        found *= size
-    return found

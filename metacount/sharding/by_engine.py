@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
 
-from metacount.frozen import frozen
 from metacount.measure.ours import owned, role_of
 from metacount.measure.torch_private import (
-    DispatchMode,
     fake_tensors,
     forget_ranks,
     is_fake,
@@ -34,13 +32,12 @@ from metacount.modules.block import Block
 from metacount.modules.build import build
 from metacount.modules.model import Model, Stack
 from metacount.modules.moe import Experts
-from metacount.sharding.adding import Part, Piece, kinds_of_mesh
+from metacount.sharding.adding import UNSEEN, Part, Piece, alike_ranks, kinds_of_mesh
 from metacount.sharding.engine import (
+    OnParts,
     RingAttention,
-    Seen,
     Traffic,
     World,
-    alike,
     apply_plan,
     end_step,
     fake_world,
@@ -51,7 +48,6 @@ from metacount.sharding.engine import (
     state_bytes,
     states,
     sum_norm_gradients,
-    tensor_breaks,
 )
 from metacount.sharding.plan import Plan, for_mesh, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
@@ -240,18 +236,9 @@ def tensors_with_roles(model: Model) -> Iterator[tuple[str, str, nn.Module, Tens
         yield f"{owner}.{name}" if owner else name, role_of(path) or "other", path[-1], tensor
 
 
-@frozen
-class Once:
-    """What one copy of a part sends, by phase, and the bytes that it keeps."""
-
-    sent: Counter[tuple[str, Seen]]
-    kv_cache_bytes: int = 0
-    state_bytes: int = 0  # that mixers keep, however many tokens there were
-    activation_bytes: int = 0  # that the backward keeps of the forward
-    recomputed_bytes: int = 0
-
-
-def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[Held]:
+def place(
+    model: Model, styles: dict[str, str], world: World, job: Job, *, by_fsdp: bool = True
+) -> list[Held]:
     """Place a part, on meta or in memory, and say what this rank holds of it."""
     whole = {name: tuple(tensor.shape) for name, _, _, tensor in tensors_with_roles(model)}
     apply_plan(model, styles, world)
@@ -274,7 +261,7 @@ def place(model: Model, styles: dict[str, str], world: World, job: Job) -> list[
     # of a cut token table whole there
     mesh = world.mesh
     spread = max(mesh.shard, mesh.expert_shard, mesh.pp, mesh.ep) > 1
-    if job.train and (job.master or spread):
+    if job.train and by_fsdp and (job.master or spread):
         compute = None if job.stored == job.dtype else DTYPES[job.dtype]
         shard_fully(model, *units_of(model), world, compute, lent_to(model, compute))
     held = {name: local_part(tensor).numel() for name, _, _, tensor in tensors_with_roles(model)}
@@ -300,8 +287,8 @@ def _active(owner: nn.Module, tensor: Tensor) -> int:
     return mine[0].numel() * min(owner.top_k, mine.shape[0])
 
 
-def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
-    """Run a part forward and backward on fake tensors."""
+def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Any]:
+    """Run a part forward and backward on fake tensors; return what a `Piece` says of it."""
     mode = fake_tensors()
     with mode:
         in_memory(model)
@@ -325,7 +312,7 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
                 held = _trained(model, job, again)
             recomputed = again.saved_bytes()
             del held
-    return Once(sent=sent, activation_bytes=kept, recomputed_bytes=recomputed)
+    return {"collectives": sent, "activation_bytes": kept, "recomputed_bytes": recomputed}
 
 
 def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
@@ -345,9 +332,10 @@ def fused(job: Job) -> FusedAttention | RingAttention:
     return RingAttention() if job.ring else FusedAttention(job.attention, set())
 
 
-def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> Once:
+def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> dict[str, Any]:
     """Run a part over what it is given, and, where it has a cache, over one token more."""
-    mode, sent, kept = fake_tensors(), Counter[tuple[str, Seen]](), (0, 0)
+    mode, cached = fake_tensors(), (0, 0)
+    sent: dict[tuple[str, str, str, int], int] = {}
     with mode:
         in_memory(model.eval())
     place(model, styles, world, job)
@@ -361,8 +349,8 @@ def serve_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
             model(input_of(model, job.rows, n, job.dtype), cache=cache)
             sent |= traffic.taken(phase)
             if cache is not None:
-                kept = tensor_bytes(cache.tensors()), tensor_bytes(cache.state_tensors())
-    return Once(sent=sent, kv_cache_bytes=kept[0], state_bytes=kept[1])
+                cached = tensor_bytes(cache.tensors()), tensor_bytes(cache.state_tensors())
+    return {"collectives": sent, "kv_cache_bytes": cached[0], "state_bytes": cached[1]}
 
 
 def result(out: Output) -> Tensor:
@@ -371,30 +359,19 @@ def result(out: Output) -> Tensor:
     return tensor
 
 
-class EvenChoice(Traffic):
+class EvenChoice(OnParts):
     """Answers how many rows each expert gets, where no tensor has values: equally many."""
 
-    def __init__(self) -> None:
-        super().__init__({})
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: tuple[type, ...],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Run the operator, or answer it."""
-        if DTensor in types:
-            return NotImplemented
         asked = args[0] if operator_name(func) == "aten::bincount" else None
         if isinstance(asked, torch.Tensor) and is_fake(asked):
-            rows, experts = asked.numel(), (kwargs or {}).get("minlength", args[-1])
+            rows, experts = asked.numel(), kwargs.get("minlength", args[-1])
             assert isinstance(experts, int)
             even = [rows * (i + 1) // experts - rows * i // experts for i in range(experts)]
             with unwatched():  # a tensor that has values
                 return torch.tensor(even)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def measured_kinds(
@@ -430,26 +407,17 @@ class Measuring:
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
         self._held: dict[int, list[list[Held]]] = {}
-        self._ran: dict[tuple[int, int], Once] = {}
+        self._ran: dict[tuple[int, int], dict[str, Any]] = {}
         self.tensor, self._at = [0], 0
         self._state: dict[tuple[int, ...], int] = {}
 
     def kinds(self) -> list[Kind]:
         """Measure every kind of rank, the stages in order."""
-        groups = self._groups()
+        self.tensor, groups = alike_ranks(self._flat, self.job)
         for tensor in self.tensor:  # one rank after the other
             for part in range(len(self.parts)):
                 self._run(part, tensor)
-        return kinds_of_mesh(
-            self.job, self.spec.d_model, self.layers, self.parts, groups, self._piece
-        )
-
-    def _groups(self) -> list[list[int]]:
-        """Group the ranks of the first stage that hold equal parts, by where torch's cuts fall."""
-        job = self.job
-        more = job.token_counts if self.mesh.ep > 1 else []
-        self.tensor = tensor_breaks(self._flat(0), self.mesh, more)
-        return alike(self._flat, job, self.tensor)
+        return kinds_of_mesh(self.spec, self.job, self.layers, self.parts, groups, self._piece)
 
     def _flat(self, rank: int) -> list[Held]:
         return [each for part in self._held_at(rank) for each in part]
@@ -465,28 +433,15 @@ class Measuring:
         return self._held[rank]
 
     def _piece(self, part: int, rank: int) -> Piece:
-        held = self._held_at(rank)[part]
-        once = self._run(part, self.mesh.place(rank).tensor)
-        return Piece(
-            layer=bool(self.parts[part].layers),
-            first=self.parts[part].first,
-            last=self.parts[part].last,
-            held=tuple(held),
-            collectives={(phase, *seen): times for (phase, seen), times in once.sent.items()},
-            optimizer_bytes=self._state_of(tuple(each.shard for each in held if each.trained)),
-            kv_cache_bytes=once.kv_cache_bytes,
-            state_bytes=once.state_bytes,
-            activation_bytes=once.activation_bytes,
-            recomputed_bytes=once.recomputed_bytes,
-            loss_bytes=(
-                self.job.loss_bytes(self.spec.vocab_size or 0, self.mesh.place(rank).tensor)
-                if self.parts[part].last and self.spec.head
-                else 0
-            ),
-        )
+        held = tuple(self._held_at(rank)[part])
+        state = self._state_of(tuple(each.shard for each in held if each.trained))
+        ran = self._run(part, self.mesh.place(rank).tensor)
+        return Piece(held=held, optimizer_bytes=state, **{"kv_cache_bytes": 0, **ran})
 
     def with_peak(self, kind: Kind) -> Kind:
         """Add the peak of a step that is run; without one, leave what is counted."""
+        if kind.peak_unknown == UNSEEN:
+            return kind
         parts = self.peak(kind.first)
         if parts is None:
             why = f"of layers that differ no more than {MOST_UNLIKE} are run"
@@ -528,14 +483,14 @@ class Measuring:
             self._state[sizes] = state_bytes(self.job.optimizer, sizes, dtype)
         return self._state[sizes]
 
-    def _run(self, part: int, tensor: int) -> Once:
+    def _run(self, part: int, tensor: int) -> dict[str, Any]:
         """Measure what one copy of a part sends and keeps."""
         key = part, max(i for i in self.tensor if i <= tensor)
         if key not in self._ran:
             self._ran[key] = self._run_at(*key)
         return self._ran[key]
 
-    def _run_at(self, part: int, rank: int) -> Once:
+    def _run_at(self, part: int, rank: int) -> dict[str, Any]:
         job = self.job
         if rank != self._at:
             forget_ranks()
@@ -546,7 +501,7 @@ class Measuring:
             return run(model, self.styles, world, job)
 
 
-class Followed(DispatchMode, Watch):
+class Followed(OnParts, Watch):
     """Follows storages of a step on one rank, and says what each is a part of.
 
     As a mode it follows all that operators make; without, what autograd saves and FSDP2 gathers.
@@ -590,24 +545,23 @@ class Followed(DispatchMode, Watch):
         if tensor.untyped_storage().nbytes():
             self.note("gathered_bytes", [tensor])
 
+    def summed(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Note a bucket of DistributedDataParallel, of which nobody sums the gradients."""
+        self.note("bucket_bytes", [bucket.buffer()])
+        future = torch.futures.Future[Tensor]()
+        future.set_result(bucket.buffer())
+        return future
+
     def _pack(self, tensor: Tensor) -> Tensor:
         self.note("activation_bytes", [tensor])
         return tensor.detach()  # a node's own result would hold the node that holds it
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Run the operator, and note what it made, and what FSDP2 gathers and scatters."""
-        if DTensor in types:
-            return NotImplemented
         name = operator_name(func)
         if name == "_c10d_functional::wait_tensor":
             return args[0]  # as a real one does; a fake one would make another
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         for made in tree_leaves(out):
             if isinstance(made, Tensor):
                 self.ledger.number(made)
@@ -615,7 +569,7 @@ class Followed(DispatchMode, Watch):
             case "fsdp::all_gather_copy_in":
                 self.note("gathered_bytes", [args[1]])
             case "fsdp::chunk_cat":
-                self.note("unscattered_bytes", [*args[0], (kwargs or {})["out"]])
+                self.note("unscattered_bytes", [*args[0], kwargs["out"]])
         return out
 
 
@@ -633,7 +587,7 @@ def follow_step(
     mode = fake_tensors()
     with mode:
         in_memory(model)
-    place(model, styles, world, job)
+    place(model, styles, world, job, by_fsdp=not job.replicated)
     follow = Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
     _mark_blocks(blocks, follow)
@@ -651,10 +605,15 @@ def follow_step(
         run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
         model.zero_grad()
         follow.forget()
+        ran: nn.Module = model
+        if job.replicated:
+            with follow:
+                ran = DistributedDataParallel(model, init_sync=False)
+            ran.register_comm_hook(None, lambda _, bucket: follow.summed(bucket))
         follow.note("optimizer_bytes", (t for each in updates.optimizers for t in states(each)))
         follow.ledger.numbers([tokens, targets])
         with follow:
-            run_step(model, job, tokens, targets, follow)
+            run_step(ran, job, tokens, targets, follow)
             follow.note("gradient_bytes", (p.grad for p in trained.values() if p.grad is not None))
             follow.ledger.mark(OPTIMIZER, "")
             updates.step()
@@ -667,23 +626,36 @@ def follow_step(
 
 
 def run_step(
-    model: Model, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
+    model: nn.Module, job: Job, tokens: Tensor, targets: Tensor, follow: Followed | None = None
 ) -> None:
-    """Run forward, loss and backward of a rank's part of the batch."""
+    """Run forward, loss and backward of a rank's part of the batch, or of each micro-batch.
+
+    Gradients of micro-batches are added up; DistributedDataParallel sums those of ranks in the
+    last. Where a step is followed, two run: each further one is as the second.
+    """
 
     def begin(phase: str) -> None:
         if follow is not None:
             follow.ledger.mark(phase, "")
 
-    with nullcontext() if follow is None else follow.saving():
-        begin(FORWARD)
-        with fused(job):
-            out = result(model(tokens))
-        begin(LOSS)
-        loss = loss_of(out, targets, Setup(attention=job.attention))
-        del out
-    begin(BACKWARD)
-    loss.backward()
+    times = job.micro_batches if follow is None else min(job.micro_batches, 2)
+    for i in range(times):
+        waits: AbstractContextManager[object] = nullcontext()
+        if isinstance(model, DistributedDataParallel) and i < times - 1:
+            waits = model.no_sync()
+        with waits:
+            with nullcontext() if follow is None else follow.saving():
+                begin(FORWARD)
+                with fused(job):
+                    out = result(model(tokens))
+                begin(LOSS)
+                loss = loss_of(out, targets, Setup(attention=job.attention))
+                del out
+                if job.micro_batches > 1:
+                    loss = loss / job.micro_batches
+            begin(BACKWARD)
+            loss.backward()
+            del loss
 
 
 def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:

@@ -44,8 +44,7 @@ from metacount.formulas.tape import (
 )
 from metacount.formulas.trained import OPTIMIZERS
 from metacount.frozen import frozen
-from metacount.sharding.adding import Part, Piece, kinds_of_mesh
-from metacount.sharding.mesh import breaks, kinds
+from metacount.sharding.adding import Part, Piece, alike_ranks, kinds_of_mesh
 from metacount.sharding.plan import Plan, layers_of_stages
 from metacount.sharding.result import Held, Job, Kind
 from metacount.spec import DTYPE_BYTES, ModelSpec
@@ -91,7 +90,7 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
         weights = (one for one in tape.weights if not one.name.startswith(STORED))
         found.append(
             Unit(
-                cuts=(tuple(cuts_of(weights, tape.unseen)),),
+                cuts=(tuple(cuts_of(weights)),),
                 layers=tuple(layers),
                 layer=layer,
                 window=window.size if layer.windowed and window is not None else None,
@@ -155,8 +154,11 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     def piece(part: int, rank: int) -> Piece:
         return _piece(spec, job, units[part], rank_at(job, rank))
 
-    layers = layers_of_stages(spec, job.mesh, plan)
-    return kinds_of_mesh(job, spec.d_model, layers, units, _groups(units, job), piece)
+    def held_at(rank: int) -> list[Held]:
+        return [each for unit in units for each in _held(unit, rank_at(job, rank))]
+
+    _, groups = alike_ranks(held_at, job)
+    return kinds_of_mesh(spec, job, layers_of_stages(spec, job.mesh, plan), units, groups, piece)
 
 
 def rank_at(job: Job, number: int) -> Rank:
@@ -177,33 +179,9 @@ def rank_at(job: Job, number: int) -> Rank:
     )
 
 
-def _groups(units: Sequence[Unit], job: Job) -> list[list[int]]:
-    """Group the ranks of a stage that hold equal parts."""
-    mesh = job.mesh
-    cuts = [cut for unit in units for group in unit.cuts for cut in group]
-    sizes = [
-        cut.shape[cut.axis] // cut.parts
-        for cut in cuts
-        if cut.axis is not None and not is_expert(cut, Rank(ep=mesh.ep))
-    ]
-    tensor = breaks([*sizes, *(job.token_counts if mesh.ep > 1 else ())], mesh.tp)
-    shard, copy = {0}, {0}
-    if job.train and job.zero:
-        for index in tensor:
-            rank = Rank(tp=mesh.tp, ep=mesh.ep, tp_index=index)
-            for cut in cuts:
-                rows, *rest = cut_shape(cut, rank)
-                if not is_expert(cut, rank):
-                    shard.update(breaks([rows], mesh.shard))
-                elif rows >= mesh.expert_shard or rest[0] % mesh.expert_shard:
-                    copy.update(breaks([rows], mesh.expert_shard))
-    return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
-
-
-def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
-    """Count what a rank holds and sends of one part."""
-    cuts = [cut for group in unit.cuts for cut in group]
-    held = tuple(
+def _held(unit: Unit, rank: Rank) -> tuple[Held, ...]:
+    """List what a rank holds of one part."""
+    return tuple(
         Held(
             name="",
             role=cut.role,
@@ -214,8 +192,14 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
             expert=is_expert(cut, rank),
             trained=cut.trained,
         )
-        for cut in cuts
+        for group in unit.cuts
+        for cut in group
     )
+
+
+def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
+    """Count what a rank holds and sends of one part."""
+    held = _held(unit, rank)
     ops, tape = _ops_of(spec, job, unit, rank)
     moves: dict[tuple[str, str, str, int], int] = {}
     width = DTYPE_BYTES[job.dtype]
@@ -225,9 +209,6 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
     kept, again = _kept(spec, job, unit, ops)
     cache, state = _served(job, unit, tape)
     return Piece(
-        layer=unit.layer is not None,
-        first=unit.first,
-        last=unit.last,
         held=held,
         collectives=moves,
         activation_bytes=kept,
@@ -235,9 +216,6 @@ def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
         optimizer_bytes=_stepped(job, held),
         kv_cache_bytes=cache,
         state_bytes=state,
-        loss_bytes=job.loss_bytes(spec.vocab_size or 0, int(rank.tp_index))
-        if unit.last and spec.head
-        else 0,
     )
 
 

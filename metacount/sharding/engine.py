@@ -9,6 +9,7 @@ transformers' plans.
 from __future__ import annotations
 
 import gc
+import random
 import re
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -51,11 +52,10 @@ from metacount.measure.torch_private import (
     waited,
 )
 from metacount.modules.norm import LayerNorm, RMSNorm
-from metacount.sharding.mesh import Mesh, Place, breaks, kinds, spread_axis
-from metacount.sharding.result import Held, Job
+from metacount.sharding.mesh import Mesh, Place, spread_axis
 from metacount.tensors import tensor_bytes
 from metacount.training.model import by_flash
-from metacount.training.optimizers import ADAM8BIT, inner_tensors, made, uncompiled
+from metacount.training.optimizers import ADAM8BIT, kept_states, made, uncompiled
 from metacount.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
             "shard in a process of its own"
         )
     hook = sys.excepthook  # torch's own puts the rank before each line of a traceback
+    drawn = random.getstate()  # torch numbers fake collectives by Python's generator
     dist.init_process_group("fake", rank=rank, world_size=mesh.world, store=fake_store())
     try:
         with only_own_pieces():
@@ -126,6 +127,7 @@ def fake_world(mesh: Mesh, rank: int, zero: int) -> Iterator[World]:
     finally:
         dist.destroy_process_group()
         sys.excepthook = hook
+        random.setstate(drawn)
         # FSDP2's modules refer to themselves: a piece of a tensor for each rank would stay
         gc.collect()
 
@@ -621,44 +623,48 @@ class UnknownCollective(LookupError):
     """A communication of torch's that has no row in `KINDS`: it would be counted as nothing."""
 
 
-class Seen(NamedTuple):
-    """A collective: what it is, the group it runs in, the bytes of the whole tensor.
-
-    From one to each other, it is the tensor that this rank sends.
-    """
-
-    kind: str
-    group: str
-    n_bytes: int
+# What a collective is, the group it runs in, the bytes of the whole tensor: from one to each other,
+# of that which this rank sends.
+Seen = tuple[str, str, int]
 
 
-class Traffic(DispatchMode):
-    """Records collectives inside `with`; `groups` says what each process group is for."""
-
-    def __init__(self, groups: dict[str, str]) -> None:
-        super().__init__()
-        self._groups = groups
-        self.seen: Counter[Seen] = Counter()
+class OnParts(DispatchMode):
+    """Runs each operator; of a DTensor's, those on this rank's part."""
 
     def __torch_dispatch__(
         self,
         func: OpOverload,
         types: tuple[type, ...],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> object:
+        """Let DTensor run what it is asked for: what it does with a part comes here again."""
+        return NotImplemented if DTensor in types else self.ran(func, args, kwargs or {})
+
+    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """Run an operator, and return what it gives."""
+        return func(*args, **kwargs)
+
+
+class Traffic(OnParts):
+    """Records collectives inside `with`; `groups` says what each process group is for."""
+
+    def __init__(self, groups: dict[str, str]) -> None:
+        super().__init__()
+        self._groups = groups
+        self.seen = Counter[Seen]()
+
+    def ran(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Run the operator, then write it down if it communicates."""
-        if DTensor in types:
-            return NotImplemented  # what it does with each rank's part comes here again
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if func.namespace in NAMESPACES:
             self._note(operator_name(func), args, out)
         return out
 
-    def taken(self, phase: str = "") -> Counter[tuple[str, Seen]]:
+    def taken(self, phase: str = "") -> dict[tuple[str, str, str, int], int]:
         """Take what was seen since the last call, as of a phase."""
-        found, self.seen = self.seen, Counter()
-        return Counter({(phase, each): times for each, times in found.items()})
+        seen, self.seen = self.seen, Counter()
+        return {(phase, *each): times for each, times in seen.items()}
 
     def _note(self, name: str, args: tuple[object, ...], out: object) -> None:
         if name in LOCAL:
@@ -673,7 +679,7 @@ class Traffic(DispatchMode):
         said, kind = self._groups.get(group, "other"), KINDS[name]
         if said == "cp" and kind == "all-to-all" and _to_one(args):
             kind = "permute"
-        self.seen[Seen(kind, said, whole)] += 1
+        self.seen[kind, said, whole] += 1
 
 
 def _to_one(args: Iterable[object]) -> bool:
@@ -703,43 +709,12 @@ def state_bytes(optimizer: str, sizes: Sequence[int], dtype: torch.dtype) -> int
 
 def stepped(optimizer: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Make an optimizer and step it once, as it is written, by the gradients that are there."""
-    (found,) = made(Setup(optimizer=optimizer), list(parameters), [])
+    (made_one,) = made(Setup(optimizer=optimizer), list(parameters), [])
     with uncompiled() if optimizer == ADAM8BIT else nullcontext():
-        found.step()
-    return found
+        made_one.step()
+    return made_one
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
     """Yield every tensor that an optimizer keeps on this rank, of a wrapper those inside."""
-    for each in optimizer.state.values():
-        for name, value in each.items():
-            if isinstance(value, Tensor):
-                for _, tensor in inner_tensors(name, local_part(value)):
-                    yield tensor
-
-
-def tensor_breaks(held: Iterable[Held], mesh: Mesh, more: Iterable[int] = ()) -> list[int]:
-    """Find the indices of tensor parallelism from which on a rank has other pieces."""
-    cuts = [
-        each.whole[axis]
-        for each in held
-        for axis in range(len(each.whole))
-        if each.cut[axis] != each.whole[axis] and not each.expert
-    ]
-    return breaks([*cuts, *more], mesh.tp)
-
-
-def alike(held_at: Callable[[int], list[Held]], job: Job, tensor: list[int]) -> list[list[int]]:
-    """Group the ranks of the first stage that hold equal parts."""
-    mesh = job.mesh
-    if not job.train or not job.zero:
-        return list(kinds(mesh, [0], tensor, [0]).values())
-    shard, copy = {0}, {0}
-    for index in tensor:
-        for each in held_at(index):
-            if each.expert:
-                axis = spread_axis(each.cut, mesh.expert_shard)
-                copy.update(breaks([each.cut[axis]], mesh.expert_shard))
-            else:
-                shard.update(breaks([each.cut[0]], mesh.shard))
-    return list(kinds(mesh, sorted(shard), tensor, sorted(copy)).values())
+    return (tensor for _, _, tensor in kept_states(optimizer, local_part))

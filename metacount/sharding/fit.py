@@ -1,16 +1,18 @@
-"""Searches, by formula, the mesh that a model fits on: the smallest, or of so many devices."""
+"""Searches, by formula, the mesh that a model fits on: the smallest, or of so many devices.
+
+The memory of accelerators is what the driver reports, else what their makers state.
+"""
 
 from __future__ import annotations
 
-from math import isqrt
+from math import ceil, isqrt
 
-from metacount.errors import InputError, SpecError, shown
+from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.formulas.model import params
 from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
 from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
-from metacount.sharding.devices import Device, devices_named
 from metacount.sharding.mesh import MAX_RANKS, Mesh
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
@@ -28,11 +30,100 @@ if TYPE_CHECKING:
     from metacount.resolve import Given, Model
     from metacount.sharding.result import Job, Sharded
     from metacount.spec import ModelSpec
+    from metacount.textbook.stored import Stored
 
 
 MOST_RANKS = 16_384  # that the search goes to, in powers of two
 TENSOR = (1, 2, 4, 8)  # degrees that stay in one machine of eight
 MOST = 2**20  # sequences and tokens that are searched
+
+
+UNITS = {"mib": 2**20, "gb": 10**9}  # a driver counts MiB; a maker's GB are taken as 10^9 bytes
+
+
+@frozen
+class Device:
+    """An accelerator: its memory in bytes and who says so.
+
+    `usable_bytes` are what CUDA gives a process at most (`total_memory` of the device), where it
+    was read; the driver keeps the rest. `by_maker`: no driver's figure is known here.
+    """
+
+    id: str
+    name: str
+    bytes: int
+    source: str
+    usable_bytes: int | None = None
+    by_maker: bool = False
+
+    @property
+    def room(self) -> int:
+        """Bytes that what fits is compared with."""
+        return self.bytes if self.usable_bytes is None else self.usable_bytes
+
+
+def devices() -> dict[str, Device]:
+    """Read every device that is known, by its id.
+
+    >>> devices()["h200"].bytes == 143771 * 2**20, devices()["h200"].room
+    (True, 150109880320)
+    """
+    import json
+    import os
+
+    path = os.path.join(os.path.dirname(__file__), "devices.json")
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)
+    found = {}
+    for row in rows:
+        ((unit, size),) = [(unit, row.pop(unit)) for unit in UNITS if unit in row]
+        found[row["id"]] = Device(**row, bytes=size * UNITS[unit], by_maker=unit == "gb")
+    return found
+
+
+def devices_named(text: str) -> list[tuple[Device, int | None]]:
+    """Find the devices of a list such as `h100,A100-80GB,8xh200`, each with its number if given.
+
+    >>> [(device.id, n) for device, n in devices_named("h100,A100 80GB,8xh200")]
+    [('h100-80gb', None), ('a100-80gb', None), ('h200', 8)]
+    """
+    known = devices()
+    found: list[tuple[Device, int | None]] = []
+    for part in text.split(","):
+        number, times, name = part.strip().lower().partition("x")
+        if times and number.strip().isascii() and number.strip().isdigit() and len(number) < 10:
+            found.append((_device_named(name, known), int(number)))
+        else:
+            found.append((_device_named(part, known), None))
+    return found
+
+
+def _device_named(text: str, known: dict[str, Device]) -> Device:
+    """Find the device of an id, of its beginning (`h100`) or of a maker's name."""
+    name = _dashed(text)
+    if name in known:
+        return known[name]
+    found = [
+        device
+        for device in known.values()
+        if any(f"{whole}-".startswith(f"{name}-") for whole in (device.id, _dashed(device.name)))
+    ]
+    if name and len(found) == 1:
+        return found[0]
+    if name and found:
+        choices = " or ".join(device.id for device in found)
+        raise InputError(f"--gpu '{shown(text)}' may be {choices}; say which")
+    close = nearest(name, known, f"choose among {', '.join(known)}")
+    raise InputError(f"--gpu '{shown(text)}' is unknown; {close}")
+
+
+def _dashed(text: str) -> str:
+    """Write a name as ids are written.
+
+    >>> _dashed("A100 80GB"), _dashed("rtx_4090")
+    ('a100-80gb', 'rtx-4090')
+    """
+    return "-".join(text.lower().replace("_", " ").split())
 
 
 @frozen
@@ -121,6 +212,7 @@ class Fits:
     model: Model
     answers: list[Fit]
     not_counted: list[str]
+    stored: Stored | None = None  # of a quantised model that is served: its weights as they are
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.answers, self.not_counted))
@@ -132,8 +224,11 @@ class Fits:
 
     def to_dict(self) -> Json:
         """Convert to plain data."""
+        stored = self.stored
+        weights = {} if stored is None else {"bytes": stored.n_bytes, "how": stored.how}
         return {
             "model": self.model.id,
+            **({"stored_weights": weights} if weights else {}),
             "assumed": "" if self.job is None else assumed(self.job),
             "answers": [each.to_dict() for each in self.answers],
             "missing": self.not_counted,
@@ -147,7 +242,8 @@ def fit(
     """Find a mesh of each device, the smallest or of exactly `devices`; say what is not counted.
 
     `gpu` names devices, with their number or without: `h100,8xh200`. `how` is what `shard` takes
-    beside the mesh.
+    beside the mesh. A quantised model is served with its weights as stored; several ranks have
+    their bytes in proportion to the values of each role.
 
     >>> (found,), _ = fit("llama-7b", "h100")
     >>> str(found.mesh), found.command
@@ -160,6 +256,12 @@ def fit(
 
     known = model_of(model)
     check_streams(known.spec)
+    stored: Stored | str | None = None
+    if known.quantised is not None and not train:
+        from metacount.textbook.stored import stored_from_config
+
+        stored = stored_from_config(known.spec, known.quantised)
+    packed = None if isinstance(stored, str) else stored
     found = []
     for device, number in devices_named(gpu):
         if devices is not None and number not in (None, devices):
@@ -169,40 +271,39 @@ def fit(
             )
         world = number if devices is None else devices
         if world is None:
-            found.append(_search(known, device, train, how))
+            found.append(_search(known, device, train, how, stored=packed))
         else:
-            found.append(_of_number(known, device, world, train, how))
+            found.append(_of_number(known, device, world, train, how, packed))
     job = Fits(model=known, answers=found, not_counted=[]).job
     untold = [] if job is None else missing(known.spec, job, formula=True)
-    if job is not None and known.source is not None and not train:
-        from metacount.textbook.stored import Stored, stored_from_config
-
-        stored = stored_from_config(known.spec, known.source.config)
-        if isinstance(stored, Stored):
-            untold.append(
-                f"parameters are counted in {job.dtype}; as the config stores them ({stored.how}), "
-                f"all are {gib(stored.n_bytes)}"
-            )
-    return Fits(model=known, answers=found, not_counted=untold)
+    if job is not None and isinstance(stored, str):
+        untold.append(f"weights are counted in {job.dtype}; how they are stored is {stored}")
+    return Fits(model=known, answers=found, not_counted=untold, stored=packed)
 
 
 def _search(
-    model: Model, device: Device, train: bool, how: Json, tried: Iterable[Mesh] = ()
+    model: Model,
+    device: Device,
+    train: bool,
+    how: Json,
+    tried: Iterable[Mesh] = (),
+    *,
+    stored: Stored | None = None,
 ) -> Fit:
     """Find the first mesh that fits, of those `tried` or of all; where none does, the one whose
     largest rank holds least.
     """
     spec, closest = model.spec, None
-    for mesh in tried or meshes(spec, train, device.room, how):
+    for mesh in tried or meshes(spec, train, device.room, how, stored):
         job = _job(spec, mesh, train, how)
         if job is None:
             continue
-        kinds = counted_kinds(spec, job, default_plan(spec))
+        kinds = _kinds(spec, job, stored)
         if any(kind.activation_bytes is None for kind in kinds):
             return Fit(device=device, mesh=None, unknown=without_formula(spec, job))
         if most_of(kinds) <= device.room:
             batch, length = (
-                _most(model, mesh, train, how, device.room, name)
+                _most(model, mesh, train, how, device.room, name, stored)
                 for name in ("batch_size", "seq_len")
             )
             return Fit(
@@ -223,7 +324,29 @@ def _search(
     return Fit(device=device, mesh=None, job=job, closest=_judged(job, kinds, device.room))
 
 
-def _of_number(model: Model, device: Device, world: int, train: bool, how: Json) -> Fit:
+def _kinds(spec: ModelSpec, job: Job, stored: Stored | None) -> list[Kind]:
+    """Count every kind of rank, with the weights as they are stored."""
+    kinds = counted_kinds(spec, job, default_plan(spec))
+    return kinds if stored is None else [_packed(kind, stored) for kind in kinds]
+
+
+def _packed(kind: Kind, stored: Stored) -> Kind:
+    """Put the bytes of stored weights in place of those of the dtype, which each moment has."""
+    width = ceil(sum(n * stored.bytes_a_value(role) for role, n in kind.by_role.items()))
+    less = kind.param_bytes - width
+    changed = {
+        name: getattr(kind, name) if getattr(kind, name) is None else getattr(kind, name) - less
+        for name in ("param_bytes", "total_bytes", "most_bytes", "peak_bytes")
+    }
+    for name in ("parts", "peak_parts"):
+        if (parts := getattr(kind, name)) is not None:
+            changed[name] = {**parts, "param_bytes": width}
+    return Kind(**{**vars(kind), **changed})
+
+
+def _of_number(
+    model: Model, device: Device, world: int, train: bool, how: Json, stored: Stored | None
+) -> Fit:
     """Find the mesh of so many devices that cuts least and fits; else say what would fit.
 
     As a remedy, first what needs less on the same devices, then more of them.
@@ -231,7 +354,7 @@ def _of_number(model: Model, device: Device, world: int, train: bool, how: Json)
     if not 1 <= world <= MAX_RANKS:
         raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
     tried = list(meshes_of(model.spec, world))
-    found = _search(model, device, train, how, tried)
+    found = _search(model, device, train, how, tried, stored=stored)
     if found.mesh is not None or found.unknown:
         return Fit(**{**vars(found), "asked": world})
     if found.closest is None:
@@ -251,19 +374,23 @@ def _of_number(model: Model, device: Device, world: int, train: bool, how: Json)
             continue  # not for this model
         if remedy:
             break
-    remedy = remedy or _search(model, device, train, how).command
+    remedy = remedy or _search(model, device, train, how, stored=stored).command
     closest = Verdict(**{**vars(found.closest), "remedy": remedy})
     return Fit(**{**vars(found), "asked": world, "closest": closest})
 
 
-def meshes(spec: ModelSpec, train: bool, room: int, how: Json) -> Iterator[Mesh]:
+def meshes(
+    spec: ModelSpec, train: bool, room: int, how: Json, stored: Stored | None = None
+) -> Iterator[Mesh]:
     """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.
 
     The first are those that have room for the parameters, once in all. Training adds data
     parallelism; serving needs none to fit, but to spread experts.
     """
-    world, stored = 1, params(spec) * DTYPE_BYTES.get(how.get("dtype", Asked().dtype), 1)
-    while world * room < stored and 2 * world <= MOST_RANKS:
+    world, least = 1, params(spec) * DTYPE_BYTES.get(how.get("dtype", Asked().dtype), 1)
+    if stored is not None:
+        least = stored.n_bytes
+    while world * room < least and 2 * world <= MOST_RANKS:
         world *= 2
     while world <= min(MOST_RANKS, MAX_RANKS):
         for mesh in meshes_of(spec, world):
@@ -344,7 +471,15 @@ def positions_of(model: Model) -> int | None:
     return model.spec.longest or next((n for n in stated if type(n) is int and n > 0), None)
 
 
-def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str) -> int | None:
+def _most(
+    model: Model,
+    mesh: Mesh,
+    train: bool,
+    how: Json,
+    room: int,
+    name: str,
+    stored: Stored | None,
+) -> int | None:
     """Find the largest batch or length that fits; None where what is counted does not grow."""
     spec = model.spec
     job = _job(spec, mesh, train, how)
@@ -359,7 +494,7 @@ def _most(model: Model, mesh: Mesh, train: bool, how: Json, room: int, name: str
         tried = _job(spec, mesh, train, {**how, name: n * one})
         if tried is None:
             return room + 1
-        return most_of(counted_kinds(spec, tried, default_plan(spec)))
+        return most_of(_kinds(spec, tried, stored))
 
     at_low, at_high = held(low), held(high)
     if at_high <= room:

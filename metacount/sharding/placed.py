@@ -22,7 +22,7 @@ from metacount.units import exact
 if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.given import TransformersOnly
-    from metacount.sharding.devices import Device
+    from metacount.sharding.fit import Device
 
 CPU, DISK = "cpu", "disk"
 

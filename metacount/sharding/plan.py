@@ -128,79 +128,83 @@ def check_fits(spec: ModelSpec, mesh: Mesh) -> None:
     Widths, the vocabulary, layers and what ZeRO spreads may be cut unevenly; heads and experts are
     whole.
     """
-    stack = spec.last_stack
-    if spec.has_encoder:
-        raise SpecError(
-            "kind",
-            "has no plan for a mesh: every layer of the decoder reads what the encoder gave",
-            spec.kind,
-            "choose a decoder or an encoder",
-        )
-    if spec.moe_latent_rank is not None and min(mesh.tp, mesh.ep) > 1:
-        rule = "has no plan for tp and ep at once: formula and run differ in what is recomputed"
-        raise SpecError("moe_latent_rank", rule, spec.moe_latent_rank, "choose one of the two")
-    if isinstance(spec.positions, Learned) and spec.positions.n_query_positions:
-        raise SpecError(
-            "n_query_positions",
-            "has no plan for a mesh: the last layer reads what the first stage holds",
-            spec.n_query_positions,
-            "choose another model",
-        )
-    if isinstance(spec.positions, RelativeBuckets):
-        raise SpecError(
-            "position",
-            "has no plan for a mesh: the layers of all stages read one table",
-            spec.position,
-            "choose another model",
-        )
-    if spec.embedding is None:
-        raise SpecError(
-            "vocab_size",
-            "is needed on a mesh: the first stage reads tokens",
-            None,
-            "choose a model with a vocabulary",
-        )
-    if mesh.cp > 1 and spec.kind == "encoder":
-        raise InputError(
-            "--mesh cp has no plan for an encoder: torch's ring takes causal attention; choose cp=1"
-        )
-    if mesh.pp > len(together := _together(spec)):
+    _check_model(spec, mesh)
+    check_streams(spec)
+    _check_apart(spec, mesh)
+    together, mixture = _together(spec), spec.last_stack.mixture
+    if mesh.pp > len(together):
         raise InputError(
             f"--mesh pp must be at most the {len(together)} layers"
             + (" or groups of them that stay together" if max(together) > 1 else "")
             + f": got {mesh.pp} stages; choose 1 to {len(together)}"
         )
-    check_streams(spec)
-    _check_mixers(spec, mesh)
-    mixture = stack.mixture
     if mesh.ep > 1 and mixture is None:
         raise InputError(f"--mesh ep needs a model with experts: got ep={mesh.ep}; leave it out")
-    if mesh.ep > 1 and mixture is not None:
-        _divides("ep", mesh.ep, "n_experts", mixture.n_experts)
-        if mixture.zero is not None and mixture.zero.rows:
+    sizes = [("tp", "n_heads", spec.n_heads), ("tp", "n_kv_heads", spec.n_kv_heads)]
+    if mixture is not None:
+        sizes.append(("ep", "n_experts", mixture.n_experts))
+        sizes.append(("tp", "d_ff_expert", mixture.d_ff if mesh.ep == 1 else None))
+    for degree, field, size in sizes:
+        n = getattr(mesh, degree)
+        if size is not None and size % n:
             raise InputError(
-                "--mesh ep has no plan for zero_expert_rows, matrices that stand for no expert; "
-                "choose ep=1, or leave them out"
+                f"--mesh {degree} must divide {field}: {size} % {n} = {size % n}; "
+                f"choose {divisors(size)}"
             )
-    if mesh.tp > 1:
-        _check_cut(spec, mesh)
+    if mesh.tp > 1 and mesh.ep == 1 and mixture is not None and mixture.bias:
+        raise InputError(
+            "--mesh tp cuts experts, and the biases of these would be added "
+            "on every rank; choose ep > 1 to keep them whole"
+        )
 
 
-def _check_cut(spec: ModelSpec, mesh: Mesh) -> None:
-    """Raise for heads or experts that tensor parallelism cannot cut."""
+def _check_model(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise `SpecError` for a model that no mesh, or not this one, has a plan for."""
+
+    def refuse(field: str, why: str, remedy: str = "choose another model") -> None:
+        raise SpecError(field, f"has no plan for a mesh: {why}", getattr(spec, field), remedy)
+
+    positions = spec.positions
+    if spec.has_encoder:
+        why = "every layer of the decoder reads what the encoder gave"
+        refuse("kind", why, "choose a decoder or an encoder")
+    if spec.moe_latent_rank is not None and min(mesh.tp, mesh.ep) > 1:
+        why = "with tp and ep formula and run differ in what is recomputed"
+        refuse("moe_latent_rank", why, "choose one of the two")
+    if isinstance(positions, Learned) and positions.n_query_positions:
+        refuse("n_query_positions", "the last layer reads what the first stage holds")
+    if isinstance(positions, RelativeBuckets):
+        refuse("position", "the layers of all stages read one table")
+    if spec.embedding is None:
+        refuse("vocab_size", "the first stage reads tokens", "choose a model with a vocabulary")
+
+
+def _check_apart(spec: ModelSpec, mesh: Mesh) -> None:
+    """Raise `InputError` where a degree would part what has to stay together."""
+
+    def keep_together(degrees: str, what: str) -> None:
+        for degree in degrees.split():
+            if getattr(mesh, degree) > 1:
+                raise InputError(f"--mesh {degree} has no plan for {what}; choose {degree}=1")
+
     stack, mixture = spec.last_stack, spec.last_stack.mixture
-    if spec.n_heads is not None:
-        _divides("tp", mesh.tp, "n_heads", spec.n_heads)
-    if isinstance(stack.attention, Attention):
-        _divides("tp", mesh.tp, "n_kv_heads", stack.attention.n_kv_heads)
-    _check_heads_are_apart(spec)
-    if mixture is not None and mesh.ep == 1:
-        _divides("tp", mesh.tp, "d_ff_expert", mixture.d_ff)
-        if mixture.bias:
-            raise InputError(
-                "--mesh tp cuts experts, and the biases of these would be added "
-                "on every rank; choose ep > 1 to keep them whole"
-            )
+    if spec.kind == "encoder":
+        keep_together("cp", "an encoder: torch's ring takes causal attention")
+    if stack.shared is not None:
+        keep_together(
+            "pp tp cp", f"n_shared_blocks={stack.shared.n_blocks}, blocks that layers share"
+        )
+    if spec.index_block_len is not None:
+        chooses = "a block indexer that chooses for heads of all ranks"
+        keep_together("tp cp", f"index_block_len={spec.index_block_len}, {chooses}")
+    if set(stack.mixer_pattern) & set(WITH_STATE):
+        keep_together("cp", f"recurrent={spec.recurrent}, a mixer that keeps a state")
+    if mixture is not None and mixture.zero is not None and mixture.zero.rows:
+        keep_together("ep", "zero_expert_rows, matrices that stand for no expert")
+    if isinstance(stack.attention, Attention) and stack.attention.qk_norm == "full":
+        keep_together("tp", "qk_norm=full, which spans all heads")
+    if isinstance(spec.positions, Alibi | TransformerXL):
+        keep_together("tp", f"position={spec.position}, which spans all heads")
 
 
 def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
@@ -246,47 +250,3 @@ def check_streams(spec: ModelSpec) -> None:
             f"no plan for a mesh has a place for {name}={getattr(spec, name)}; choose another "
             "model, or count this one without a mesh"
         )
-
-
-def _check_mixers(spec: ModelSpec, mesh: Mesh) -> None:
-    """Raise for blocks that layers share, and where a degree would part a mixer or its index."""
-    stack = spec.last_stack
-    if stack.shared is not None:
-        for degree, n in (("pp", mesh.pp), ("tp", mesh.tp), ("cp", mesh.cp)):
-            if n > 1:
-                raise InputError(
-                    f"--mesh {degree} has no plan for n_shared_blocks={stack.shared.n_blocks}, "
-                    f"blocks that layers share; choose {degree}=1"
-                )
-    if spec.index_block_len is not None:
-        for degree, n in (("tp", mesh.tp), ("cp", mesh.cp)):
-            if n > 1:
-                raise InputError(
-                    f"--mesh {degree} has no plan for index_block_len={spec.index_block_len}, a "
-                    f"block indexer that chooses for heads of all ranks; choose {degree}=1"
-                )
-    if mesh.cp > 1 and set(stack.mixer_pattern) & set(WITH_STATE):
-        raise InputError(
-            f"--mesh cp has no plan for recurrent={spec.recurrent}, a mixer that keeps a state; "
-            "choose cp=1"
-        )
-
-
-def _divides(degree: str, n: int, field: str, size: int) -> None:
-    if size % n:
-        raise InputError(
-            f"--mesh {degree} must divide {field}: {size} % {n} = {size % n}; "
-            f"choose {divisors(size)}"
-        )
-
-
-def _check_heads_are_apart(spec: ModelSpec) -> None:
-    """Raise `InputError` where something spans the heads that tensor parallelism sets apart."""
-    mixer, positions = spec.last_stack.attention, spec.positions
-    spans = ""
-    if isinstance(mixer, Attention) and mixer.qk_norm == "full":
-        spans = "qk_norm=full"
-    if isinstance(positions, Alibi | TransformerXL):
-        spans = f"position={spec.position}"
-    if spans:
-        raise InputError(f"--mesh tp has no plan for {spans}, which spans all heads; choose tp=1")

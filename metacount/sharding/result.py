@@ -250,6 +250,14 @@ class Job:
         return wide * (2 * self.rows * self.length * vocab_size + 1) if self.train else 0
 
     @property
+    def replicated(self) -> bool:
+        """Whether each rank has the whole model: its step is that of DistributedDataParallel.
+
+        What is sent is counted as by FSDP2, block by block, not by DDP's buckets.
+        """
+        return self.train and self.zero == 0 and 1 < self.mesh.world == self.mesh.dp
+
+    @property
     def unfollowed(self) -> str:
         """Why nobody can say what a rank holds at the worst moment of a step; empty where one can.
 
@@ -261,10 +269,13 @@ class Job:
             "what stages hold in a schedule is not followed": mesh.pp > 1,
             "what a ring of cp ranks holds is not followed": mesh.cp > 1,
             "rows go where a router sends them": mesh.ep > 1,
-            "several micro-batches are not followed": self.micro_batches > 1,
-            f"ZeRO {self.zero} is not what FSDP2 does": self.zero < 2 and mesh.shard > 1,
+            f"ZeRO {self.zero} is not what FSDP2 does": (
+                self.zero < 2 and mesh.shard > 1 and not self.replicated
+            ),
             "loss parallelism is not followed": self.loss_parallel,
-            "float32 beside another type is FSDP2's": self.master and mesh.shard == 1,
+            "float32 beside another type is FSDP2's": (
+                self.master and (mesh.shard == 1 or self.zero == 0)
+            ),
             f"the step of {self.optimizer} is not followed": self.optimizer not in FOLLOWED,
         }
         return next((reason for reason, holds in reasons.items() if holds), "")

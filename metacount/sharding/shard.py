@@ -10,7 +10,7 @@ from metacount.sharding.by_formula import STATES, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
-from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec
+from metacount.spec import DTYPE_BYTES, SEQ_LEN, ModelSpec, check_dtype
 from metacount.spec.attention import Attention
 from metacount.spec.model import left_out
 from metacount.spec.position import Alibi, Learned, Sinusoidal
@@ -20,6 +20,7 @@ from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, OPTIMIZERS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from metacount.resolve import Given
@@ -56,57 +57,43 @@ class Asked:
 
 def _check(asked: Asked, train: bool) -> None:
     """Raise `InputError` for what no mesh can do."""
-    zero, optimizer = asked.zero, asked.optimizer
-    parallel = {"sequence": asked.sequence_parallel, "loss": asked.loss_parallel}
-    for name, is_asked in parallel.items():
-        if is_asked and not train:
-            raise InputError(f"--{name}-parallel belongs to --train; add it, or leave it out")
+    choices: dict[str, Collection[str]] = {
+        "attention": ATTENTIONS,
+        "checkpointing": CHECKPOINTINGS,
+        "schedule": SCHEDULES,
+        "optimizer": STATES,
+    }
+    for name, known in choices.items():
+        value, options = getattr(asked, name), f"choose one of {', '.join(known)}"
+        if value in known:
+            continue
+        if value in OPTIMIZERS and name == "optimizer":
+            raise InputError(
+                f"--optimizer {value} looks at whole matrices, of which a rank has a share: no "
+                f"state of a rank is known; {options}"
+            )
+        raise InputError(f"--{name} '{shown(value)}' is unknown; {nearest(value, known, options)}")
     if asked.master_weights:
         raise InputError(
             "--master-weights are float32 copies beside 16-bit parameters, which no mesh here has; "
             "choose --mixed-precision: parameters, gradients and state themselves in float32"
         )
-    if not train and (zero is not None or asked.mixed_precision):
-        raise InputError(
-            "--zero and --mixed-precision belong to --train; add it, or leave them out"
-        )
-    for name, known in (
-        ("attention", ATTENTIONS),
-        ("checkpointing", CHECKPOINTINGS),
-        ("schedule", SCHEDULES),
-    ):
-        value, default = getattr(asked, name), getattr(Asked(), name)
-        if value not in known:
-            close = nearest(value, known, f"choose one of {', '.join(known)}")
-            raise InputError(f"--{name} '{shown(value)}' is unknown; {close}")
-        if not train and value != default:
-            raise InputError(f"--{name} belongs to --train; add it, or leave it out")
-    if zero is not None and zero not in range(4):
-        raise InputError(f"--zero must be 0 to 3: got {shown(zero)}")
-    if optimizer not in STATES:
-        choices = f"choose one of {', '.join(STATES)}"
-        if optimizer in OPTIMIZERS:
-            said = "looks at whole matrices, of which a rank has a share"
-            raise InputError(
-                f"--optimizer {optimizer} {said}: no state of a rank is known; {choices}"
-            )
-        close = nearest(optimizer, STATES, choices)
-        raise InputError(f"--optimizer '{shown(optimizer)}' is unknown; {close}")
-    _check_types(asked, train)
-
-
-def _check_types(asked: Asked, train: bool) -> None:
-    """Raise `InputError` for types that are unknown, or do not go together."""
-    dtype = asked.dtype
-    for name, value in (("dtype", dtype), ("kv-dtype", asked.kv_dtype or dtype)):
-        if value not in DTYPE_BYTES:
-            choices = ", ".join(DTYPE_BYTES)
-            raise InputError(f"--{name} '{shown(value)}' is unknown; choose one of {choices}")
+    parallel = ("sequence_parallel", "loss_parallel", "zero", "mixed_precision")
+    for name in (*parallel, *choices):
+        given = getattr(asked, name) != getattr(Asked(), name)
+        if given and not train and name != "optimizer":
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} belongs to --train; add it, or leave it out")
+    if asked.zero is not None and asked.zero not in range(4):
+        raise InputError(f"--zero must be 0 to 3: got {shown(asked.zero)}")
+    for name, value in (("dtype", asked.dtype), ("kv_dtype", asked.kv_dtype or asked.dtype)):
+        check_dtype(name, value)
     if train and asked.kv_dtype is not None:
         raise InputError("--kv-dtype is of serving, which keeps a cache; leave it out")
-    if asked.mixed_precision and DTYPE_BYTES[dtype] >= 4:
+    if asked.mixed_precision and DTYPE_BYTES[asked.dtype] >= 4:
         raise InputError(
-            f"--mixed-precision computes in a type smaller than float32: got {dtype}; leave it out"
+            "--mixed-precision computes in a type smaller than float32: "
+            f"got {asked.dtype}; leave it out"
         )
 
 
@@ -317,94 +304,78 @@ def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:
     """List what is not in the figures, or was not run, one sentence each."""
-    found = _of_training(spec, job, formula) if job.train else []
-    found += left_out(spec)
-    found += () if job.train else said_of_states(spec, job.dtype)
-    found.append("not counted: buffers, what kernels and communication need, fragmentation")
-    if job.train and job.zero == 3 and job.mesh.shard > 1:
-        found.append(
-            "gathered: one part at a time; what FSDP2 holds beside it is in the peak, and in what "
-            "is there at most"
+    mesh, tied = job.mesh, spec.head is not None and spec.head.tied
+    with_state = set(spec.last_stack.mixer_pattern) & set(WITH_STATE)
+    zero_3 = job.train and job.zero == 3 and mesh.shard > 1
+    exchange = "not run and not counted: the exchange of keys and values between cp ranks"
+    if job.train:
+        exchange += (
+            ", and what the backward keeps of those of others; choose --attention flash, whose "
+            "kernel torch's ring takes"
         )
-        if spec.n_shared_blocks:
-            found[-1] += "; it holds the blocks that layers share beside each layer"
-    if job.train and 0 < job.zero < 3:
-        found.append(f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole")
-        if job.zero == 1:
-            found.append(
-                "ZeRO 1: gradients are counted whole, as its definition has them until the step; "
-                "FSDP2, which was run, spreads them in each backward"
-            )
-    if job.mesh.tp > 1 and set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
-        found.append(
-            f"tp leaves the mixers of recurrent={spec.recurrent}, and what they keep, whole on "
-            "every rank"
-        )
-    if job.mesh.ep > 1:
-        found.append("each expert is taken to be chosen equally often")
-    if spec.n_zero_experts and (job.train or job.mesh.ep > 1):
-        found.append(
-            "no token is taken to choose a zero expert: this is the most that is sent and kept"
-        )
-    if job.mesh.pp > 1:
-        found.append(
-            "what stages send each other is counted, not run: hidden states once for each "
-            "micro-batch"
-        )
-        if job.train and job.zero == 3 and job.mesh.shard > 1 and job.micro_batches > 1:
-            found.append(
-                "in a pipeline FSDP2 may gather a part once more than is said here: it "
-                "fetches ahead in the order of the last forward"
-            )
-        if spec.head is not None and spec.head.tied:
-            said = "the first and the last stage each hold the tied table; keeping both equal"
-            found.append(f"{said} is not counted")
-    if job.ring:
-        found.append(
-            "keys and values between cp ranks: torch's context parallelism, gathered (its default)"
-        )
-    elif job.mesh.cp > 1:
-        found.append(
-            "not run and not counted: the exchange of keys and values between cp ranks"
-            + (", and what the backward keeps of those of others" if job.train else "")
-            + ("; choose --attention flash, whose kernel torch's ring takes" if job.train else "")
-        )
-    return found
+    gathered = (
+        "gathered: one part at a time; what FSDP2 holds beside it is in the peak, and in what "
+        "is there at most"
+    )
+    if spec.n_shared_blocks:
+        gathered += "; it holds the blocks that layers share beside each layer"
+    sentences = {
+        "not counted: buffers, what kernels and communication need, fragmentation": True,
+        gathered: zero_3,
+        f"ZeRO {job.zero}: FSDP2 keeps a rank's share beside the gathered whole": (
+            job.train and 0 < job.zero < 3
+        ),
+        "ZeRO 1: gradients are counted whole, as its definition has them until the step; "
+        "FSDP2, which was run, spreads them in each backward": job.train and job.zero == 1,
+        f"tp leaves the mixers of recurrent={spec.recurrent}, and what they keep, whole on "
+        "every rank": mesh.tp > 1 and with_state,
+        "each expert is taken to be chosen equally often": mesh.ep > 1,
+        "no token is taken to choose a zero expert: this is the most that is sent and kept": (
+            spec.n_zero_experts and (job.train or mesh.ep > 1)
+        ),
+        "what stages send each other is counted, not run: hidden states once for each "
+        "micro-batch": mesh.pp > 1,
+        "in a pipeline FSDP2 may gather a part once more than is said here: it "
+        "fetches ahead in the order of the last forward": (
+            mesh.pp > 1 and zero_3 and job.micro_batches > 1
+        ),
+        "the first and the last stage each hold the tied table; keeping both equal is not "
+        "counted": mesh.pp > 1 and tied,
+        "keys and values between cp ranks: torch's context parallelism, gathered (its default)": (
+            job.ring
+        ),
+        exchange: mesh.cp > 1 and not job.ring,
+    }
+    return [
+        *(_of_training(spec, job, formula) if job.train else []),
+        *left_out(spec),
+        *(() if job.train else said_of_states(spec, job.dtype)),
+        *(sentence for sentence, holds in sentences.items() if holds),
+    ]
 
 
 def _of_training(spec: ModelSpec, job: Job, formula: bool) -> list[str]:
     """List what is not in the figures of what a step keeps, and how they are meant."""
-    found = []
-    if formula and (why := without_formula(spec, job)):
-        found.append(f"not counted: what the backward keeps of the forward: {why}")
-    elif set(spec.last_stack.mixer_pattern) & set(WITH_STATE):
-        found.append(
-            f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
-            "plain operators; a fused kernel may keep other tensors"
-        )
+    why = without_formula(spec, job) if formula else ""
     step = "" if job.optimizer in STEP_COPIES else f", nor in the step of {job.optimizer}"
-    found.append(
-        "in all: what is there at once in the loss, the backward of blocks or the optimizer's step "
-        "(foreach, CUDA's default)"
-    )
-    found.append(
-        "not counted: what else comes and goes within a forward or a backward, for which what fits "
-        f"leaves room{step}"
-    )
-    if job.mesh.tp > 1:
-        whole = {}
-        if not (job.sequence_parallel or why_no_sequence(spec, job)):
-            whole["--sequence-parallel"] = "what lies between the matrices"
-        if not job.loss_parallel:
-            whole["--loss-parallel"] = "all logits"
-        if whole:
-            found.append(
-                f"every rank of tp has {' and '.join(whole.values())}; {' '.join(whole)} would "
-                "spread it, as Megatron and torchtitan do"
-            )
-    if job.mesh.pp > 1:
-        found.append(
-            f"micro-batches kept at once: {SCHEDULES[job.schedule]}; no interleaved schedule is "
-            "offered, nor zero bubble or DualPipeV"
-        )
-    return found
+    spread = {}
+    if job.mesh.tp > 1 and not (job.sequence_parallel or why_no_sequence(spec, job)):
+        spread["--sequence-parallel"] = "what lies between the matrices"
+    if job.mesh.tp > 1 and not job.loss_parallel:
+        spread["--loss-parallel"] = "all logits"
+    sentences = {
+        f"not counted: what the backward keeps of the forward: {why}": why,
+        f"what recurrent={spec.recurrent} keeps is what the reference module keeps, which has "
+        "plain operators; a fused kernel may keep other tensors": (
+            not why and set(spec.last_stack.mixer_pattern) & set(WITH_STATE)
+        ),
+        "in all: what is there at once in the loss, the backward of blocks or the optimizer's "
+        "step (foreach, CUDA's default)": True,
+        "not counted: what else comes and goes within a forward or a backward, for which what "
+        f"fits leaves room{step}": True,
+        f"every rank of tp has {' and '.join(spread.values())}; {' '.join(spread)} would "
+        "spread it, as Megatron and torchtitan do": spread,
+        f"micro-batches kept at once: {SCHEDULES[job.schedule]}; no interleaved schedule is "
+        "offered, nor zero bubble or DualPipeV": job.mesh.pp > 1,
+    }
+    return [sentence for sentence, holds in sentences.items() if holds]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metacount.spec.field import MAX_TOKENS
 from metacount.spec.model import CHOICES, FIELDS, LIMITS, ModelSpec
-from metacount.spec.workload import DTYPE_BYTES, SEQ_LEN, Request, Workload
+from metacount.spec.workload import DTYPE_BYTES, SEQ_LEN, Request, Workload, check_dtype
 
 __all__ = [
     "CHOICES",
@@ -16,4 +16,5 @@ __all__ = [
     "ModelSpec",
     "Request",
     "Workload",
+    "check_dtype",
 ]

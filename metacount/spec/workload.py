@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 SEQ_LEN = 2048  # tokens of a sequence, where nobody says and the model can run them
 
 DTYPE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+FOUR_BITS = frozenset(("int4", "uint4", "fp4", "nf4", "nvfp4", "mxfp4", "4bit", "q4_0", "q4_k"))
 
 
 @frozen
@@ -83,5 +84,17 @@ def _check(run: Workload) -> None:
     if run.prefix_len > run.seq_len:
         rule = "must be at most seq_len"
         raise SpecError("prefix_len", rule, run.prefix_len, f"choose 0 to {run.seq_len}")
-    if not isinstance(run.dtype, str) or run.dtype not in DTYPE_BYTES:
-        raise SpecError("dtype", "is unknown", run.dtype, f"choose one of {', '.join(DTYPE_BYTES)}")
+    check_dtype("dtype", run.dtype)
+
+
+def check_dtype(field: str, dtype: object) -> None:
+    """Raise `SpecError` for a dtype without so many whole bytes a value."""
+    if isinstance(dtype, str) and dtype in DTYPE_BYTES:
+        return
+    rule, remedy = "is unknown", f"choose one of {', '.join(DTYPE_BYTES)}"
+    if isinstance(dtype, str) and dtype in FOUR_BITS:
+        rule = "has 4 bits a value, and scales beside them that depend on the format"
+        remedy = "give a config with its quantization_config: stored_bytes has both"
+        if field == "kv_dtype":
+            remedy = "choose fp8 or int8"
+    raise SpecError(field, rule, dtype, remedy)

@@ -30,8 +30,7 @@ from metacount.textbook.count import fitted, said_of_too_many
 from metacount.textbook.training import beside
 from metacount.training.model import outermost_layers
 from metacount.training.optimizers import ADAM8BIT, torchao_version
-from metacount.training.result import Training
-from metacount.training.setup import Setup, check_dtypes
+from metacount.training.setup import Setup, Training, check_dtypes
 from metacount.training.step import (
     BACKWARD,
     FORWARD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount.errors import SpecError
 from metacount.formulas import model
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
+from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload, check_dtype
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ def count(
     run = fitted(spec, workload)
     sizes = run_sizes(spec, run)
     width = sizes["bytes_per_value"]
+    for name, dtype in (kept or {}).items():
+        check_dtype(name, dtype)
     of_cache, of_state = (
         sizes | {"bytes_per_value": DTYPE_BYTES[(kept or {}).get(name, run.dtype)]}
         for name in ("kv_dtype", "state_dtype")

@@ -8,6 +8,8 @@ is run, those of plain words, `.*` and `(a|b)` are read.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from metacount.errors import SpecError, shown_name
 from metacount.formulas.model import params, weights
 from metacount.frozen import frozen
@@ -16,7 +18,7 @@ from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from metacount.files import Json
     from metacount.formulas.tape import Weight
@@ -49,11 +51,21 @@ PREFIXES = ("", "model.", "model.language_model.", "language_model.model.", "bac
 
 @frozen
 class Stored:
-    """`n_bytes` of the parameters as stored, `n_values` with scales among them; `how` in words."""
+    """`n_bytes` of the parameters as stored, `n_values` with scales among them; `how` in words.
+    `by_role`: parameters and their bytes; empty where only the sum is known.
+    """
 
     n_bytes: int
     n_values: int
     how: str
+    by_role: Mapping[str, tuple[int, int]] = {}
+
+    def bytes_a_value(self, role: str) -> Fraction:
+        """Return the bytes of one parameter of a role on average; a tied head is the embedding."""
+        if not self.by_role:
+            return Fraction(self.n_bytes, self.n_values)
+        values, n_bytes = self.by_role.get(role) or self.by_role["embedding"]
+        return Fraction(n_bytes, values)
 
 
 def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
@@ -79,10 +91,12 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
         kept = _Modules(said)
     except SpecError as error:
         return f"{error.field} {error.rule}"
-    n_bytes = n_values = n_packed = 0
+    n_values = n_packed = 0
+    by_role: dict[str, tuple[int, int]] = {}
     for weight in weights(spec):
         size, times = int(weight.size), int(weight.times)
         n_here = _packed_copies(spec, weight, kept) if takes(weight) else 0
+        n_bytes = (times - n_here) * size * width
         if n_here:
             rows, columns = weight.shape if len(weight.shape) == 2 else (1, size)
             parts = weight.halves if ".experts." in weight.name else 1
@@ -90,11 +104,13 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
             n_bytes += n_here * parts * here
             n_values += n_here * parts * scales
             n_packed += n_here * size
-        n_bytes += (times - n_here) * size * width
+        of_role = by_role.get(weight.role, (0, 0))
+        by_role[weight.role] = (of_role[0] + times * size, of_role[1] + n_bytes)
     total = int(params(spec))
     return Stored(
-        n_bytes=n_bytes,
+        n_bytes=sum(n for _, n in by_role.values()),
         n_values=total + n_values,
+        by_role=by_role,
         how=f"{how}: {exact(n_packed)} of {exact(total)} values, the others in {width} bytes each",
     )
 

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from metacount.files import Json
+    from metacount.formulas.trained import Tensors
 
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
-    from metacount.spec import ModelSpec, Request, Workload
     from metacount.spec.stack import Stack
     from metacount.training.setup import Setup
 
@@ -171,220 +171,112 @@ class TrainingCount:
         return {"workload": self.workload.to_dict(), **data, "source": "formula"}
 
 
-def training_count(
-    spec: ModelSpec,
-    workload: Workload | Request,
-    *,
-    attention: str = EAGER,
-    checkpointing: str = NONE,
-    optimizer: str = ADAMW,
-    master_weights: bool = False,
-    part: Part = WHOLE,
-) -> TrainingCount:
-    """Count one training step of `spec` running `workload`, by the formulas; of all, or a `part`.
+def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> TrainingCount:
+    """Count one training step of `spec` running `workload` by formulas, as a setup says.
+
+    `foreach` changes no figure that has a formula.
 
     >>> from metacount.catalog import entry
-    >>> step = training_count(entry("llama-7b").spec(), Workload())
+    >>> from metacount.spec import Workload
+    >>> from metacount.training.setup import Setup
+    >>> llama = entry("llama-7b").spec()
+    >>> step = count_step(llama, Workload(), Setup())
     >>> step.backward_matmul_flops, step.activation_bytes, step.optimizer_bytes
     (58523224375296, 39605280772, 26953663628)
-    >>> adapters = Part(rank=8, targets=("q_proj", "v_proj"))
-    >>> step = training_count(entry("llama-7b").spec(), Workload(), part=adapters)
+    >>> step = count_step(llama, Workload(), Setup(lora_rank=8))
     >>> step.trainable_params, step.backward_matmul_flops < 2 * step.matmul_flops
     (4194304, True)
+    >>> step = count_step(llama, Workload(), Setup(master_weights=True, grad_dtype="fp32"))
+    >>> step.gradient_bytes, step.uncovered["peak_bytes"].partition(":")[0]
+    (26953662464, 'what is alive from stage to stage has no formula')
     """
-    run = fitted(spec, workload)
+    run, part = fitted(spec, workload), part_of(setup)
     width = DTYPE_BYTES[run.dtype]
-    sizes = _pass(
-        {**run.to_dict(), "bytes_per_value": width},
-        attention if attention in ATTENTIONS else EAGER,
-        checkpointing if checkpointing in CHECKPOINTINGS else NONE,
-    )
-    uncovered: dict[str, str] = {}
-    found: dict[str, dict[str, int] | None] = {}
+    sizes = _pass({**run.to_dict(), "bytes_per_value": width}, setup.attention, setup.checkpointing)
     tensors = None if part == WHOLE else chosen_tensors(spec, part)
-    walked: list[step.Step] = []
-
-    def partial() -> step.Step:
-        if not walked:
-            assert tensors is not None
-            walked.append(step.partial_step(spec, sizes, tensors))
-        return walked[0]
-
-    def of_part(name: str) -> dict[str, Dim]:
-        if name == "activation_bytes_of_block":
-            rule = "has no formula of what one block keeps"
-            held = ("freeze", ",".join(part.freeze))
-            field, value = held if part.freeze else ("lora_rank", part.rank)
-            raise SpecError(field, rule, value, "measure it instead")
-        step.check_figure(name, spec, sizes)
-        figures: dict[str, Dim] = getattr(partial(), name)
-        return figures
-
-    def of_pass(
-        name: str, count: Callable[[ModelSpec, Pass], dict[str, Dim]], attends: str, keeps: str
-    ) -> None:
+    uncovered: dict[str, str] = {}
+    parts: dict[str, dict[str, int] | None] = {}
+    for name, count in OF_PASS.items():
+        # a forward is the same whatever is frozen
+        trained = None if name == "matmul_flops" and part.rank is None else tensors
         try:
-            _check_way(spec, sizes, attends, keeps)
-            forward = name == "matmul_flops" and part.rank is None
-            whole = part == WHOLE or forward
-            found[name] = count(spec, sizes) if whole else of_part(name)
+            _check_way(spec, sizes, part, name)
+            parts[name] = count(spec, sizes, trained)
         except SpecError as error:
-            found[name], uncovered[name] = None, str(error)
-
-    # any kernel of attention multiplies as much in a forward, unless values are filled for flash
-    of_pass("matmul_flops", step.forward_flops_by_role, sizes.attention, NONE)
-    # what a backward multiplies no checkpoint changes
-    of_pass("backward_matmul_flops", step.backward_matmul_flops_by_role, attention, NONE)
-    for name, count in (
-        ("recompute_matmul_flops", step.recompute_matmul_flops_by_role),
-        ("activation_bytes", step.activation_bytes_by_role),
-        ("activation_bytes_of_block", block_bytes),
-    ):
-        of_pass(name, count, attention, checkpointing)
-    of_block = found.pop("activation_bytes_of_block")
-    figures: Json = {f"{name}_by_role": parts for name, parts in found.items()}
-    figures |= {n: None if parts is None else sum(parts.values()) for n, parts in found.items()}
-    passes = ("matmul_flops", "backward_matmul_flops")
-    both = [figures[name] for name in passes]
-    if missing := [uncovered[name] for name in passes if name in uncovered]:
-        uncovered["train_matmul_flops"] = missing[0]
-    stored = MASTER if master_weights else width
-    if tensors is None:
-        adapters, trained = 0, params_of(trained_tensors(spec).all)
-        states = optimizer_bytes_by_role(spec, optimizer=optimizer, bytes_per_value=stored)
-        state = sum(states.values())
-    else:
-        adapters, trained = tensors.adapter_params, tensors.trained_params
-        state = tensors.optimizer_bytes(optimizer=optimizer, width=stored)
-    params = model.params(spec) + adapters
+            parts[name], uncovered[name] = None, str(error)
+    of_block = parts.pop(OF_BLOCK)
+    by_part: Json = {f"{name}_by_role": found for name, found in parts.items()}
+    figures: Json = {
+        n: None if found is None else sum(found.values()) for n, found in parts.items()
+    }
+    forward, backward = figures["matmul_flops"], figures["backward_matmul_flops"]
+    both = None if forward is None or backward is None else forward + backward
+    for name in ("matmul_flops", "backward_matmul_flops"):
+        if name in uncovered:
+            uncovered.setdefault("train_matmul_flops", uncovered[name])
+    if setup.loss != "full" and figures["activation_bytes"] is not None:
+        figures["activation_bytes"] = by_part["activation_bytes_by_role"] = None
+        refused = SpecError("loss", "has no formula of what it keeps", setup.loss, "choose full")
+        uncovered["activation_bytes"] = str(refused)
+    if setup.optimizer not in WITHOUT_PRODUCTS:
+        rule = "has no formula for the products of its step"
+        refused = SpecError("optimizer", rule, setup.optimizer, "measure it instead")
+        uncovered["optimizer_matmul_flops"] = str(refused)
+    why = "what is alive from stage to stage has no formula: measure it instead"
+    uncovered |= dict.fromkeys(OVER_TIME, why)
+    weights = trained_tensors(spec) if tensors is None else tensors.trained_weights
+    trained_params = params_of(weight for weight, _ in weights)
+    params = model.params(spec) + (0 if tensors is None else tensors.adapter_params)
+    state = optimizer_bytes_by_role(
+        spec,
+        optimizer=setup.optimizer,
+        bytes_per_value=width,
+        master_weights=setup.master_weights,
+        tensors=tensors,
+    )
     return TrainingCount(
         workload=run,
-        attention=attention,
-        checkpointing=checkpointing,
-        optimizer=optimizer,
-        master_weights=master_weights,
+        attention=setup.attention,
+        checkpointing=setup.checkpointing,
+        optimizer=setup.optimizer,
+        master_weights=setup.master_weights,
         lora_rank=part.rank,
-        lora_targets=part.targets if part.rank is not None else (),
+        lora_targets=part.targets,
         freeze=part.freeze,
         params=params,
-        trainable_params=trained,
+        trainable_params=trained_params,
         param_bytes=width * params,
-        activation_bytes_of_block=of_block,
         **figures,
-        train_matmul_flops=None if None in both else sum(both),
-        n_blocks=block_numbers(spec),
-        gradient_bytes=width * trained,
-        optimizer_bytes=state,
-        master_weight_bytes=MASTER * trained if master_weights else 0,
+        **by_part,
+        train_matmul_flops=both,
+        activation_bytes_of_block=of_block,
+        n_blocks={kind: number for kind, (number, _, _) in block_kinds(spec).items()},
+        gradient_bytes=DTYPE_BYTES[setup.grad_dtype or run.dtype] * trained_params,
+        optimizer_bytes=sum(state.values()),
+        master_weight_bytes=MASTER * trained_params if setup.master_weights else 0,
         uncovered=uncovered,
     )
 
 
-def _check_way(spec: ModelSpec, run: Pass, attention: str, checkpointing: str) -> None:
-    """Raise `SpecError` for a way to run a step that no formula covers."""
-    for name, value, known in (
-        ("attention", attention, ATTENTIONS),
-        ("checkpointing", checkpointing, CHECKPOINTINGS),
-    ):
-        if value not in known:
-            raise SpecError(name, "has no formula", value, f"choose {' or '.join(known)}")
-    attends = not isinstance(spec.last_stack.attention, NoAttention)
-    if attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
-        rule = "is of a kernel for 16-bit types"
-        raise SpecError("attention", rule, attention, "choose eager, or bf16 or fp16")
+def part_of(setup: Setup) -> Part:
+    """Return the part of a model that a setup trains."""
+    targets = () if setup.lora_rank is None else setup.lora_targets
+    return Part(rank=setup.lora_rank, targets=targets, freeze=setup.freeze)
 
 
-# --- blocks by their kind ---------------------------------------------------------------------
-
-MIXERS = {
-    "A": "attention",
-    "R": "recurrent",
-    "P": "attention and recurrent",
-    "S": "recurrent behind a shared block",
-    "N": "no mixer",
-}
-FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
-
-
-def block_bytes(spec: ModelSpec, run: Pass) -> dict[str, int]:
-    """Count the bytes that one block of each kind keeps, by its kind.
-
-    >>> from metacount.catalog import entry
-    >>> run = Pass(batch_size=1, seq_len=2048)
-    >>> block_bytes(entry("llama-7b").spec(), run)
-    {'dense': 1226850304}
-    """
-    kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
-    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
-    if alike and run.checkpointing == NONE and run.attention != SDPA:
-        ((kind, (number, _, _)),) = kinds.items()
-        saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
-        return {kind: exact_div(saved, number)}
-    return {kind: _of_block(spec, run, part, index) for kind, (_, part, index) in kinds.items()}
-
-
-def block_numbers(spec: ModelSpec) -> dict[str, int]:
-    """Count the blocks of each kind.
-
-    >>> from metacount.catalog import entry
-    >>> block_numbers(entry("deepseek-v3").spec())
-    {'dense': 3, 'experts': 58}
-    """
-    kinds = remembered(spec, "kinds of blocks", lambda: _kinds(spec))
-    return {kind: number for kind, (number, _, _) in kinds.items()}
-
-
-def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
-    """Find the kinds of blocks, in words: how many, and stack and number of the first."""
-    last, positions = spec.last_stack, spec.positions
-    turns = positions.law.holds if isinstance(positions, Rope) else None
-    some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
-    found: dict[str, tuple[int, Stack, int]] = {}
-    for part in spec.stacks:
-        of_encoder = spec.has_encoder and part is not spec.decoder
-        words = ["encoder"] if of_encoder else ["decoder"] if spec.has_encoder else []
-        kinds = (
-            (
-                last.mixer_of(i),
-                last.ffn_of(i),
-                turns is None or turns(i),
-                i > 0 or last.norms.first,
-                some_index and spec.has_index_layer(i),
-            )
-            for i in range(part.n_layers)
+def _check_way(spec: ModelSpec, run: Pass, part: Part, name: str) -> None:
+    """Raise `SpecError` for a figure of a way to run a step that no formula covers."""
+    if name == OF_BLOCK and part != WHOLE:
+        field = "freeze" if part.freeze else "lora_rank"
+        value = ",".join(part.freeze) or part.rank
+        raise SpecError(
+            field, "has no formula of what one block keeps", value, "measure it instead"
         )
-        first: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}
-        for index, kind in enumerate(kinds):
-            number, at = first.get(kind, (0, index))
-            first[kind] = number + 1, at
-        for (mixer, ffn, turned, normed, indexed), (number, at) in first.items():
-            said = [*words] if last.uniform else [*words, MIXERS[mixer]]
-            said.append(FFNS[ffn])
-            if not turned and mixer in WITH_ATTENTION:
-                said.append("without rotation")
-            if not normed:
-                said.append("without a first norm")
-            if indexed:
-                said.append("with an index")
-            name = ", ".join(said)
-            before, stack, earliest = found.get(name, (0, part, at))
-            found[name] = before + number, stack, earliest
-    return found
+    attends = not isinstance(spec.last_stack.attention, NoAttention)
+    if run.attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
+        rule = "is of a kernel for 16-bit types"
+        raise SpecError("attention", rule, FLASH, "choose eager, or bf16 or fp16")
 
-
-def _of_block(spec: ModelSpec, run: Pass, part: Stack, index: int) -> int:
-    if run.checkpointing == FULL:
-        n = run.source if spec.has_encoder and part is not spec.decoder else run.seq_len
-        return int(run.batch_size * n * spec.d_model * run.bytes_per_value)
-    stack = spec.last_stack
-    seen = {bool(spec.is_windowed_layer(i)) for i in range(stack.n_layers)}
-    if run.attention == SDPA and len(seen) > 1:  # blocks that see a window share a mask
-        rule = "has no formula of what one block keeps where some see a window"
-        raise SpecError("attention", rule, SDPA, "choose eager or flash")
-    return int(saved_in_block(spec, run, part, index))
-
-
-# --- a step as `train` sets it up -------------------------------------------------------------
 
 # What is counted and measured alike.
 COMPARED = (
@@ -400,55 +292,6 @@ COMPARED = (
 )
 OVER_TIME = ("held_bytes", "logits_bytes", "logits_float32_bytes", "peak_bytes")
 WITHOUT_PRODUCTS = ("adamw", "sgd", "sgd-momentum", "adagrad")  # value by value
-OF_KEPT = ("activation_bytes", "activation_bytes_by_role")
-
-
-def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> TrainingCount:
-    """Count one training step of `spec` by formulas, as a setup says.
-
-    `SpecError` where nothing of a step can be said. `foreach` changes no figure that has a formula.
-
-    >>> from metacount.catalog import entry
-    >>> from metacount.spec import Workload
-    >>> from metacount.training.setup import Setup
-    >>> setup = Setup(master_weights=True, grad_dtype="fp32")
-    >>> step = count_step(entry("llama-7b").spec(), Workload(), setup)
-    >>> step.gradient_bytes, step.uncovered["peak_bytes"].partition(":")[0]
-    (26953662464, 'what is alive from stage to stage has no formula')
-    """
-    counted = training_count(
-        spec,
-        workload,
-        attention=setup.attention,
-        checkpointing=setup.checkpointing,
-        optimizer=setup.optimizer,
-        master_weights=setup.master_weights,
-        part=part_of(setup),
-    )
-    found, uncovered = dict(vars(counted)), dict(counted.uncovered)
-    if setup.grad_dtype is not None:
-        found["gradient_bytes"] = DTYPE_BYTES[setup.grad_dtype] * counted.trainable_params
-    if setup.loss != "full" and counted.activation_bytes is not None:
-        found |= dict.fromkeys(OF_KEPT)
-        error = SpecError("loss", "has no formula of what it keeps", setup.loss, "choose full")
-        uncovered["activation_bytes"] = str(error)
-    if setup.optimizer not in WITHOUT_PRODUCTS:
-        rule = "has no formula for the products of its step"
-        error = SpecError("optimizer", rule, setup.optimizer, "measure it instead")
-        uncovered["optimizer_matmul_flops"] = str(error)
-    why = "what is alive from stage to stage has no formula: measure it instead"
-    uncovered |= dict.fromkeys(OVER_TIME, why)
-    return TrainingCount(**{**found, "uncovered": uncovered})
-
-
-def part_of(setup: Setup) -> Part:
-    """Return the part of a model that a setup trains."""
-    adapts = setup.lora_rank is not None
-    return Part(
-        rank=setup.lora_rank,
-        targets=setup.lora_targets if adapts else (),
-        freeze=setup.freeze,
-    )
 
 
 def beside(
@@ -469,6 +312,87 @@ def beside(
         return dict.fromkeys(COMPARED), dict.fromkeys(COMPARED, str(error))
     figures: dict[str, int | None] = {name: getattr(counted, name) for name in COMPARED}
     return figures, {name: why for name, why in counted.uncovered.items() if name in COMPARED}
+
+
+# --- blocks by their kind ---------------------------------------------------------------------
+
+MIXERS = {
+    "A": "attention",
+    "R": "recurrent",
+    "P": "attention and recurrent",
+    "S": "recurrent behind a shared block",
+    "N": "no mixer",
+}
+FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
+
+
+def block_kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
+    """Find the kinds of blocks, in words: how many, and stack and number of the first.
+
+    >>> from metacount.catalog import entry
+    >>> {kind: number for kind, (number, *_) in block_kinds(entry("deepseek-v3").spec()).items()}
+    {'dense': 3, 'experts': 58}
+    """
+    return remembered(spec, "kinds of blocks", lambda: _kinds(spec))
+
+
+def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
+    last, positions = spec.last_stack, spec.positions
+    turns = positions.law.holds if isinstance(positions, Rope) else None
+    some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
+    found: dict[str, tuple[int, Stack, int]] = {}
+    for stack in spec.stacks:
+        side = ("decoder" if stack is spec.decoder else "encoder") if spec.has_encoder else ""
+        for i in range(stack.n_layers):
+            mixer = last.mixer_of(i)
+            words = (
+                side,
+                "" if last.uniform else MIXERS[mixer],
+                FFNS[last.ffn_of(i)],
+                "without rotation" if turns and mixer in WITH_ATTENTION and not turns(i) else "",
+                "" if i > 0 or last.norms.first else "without a first norm",
+                "with an index" if some_index and spec.has_index_layer(i) else "",
+            )
+            kind = ", ".join(filter(None, words))
+            number, first, index = found.get(kind, (0, stack, i))
+            found[kind] = number + 1, first, index
+    return found
+
+
+def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
+    """Count the bytes that one block of each kind keeps, by its kind.
+
+    >>> from metacount.catalog import entry
+    >>> run = Pass(batch_size=1, seq_len=2048)
+    >>> block_bytes(entry("llama-7b").spec(), run)
+    {'dense': 1226850304}
+    """
+    last, kinds = spec.last_stack, block_kinds(spec)
+    alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
+    if alike and run.checkpointing == NONE and run.attention != SDPA:
+        ((kind, (number, *_)),) = kinds.items()
+        saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
+        return {kind: exact_div(saved, number)}
+    seen = {bool(spec.is_windowed_layer(i)) for i in range(last.n_layers)}
+    if run.checkpointing != FULL and run.attention == SDPA and len(seen) > 1:
+        # blocks that see a window share a mask
+        rule = "has no formula of what one block keeps where some see a window"
+        raise SpecError("attention", rule, SDPA, "choose eager or flash")
+    return {
+        kind: int(saved_in_block(spec, run, stack, index))
+        for kind, (_, stack, index) in kinds.items()
+    }
+
+
+# What is counted of a pass, of a model or of a part of it that is trained.
+OF_BLOCK = "activation_bytes_of_block"
+OF_PASS: dict[str, Callable[[ModelSpec, Pass, Tensors | None], dict[str, Dim]]] = {
+    "matmul_flops": step.forward_flops_by_role,
+    "backward_matmul_flops": step.backward_matmul_flops_by_role,
+    "recompute_matmul_flops": step.recompute_matmul_flops_by_role,
+    "activation_bytes": step.activation_bytes_by_role,
+    OF_BLOCK: block_bytes,
+}
 
 
 # --- what conventions of training name ------------------------------------------------------
@@ -520,7 +444,7 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
     """Count what is stored of a model that is trained, by the letters I, F and S."""
-    trained = params_of(trained_tensors(spec).all)
+    trained = params_of(weight for weight, _ in trained_tensors(spec))
     # the moments alone: nobody counts the 4 bytes of a step counter of each tensor
     return {"I": SIXTEEN * trained, "F": MASTER * trained, "S": 2 * MASTER * trained}
 

@@ -61,6 +61,20 @@ def inner_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from inner_tensors(f"{name}.{part}", getattr(tensor, part))
 
 
+def kept_states(
+    optimizer: torch.optim.Optimizer, part: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """Yield the tensors that an optimizer keeps: of which parameter, its own name, the tensor.
+
+    Of a wrapper those that hold its values: `exp_avg.codes`. `part` gives a rank's of a tensor.
+    """
+    for parameter, states in optimizer.state.items():
+        for name, value in states.items():
+            if isinstance(value, Tensor):
+                for path, tensor in inner_tensors(name, part(value)):
+                    yield parameter, path, tensor
+
+
 RATE = 1e-3  # any: no size depends on it
 ADAM8BIT = "adam8bit"
 
@@ -89,10 +103,7 @@ class Updates:
         return list(self._master.values())
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that the optimizer keeps between steps, each under its own name there.
-
-        Of a wrapper those that hold its values: `exp_avg.codes`.
-        """
+        """Yield the tensors that the optimizer keeps between steps, each under its own name."""
         for _, name, tensor in self.state_of_each():
             yield name, tensor
 
@@ -100,11 +111,8 @@ class Updates:
         """Yield what `state` yields, each with the name of its parameter in front."""
         names = {id(p): name for name, p in (self._master or self._trained).items()}
         for optimizer in self.optimizers:
-            for p, held in optimizer.state.items():
-                for name, value in held.items():
-                    if isinstance(value, Tensor):
-                        for inner, tensor in inner_tensors(name, value):
-                            yield names[id(p)], inner, tensor
+            for p, name, tensor in kept_states(optimizer):
+                yield names[id(p)], name, tensor
 
     def prepare(self) -> None:
         """Make the state that a first step makes, by a step with zero gradients."""
@@ -121,14 +129,9 @@ class Updates:
     def drop(self, name: str) -> list[Tensor]:
         """Train a parameter no more; return what was prepared for it."""
         p = (self._master or self._trained)[name]
-        states = [optimizer.state.pop(p, {}) for optimizer in self.optimizers]
-        tensors = [
-            tensor
-            for state in states
-            for key, value in state.items()
-            if isinstance(value, Tensor)
-            for _, tensor in inner_tensors(key, value)
-        ]
+        tensors = [t for each in self.optimizers for q, _, t in kept_states(each) if q is p]
+        for optimizer in self.optimizers:
+            optimizer.state.pop(p, None)
         del self._trained[name]
         return [*tensors, *([self._master.pop(name)] if self._master else [])]
 

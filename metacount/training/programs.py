@@ -18,7 +18,6 @@ from metacount.measure.theirs import (
     Ordinary,
     Roles,
     Runner,
-    as_it_runs,
     quiet,
     told,
 )
@@ -31,7 +30,7 @@ from metacount.modules.shared_block import SharedBlock
 from metacount.spec import Workload
 from metacount.training.model import outermost_layers
 from metacount.training.setup import Setup
-from metacount.training.step import BACKWARD, Program, measure_step
+from metacount.training.step import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,24 +178,6 @@ def foreign_program(model: nn.Module, workload: Workload, setup: Setup) -> Progr
         context=lambda: attending(model, setup.attention),
         modes=lambda: _modes(book.ordinary),
     )
-
-
-def measure_backward(
-    model: nn.Module, workload: Workload
-) -> tuple[int, int | None, tuple[str, ...]]:
-    """Measure the backward of transformers' `model`: its FLOPs, bytes that it keeps, and notes.
-
-    Eager attention, nothing recomputed; an optimizer without state, of which nothing is asked. No
-    bytes of a model that ran in float32 alone.
-    """
-    setup = Setup(optimizer="sgd")
-
-    found, widened = as_it_runs(
-        model, lambda: measure_step(foreign_program(model, workload, setup), setup)
-    )
-    backward = sum(found.counter.flops(BACKWARD, "role").values())
-    kept = None if widened else found.ledger.sum(found.numbers["activations"])
-    return backward, kept, (*sorted(found.counter.said), *widened)
 
 
 @contextmanager

@@ -35,8 +35,7 @@ from metacount.measure.torch_private import (
 )
 from metacount.training.model import FusedAttention, Watch, checkpointed, trainable
 from metacount.training.optimizers import Updates, is_wrapper
-from metacount.training.result import Stage
-from metacount.training.setup import Setup
+from metacount.training.setup import Setup, Stage
 
 if TYPE_CHECKING:
     from metacount.measure.torch_private import OpOverload, OpOverloadPacket

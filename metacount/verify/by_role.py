@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacount.diff.compared import Diff, Row, Side
-from metacount.diff.parts import QUANTITIES, Part
+from metacount.diff.compared import QUANTITIES, Diff, Part, Row, Side
 from metacount.figures import COUNTED
 from metacount.spec import DTYPE_BYTES
 from metacount.textbook.count import count, fitted

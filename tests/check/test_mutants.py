@@ -11,7 +11,7 @@ from helpers.release import daily, one_in
 
 from metacount import Workload, check, find_model
 from metacount.algebra.writing import in_letters
-from metacount.cli.formula import python_text
+from metacount.cli.formula import textbook
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import fitted
 
@@ -74,5 +74,5 @@ def test_the_printed_python_is_equal(model: str, quantity: str) -> None:
     found = find_model(model)
     form = closed_form(found.spec, fitted(found.spec, Workload()), quantity)
     space: dict[str, Any] = {}
-    exec(python_text(found, form), space)  # our own text
+    exec(textbook(found, form).function(), space)  # our own text
     assert check(space[quantity], model, quantity=quantity, timeout=60).verdict == "equal"

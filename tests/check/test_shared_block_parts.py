@@ -6,7 +6,7 @@ import pytest
 
 from metacount import catalog
 from metacount.check.parts import Letters, Part, flop_parts, parameter_parts
-from metacount.diff.parts import QUANTITIES, parts
+from metacount.diff.compared import QUANTITIES, parts
 from metacount.formulas import model
 from metacount.modules.build import build
 from metacount.spec import Workload, legend

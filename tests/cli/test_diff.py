@@ -15,8 +15,7 @@ from helpers.release import one_day_in, one_in
 import metacount
 from metacount import catalog
 from metacount.cli.diff import TITLES
-from metacount.diff.compared import Diff
-from metacount.diff.parts import QUANTITIES, parts
+from metacount.diff.compared import QUANTITIES, Diff, parts
 from metacount.figures import COUNTED, OF_SOME
 from metacount.textbook.count import count, fitted
 

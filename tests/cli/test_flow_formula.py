@@ -9,7 +9,8 @@ from metacount.catalog import NotExpressible, entry, ids
 from metacount.spec import Workload
 from metacount.textbook.count import count
 from metacount.textbook.forward import forward_table
-from metacount.textbook.training import training_count
+from metacount.textbook.training import count_step
+from metacount.training.setup import Setup
 
 
 def expressible() -> list[str]:
@@ -35,7 +36,7 @@ def test_what_a_block_saves_is_what_train_says(attention: str) -> None:
     spec, work = entry("mixtral-8x7b").spec(), Workload(seq_len=64)
     table = forward_table(spec, work, attention=attention)
     saved = sum(step.saved_value for step in table.parts[1].steps)
-    counted = training_count(spec, work, attention=attention).activation_bytes_of_block
+    counted = count_step(spec, work, Setup(attention=attention)).activation_bytes_of_block
     assert counted == {"experts": saved}
 
 

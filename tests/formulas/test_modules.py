@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metacount.catalog import entry
-from metacount.diff.parts import parts
+from metacount.diff.compared import parts
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
 from metacount.formulas.step import backward_matmul_flops_by_role
@@ -285,8 +285,8 @@ def test_what_is_trained(name: str) -> None:
         assert of_formulas(spec, setup) == of_module(spec, setup)
     # an optimizer has those of blocks and those of ends apart, each as often as it stands there
     shapes, seen = of_module(spec, Setup())
-    tensors = trained_tensors(spec)
-    for weights, inner in ((tensors.inner, True), (tensors.ends, False)):
+    for inner in (True, False):
+        weights = [weight for weight, stands_in in trained_tensors(spec) if stands_in is inner]
         counted = sorted(weight.shape for weight in weights for _ in range(weight.times))
         assert counted == sorted(shapes[path] for path in seen if is_inner(path) == inner)
 

@@ -32,7 +32,6 @@ from metacount.formulas.step import (
 from metacount.formulas.tape import TOKENS, Pass, Rank, Run
 from metacount.formulas.trained import (
     OPTIMIZERS,
-    Part,
     optimizer_bytes_by_role,
 )
 from metacount.modules.build import build
@@ -40,7 +39,8 @@ from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
 from metacount.textbook.count import QUANTITIES, run_sizes
-from metacount.textbook.training import TRAINING, training_count
+from metacount.textbook.training import OVER_TIME, TRAINING, count_step
+from metacount.training.setup import Setup
 
 Way = tuple[str, str, str]  # attention, checkpointing, dtype
 PLAIN: Way = ("eager", "none", "bf16")
@@ -288,7 +288,7 @@ def test_quantities_of_a_forward_stay_apart() -> None:
 
 
 def test_a_step_in_numbers() -> None:
-    step = training_count(LLAMA, Workload(batch_size=1, seq_len=128), master_weights=True)
+    step = count_step(LLAMA, Workload(batch_size=1, seq_len=128), Setup(master_weights=True))
     params = 6_738_415_616
     assert step.trainable_params == step.params == params
     assert step.gradient_bytes == 2 * params
@@ -296,20 +296,20 @@ def test_a_step_in_numbers() -> None:
     # two moments in float32, and a counter for each of 32·9 + 3 tensors
     assert step.optimizer_bytes == 8 * params + 4 * (32 * 9 + 3)
     assert step.backward_matmul_flops == 2 * step.matmul_flops
-    assert step.recompute_matmul_flops == 0 and step.uncovered == {}
+    assert step.recompute_matmul_flops == 0 and [*step.uncovered] == [*OVER_TIME]
     # of 32 layers two adapters of rank 8 beside [4096, 4096]
-    assert training_count(LLAMA, Workload(), **ADAPTERS).gradient_bytes == 2 * 64 * 8 * 2 * 4096
+    assert count_step(LLAMA, Workload(), ADAPTERS).gradient_bytes == 2 * 64 * 8 * 2 * 4096
     assert json.loads(json.dumps(step.to_dict()))["source"] == "formula"
 
 
-FLASH = {"attention": "flash"}
-ADAPTERS = {"part": Part(rank=8, targets=("q_proj", "v_proj"))}
-FROZEN = {"part": Part(freeze=("lm_head",))}
+FLASH = Setup(attention="flash")
+ADAPTERS = Setup(lora_rank=8, lora_targets=("q_proj", "v_proj"))
+FROZEN = Setup(freeze=("lm_head",))
 OF_BLOCK = "of what one block keeps"
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "figure", "said"),
+    ("name", "setup", "figure", "said"),
     [
         ("llama-7b", ADAPTERS, "activation_bytes_of_block", OF_BLOCK),
         ("mamba-2.8b", FROZEN, "activation_bytes_of_block", OF_BLOCK),
@@ -318,9 +318,9 @@ OF_BLOCK = "of what one block keeps"
     ],
 )
 def test_what_is_not_covered_is_none_with_a_reason(
-    name: str, options: dict[str, Any], figure: str, said: str
+    name: str, setup: Setup, figure: str, said: str
 ) -> None:
-    step = training_count(entry(name).spec(), Workload(), **options)
+    step = count_step(entry(name).spec(), Workload(), setup)
     assert getattr(step, figure) is None
     assert said in step.uncovered[figure]
 
@@ -328,7 +328,7 @@ def test_what_is_not_covered_is_none_with_a_reason(
 @pytest.mark.parametrize("name", ["adam", "lion"])
 def test_an_optimizer_that_is_unknown(name: str) -> None:
     with pytest.raises(SpecError, match=f"optimizer .*{name}"):
-        training_count(LLAMA, Workload(), optimizer=name)
+        optimizer_bytes_by_role(LLAMA, optimizer=name, bytes_per_value=2)
 
 
 # of Llama, key/value heads apart: (b) what its blocks, last norm and head keep in bf16
@@ -377,4 +377,4 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     exec(capsys.readouterr().out, scope)
     function = scope["optimizer_bytes_muon"]
     assert callable(function)
-    assert function() == training_count(LLAMA, Workload(), optimizer="muon").optimizer_bytes
+    assert function() == count_step(LLAMA, Workload(), Setup(optimizer="muon")).optimizer_bytes

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 class Alive(TorchDispatchMode):
     """Bytes of real storages that are alive, and the most there ever were."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Alive | None = None) -> None:
         super().__init__()
         self.most = 0
-        self._held: dict[int, weakref.ref[UntypedStorage]] = {}
+        self._held: dict[int, weakref.ref[UntypedStorage]] = {**before._held} if before else {}
 
     @property
     def now(self) -> int:

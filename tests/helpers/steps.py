@@ -11,7 +11,7 @@ from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention
 from metacount.summary.training_step import train_reference
 from metacount.textbook.training import COMPARED, TrainingCount, count_step
-from metacount.training.result import Training
+from metacount.training.setup import Training
 
 BY_ROLE = ("matmul_flops", "backward_matmul_flops", "recompute_matmul_flops", "activation_bytes")
 

@@ -7,10 +7,9 @@ from helpers.release import daily, one_day_in
 
 pytest.importorskip("torch")
 
-import metacount
 from metacount.cli.report import in_text
 from metacount.cli.survey import report_of
-from metacount.many.survey import SURVEYED, SurveyRow, measure_type, survey, survey_types
+from metacount.many.survey import SurveyRow, measure_type, survey, survey_types
 
 
 def test_types_of_three_kinds() -> None:
@@ -85,17 +84,3 @@ def test_the_table_holds_every_row_and_reason() -> None:
     assert "124,439,808" in text
     assert "it is late" in text
     assert rows[0].to_dict()["params"] == 124_439_808
-
-
-@one_day_in(6)
-def test_a_step_is_trained_where_it_is_asked_for() -> None:
-    row = measure_type("causal-LM", "gpt2", training=True)
-    assert row.matmul_flops is not None and row.activation_bytes is not None
-    assert row.backward_matmul_flops == 2 * row.matmul_flops
-    kept = metacount.train({"model_type": "gpt2"}, SURVEYED).activation_bytes
-    assert row.activation_bytes == kept and not row.shortfall
-    assert "23.9 GFLOP" in in_text(report_of([row]))
-    row = measure_type("causal-LM", "reformer", training=True)
-    assert row.matmul_flops is not None and row.backward_matmul_flops is None
-    assert row.shortfall.startswith("not trained: transformers' forward fails")
-    assert "backward" not in in_text(report_of([row])).partition("\n")[0]

@@ -12,25 +12,43 @@ from typing import Any
 
 import pytest
 from helpers.command_line import refused, run, run_json
-from helpers.release import daily, one_day_in
-from helpers.sharding_told import as_told
+from helpers.release import one_day_in
 
-import metacount
 from metacount.cli import main
-from metacount.sharding.devices import devices, devices_named
+from metacount.sharding.fit import devices, devices_named
 from metacount.sharding.mesh import parse_mesh
 
 LLAMA = ("shard", "llama-7b", "--mesh", "dp=4,tp=2,pp=2", "--train")
+BYTES_OF_A_PARAMETER = "bf16 parameters, gradients and adamw state, no master weights: 8 bytes"
 
 
-def test_the_screen_and_its_width(capsys: pytest.CaptureFixture[str], eighty_columns: None) -> None:
-    text = run(capsys, *LLAMA, "--formula")
-    assert "on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, attention eager, bf16" in text
-    assert "largest (rank 0)  smallest (rank 8)" in text
-    assert "kept activations" in text
+@pytest.mark.parametrize(
+    ("asked", "sentences"),
+    [
+        (
+            " ".join(LLAMA) + " --formula",
+            ["on 16 ranks: dp=4,tp=2,pp=2; training, ZeRO 3, adamw, attention eager, bf16",
+             "largest (rank 0) smallest (rank 8)", "kept activations"],
+        ),
+        (" ".join(LLAMA) + " --formula --ranks all", ["rank 0 with others", "rank 8 with others"]),
+        ("shard gpt2 --mesh dp=2 --formula --rank 1", ["held rank 1", "rank 1 sends nothing"]),
+        ("shard gpt2 --mesh dp=2 --formula", ["largest (rank 0)", "rank 0 sends nothing"]),
+        # FSDP2, which runs, spreads them in each backward; ZeRO 1 keeps them until the step
+        ("shard gpt2 --mesh dp=4 --train --zero 1 --formula", ["ZeRO 1: gradients are counted wh"]),
+        ("fit deepseek-v3", ["b200: 183,359 MiB by nvidia-smi, driver 580.95.05",
+                             "mi300x: AMD Instinct MI300X datasheet: 192 GB HBM3, as its maker"]),
+        ("fit gpt2 --gpu h200 --train", [BYTES_OF_A_PARAMETER]),
+        ("fit gpt2 --gpu h200 --train --mixed-precision", ["computed with in bf16: 16 bytes"]),
+        ("fit gpt2 --gpu h200 --train --dtype fp32 --optimizer sgd", ["and sgd state: 8 bytes"]),
+        ("fit gpt2 --gpu h200 --train --optimizer adam8bit", ["no master weights: 6 bytes"]),
+    ],
+)  # fmt: skip
+def test_what_is_said(
+    capsys: pytest.CaptureFixture[str], eighty_columns: None, asked: str, sentences: list[str]
+) -> None:
+    text = run(capsys, *asked.split())
     assert max(map(len, text.splitlines())) <= 80
-    whole = run(capsys, *LLAMA, "--formula", "--ranks", "all")
-    assert whole.count("with others") == len(run_json(capsys, *LLAMA, "--formula")["kinds"])
+    assert all(sentence in " ".join(text.split()) for sentence in sentences)
 
 
 @one_day_in(6)
@@ -76,7 +94,7 @@ def test_json_has_every_rank_once_and_every_digit(capsys: pytest.CaptureFixture[
         ("llama-7b --mesh dp=2 --train --optimizer adamv", "did you mean adamw, adam8bit?"),
         ("llama-7b --mesh dp=2 --train --optimizer muon", "muon looks at whole matrices, of whi"),
         ("llama-7b --mesh dp=2 --train --master-weights", "choose --mixed-precision: parameters"),
-        ("llama-7b --mesh dp=2 --zero 2", "belong to --train"),
+        ("llama-7b --mesh dp=2 --zero 2", "--zero belongs to --train"),
         ("llama-7b --mesh dp=2 --train --kv-dtype fp8", "--kv-dtype is of serving"),
         ("llama-7b --mesh dp=2 --kv-dtype fp8", "--kv-dtype goes with --formula"),
         ("llama-7b --mesh dp=2 --train --zero 4", "--zero must be 0 to 3: got 4"),
@@ -116,41 +134,6 @@ def test_what_is_whole_on_every_rank_of_tp_is_said_with_options_that_spread_it(
     assert kept[0] < kept[1]
 
 
-def test_a_plan_of_ones_own_has_no_sequence_parallelism(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "plan.json"
-    file.write_text('{"tp": {"decoder.layers.*.mlp.up_proj": "colwise"}}', "utf-8")
-    asked = ("--mesh", "tp=2", "--train", "--plan", str(file), "--loss-parallel")
-    assert "leave out --plan" in refused(capsys, "shard", "llama-7b", *asked)
-
-
-def test_without_torchao_its_optimizer_is_counted_by_formula_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("torchao", "torchao.optim"):
-        monkeypatch.setitem(sys.modules, name, None)
-    asked = ("shard", "gpt2", "--mesh", "dp=2", "--train", "--seq", "8", "--optimizer", "adam8bit")
-    assert "torchao, which is not installed; pip install" in refused(capsys, *asked)
-    kind, *_ = run_json(capsys, *asked, "--formula")["kinds"]
-    # two moments of little more than a byte a value, where AdamW has two of two bytes
-    assert 2 * kind["params"] < kind["optimizer_bytes"] < 3 * kind["params"]
-
-
-@daily(2)
-@pytest.mark.parametrize("zero", [1, 2])
-def test_whole_gradients_are_said_to_be_a_definition(
-    zero: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """FSDP2, which runs, spreads them in each backward; ZeRO 1 keeps them until the step."""
-    found = run_json(
-        capsys, "shard", "gpt2", "--mesh", "dp=4", "--train", "--zero", str(zero), "--seq", "8"
-    )
-    said = any(note.startswith("ZeRO 1: gradients are counted whole") for note in found["missing"])
-    whole = found["kinds"][0]["gradients"] == metacount.count("gpt2").params
-    assert said == whole == (zero == 1)
-
-
 def test_a_plan_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"pp": [1, 11]}))
@@ -166,6 +149,9 @@ def test_a_plan_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         file.write_text(json.dumps(wrong))
         mesh = "tp=2" if "tp" in wrong else "pp=2"
         assert line in refused(capsys, "shard", "gpt2", "--mesh", mesh, "--plan", str(file))
+    file.write_text('{"tp": {"decoder.layers.*.mlp.up_proj": "colwise"}}')
+    asked = ("--mesh", "tp=2", "--train", "--plan", str(file), "--loss-parallel")
+    assert "leave out --plan" in refused(capsys, "shard", "llama-7b", *asked)
 
 
 def test_fits_or_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,14 +204,32 @@ def test_a_cache_of_a_smaller_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert small["command"].endswith("--kv-dtype fp8")
 
 
-def test_what_a_quantised_file_stores_is_said(
+def test_a_quantised_model_is_served_with_its_weights_as_stored(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """What one device holds is the file and the cache."""
     file = tmp_path / "config.json"
-    quantised = {"quant_method": "gptq", "bits": 4, "group_size": -1}
-    file.write_text(json.dumps(SMALL | {"quantization_config": quantised}), "utf-8")
-    told = run_json(capsys, "fit", str(file), "--gpu", "h200")["missing"]
-    assert any(note.startswith("parameters are counted in bf16; as the config") for note in told)
+    packed = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    stored = {}
+    for keys in ({}, {"quantization_config": packed}):
+        file.write_text(json.dumps(SMALL | keys), "utf-8")
+        counted = run_json(capsys, "count", str(file), "--seq", "64")
+        weights = counted.get("stored_bytes") or counted["param_bytes"]
+        fit = run_json(capsys, "fit", str(file), "--gpu", "1xh200,2xh200", "--seq", "64")
+        assert ("stored_weights" in fit) is bool(keys)
+        for answer in fit["answers"]:  # two devices: each has a copy
+            assert answer["total_bytes"] == weights + counted["kv_cache_bytes"]
+        stored[bool(keys)] = weights
+    assert stored[True] < stored[False]
+    assert main(["fit", str(file), "--gpu", "h200"]) == 0
+    assert "weights  as stored" in capsys.readouterr().out
+    training = run_json(capsys, "fit", str(file), "--gpu", "h200", "--train")
+    assert "stored_weights" not in training  # bf16 parameters are trained
+    file.write_text(json.dumps(SMALL | {"quantization_config": {"quant_method": "x"}}), "utf-8")
+    notes = run_json(capsys, "fit", str(file), "--gpu", "h200")["missing"]
+    assert any(
+        note.startswith("weights are counted in bf16; how they are stored") for note in notes
+    )
 
 
 def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -366,18 +370,6 @@ def test_what_leaves_a_machine_is_of_the_kind_that_sends_most(
     assert most == (8192 * 2 * 2049 if said else 0)
 
 
-def test_fit_says_where_nothing_fits_and_which_device_is_unknown(
-    capsys: pytest.CaptureFixture[str], eighty_columns: None
-) -> None:
-    text = run(capsys, "fit", "deepseek-v3")
-    assert max(map(len, text.splitlines())) <= 80
-    assert "b200: 183,359 MiB by nvidia-smi, driver 580.95.05" in " ".join(text.split())
-    assert "mi300x: AMD Instinct MI300X datasheet: 192 GB HBM3, as its maker says" in text
-    assert "--serve does not go with --train" in refused(
-        capsys, "fit", "gpt2", "--serve", "--train"
-    )
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -386,6 +378,7 @@ def test_fit_says_where_nothing_fits_and_which_device_is_unknown(
         ("--gpu 8xfoo", "'foo' is unknown; choose among l4, "),
         ("--gpu h100,", "'' is unknown; choose among l4, "),
         ("--gpu 8xh100 --devices 4", "--devices 4 and --gpu 8xh100-80gb exclude each other"),
+        ("--serve --train", "--serve does not go with --train"),
         ("--devices 0", "--devices must be 1 to 1048576: got 0"),
         ("--gpu 0xh200", "--devices must be 1 to 1048576: got 0"),
         ("--devices 61 --batch 3", "--batch must be a multiple of dp·micro-batches = 61·1 = 61"),
@@ -487,25 +480,6 @@ def test_what_does_not_fit_names_what_would(
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("", "bf16 parameters, gradients and adamw state, no master weights: 8 bytes"),
-        ("--mixed-precision", "fp32 parameters, gradients and adamw state, computed with in bf16: "
-         "16 bytes"),
-        ("--dtype fp32 --optimizer sgd", "fp32 parameters, gradients and sgd state: 8 bytes"),
-        ("--optimizer adam8bit", "no master weights: 6 bytes"),
-    ],
-)  # fmt: skip
-def test_what_a_step_keeps_of_a_parameter_is_said(
-    capsys: pytest.CaptureFixture[str], how: str, said: str
-) -> None:
-    asked = ("fit", "gpt2", "--gpu", "h200", "--train", *how.split())
-    assert said in run_json(capsys, *asked)["assumed"]
-    assert said in " ".join(run(capsys, *asked).split())
-    assert run_json(capsys, "fit", "gpt2", "--gpu", "h200")["assumed"] == ""
-
-
-@pytest.mark.parametrize(
     "command", ["shard llama3.1-405b --mesh dp=64,tp=8,pp=8 --train --formula", "fit llama-7b"]
 )
 def test_formulas_alone_load_no_torch(command: str) -> None:
@@ -516,31 +490,6 @@ def test_formulas_alone_load_no_torch(command: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-def test_the_mesh_in_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "mesh.svg"
-    run(capsys, *LLAMA, "--formula", "-o", str(file))
-    assert file.read_text().startswith("<?xml")
-
-
-@one_day_in(6)
-def test_the_api_measures_what_the_formula_says() -> None:
-    measured = metacount.shard("gpt2", "dp=2,tp=4", train=True)
-    counted = metacount.shard("gpt2", "dp=2,tp=4", train=True, formula=True)
-    assert as_told(list(measured.kinds)) == as_told(list(counted.kinds))
-    (found,), _ = metacount.fit("gpt2", "l4")
-    assert found.mesh is not None
-    assert found.mesh.world == 1
-
-
-def test_one_kind_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula", "--rank", "1")
-    assert "rank 1" in text
-    text = run(capsys, "shard", "gpt2", "--mesh", "dp=2", "--formula")
-    assert "largest (rank 0)" in text
-    assert "smallest" not in text
-    assert "rank 0 sends nothing" in text
 
 
 @one_day_in(6)

@@ -11,7 +11,7 @@ from helpers.command_line import refused, run, run_json
 
 from metacount.cli import main
 from metacount.resolve import find_any, model_of
-from metacount.sharding.devices import Device
+from metacount.sharding.fit import Device
 from metacount.sharding.placed import Place, Placed, place_module
 
 AUTO = pytest.mark.skipif(

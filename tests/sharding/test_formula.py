@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.allocations import Alive
-from helpers.release import ONLY, chosen, daily, one_day_in, one_in
+from helpers.release import chosen, daily, one_day_in, one_in
 from helpers.sharding_specs import ALL, ENCODERS, HYBRIDS, SPECS
 from helpers.sharding_told import as_told, job
 
@@ -22,8 +22,6 @@ from metacount.formulas import attention, feed_forward, ranks
 from metacount.formulas.ranks import cut_shape
 from metacount.formulas.tape import Tape
 from metacount.formulas.tape import product as size_of
-from metacount.modules.attention import CHOOSING
-from metacount.modules.build import build
 from metacount.sharding import by_formula, engine
 from metacount.sharding.adding import STEP_COPIES
 from metacount.sharding.by_engine import measured_kinds
@@ -199,66 +197,6 @@ def test_formula_and_engine_agree_to_the_last_element(number: int) -> None:
     assert not dist.is_initialized()
 
 
-OF_CATALOG = [
-    ("gpt-oss-20b", "dp=4,tp=2,ep=4"),
-    ("gemma2-2b", "dp=3,tp=2"),
-    ("opt-175b", "dp=3,tp=3"),
-]
-
-
-@one_day_in(6)
-@pytest.mark.parametrize(("name", "mesh"), one_in(3, OF_CATALOG))
-def test_models_of_the_catalog_agree_too(name: str, mesh: str) -> None:
-    for train in (True, False):
-        measured, counted = (
-            metacount.shard(name, mesh, train=train, seq_len=64, formula=formula)
-            for formula in (False, True)
-        )
-        assert as_told(list(measured.kinds)) == as_told(list(counted.kinds))
-
-
-@daily(3)
-@pytest.mark.parametrize("name", one_in(8, [*SPECS, *ENCODERS, *HYBRIDS]))
-def test_on_one_rank_the_backward_keeps_what_it_does_without_a_mesh(name: str) -> None:
-    """Part by part on a fake world, or as one model on meta: the same storages."""
-    spec = ALL[name]
-    for dtype in ("bf16", "fp32", "fp64") if name in SPECS else ("bf16",):
-        run = Workload(batch_size=1, seq_len=9, dtype=dtype)
-        whole = metacount.train(spec, run, reference=True)
-        for kinds in (measured_kinds, counted_kinds):
-            (kind,) = kinds(spec, job("dp=1", dtype=dtype), default_plan(spec))
-            assert kind.activation_bytes == whole.activation_bytes > 0
-            assert kind.optimizer_bytes == whole.optimizer_bytes
-            assert kind.gradient_bytes == whole.gradient_bytes
-            assert (kind.micro_batches_kept, kind.recomputed_bytes) == (1, 0)
-
-
-SPREAD = [i for i, c in enumerate(CASES) if c[0] in HYBRIDS and c[2] > 0 and "tp" not in c[1]]
-
-
-@pytest.mark.parametrize(
-    "number", [i if i % EACH == 0 else pytest.param(i, marks=ONLY) for i in SPREAD]
-)
-def test_ranks_that_zero_spreads_over_hold_each_value_once(number: int) -> None:
-    """Parameters of all ranks are the model's, and so is what a real optimizer keeps of them."""
-    name, mesh, _, changes = CASES[number]
-    spec, found, made = HYBRIDS[name], measured_of(number), parse_mesh(mesh)
-    params = metacount.count(spec).params
-    if spec.tie_embeddings and "pp" in mesh:  # the first and the last stage have it
-        params += spec.vocab_size * spec.d_model
-    assert sum(kind.count * kind.params for kind in found) == params
-    if changes.get("optimizer", "adamw") == "adamw":
-        width = 4 if changes.get("master") else {"bf16": 2}.get(changes.get("dtype", ""), 4)
-        # one float32 beside each tensor, which all ranks of its stage have a part of
-        model = build(spec, device="meta")
-        choosing = [p for m in model.modules() if isinstance(m, CHOOSING) for p in m.parameters()]
-        params -= sum(p.numel() for p in choosing)  # of an indexer, whose choice has no gradient
-        tensors = len(list(model.parameters())) + (spec.tie_embeddings and "pp" in mesh)
-        steps = 4 * (tensors - len(choosing)) * made.world // made.pp
-        kept = sum(kind.count * kind.optimizer_bytes for kind in found)
-        assert kept == 2 * width * params + steps
-
-
 SERVING = [i for i, c in enumerate(CASES) if c[0] in HYBRIDS and c[2] < 0 and "tp" not in c[1]]
 
 
@@ -274,15 +212,6 @@ def test_stages_that_serve_keep_the_states_and_the_cache_of_the_whole_model(numb
     assert (whole.state_bytes > 0) == bool(set(spec.mixer_pattern) & set(WITH_STATE))
     for kind in found:
         assert kind.total_bytes == kind.param_bytes + kind.kv_cache_bytes + kind.state_bytes
-
-
-def test_stages_have_different_kinds_of_layers() -> None:
-    """Of five layers RRRAR the first stage has no attention, and no cache."""
-    spec = HYBRIDS["qwen3-next"]
-    first, last = counted_kinds(spec, job("pp=2", -1), default_plan(spec))
-    assert (first.layers, last.layers) == (3, 2)
-    assert first.kv_cache_bytes == 0 < last.kv_cache_bytes
-    assert first.state_bytes == 3 * last.state_bytes  # three mixers, and one beside attention
 
 
 def test_a_real_step_of_each_optimizer_holds_as_many_copies() -> None:
@@ -449,18 +378,6 @@ def test_in_8_bits_is_what_a_rank_itself_has_enough_of(monkeypatch: pytest.Monke
 
 
 # --- what is sent
-
-
-def test_what_leaves_a_machine_is_counted() -> None:
-    found = metacount.shard("llama-7b", "dp=4,tp=8", train=True, formula=True).largest
-    sent, between = found.sent(), found.sent_between_machines()
-    assert between == {"dp": sent["dp"], "tp": 0}  # each tp group is one machine of eight
-    wide = metacount.shard("llama-7b", "dp=4,tp=8", train=True, formula=True, per_machine=4)
-    assert wide.largest.sent_between_machines() == sent
-    experts = metacount.shard("mixtral-8x7b", "dp=16,ep=8", train=True, formula=True, per_machine=2)
-    for each in experts.largest.collectives:
-        if each.kind == "all-to-all":  # to seven others, of which one is near
-            assert each.sent_between_machines * 7 == each.sent * 6
 
 
 @one_day_in(6)

@@ -89,6 +89,9 @@ CASES += [
     peak("mixtral", "dp=2"),
     peak("falcon-h1", "dp=2", optimizer="sgd-momentum"),
     peak("llama", "tp=2", dtype="fp32", seq=61, optimizer="sgd"),
+    # torch's DistributedDataParallel, and gradients of micro-batches added up
+    peak("gpt2", "dp=2", 0, micro=2, optimizer="sgd"),
+    peak("qwen3", "dp=2", micro=3, seq=10),
 ]
 FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
@@ -121,6 +124,9 @@ CASES += [
     peak("gate", "dp=4", 2, optimizer="sgd"),
     peak("modernbert", "dp=2,tp=2", seq=100),
     peak("llama", "dp=4", master=True, seq=256),
+    peak("mixtral", "dp=4", 0, seq=16),
+    peak("llama", "dp=1", micro=2),
+    peak("llama", "dp=2,tp=2", 2, micro=2, sequence=True, seq=12),
     # the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits
     case("wide", "dp=2", optimizer="adam8bit", dtype="fp32"),
 ]

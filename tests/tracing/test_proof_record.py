@@ -361,9 +361,10 @@ def test_the_default_screen_says_it_in_one_line(capsys: pytest.CaptureFixture[st
 
 def test_what_code_does_besides_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "count", "type:llama4_text", "--seq", "64", "--verbose")
-    assert "proven against transformers 5.23's llama4_text (in part) and our modules" in text
-    assert "runs more matmul_flops, decode_matmul_flops: transformers' llama4_text also" in text
-    assert "unproven active_params against transformers' llama4_text" in text
+    assert "runs more matmul_flops: the formula counts the experts that a token chose" in text
+    assert "unproven active_params: not said to be proven against transformers 5.23's" in text
+    brief = shown(capsys, "count", "type:llama4_text", "--seq", "64")
+    assert "proven against transformers 5.23's llama4_text (in part) and our modules" in brief
     proof = json.loads(shown(capsys, "count", "type:llama4_text", "--seq", "64", "--json"))["proof"]
     assert set(proof["equal_for_chosen_experts"]) == {"matmul_flops", "decode_matmul_flops"}
     assert "active_params" in proof["not_said"]
@@ -405,7 +406,7 @@ def test_a_refutation_says_where_it_is_not_here(capsys: pytest.CaptureFixture[st
 
 
 def test_verify_shows_the_domain_that_count_leaves_out() -> None:
-    from metacount.cli.count import recorded_lines
+    from metacount.cli.count import recorded_notes
 
     texts = {}
     for name, run in (("gemma-7b", Request()), ("gemma-2b", Request(batch_size=4))):
@@ -413,7 +414,7 @@ def test_verify_shows_the_domain_that_count_leaves_out() -> None:
         assert isinstance(model, Model)
         proof = proven_of(model, count(model.spec, run))
         assert proof is not None
-        texts[name] = " ".join(" ".join(recorded_lines(proof, 80)).split())
+        texts[name] = " ".join(text for _, text in recorded_notes(proof))
     assert "for B = 1, bytes_per_value = 2 and all other sizes from 3, where" in texts["gemma-7b"]
     assert "head_dim is even" in texts["gemma-7b"]
     assert "B = 1" not in texts["gemma-2b"] and "n_kv_heads = 1" in texts["gemma-2b"]

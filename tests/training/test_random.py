@@ -21,7 +21,7 @@ from metacount.formulas import step as formulas
 from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import ModelSpec
 from metacount.textbook.training import count_step
-from metacount.training.result import Training
+from metacount.training.setup import Training
 
 NAMES = ["embed_tokens", "lm_head", "q_proj", "k_proj", "o_proj", "down_proj", "up_proj"]
 NAMES += ["input_layernorm", "norm", "self_attn", "mlp", "layers.0", "mixer", "experts", "gate"]

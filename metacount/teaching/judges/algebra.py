@@ -27,7 +27,6 @@ from metacount.formulas.step import (
     saved_in_blocks,
 )
 from metacount.formulas.tape import FULL, NONE, Pass
-from metacount.formulas.trained import WHOLE, Part
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
@@ -47,9 +46,10 @@ from metacount.textbook.closed_form import readable
 from metacount.textbook.training import (
     TrainingCount,
     activation_amounts,
+    count_step,
     inputs_of_blocks,
-    training_count,
 )
+from metacount.training.setup import Setup
 from metacount.units import signed
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -387,9 +387,10 @@ def _is_dense_decoder(spec: ModelSpec) -> bool:
     return trained and spec.kind == "decoder" and alone
 
 
-def step_of(spec: ModelSpec, part: Part = WHOLE) -> TrainingCount:
+def step_of(spec: ModelSpec, setup: Setup | None = None) -> TrainingCount:
     """Count training on one sequence of 2,048 tokens, or of all a model's positions if fewer."""
-    return training_count(spec, Workload(seq_len=min(LENGTH, spec.longest or LENGTH)), part=part)
+    run = Workload(seq_len=min(LENGTH, spec.longest or LENGTH))
+    return count_step(spec, run, setup or Setup())
 
 
 # what may be stored for each parameter: bytes of weights and gradients, float32 copies of both
@@ -408,7 +409,7 @@ def bytes_per_parameter(claim: Claim) -> Finding:
     ways, counters = [], 0
     for words, (weights, gradients, master) in STORED.items():
         dtype = "fp32" if weights == 4 else "bf16"
-        one = training_count(spec, Workload(seq_len=1, dtype=dtype), master_weights=master)
+        one = count_step(spec, Workload(seq_len=1, dtype=dtype), Setup(master_weights=master))
         moments = 2 * (4 if master else weights) * one.trainable_params
         counters = one.optimizer_bytes - moments
         stored = (weights + gradients) * one.params + one.master_weight_bytes + moments
@@ -492,7 +493,7 @@ def adapter_state(claim: Claim) -> Finding:
     """Judge what AdamW keeps for adapters of low rank. Options: `rank`, `targets`."""
     spec, options = spec_of(claim), claim.options
     whole = step_of(spec)
-    one = step_of(spec, Part(rank=options["rank"], targets=tuple(options["targets"])))
+    one = step_of(spec, Setup(lora_rank=options["rank"], lora_targets=tuple(options["targets"])))
     return found(
         [label(claim.claimed).holds(one.optimizer_bytes)],
         n=one.optimizer_bytes,
