@@ -198,8 +198,9 @@ class ReferenceBook(Book):
     A charge's detail is the visibility of the attention product being computed, None elsewhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folding: Folding | None = None) -> None:
         self._visibility: list[Visibility] = []
+        self._folding = folding
 
     def role(self, path: list[nn.Module]) -> str | None:
         """Return the role that the modules from the root to the running one give."""
@@ -238,9 +239,12 @@ class ReferenceBook(Book):
     @contextmanager
     def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
         """Run blocks that are alike once, on meta."""
-        on_meta = all(p.is_meta for p in model.parameters())
-        with Folding(_blocks(model) if on_meta else ()).counting(counter):
+        with (self._folding or _folding_of(model)).counting(counter):
             yield
+
+
+def _folding_of(model: nn.Module) -> Folding:
+    return Folding(_blocks(model) if all(p.is_meta for p in model.parameters()) else ())
 
 
 def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, int, object]]:
@@ -281,6 +285,7 @@ class ReferenceForwards(Forwards):
     def __init__(self, model: Model, workload: Any) -> None:
         super().__init__(model, workload)
         self.kind = model.spec.kind
+        self.folding = _folding_of(model)
         self._memory: Tensor | None = None
 
     def forward(
@@ -288,7 +293,8 @@ class ReferenceForwards(Forwards):
     ) -> tuple[FlopCounter, Cache | None]:
         """Run a forward, of the encoder first where there is no cache yet."""
         model, run = self.model, self.workload
-        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        book, absorbed = ReferenceBook(self.folding), cache is not None
+        counting = (counter or self.counter)(book)
         with torch.no_grad(), counting.watching(model):
             if self.kind == "encoder":
                 model(self._input(length))
@@ -350,14 +356,15 @@ class PredictionForwards(ReferenceForwards):
 
     def __init__(self, module: MultiTokenPrediction, workload: Workload) -> None:
         Forwards.__init__(self, module, workload)
-        self.kind = "decoder"
+        self.kind, self.folding = "decoder", _folding_of(module)
 
     def forward(
         self, length: int, *, cache: Cache | None = None, counter: MakeCounter | None = None
     ) -> tuple[FlopCounter, Cache]:
         """Run a forward of the modules, perhaps from a cache."""
         module, batch = self.model, self.workload.batch_size
-        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        book, absorbed = ReferenceBook(self.folding), cache is not None
+        counting = (counter or self.counter)(book)
         cache = cache or module.new_cache()
         if length:
             width, like = module.main.spec.d_model, next(module.parameters())

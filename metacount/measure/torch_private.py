@@ -73,6 +73,11 @@ def _guarded(module: ModuleType) -> Iterator[FunctionType]:
             function = inner
 
 
+@cache
+def _all_guarded() -> tuple[FunctionType, ...]:
+    return (*_guarded(torch._refs), *_guarded(torch._refs.nn.functional))
+
+
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """Run torch's reference kernels on meta without torch's compiler, which the first elementwise
@@ -85,12 +90,7 @@ def without_compiler() -> Iterator[None]:
         yield
         return
     with ONE_AT_A_TIME:
-        functions = {
-            function
-            for module in (torch._refs, torch._refs.nn.functional)
-            for function in _guarded(module)
-            if not hasattr(function, SLOT)
-        }
+        functions = {function for function in _all_guarded() if not hasattr(function, SLOT)}
         for function in functions:
             setattr(function, SLOT, function)
         try:

@@ -20,7 +20,7 @@ from metacount.measure import transformers_private as theirs
 PACKAGE = Path(metacount.__file__).parent
 FILES = {"measure/torch_private.py", "measure/transformers_private.py"}
 # names of operators are data: what they cost; the rest are methods of named tuples and of Python
-KNOWN = {"_replace", "_exit", "__name__"}
+KNOWN = {"_", "_replace", "_exit", "__name__"}
 
 
 def private_names(file: Path, package: Path = PACKAGE) -> list[str]:
