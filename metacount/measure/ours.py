@@ -38,7 +38,7 @@ from metacount.modules.attention import (
 )
 from metacount.modules.block import Block
 from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
-from metacount.modules.convolution import ShortConvolution
+from metacount.modules.convolution import RecurrentBlock, ShortConvolution
 from metacount.modules.delta import GatedDelta, KimiDelta
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.lightning import Lightning
@@ -59,7 +59,6 @@ from metacount.modules.model import (
 from metacount.modules.moe import Experts, MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
-from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter, SharedUse
 from metacount.modules.state_space import GatedNorm, Mamba, Mamba2
 from metacount.spec import Workload
