@@ -15,6 +15,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ import peer_results
 import peer_training_results
 
 import metacount
-from metacount.audit.judge import audit
+from metacount.audit.judge import Audited, audit, misses_at
 from metacount.bench.rows import latest_run, read
 from metacount.cli import main as metacount_main
-from metacount.cli.audit import markdown as audit_markdown
+from metacount.cli.audit import percent
+from metacount.cli.layout import wrapped
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config.to_spec import mapped_types
 
@@ -67,8 +69,39 @@ def peers_training() -> str:
     return in_text(peer_training_results.summary_lines(saved("peers_training.json")))
 
 
+SOURCES = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
+WORTH = Fraction(1, 100)  # a source that is off by less stands in a line below the table
+
+
 def audited() -> str:
-    return audit_markdown(audit())
+    """A row for each source that is off by a percent or more in its scope; then the rest."""
+    by_source: dict[str, list[Audited]] = {}
+    for judged in audit():
+        by_source.setdefault(judged.formula.source.name, []).extend([judged] * bool(judged.found))
+    rows, smaller, equal = [], [], []
+    for name, group in by_source.items():
+        off = [(a, w) for a in group if (w := a.worst()) is not None]
+        if not off:
+            equal += [name] if group else []
+            continue
+        judged, worst = max(off, key=lambda pair: abs(pair[1].off))
+        if abs(worst.off) < WORTH:
+            smaller.append(name)
+            continue
+        missed = "; ".join(line["of"] for line in misses_at(judged.formula, worst)[:2])
+        where = f"`{judged.formula.id}`, {worst.model}"
+        counts = str(len(group)), str(len(group) - len(off)), percent(worst.off)
+        rows.append((name, *counts, where, missed or "not accounted for"))
+    table = markdown(SOURCES, rows).replace("--:|--:|\n", "---|---|\n", 1)
+    rest = {
+        "Off by less than 1 %": smaller,
+        "No model of the catalog inside the scope differs": equal,
+    }
+    for words, names in rest.items():
+        if names:
+            lines = ["", *wrapped(f"{words}: {', '.join(names)}.", 100)]
+            table += "".join(f"{line}\n" for line in lines)
+    return table
 
 
 # Variants of the feed-forward as they are called in the table.

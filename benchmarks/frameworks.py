@@ -20,8 +20,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from metacount.audit.judge import holds, models, place_of, values
-from metacount.audit.names import Absent
+from metacount.audit.judge import Absent, holds, models, place_of, values
 from metacount.audit.record import RESULTS as KEPT
 from metacount.audit.record import Formula, chosen
 from metacount.check.sizes import random_cases

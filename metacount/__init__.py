@@ -18,30 +18,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from metacount.api import Tree, count, diff, flow, like, summary, tree, verify
-    from metacount.audit import audit
-    from metacount.catalog import CatalogEntry, compare_published, entries, entry, ids
-    from metacount.check import Judgement, check
-    from metacount.cli.lesson import Lesson, lesson
-    from metacount.cli.page import page
-    from metacount.cli.pictures import plot
-    from metacount.diff.compared import Diff
-    from metacount.errors import InputError, SpecError
-    from metacount.flow.result import Flow
-    from metacount.measure.operators import price
-    from metacount.resolve import Model, find_model
-    from metacount.sharding.fit import fit
-    from metacount.sharding.result import Sharded
-    from metacount.sharding.shard import shard
-    from metacount.spec import ModelSpec, Request, Workload
-    from metacount.summary.counted import count_training
-    from metacount.summary.summary import Summary
-    from metacount.summary.training_step import train
-    from metacount.teaching.claims import judge_claim
-    from metacount.textbook.count import Count
-    from metacount.textbook.training import TrainingCount
-    from metacount.training.setup import Setup, Training
-    from metacount.verify.compare import Verification, Witness
+    from metacount.api import Tree as Tree
+    from metacount.api import count as count
+    from metacount.api import diff as diff
+    from metacount.api import flow as flow
+    from metacount.api import like as like
+    from metacount.api import summary as summary
+    from metacount.api import tree as tree
+    from metacount.api import verify as verify
+    from metacount.audit import audit as audit
+    from metacount.catalog import CatalogEntry as CatalogEntry
+    from metacount.catalog import compare_published as compare_published
+    from metacount.catalog import entries as entries
+    from metacount.catalog import entry as entry
+    from metacount.catalog import ids as ids
+    from metacount.check import Judgement as Judgement
+    from metacount.check import check as check
+    from metacount.cli.lesson import Lesson as Lesson
+    from metacount.cli.lesson import lesson as lesson
+    from metacount.cli.page import page as page
+    from metacount.cli.pictures import plot as plot
+    from metacount.diff.compared import Diff as Diff
+    from metacount.errors import InputError as InputError
+    from metacount.errors import SpecError as SpecError
+    from metacount.flow.result import Flow as Flow
+    from metacount.measure.operators import price as price
+    from metacount.resolve import Model as Model
+    from metacount.resolve import find_model as find_model
+    from metacount.sharding.fit import fit as fit
+    from metacount.sharding.result import Sharded as Sharded
+    from metacount.sharding.shard import shard as shard
+    from metacount.spec import ModelSpec as ModelSpec
+    from metacount.spec import Request as Request
+    from metacount.spec import Workload as Workload
+    from metacount.summary.counted import count_training as count_training
+    from metacount.summary.summary import Summary as Summary
+    from metacount.summary.training_step import train as train
+    from metacount.teaching.claims import judge_claim as judge_claim
+    from metacount.textbook.count import Count as Count
+    from metacount.textbook.training import TrainingCount as TrainingCount
+    from metacount.training.setup import Setup as Setup
+    from metacount.training.setup import Training as Training
+    from metacount.verify.compare import Verification as Verification
+    from metacount.verify.compare import Witness as Witness
 
 else:
     ModuleType = type(sys)  # without loading types
@@ -76,53 +95,8 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "CatalogEntry",
-    "Count",
-    "Diff",
-    "Flow",
-    "InputError",
-    "Judgement",
-    "Lesson",
-    "Model",
-    "ModelSpec",
-    "Request",
-    "Setup",
-    "Sharded",
-    "SpecError",
-    "Summary",
-    "Training",
-    "TrainingCount",
-    "Tree",
-    "Verification",
-    "Witness",
-    "Workload",
-    "__version__",
-    "audit",
-    "check",
-    "compare_published",
-    "count",
-    "count_training",
-    "diff",
-    "entries",
-    "entry",
-    "find_model",
-    "fit",
-    "flow",
-    "ids",
-    "judge_claim",
-    "lesson",
-    "like",
-    "page",
-    "plot",
-    "price",
-    "shard",
-    "summary",
-    "train",
-    "tree",
-    "verify",
-]
-
+if not TYPE_CHECKING:  # to type checkers, what is imported as itself above is public
+    __all__ = sorted((*_HOMES, "__version__"))
 
 # Results that print themselves, by the function that makes them: module and class.
 _RESULTS = {
@@ -133,7 +107,7 @@ _RESULTS = {
     "diff": ("diff.compared", "Diff"),
     "fit": ("sharding.fit", "Fits"),
     "flow": ("flow.result", "Flow"),
-    "judge_claim": ("teaching.claim", "Verdict"),
+    "judge_claim": ("teaching.texts", "Verdict"),
     "shard": ("sharding.result", "Sharded"),
     "summary": ("summary.summary", "Summary"),
     "train": ("training.setup", "Training"),
@@ -182,4 +156,4 @@ def _let_print_itself(kind: type) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*_HOMES, "__version__"))

@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -168,14 +167,6 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
         os.close(write)
         assert done.stderr == b""
         assert done.returncode in codes
-
-
-def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("metacount.cli.count.find_any", interrupted)
-    assert main(["count", "gpt2"]) == 130
 
 
 @daily(3)

@@ -106,21 +106,11 @@ def test_a_survey_keeps_its_finished_rows(tmp_path: Path, flags: tuple[str, ...]
         assert out.endswith("\ninterrupted after 2 of 4 types\n")
 
 
-@pytest.mark.parametrize("seconds", one_in(3, [1.2, 0.4, 3.0]))
-def test_a_survey_ends_quietly_whenever_it_is_interrupted(seconds: float) -> None:
-    process = started("survey", "--params-only", "--json")
-    time.sleep(seconds)  # while Python, torch, or the workers start
-    out, err = stopped(process)
-    assert "Traceback" not in err
-    assert err.count("\n") == 1
-    assert err.startswith("metacount: interrupted")
-    assert not out or isinstance(json.loads(out), list)
-
-
-# A command that does something else than to read its arguments.
+# A command that does something else than to read its arguments, or something besides.
 LATE = """
-import signal, sys, time
+import atexit, signal, sys, time
 from metacount import cli
+read = cli.parsed_arguments
 class Freed:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
@@ -132,40 +122,25 @@ sys.exit(cli.main())
 """
 
 
-def late(folder: Path, body: str) -> tuple[int, str]:
-    """The exit code and what is said of an interrupt that comes in the code `body`."""
+def late(folder: Path, body: str) -> tuple[int, str, str]:
+    """The exit code and what is written where an interrupt comes in the code `body`."""
     (folder / "late.py").write_text(LATE.replace("{body}", body))
-    process = run_by_python("-m", "late", "models", cwd=folder)
-    _, err = process.communicate(timeout=TIMEOUT)
-    return process.returncode, err
+    process = run_by_python("-m", "late", "models", "--json", cwd=folder)
+    out, err = process.communicate(timeout=TIMEOUT)
+    return process.returncode, out, err
 
 
 @pytest.mark.parametrize("body", ["exec('raise KeyboardInterrupt')", "Freed()"])
 def test_an_interrupt_in_text_or_a_destructor_ends_like_any(tmp_path: Path, body: str) -> None:
     """Python would end by the signal, or print it with a traceback and go on."""
-    assert late(tmp_path, body) == (130, "metacount: interrupted\n")
+    assert late(tmp_path, body) == (130, "", "metacount: interrupted\n")
 
 
 def test_an_interrupt_after_the_answer_is_one_too(tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(
-        "import atexit, signal, sys\n"
-        "from metacount import cli\n"
-        "parse = cli.parsed_arguments\n"
-        "def parsed(arguments):\n"
-        "    atexit.register(lambda: signal.raise_signal(signal.SIGINT))\n"
-        "    return parse(arguments)\n"
-        "cli.parsed_arguments = parsed\n"
-        "sys.exit(cli.main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "late", "models", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )
-    assert (done.returncode, done.stderr) == (130, "metacount: interrupted\n")
-    assert json.loads(done.stdout)
+    body = "atexit.register(lambda: signal.raise_signal(signal.SIGINT)); return read(arguments)"
+    code, out, err = late(tmp_path, body)
+    assert (code, err) == (130, "metacount: interrupted\n")
+    assert json.loads(out)
 
 
 # Code of others that an exception must not leave in the middle: it is held until that has ended.
@@ -192,7 +167,7 @@ def test_an_interrupt_is_held_where_it_would_do_harm(tmp_path: Path, what: str) 
         "time.sleep(0.2)\n"
         "open('whole', 'w').close()\n"
     )
-    assert late(tmp_path, HELD[what]) == (130, "metacount: interrupted\n")
+    assert late(tmp_path, HELD[what]) == (130, "", "metacount: interrupted\n")
     assert (tmp_path / "whole").exists()
 
 
@@ -298,23 +273,23 @@ def test_a_file_that_is_judged_is_ended_with_the_command(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "arguments"),
+    ("seconds", "line"),
     [
+        (4.0, "verify type:deepseek_v3 --all-sizes"),
+        *one_in(3, [(n, "survey --params-only --json") for n in (1.2, 0.4, 3.0)]),
+        pytest.param(3.0, "verify --all --json", marks=ONLY),
         pytest.param(
-            4.0,
-            ("formula", "type:deepseek_v3", "--from-code", "--quantity", "matmul_flops"),
-            marks=ONLY,
+            4.0, "formula type:deepseek_v3 --from-code --quantity matmul_flops", marks=ONLY
         ),
-        (4.0, ("verify", "type:deepseek_v3", "--all-sizes")),
-        pytest.param(3.0, ("verify", "--all", "--json"), marks=ONLY),
     ],
 )
-def test_other_long_commands_end_quietly(seconds: float, arguments: tuple[str, ...]) -> None:
-    process = started(*arguments)
-    time.sleep(seconds)
-    _, err = stopped(process)
+def test_other_long_commands_end_quietly(seconds: float, line: str) -> None:
+    process = started(*line.split())
+    time.sleep(seconds)  # while Python, torch, or processes start, or in the middle of it
+    out, err = stopped(process)
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("metacount: interrupted")
+    assert not out or isinstance(json.loads(out), list)
 
 
 def test_an_interrupt_while_a_piece_is_written_comes_after_it(

@@ -1,4 +1,10 @@
-"""Exact values of expressions, and whether one is zero for all sizes that the rules allow."""
+"""Exact expressions: values, whether one is zero, formulas in letters, tables of monomials.
+
+A formula in letters is arithmetic that refuses what is too large before it is made: numbers of
+terms, degrees and digits have a bound; time has none here, so that `limits` is needed. A table is
+an expanded expression, from monomial to coefficient: quick to add, compare and rewrite. Its
+exponents may be negative (d/h); a floor, a min or a max counts as one more letter.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +15,11 @@ from typing import TYPE_CHECKING
 
 import sympy
 
+from metacount.algebra.text import MAX_BITS, Node, read
+from metacount.errors import InputError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 MOST_REMAINDERS = 64
 MOST_RESIDUES = 4096  # cases to look at, to see that a quotient is always whole
@@ -121,3 +130,385 @@ def _opaque(expr: sympy.Expr) -> sympy.Expr:
     calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
     outer = {call: sympy.Dummy() for call in sorted(calls, key=sympy.count_ops, reverse=True)}
     return expr.xreplace(outer)
+
+
+MAX_EXPONENT = 16  # of what is no plain number
+MAX_DEGREE = 48
+MAX_TERMS = 4_000  # of the formula multiplied out
+MAX_BELOW = 24  # terms of a divisor
+MAX_SUMS_BELOW = 4  # divisors that are sums
+MAX_CALLS = 24  # of floor, ceil, min, max, // and %
+MAX_CALL_DEPTH = 4
+OPAQUE = {"min": sympy.Min, "max": sympy.Max, "floor": sympy.floor, "ceil": sympy.ceiling}
+
+
+class Value:
+    """An expression, and upper bounds on what multiplying it out can give."""
+
+    def __init__(
+        self, expr: sympy.Expr, *, terms: int = 1, degree: int = 0, bits: int = 1, calls: int = 0
+    ) -> None:
+        self.expr, self.terms, self.degree, self.bits, self.calls = expr, terms, degree, bits, calls
+        too_large = terms > MAX_TERMS or degree > MAX_DEGREE or bits > MAX_BITS
+        if too_large:
+            raise InputError(
+                "the formula is too large to multiply out: at most "
+                f"{MAX_TERMS} terms of degree {MAX_DEGREE} and numbers of {MAX_BITS} bits"
+            )
+
+
+def _bits(number: sympy.Rational) -> int:
+    return int(number.p).bit_length() + int(number.q).bit_length()
+
+
+def negative(value: Value) -> Value:
+    return Value(
+        -value.expr, terms=value.terms, degree=value.degree, bits=value.bits, calls=value.calls
+    )
+
+
+def added(values: list[Value]) -> Value:
+    if len(values) == 1:
+        return values[0]
+    return Value(
+        sympy.Add(*(value.expr for value in values)),
+        terms=sum(value.terms for value in values),
+        degree=max(value.degree for value in values),
+        bits=max(value.bits for value in values) + len(values).bit_length(),
+        calls=max(value.calls for value in values),
+    )
+
+
+def multiplied(a: Value, b: Value) -> Value:
+    terms = a.terms * b.terms
+    return Value(
+        # only what is small is made: the bounds are looked at first
+        a.expr * b.expr if terms <= MAX_TERMS else a.expr,
+        terms=terms,
+        degree=a.degree + b.degree,
+        bits=a.bits + b.bits,
+        calls=max(a.calls, b.calls),
+    )
+
+
+def raised(base: Value, exponent: sympy.Expr) -> Value:
+    if not exponent.is_Integer:
+        raise InputError("an exponent of the formula must be a whole number, written as digits")
+    n = int(exponent)
+    most = MAX_EXPONENT if base.degree else MAX_BITS
+    if abs(n) > most or base.bits * abs(n) > MAX_BITS or base.terms ** min(abs(n), 32) > MAX_TERMS:
+        raise InputError(
+            f"a power of the formula is too large: exponents go up to {MAX_EXPONENT}, "
+            f"numbers to {MAX_BITS} bits"
+        )
+    if n < 0 and base.expr == 0:
+        raise InputError("the formula divides by zero")
+    if n < 0 and base.terms > 1:
+        raise InputError("a negative power of a sum; write / instead")
+    return Value(
+        base.expr**n,
+        terms=base.terms ** abs(n),
+        degree=base.degree * abs(n),
+        bits=base.bits * max(abs(n), 1),
+        calls=base.calls,
+    )
+
+
+def in_letters(tree: Node, sizes: Mapping[str, sympy.Expr]) -> tuple[sympy.Expr, list[sympy.Expr]]:
+    """Return the formula as a SymPy expression, with an expression for every name.
+
+    Also what it divides by that may be 0 at some sizes, though it may cancel.
+    """
+    making = _Making(sizes)
+    value = making.whole(tree)
+    if value.expr.has(sympy.zoo, sympy.nan, sympy.oo):
+        raise InputError("the formula divides by zero")
+    return value.expr, [below for below in making.below if not below.is_nonzero]
+
+
+def parse(
+    text: str, meaning: Callable[[tuple[str, ...]], Mapping[str, sympy.Expr]]
+) -> tuple[sympy.Expr, list[str]]:
+    """Parse the formula in `text` into a SymPy expression,
+    with what is worth saying about how it was read.
+
+    `meaning` gives the expression of every name in it.
+    """
+    formula = read(text)
+    expr, _ = in_letters(formula.tree, meaning(formula.names))
+    return expr, formula.notes
+
+
+class _Making:
+    """One formula on its way to an expression, step by step."""
+
+    def __init__(self, sizes: Mapping[str, sympy.Expr]) -> None:
+        self.sizes, self.calls, self.sums_below = sizes, 0, 0
+        self.below: list[sympy.Expr] = []  # what it divides by
+
+    def whole(self, tree: Node) -> Value:
+        done: list[Value] = []
+        for node in tree.steps():
+            n = len(node.parts)
+            values = done[len(done) - n :]
+            del done[len(done) - n :]
+            done.append(self._step(node, values))
+        return done[0]
+
+    def _step(self, node: Node, values: list[Value]) -> Value:
+        kind = node.kind
+        if kind == "number":
+            number = sympy.Rational(node.value.numerator, node.value.denominator)
+            return Value(number, bits=_bits(number))
+        if kind == "name":
+            expr = self.sizes[node.word]
+            return Value(expr, terms=4 if expr.is_Add else 1, degree=1)
+        if kind == "+":
+            return added(values)
+        if kind == "neg":
+            return negative(values[0])
+        if kind == "*":
+            return multiplied(*values)
+        if kind == "/":
+            return self._divided(*values)
+        if kind in ("//", "%"):
+            return self._floor_division(*values, rest=kind == "%")
+        if kind == "**":
+            if values[1].expr.is_negative:
+                self.below.append(values[0].expr)
+            return raised(values[0], values[1].expr)
+        return self._opaque(OPAQUE[kind], [value.expr for value in values], values)
+
+    def _floor_division(self, above: Value, below: Value, *, rest: bool) -> Value:
+        quotient = self._opaque(sympy.floor, [self._divided(above, below).expr], [above, below])
+        # as Python: a % b is a - b·(a // b)
+        return added([above, negative(multiplied(below, quotient))]) if rest else quotient
+
+    def _divided(self, a: Value, b: Value) -> Value:
+        if b.expr == 0:
+            raise InputError("the formula divides by zero")
+        self.sums_below += b.expr.is_Add
+        self.below.append(b.expr)
+        if b.terms > MAX_BELOW or self.sums_below > MAX_SUMS_BELOW:
+            raise InputError(
+                f"a formula divides by at most {MAX_SUMS_BELOW} sums, of at most {MAX_BELOW} terms"
+            )
+        return Value(
+            a.expr / b.expr,
+            terms=a.terms,
+            degree=a.degree + b.degree,
+            bits=a.bits + b.bits,
+            calls=max(a.calls, b.calls),
+        )
+
+    def _opaque(
+        self, function: Callable[..., sympy.Expr], exprs: list[sympy.Expr], arguments: list[Value]
+    ) -> Value:
+        """Return one letter for a call that is not multiplied out; what is in it is bounded."""
+        self.calls += 1
+        nested = 1 + max(value.calls for value in arguments)
+        if self.calls > MAX_CALLS or nested > MAX_CALL_DEPTH:
+            raise InputError(
+                f"at most {MAX_CALLS} of floor, ceil, min, max, // and % in a "
+                f"formula, {MAX_CALL_DEPTH} deep"
+            )
+        if sum(value.terms for value in arguments) > MAX_BELOW:
+            raise InputError(f"at most {MAX_BELOW} terms inside floor, ceil, min, max, // and %")
+        bits = max(value.bits for value in arguments)
+        return Value(function(*exprs), terms=2, degree=1, bits=bits, calls=nested)
+
+
+Monomial = tuple[int, ...]
+Table = dict[Monomial, Fraction]
+Key = frozenset[tuple[Monomial, Fraction]]
+
+
+class NotMonomials(ValueError):
+    """An expression that is no sum of monomials, such as 1/(d + 1)."""
+
+
+class Space:
+    """The letters of some expressions, in order, and the tables over them."""
+
+    def __init__(self, exprs: Iterable[sympy.Expr]) -> None:
+        letters: set[sympy.Expr] = set()
+        for expr in exprs:
+            calls = expr.atoms(sympy.floor, sympy.ceiling, sympy.Min, sympy.Max)
+            letters |= expr.free_symbols | calls
+        self.letters = sorted(letters, key=str)
+        self.place = {letter: i for i, letter in enumerate(self.letters)}
+        self.one: Monomial = (0,) * len(self.letters)
+
+    def table(self, expr: sympy.Expr) -> Table:
+        """Multiply out `expr` into a table."""
+        found: Table = {}
+        for term in sympy.Add.make_args(sympy.expand(expr)):
+            factor, rest = term.as_coeff_Mul()
+            if not factor.is_Rational:
+                raise NotMonomials(str(term))
+            exponents = [0] * len(self.letters)
+            for power in () if rest == 1 else sympy.Mul.make_args(rest):
+                base, exponent = (power, 1) if power in self.place else power.as_base_exp()
+                if base not in self.place or not sympy.sympify(exponent).is_Integer:
+                    raise NotMonomials(str(term))
+                exponents[self.place[base]] += int(exponent)
+            key = tuple(exponents)
+            found[key] = found.get(key, Fraction(0)) + Fraction(int(factor.p), int(factor.q))
+        return {key: value for key, value in found.items() if value}
+
+    def expr(self, table: Table) -> sympy.Expr:
+        """Return a table as a SymPy expression."""
+        return sympy.Add(
+            *(
+                sympy.Rational(value.numerator, value.denominator)
+                * sympy.Mul(*(a**n for a, n in zip(self.letters, key, strict=True) if n))
+                for key, value in table.items()
+            )
+        )
+
+    def values(self, numbers: Mapping[sympy.Symbol, int]) -> list[Fraction]:
+        """Return the value of each letter."""
+        return [value_at(letter, numbers) for letter in self.letters]
+
+    def value(self, table: Table, values: list[Fraction]) -> Fraction:
+        """Return the value of a table with a value for each letter."""
+        total = Fraction(0)
+        for key, factor in table.items():
+            above, below = factor.numerator, factor.denominator
+            for value, n in zip(values, key, strict=True):
+                if n > 0:
+                    above, below = above * value.numerator**n, below * value.denominator**n
+                elif n < 0:
+                    above, below = above * value.denominator**-n, below * value.numerator**-n
+            total += Fraction(above, below) if above % below else above // below
+        return total
+
+    def monomial(self, powers: Mapping[sympy.Symbol, int]) -> Monomial | None:
+        """Return the monomial of some letters; None where the space does not have one of them."""
+        if not powers.keys() <= self.place.keys():
+            return None
+        return tuple(powers.get(letter, 0) for letter in self.letters)
+
+
+def substituted(table: Table, place: int, by: Table) -> Table | None:
+    """Return the table with a polynomial in a letter's place;
+    None where it would stand below a line.
+    """
+    found: Table = {}
+    powers: dict[int, Table] = {}
+    for key, value in table.items():
+        n = key[place]
+        if not n:
+            found[key] = found[key] + value if key in found else value
+            continue
+        if n not in powers:
+            power = _power(by, n)
+            if power is None:
+                return None
+            powers[n] = power
+        rest = (*key[:place], 0, *key[place + 1 :])
+        for other, factor in powers[n].items():
+            new, more = tuple(map(int.__add__, rest, other)), value * factor
+            found[new] = found[new] + more if new in found else more
+    return {key: value for key, value in found.items() if value}
+
+
+def _power(by: Table, n: int) -> Table | None:
+    if len(by) == 1:
+        ((key, value),) = by.items()
+        return {tuple(n * e for e in key): value**n}
+    if n < 0:
+        return None
+    found = by
+    for _ in range(n - 1):
+        product: Table = {}
+        for a, x in found.items():
+            for b, y in by.items():
+                key = tuple(map(int.__add__, a, b))
+                product[key] = product.get(key, Fraction(0)) + x * y
+        found = {key: value for key, value in product.items() if value}
+    return found
+
+
+def less(a: Table, b: Table) -> Table:
+    """Subtract b from a."""
+    rest = dict(a)
+    for key, value in b.items():
+        if key not in rest:
+            rest[key] = -value
+        elif rest[key] == value:
+            del rest[key]
+        else:
+            rest[key] -= value
+    return rest
+
+
+def plus(a: Table, b: Table) -> Table:
+    """Add b to a."""
+    return less(a, times(b, Fraction(-1)))
+
+
+def times(a: Table, factor: Fraction, powers: Monomial | None = None) -> Table:
+    """Multiply `a` by a number and a monomial."""
+    if powers is None:
+        return {key: factor * value for key, value in a.items()}
+    return {tuple(map(int.__add__, key, powers)): factor * value for key, value in a.items()}
+
+
+def key_of(table: Table) -> Key:
+    """Return a key that two equal tables have in common."""
+    return frozenset(table.items())
+
+
+class Named(int):
+    """A number of a config that remembers the expression it is, through + - * // of numbers."""
+
+    expr: sympy.Expr
+
+    def __new__(cls, value: int, expr: sympy.Expr) -> Named:
+        """Return the number `value`, which is `expr`."""
+        made = super().__new__(cls, value)
+        made.expr = expr
+        return made
+
+    def __add__(self, other: int) -> int:
+        return _named(int(self) + _bare(other), self, other, lambda a, b: a + b)
+
+    def __sub__(self, other: int) -> int:
+        return _named(int(self) - _bare(other), self, other, lambda a, b: a - b)
+
+    def __mul__(self, other: int) -> int:
+        return _named(int(self) * _bare(other), self, other, lambda a, b: a * b)
+
+    def __floordiv__(self, other: int) -> int:
+        exact = isinstance(other, int) and int(self) % int(other) == 0
+        divided = (lambda a, b: a / b) if exact else (lambda a, b: sympy.floor(a / b))
+        return _named(int(self) // _bare(other), self, other, divided)
+
+    def __radd__(self, other: int) -> int:
+        return _named(_bare(other) + int(self), other, self, lambda a, b: a + b)
+
+    def __rsub__(self, other: int) -> int:
+        return _named(_bare(other) - int(self), other, self, lambda a, b: a - b)
+
+    def __rmul__(self, other: int) -> int:
+        return _named(_bare(other) * int(self), other, self, lambda a, b: a * b)
+
+    def __deepcopy__(self, _memo: object) -> Named:
+        return self
+
+
+def _bare(value: int) -> int:
+    return int(value) if isinstance(value, Named) else value
+
+
+def _named(
+    value: int, left: int, right: int, combine: Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
+) -> int:
+    if type(value) is not int or isinstance(left, bool) or isinstance(right, bool):
+        return value  # a float all the same, or nothing that is a size
+    return Named(value, combine(_expr(left), _expr(right)))
+
+
+def _expr(value: int) -> sympy.Expr:
+    return value.expr if isinstance(value, Named) else sympy.Integer(int(value))

@@ -2,15 +2,22 @@
 
 Numbers, names, + - * / // % **, parentheses, min, max, floor, ceil and round_up(x, m); also the
 signs that `metacount formula` prints: N·d·(E + 3·k·m_e), S². What is read is a tree, which
-`bounded` takes to letters and `numeric` to numbers; length and depth have a bound here.
+`at` takes to numbers and `exact.in_letters` to letters; length and depth have a bound here.
 """
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+from math import ceil, floor
 
 from metacount.errors import MAX_DIGITS, InputError, shown
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import sympy
 
 MAX_LENGTH = 10_000  # characters
 MAX_TOKENS = 3_000
@@ -269,3 +276,115 @@ class _Parser:
         if word == "round_up":
             return Node("*", (Node("ceil", (Node("/", tuple(given)),)), given[1]))
         return Node({"ceiling": "ceil"}.get(word, word.lower()), tuple(given))
+
+
+Number = int | Fraction
+
+MAX_BITS = 2_000  # of a numerator or a denominator
+CHOSEN: dict[str, Callable[[list[Number]], Number]] = {"min": min, "max": max}
+ROUNDED: dict[str, Callable[[Number], int]] = {"floor": floor, "ceil": ceil}
+DIVIDED = ("/", "//", "%")
+
+
+def at(tree: Node, numbers: Mapping[str, Number]) -> Number:
+    """Return the exact value with a number for every name.
+
+    >>> at(read("d//2 + d/2").tree, {"d": 7})
+    Fraction(13, 2)
+    """
+    done: list[Number] = []
+    for node in tree.steps():
+        n = len(node.parts)
+        values = done[len(done) - n :]
+        del done[len(done) - n :]
+        value = _value(node, values, numbers)
+        bits = max(abs(value.numerator).bit_length(), value.denominator.bit_length())
+        if bits > MAX_BITS:
+            raise InputError(f"the formula makes numbers of more than {MAX_BITS} bits")
+        done.append(value)
+    return done[0]
+
+
+def _value(node: Node, values: list[Number], numbers: Mapping[str, Number]) -> Number:
+    kind = node.kind
+    if kind == "number":
+        return _plain(node.value)
+    if kind == "name":
+        return numbers[node.word]
+    if kind == "+":
+        return sum(values)
+    if kind == "neg":
+        return -values[0]
+    if kind == "*":
+        return values[0] * values[1]
+    if kind in DIVIDED:
+        return _divided(kind, *values)
+    if kind == "**":
+        return _power(*values)
+    if kind in ROUNDED:
+        return int(ROUNDED[kind](values[0]))
+    return CHOSEN[kind](values)
+
+
+def _plain(value: Number) -> Number:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _divided(kind: str, above: Number, below: Number) -> Number:
+    if below == 0:
+        raise InputError("the formula divides by zero at the sizes of the model")
+    if kind == "/":
+        return _plain(Fraction(above) / below)
+    return above // below if kind == "//" else above % below
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if exponent.denominator != 1:
+        raise InputError("an exponent of the formula must be a whole number, written as digits")
+    n = int(exponent)
+    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if base == 0 and n < 0:
+        raise InputError("the formula divides by zero at the sizes of the model")
+    if abs(n) > MAX_BITS or bits * abs(n) > MAX_BITS + bits:
+        raise InputError(f"the formula makes numbers of more than {MAX_BITS} bits")
+    power: Number = base**n if n >= 0 else Fraction(base) ** n
+    return _plain(power)
+
+
+def literals(tree: Node) -> tuple[Fraction, ...]:
+    """List the numbers that stand in the formula, exponents apart."""
+    powers = {id(node.parts[1]) for node in tree.steps() if node.kind == "**"}
+    found = (node for node in tree.steps() if node.kind == "number" and id(node) not in powers)
+    return tuple(dict.fromkeys(node.value for node in found))
+
+
+def crossings(tree: Node) -> list[tuple[Node, Node]]:
+    """List pairs of expressions whose order decides:
+    what min and max choose from, and 0 for rounding.
+
+    Of ⌊a/b⌋ and a % b that is a against b: below one, the quotient is 0.
+    """
+    pairs: list[tuple[Node, Node]] = []
+    for node in tree.steps():
+        if node.kind in CHOSEN:
+            pairs += [(a, b) for i, a in enumerate(node.parts) for b in node.parts[i + 1 :]]
+        elif node.kind in ("//", "%"):
+            pairs.append((node.parts[0], node.parts[1]))
+        elif node.kind in ROUNDED and node.parts[0].kind == "/":
+            pairs.append((node.parts[0].parts[0], node.parts[0].parts[1]))
+    return pairs
+
+
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def in_letters(expr: sympy.Expr) -> str:
+    """Write an expression as a person does.
+
+    >>> import sympy
+    >>> S, d, h_d = sympy.symbols("S d h_d")
+    >>> in_letters(2 * d * S**2 * (h_d + 1))
+    '2·S²·d·(h_d + 1)'
+    """
+    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(SUPERSCRIPTS), str(expr))
+    return text.replace("*", "·").replace("Min(", "min(")

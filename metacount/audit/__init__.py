@@ -1,7 +1,7 @@
 """The formulas that frameworks and papers use, each judged by the machinery of `check`.
 
-`data/` holds them, a file for each source; `record` reads it, `names` says what their names stand
-for, `judge` decides at a model and in the catalog, and puts one run under all.
+`data/` holds them, a file for each source; `record` reads it, `judge` says what their names
+stand for, decides at a model and in the catalog, and puts one run under all.
 """
 
 from __future__ import annotations

@@ -2,43 +2,60 @@
 
 A formula is put beside the count that its source says it is: by numbers at every length, in letters
 for all sizes of the model's structure where the numbers agree.
+
+A formula names sizes in our words or letters, and what its source reads off a module it has built:
+`stored_params`, `token_table`. A convention has the letters of `count --conventions`, those of
+textbook/training.py and of `MEANINGS`: with m = min(S, w), a windowed layer has S·m pairs in Z and
+M, and S·m - m²/2 of them in G, where a full one has S²/2.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from metacount import catalog
-from metacount.algebra.numeric import at
-from metacount.algebra.text import read
-from metacount.audit.names import Absent, Place, Structure, reference
+from metacount.algebra.text import at, read
 from metacount.audit.record import FLOPS, NO_COUNT, chosen, compared
 from metacount.check.judgement import EQUAL, HERE, WRONG
-from metacount.errors import InputError
+from metacount.errors import InputError, SpecError
+from metacount.formulas import ends, masks, pieces, sublayers
 from metacount.formulas import model as ours
+from metacount.formulas.dim import exact_div
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES, Workload
+from metacount.spec import DTYPE_BYTES, Workload, legend
 from metacount.spec.field import altered
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import BESIDE
 from metacount.teaching.texts import computed
+from metacount.textbook.conventions import Amounts, amounts_at
+from metacount.textbook.training import activation_amounts, stored_amounts
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, Protocol, TypeAlias
 
     import sympy
 
     from metacount.algebra.text import Formula as Written
-    from metacount.audit.names import Names
     from metacount.audit.record import Formula, Term
     from metacount.files import Json
+    from metacount.formulas.dim import Dim
     from metacount.many.pool import Failed
     from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
+
+    # a term: in words (`of`), as text, with numbers in place of its names, and its value
+    Line: TypeAlias = dict[str, Any]
+
+    class Names(Protocol):
+        """What has a value for each name of a formula: a place, or a table of letters."""
+
+        def __getitem__(self, name: str, /) -> Dim: ...
+
 
 Case = tuple["ModelSpec", "Workload"]
 LENGTHS = (2048, 8192, 32768)
@@ -61,6 +78,231 @@ PROVEN = {
     "optimizer": "optimizer_bytes",
 }
 OURS = "3·(W + C)"  # of an MFU
+
+# ---- what the names stand for, in numbers or in letters
+
+LETTERS = {term.letter: term.name for term in legend.TERMS}
+RUN = ("batch_size", "seq_len")
+STANDS_FOR = {"d_ff_shared": "d_ff_expert"}
+# the letters that only an audit needs; the others are those of `count --conventions`
+MEANINGS = {
+    "X": "of E, tables that no product uses",
+    "Y": "scores, one for each pair and head",
+    "Z": "the same, a windowed layer's over its window",
+    "M": "products between positions, a windowed layer's over its window",
+    "G": "the same, halved as a triangle",
+    "K": "KV cache, a windowed layer's as far as it is needed",
+    "U": "KV cache of every token in every layer",
+    "J": "16-bit tensors that products and activations of the blocks keep",
+    "N": "inputs of the blocks' norms, 16-bit",
+    "O": "masks of dropout after every branch",
+    "V": "softmax, dropout mask and result, 5 bytes a pair and head",
+    "I": "trained parameters, 16-bit",
+    "F": "trained parameters, 32-bit",
+    "S": "Adam's two moments, 32-bit",
+}
+UNSCALED = "PQETL"  # per token, where parameters are counted
+
+
+class Absent(InputError):
+    """A name of something that the model does not have: the formula cannot be asked about it."""
+
+
+class Place:
+    """A model at some sizes and a run: ints, or letters in place of both."""
+
+    def __init__(
+        self, spec: ModelSpec, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
+    ) -> None:
+        self.spec = spec
+        self.batch_size, self.seq_len, self.bytes_per_value = batch_size, seq_len, bytes_per_value
+        self._known: dict[str, Dim] = {}
+
+    def __getitem__(self, word: str) -> Dim:
+        """Return the value of a name in a formula."""
+        if word not in self._known:
+            self._known[word] = self._value(word)
+        return self._known[word]
+
+    def _value(self, word: str) -> Dim:
+        name = LETTERS.get(word, word)
+        if name in RUN:
+            return getattr(self, name)
+        if name in ("c", "bytes_per_value"):
+            return self.bytes_per_value
+        if name in READ_OFF:
+            return READ_OFF[name](self)
+        if name not in SIZES:
+            raise InputError(f"'{word}' is no size that an audited formula may name")
+        found = getattr(self.spec, name)
+        if found is None and name in STANDS_FOR:
+            found = getattr(self.spec, STANDS_FOR[name])
+        if found is None:
+            raise Absent(f"the model has no {name}")
+        return found
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """The amounts of the conventions."""
+        return amounts_at(self.spec, self.batch_size, self.seq_len)
+
+
+SIZES = {term.name for term in legend.MODEL_TERMS}
+
+
+def _moe_layers(place: Place) -> Dim:
+    return pieces.moe_layers(place.spec, place.spec.n_layers)
+
+
+def _ffn_width(place: Place) -> Dim:
+    """Find what a config calls intermediate_size: the FFN's width, the experts' if all are MoE."""
+    spec = place.spec
+    found = spec.d_ff if spec.d_ff is not None else spec.d_ff_expert
+    if found is None:
+        raise Absent("the model has no d_ff")
+    return found
+
+
+def _shared_width(place: Place) -> Dim:
+    """Return the width of all shared experts of a layer together; 0 where there are none."""
+    if not place.spec.n_shared_experts:
+        return 0
+    return place["n_shared_experts"] * place["d_ff_shared"]
+
+
+def _qk_norms(place: Place) -> Dim:
+    spec = place.spec
+    if spec.attention == "mla":
+        return 0
+    sizes = (place[name] for name in ("n_heads", "n_kv_heads", "head_dim"))
+    return spec.n_layers * sublayers.qk_norm_params(spec.qk_norm, *sizes)
+
+
+def _vectors(place: Place, params: Dim, experts: str) -> Dim:
+    """Count the parameters in no matrix or table: norms, biases, other vectors of every layer."""
+    a, spec = place.amounts, place.spec
+    matrices = exact_div(a.weights, 2 * place.batch_size * place.seq_len)
+    if spec.tie_embeddings:
+        matrices -= exact_div(a.head, 2 * place.batch_size * place.seq_len)
+    if spec.is_moe:
+        one = (2 + spec.gated) * place["d_model"] * place["d_ff_expert"]
+        matrices += _moe_layers(place) * (place[experts] - place["top_k"]) * one
+    return params - matrices - a.looked_up
+
+
+READ_OFF: dict[str, Callable[[Place], Dim]] = {
+    "n_moe_layers": _moe_layers,
+    "n_dense_ffn_layers": lambda place: place.spec.n_layers - _moe_layers(place),
+    "n_windowed_layers": lambda place: pieces.attention_layers(place.spec)[0],
+    "n_full_layers": lambda place: pieces.attention_layers(place.spec)[1],
+    "window_or_all": lambda place: masks.attended_positions(place.seq_len, place.spec.window),
+    "ffn_width": _ffn_width,
+    "shared_width": _shared_width,
+    "stored_params": lambda place: place.amounts.stored,
+    "active_params": lambda place: place.amounts.params,
+    "token_table": lambda place: place.amounts.token_table,
+    "position_table": lambda place: place.amounts.positions,
+    "router_params": lambda place: exact_div(
+        place.amounts.routers, 2 * place.batch_size * place.seq_len
+    ),
+    "type_table": lambda place: place.spec.n_token_types * ends.table_width(place.spec),
+    "norm_vectors": lambda place: 1 + place.spec.norm_bias,
+    "qk_norm_params": _qk_norms,
+    "vector_params": lambda place: _vectors(place, place.amounts.stored, "n_experts"),
+    "active_vector_params": lambda place: _vectors(place, place.amounts.params, "top_k"),
+    "matrix_params": lambda place: exact_div(
+        place.amounts.weights, 2 * place.batch_size * place.seq_len
+    ),
+}
+
+
+def reference(place: Place, kind: str) -> dict[str, Dim]:
+    """Return the value of each letter of a convention for one kind of count."""
+    if kind == "kv_cache":
+        return _cache(place)
+    if kind in MEMORY:
+        try:
+            return MEMORY[kind](place)
+        except SpecError as error:
+            raise Absent(str(error)) from None
+    a = place.amounts
+    if kind in ("params", "active_params"):
+        whole = (a.params, a.stored, a.looked_up, a.token_table, a.positions)
+        return dict(zip(UNSCALED, whole, strict=True))
+    found = a.letters()
+    tokens = place.batch_size * place.seq_len
+    tied = a.token_table if place.spec.tie_embeddings else 0
+    scores = place.batch_size * place["n_heads"] * place.seq_len
+    windowed, full = pieces.attention_layers(place.spec)
+    near = windowed * masks.attended_positions(place.seq_len, place.spec.window)
+    return {
+        **found,
+        **_pairs(place, found),
+        "X": tokens * (a.looked_up - tied),
+        "Y": scores * place.spec.n_layers * place.seq_len,
+        "Z": scores * (near + full * place.seq_len),
+    }
+
+
+MEMORY: dict[str, Callable[[Place], dict[str, Dim]]] = {
+    "activations": lambda place: activation_amounts(place.spec, place.batch_size, place.seq_len),
+    "optimizer": lambda place: stored_amounts(place.spec),
+}
+
+
+def _cache(place: Place) -> dict[str, Dim]:
+    spec = place.spec
+    run = {"batch_size": place.batch_size, "bytes_per_value": place.bytes_per_value}
+    kept = ours.kv_cache_bytes(spec, seq_len=place.seq_len, **run)
+    per_token = ours.kv_cache_bytes_per_token(spec, bytes_per_value=place.bytes_per_value)
+    return {"K": kept, "U": per_token * place.batch_size * place.seq_len}
+
+
+def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
+    """Compute M and G: in a model without a window they are A and A/2."""
+    spec, seq_len = place.spec, place.seq_len
+    windowed, full = pieces.attention_layers(spec)
+    if spec.window is None:
+        return {"M": amounts["A"], "G": _half(amounts["A"])}
+    m = masks.attended_positions(seq_len, spec.window)
+    n_layers, square = spec.n_layers, seq_len * seq_len
+    # A is the same for every layer and pair: 2 FLOPs per pair and value, scores and values
+    per_pair = exact_div(amounts["A"], n_layers * square)
+    near = windowed * (seq_len * m)
+    triangle = windowed * (2 * seq_len * m - m * m) + full * square
+    return {
+        "M": per_pair * (near + full * square),
+        "G": _half(per_pair * triangle),
+    }
+
+
+def _half(value: Dim) -> Dim:
+    return Fraction(value, 2) if isinstance(value, int) else value / 2
+
+
+class Structure(Mapping[str, object]):
+    """A model's structure and sizes, as the conditions of the data name them."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+
+    def __getitem__(self, name: str) -> object:
+        """Return a field, with 0 for what the model does not have."""
+        if name == "heads_fill_model":
+            return self.spec.n_heads * (self.spec.head_dim or 0) == self.spec.d_model
+        try:
+            found = getattr(self.spec, name)
+        except AttributeError:
+            raise SpecError("condition", "names no field of a model", name, "see spec/") from None
+        return 0 if found is None else found
+
+    def __iter__(self) -> Iterator[str]:
+        """Return an empty iterator: conditions ask for names, and never for all of them."""
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
 
 # ---- a formula at a model, in numbers
 
@@ -173,6 +415,11 @@ class Found:
         """Theirs less ours, as a share of ours."""
         return (self.theirs - self.ours) / self.ours if self.ours else Fraction(0)
 
+    def to_dict(self) -> Json:
+        """Convert to plain data, with exact fractions."""
+        names = ("model", "in_scope", "verdict", "seq_len", "theirs", "ours", "off", "condition")
+        return {name: getattr(self, name) for name in (*names, "accounted")}
+
 
 def lengths_of(spec: ModelSpec, lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Keep the lengths that a model has positions for; all of its positions where each is longer.
@@ -259,7 +506,7 @@ def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
     """Subtract our count from theirs with a letter for every size of the model and of the run."""
     from sympy import sympify
 
-    from metacount.algebra.bounded import in_letters as multiplied_out
+    from metacount.algebra.exact import in_letters as multiplied_out
     from metacount.algebra.exact import plain
 
     key = structure_key(spec)
@@ -298,61 +545,41 @@ def structure_key(spec: ModelSpec) -> tuple[tuple[str, str], ...]:
 # ---- term by term
 
 
-@frozen
-class Line:
-    """A term: in words, as text, with numbers in place of its names, and its value."""
+def detail(formula: Formula, model: Model, seq_len: int) -> Json:
+    """Lay `formula` beside our count at one model and length, as plain data with exact fractions.
 
-    of: str
-    text: str
-    numbers: str
-    value: Fraction
-
-
-@frozen
-class Detail:
-    """Theirs and ours at one model and length, what they miss, and a small counterexample.
-
-    `ours` are the amounts of the convention, `parts` what each is made of, by role.
-    `small` has the sizes of the smallest valid model of the structure, found going down from this
-    one, at which the two still differ, and what each gives there.
+    `theirs` and `difference` are terms, `ours` the amounts of the convention, `parts` what each is
+    made of by role. `smallest` has the sizes of the smallest valid model of the structure, found
+    going down from this one, at which the two still differ, and what each gives there.
     """
-
-    formula: Formula
-    found: Found
-    theirs: tuple[Line, ...]
-    ours: tuple[Line, ...]
-    parts: tuple[Line, ...]
-    misses: tuple[Line, ...]
-    unaccounted: Fraction
-    small: tuple[dict[str, int], Fraction, Fraction] | None
-
-
-def detail(formula: Formula, spec: ModelSpec, id: str, seq_len: int) -> Detail:
-    """Lay `formula` beside our count at one model and one length."""
-    found = judged(formula, spec, id, (seq_len,))
-    case = spec, Workload(batch_size=1, seq_len=found.seq_len)
+    found = judged(formula, model.spec, model.id, (seq_len,))
+    case = model.spec, Workload(batch_size=1, seq_len=found.seq_len)
     place = place_of(case)
     theirs = lines_of(formula.terms, place, whole=True)
-    misses = tuple(line for line in lines_of(formula.misses, place) if line.value)
-    amounts: tuple[Line, ...] = ()
+    amounts: list[Line] = []
     if formula.judged and found.ours:
         known = reference(place, formula.kind)
         used = dict.fromkeys(NAME.findall(str(formula.convention)))
-        amounts = tuple(_line(letter, letter, known) for letter in used)
-    difference = sum((line.value for line in theirs), -found.ours)
-    return Detail(
-        formula=formula,
-        found=found,
-        theirs=theirs,
-        ours=amounts,
-        parts=tuple(_parts(formula, place, [line.of for line in amounts])),
-        misses=misses,
-        unaccounted=difference - sum((line.value for line in misses), Fraction(0)),
-        small=_small(formula, case) if difference and amounts else None,
-    )
+        amounts = [_line(letter, letter, known) for letter in used]
+    misses = [line for line in lines_of(formula.misses, place) if line["value"]]
+    difference = sum((line["value"] for line in theirs), -found.ours)
+    return {
+        **formula.to_dict(),
+        "model": model.id,
+        "changes": model.changes,
+        "found": found.to_dict(),
+        "theirs": theirs,
+        "ours": amounts,
+        "parts": [*_parts(formula, place, [line["of"] for line in amounts])],
+        "difference": misses,
+        "unaccounted": difference - sum(line["value"] for line in misses),
+        "smallest": _smallest(formula, case) if difference and amounts else None,
+        "witness": rests_of(formula, found, model),
+        "compared": compared().get(formula.id),
+    }
 
 
-def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> tuple[Line, ...]:
+def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> list[Line]:
     """Return the terms that a model has, each with its value.
 
     What asks for something that the model does not have is left out, or, with `whole`, all is.
@@ -363,12 +590,13 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> t
             found.append(_line(term.of, term.text, place))
         except (Absent, ZeroDivisionError):
             if whole:
-                return ()
-    return tuple(found)
+                return []
+    return found
 
 
 def _line(of: str, text: str, names: Names) -> Line:
-    return Line(of=of, text=text, numbers=with_numbers(text, names), value=value_of(text, names))
+    numbers = with_numbers(text, names)
+    return {"of": of, "text": text, "numbers": numbers, "value": value_of(text, names)}
 
 
 def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]:
@@ -387,7 +615,7 @@ def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]
             roles = {role: tokens * value for role, value in by_role(spec).items()}
         for role, value in roles.items():
             if value:
-                yield Line(of=f"{letter}, {role}", text="", numbers="", value=Fraction(value))
+                yield {"of": f"{letter}, {role}", "value": Fraction(value)}
 
 
 def with_numbers(text: str, names: Names) -> str:
@@ -399,8 +627,7 @@ def with_numbers(text: str, names: Names) -> str:
     return NAME.sub(lambda m: m[0] if m[0] in CALLS else str(names[m[0]]), text)
 
 
-def _small(formula: Formula, case: Case) -> tuple[dict[str, int], Fraction, Fraction] | None:
-    """Return the smallest sizes found at which theirs and ours differ."""
+def _smallest(formula: Formula, case: Case) -> Json | None:
     from metacount.algebra.limits import passed
     from metacount.check.sizes import free_sizes, shrunk
 
@@ -421,7 +648,8 @@ def _small(formula: Formula, case: Case) -> tuple[dict[str, int], Fraction, Frac
     spec, run = shrunk(case, differs)
     sizes = {name: int(getattr(spec, name)) for name in free_sizes(spec)}
     run_sizes = {"batch_size": run.batch_size, "seq_len": run.seq_len}
-    return {**sizes, **run_sizes}, *both(formula, (spec, run))
+    theirs, count = both(formula, (spec, run))
+    return {"sizes": {**sizes, **run_sizes}, "theirs": theirs, "ours": count}
 
 
 # ---- every formula at every model
@@ -556,8 +784,8 @@ def models() -> tuple[tuple[str, ModelSpec], ...]:
 def misses_at(formula: Formula, found: Found) -> list[Line]:
     """Return the recorded misses that make the difference at a model, the largest first."""
     place = place_of((found.spec, Workload(batch_size=1, seq_len=found.seq_len)))
-    lines = [line for line in lines_of(formula.misses, place) if line.value]
-    return sorted(lines, key=lambda line: -abs(line.value))
+    lines = [line for line in lines_of(formula.misses, place) if line["value"]]
+    return sorted(lines, key=lambda line: -abs(line["value"]))
 
 
 def rests_of(formula: Formula, found: Found, model: Model) -> str:

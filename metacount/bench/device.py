@@ -97,7 +97,6 @@ def clock_mhz(device: torch.device) -> int | None:
 
 @cache
 def _nvidia_smi(device: torch.device) -> dict[str, str | None]:
-    """Ask nvidia-smi about this device; nothing but None without nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return dict.fromkeys(NVIDIA_SMI)
@@ -116,7 +115,6 @@ def _uuid(uuid: object) -> str:
 
 
 def _output(command: list[str]) -> str | None:
-    """Run a command that only looks; None where it fails, or is not there."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -216,7 +214,6 @@ def environment(device: torch.device, *, command: str | None = None) -> Json:
 
 
 def _cuda_settings(device: torch.device) -> Json:
-    """Collect what changes times, of a CUDA device and of torch's settings for it."""
     properties = torch.cuda.get_device_properties(device)
     matmul: Any = torch.backends.cuda.matmul
     asked = _nvidia_smi(device)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,27 +33,6 @@ if TYPE_CHECKING:
 DECODE_BATCHES = (1, 16, 128)  # one sequence alone is the time of the projections' weights
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What somebody asked for, by the names of the options; None stands for the default of `GRIDS`.
-
-    For attention, `seq` gives prefill and `kv_len` decode; where one is given, the other is not
-    filled in.
-    """
-
-    model: Sequence[str] | None = None
-    dtype: Sequence[str] | None = None
-    tokens: Sequence[int] | None = None
-    seq: Sequence[int] | None = None
-    kv_len: Sequence[int] | None = None
-    batch: Sequence[int] | None = None
-    routing: Sequence[str] | None = None
-    d_model: Sequence[int] | None = None
-    d_ff: Sequence[int] | None = None
-    direction: Sequence[str] | None = None
-    part: str | None = None
-
-
 # topic: what it takes beside models and dtypes
 TAKES = {
     "ffn": ("tokens", "d_model", "d_ff", "direction"),
@@ -63,34 +42,41 @@ TAKES = {
     "norm": ("tokens",),
 }
 TOPICS = tuple(TAKES)
-# on a kind of device: models, what is measured beside, dtype bf16 on CUDA and fp32 on a CPU
-GRIDS = {
-    ("ffn", "cuda"): Asked(
-        model=("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
-        tokens=(1, 16, 128, 1024, 4096, 16384),
-    ),
-    ("ffn", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), tokens=(1, 64)),
-    ("attention", "cuda"): Asked(
-        model=("llama-7b", "llama3-8b"),
-        seq=(2048, 8192),
-        kv_len=(4096, 32768),
-        batch=DECODE_BATCHES,
-    ),
-    ("attention", "cpu"): Asked(model=("textbook-block", "qwen3-0.6b"), seq=(128,), kv_len=(2048,)),
-    ("mla", "cuda"): Asked(
-        model=("deepseek-v3", "deepseek-v2"),
-        seq=(2048,),
-        kv_len=(4096, 32768),
-        batch=DECODE_BATCHES,
-    ),
-    ("mla", "cpu"): Asked(model=("deepseek-v2",), seq=(32,), kv_len=(256,)),
-    ("moe", "cuda"): Asked(
-        model=("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
-        tokens=(1, 16, 256, 2048, 16384),
-    ),
-    ("moe", "cpu"): Asked(model=("deepseek-moe-16b",), tokens=(1, 64)),
-    ("norm", "cuda"): Asked(model=("llama-7b", "llama3.1-405b"), tokens=(1, 256, 8192, 16384)),
-    ("norm", "cpu"): Asked(model=("qwen3-0.6b", "llama-7b"), tokens=(1, 512)),
+# what somebody asks for, by the names of options; without it, on a kind of device (bf16 on CUDA,
+# fp32 on a CPU). For attention `seq` gives prefill and `kv_len` decode.
+Asked = Mapping[str, Any]
+OPTIONS = ("model", "dtype", *dict.fromkeys(name for names in TAKES.values() for name in names))
+GRIDS: dict[tuple[str, str], Asked] = {
+    ("ffn", "cuda"): {
+        "model": ("llama-7b", "llama3-8b", "qwen3-32b", "deepseek-v3"),
+        "tokens": (1, 16, 128, 1024, 4096, 16384),
+    },
+    ("ffn", "cpu"): {"model": ("textbook-block", "qwen3-0.6b"), "tokens": (1, 64)},
+    ("attention", "cuda"): {
+        "model": ("llama-7b", "llama3-8b"),
+        "seq": (2048, 8192),
+        "kv_len": (4096, 32768),
+        "batch": DECODE_BATCHES,
+    },
+    ("attention", "cpu"): {
+        "model": ("textbook-block", "qwen3-0.6b"),
+        "seq": (128,),
+        "kv_len": (2048,),
+    },
+    ("mla", "cuda"): {
+        "model": ("deepseek-v3", "deepseek-v2"),
+        "seq": (2048,),
+        "kv_len": (4096, 32768),
+        "batch": DECODE_BATCHES,
+    },
+    ("mla", "cpu"): {"model": ("deepseek-v2",), "seq": (32,), "kv_len": (256,)},
+    ("moe", "cuda"): {
+        "model": ("mixtral-8x7b", "qwen3-235b-a22b", "deepseek-moe-16b"),
+        "tokens": (1, 16, 256, 2048, 16384),
+    },
+    ("moe", "cpu"): {"model": ("deepseek-moe-16b",), "tokens": (1, 64)},
+    ("norm", "cuda"): {"model": ("llama-7b", "llama3.1-405b"), "tokens": (1, 256, 8192, 16384)},
+    ("norm", "cpu"): {"model": ("qwen3-0.6b", "llama-7b"), "tokens": (1, 512)},
 }
 
 
@@ -112,19 +98,21 @@ def spec_for(topic: str, model: str) -> ModelSpec:
 
 def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
     """List the cases of a topic on a kind of device; an option without use there is an error."""
-    asked, grid, gpu = asked or Asked(), GRIDS[topic, device], device == "cuda"
-    for name in (field.name for field in fields(Asked)):
-        if name not in ("model", "dtype", *TAKES[topic]) and getattr(asked, name) is not None:
+    grid, gpu = GRIDS[topic, device], device == "cuda"
+    asked = {name: value for name, value in (asked or {}).items() if value is not None}
+    for name in OPTIONS:
+        if name in asked and name not in ("model", "dtype", *TAKES[topic]):
             use = ", ".join(map(_option, TAKES[topic]))
             raise InputError(f"{_option(name)} means nothing to bench {topic}; it takes {use}")
-    dtypes = asked.dtype or ("bf16" if gpu else "fp32",)
+    dtypes = asked.get("dtype") or ("bf16" if gpu else "fp32",)
     if not gpu and TF32 in dtypes:
         raise InputError("--dtype tf32 is a mode of CUDA devices; use fp32, or --device cuda")
-    names = asked.model or (() if asked.d_model or asked.d_ff else grid.model or ())
+    sized = "d_model" in asked or "d_ff" in asked
+    names = asked.get("model") or (() if sized else grid["model"])
     specs = {catalog.entry(n.lower()).id: spec_for(topic, n.lower()) for n in names}
-    tokens = asked.tokens or grid.tokens or ()
+    tokens = asked.get("tokens") or grid.get("tokens", ())
     if topic == "ffn":
-        ways = asked.direction or (FORWARD,)
+        ways = asked.get("direction", (FORWARD,))
         return [
             layers.ffn_case(label, d, gated, n, dtype, peers=gpu, directions=ways)
             for label, (d, gated) in _blocks(asked, specs).items()
@@ -134,7 +122,7 @@ def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
 
     def of_model(name: str, spec: ModelSpec, dtype: str) -> list[Case]:
         if topic == "attention":
-            ways, core = layers.GPU_WAYS if gpu else layers.WAYS, asked.part == "core"
+            ways, core = layers.GPU_WAYS if gpu else layers.WAYS, asked.get("part") == "core"
             return [
                 layers.attention_case(name, spec, at, dtype, ways, core=core)
                 for at in _positions(grid, asked)
@@ -142,7 +130,7 @@ def cases(topic: str, device: str, asked: Asked | None = None) -> list[Case]:
         if topic == "mla":
             return [layers.mla_case(name, spec, at, dtype) for at in _positions(grid, asked)]
         if topic == "moe":
-            routings = asked.routing or layers.ROUTINGS
+            routings = asked.get("routing", layers.ROUTINGS)
             return [layers.moe_case(name, spec, n, how, dtype) for n in tokens for how in routings]
         return [layers.norm_case(name, spec, n, dtype) for n in tokens]
 
@@ -160,28 +148,29 @@ def _option(name: str) -> str:
 
 def _blocks(asked: Asked, specs: dict[str, ModelSpec]) -> dict[str, tuple[int, dict[str, int]]]:
     """Label the feed-forward blocks: d_model, and each width of SwiGLU by name."""
-    if asked.d_ff and not asked.d_model and not specs:
+    widths = asked.get("d_ff", ())
+    if widths and "d_model" not in asked and not specs:
         raise InputError("--d-ff needs --d-model, or --model for the other width")
-    alone = {f"d{d}": d for d in asked.d_model or ()}
+    alone = {f"d{d}": d for d in asked.get("d_model", ())}
     blocks = {}
-    if not asked.d_ff or alone:
+    if not widths or alone:
         blocks = {name: (spec.d_model, layers.widths(spec)) for name, spec in specs.items()}
     else:  # the models lend their d_model
         alone = {name: spec.d_model for name, spec in specs.items()}
     for label, d in alone.items():
-        for width in asked.d_ff or (None,):
+        for width in widths or (None,):
             name = label if width is None else f"{label}-ff{width}"
             blocks[name] = d, layers.gated_widths(d, {"swiglu-own": width})
     return blocks
 
 
 def _positions(grid: Asked, asked: Asked) -> Iterator[layers.Positions]:
-    chosen = grid if asked.seq is None and asked.kv_len is None else asked
-    for length in chosen.seq or ():
-        for b in asked.batch or (1,):
+    chosen = asked if "seq" in asked or "kv_len" in asked else grid
+    for length in chosen.get("seq", ()):
+        for b in asked.get("batch", (1,)):
             yield layers.Positions(batch_size=b, seq_len=length, kv_len=length)
-    for length in chosen.kv_len or ():
-        for b in asked.batch or grid.batch or (1,):
+    for length in chosen.get("kv_len", ()):
+        for b in asked.get("batch") or grid.get("batch", (1,)):
             yield layers.Positions(batch_size=b, seq_len=1, kv_len=length)
 
 

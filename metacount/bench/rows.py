@@ -268,7 +268,7 @@ def compared(medians: Sequence[float], baseline: Sequence[float]) -> Json:
 
 # Results on disk
 
-FORMAT = 2  # of a line; lines of format 1 say nothing of it
+FORMAT = 2  # of a line
 MAX_FILE_BYTES = 2**28
 
 
@@ -339,13 +339,7 @@ def _line(file: str, number: int, text: str) -> Json:
         raise InputError(problem) from None
     if not isinstance(data, dict) or not _is_result(data):
         raise InputError(problem)
-    if "format" in data:
-        return data
-    name = data["variant"]
-    if data["topic"] == "ffn" and name.startswith("swiglu") and name.endswith("-compiled"):
-        # what was compiled then was the joined block
-        name = name.removesuffix("-compiled") + "-joined-compiled"
-    return {**data, "format": 1, "variant": name}
+    return data
 
 
 TEXTS = (
@@ -366,7 +360,6 @@ NUMBERS = ("median_s", "p20_s", "p80_s", "intensity", "tflops_per_s")  # of a ti
 
 
 def _is_result(data: Json) -> bool:
-    """Tell whether a line holds what a picture is drawn from, each of the right type."""
 
     def positive(value: object) -> bool:
         return isinstance(value, int | float) and value > 0

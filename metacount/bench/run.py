@@ -76,7 +76,7 @@ from metacount.measure.torch_private import (
 )
 
 if TYPE_CHECKING:
-    from metacount.bench.case import Output, Reference
+    from metacount.bench.case import Output
     from metacount.files import Json
     from metacount.measure.torch_private import OpOverload
 
@@ -220,12 +220,12 @@ def run_case(
     entrants: list[Entrant] = []
     rows: list[Row] = []
     with torch.no_grad(), product_precision(case.dtype):
-        expected = Reuse(rows_to_check(case.rows, case.checked_rows))
+        references: dict[object, Expected] = {}  # of variants that share one and their inputs
         for variant in variants:
             if plan.only is None or variant.name in plan.only:
                 tell(variant.name)
                 try:
-                    entrants += prepare(case, variant, plan, expected, flush, room)
+                    entrants += prepare(case, variant, plan, references, flush, room)
                 except Refused as error:
                     rows.append(_refused(case, variant, error.status, error.reason, **error.known))
                     if plan.cuda:
@@ -258,26 +258,11 @@ def of_work(work: Work) -> Json:
     return {name: getattr(work, name) for name in names}
 
 
-class Reuse:
-    """What the references give for `rows`, once for variants that share one and their inputs."""
-
-    def __init__(self, rows: list[int]) -> None:
-        self.rows = rows
-        self._known: dict[tuple[Reference, int], Expected] = {}
-
-    def of(self, variant: Variant) -> Expected:
-        """Return the rows of the first input set in float64."""
-        key = variant.reference, id(variant.inputs[0])
-        if key not in self._known:
-            self._known[key] = variant.reference(variant.inputs[0], self.rows)
-        return self._known[key]
-
-
 def prepare(
     case: Case,
     variant: Variant,
     plan: Plan,
-    expected: Reuse,
+    known: dict[object, Expected],
     flush: Call,
     room: CaptureRoom | None,
 ) -> list[Entrant]:
@@ -286,7 +271,7 @@ def prepare(
         raise Refused(NOT_AVAILABLE, variant.missing)
     if variant.compiled and not plan.compile:
         raise Refused(NOT_AVAILABLE, "--no-compile")
-    check = partial(_check, case, variant, expected)
+    check = partial(_check, case, variant, known)
     try:
         seen = observe(variant)
         refuse_miscount(variant, seen)
@@ -303,7 +288,7 @@ def prepare(
         raise Refused(*failure_of(error)) from None
     # a compiler may fuse what the counted forward did one by one
     as_counted = not variant.compiled and variant.stand_in is None
-    known = of_work(variant.work) | {
+    fields = of_work(variant.work) | {
         "relative_error": error,
         "operators": seen.operators,
         "counted_on": variant.stand_in_name,
@@ -312,7 +297,7 @@ def prepare(
         "peak_bytes": None if working is None else seen.held_bytes + working,
         "note": note,
     }
-    return [Entrant(variant=variant, watch=watch, known=known) for watch in watches]
+    return [Entrant(variant=variant, watch=watch, known=fields) for watch in watches]
 
 
 def compiled_of(variant: Variant) -> Callable[..., Output]:
@@ -333,9 +318,15 @@ def compiled_of(variant: Variant) -> Callable[..., Output]:
     return call
 
 
-def _check(case: Case, variant: Variant, expected: Reuse, out: Output) -> float:
+def _check(case: Case, variant: Variant, known: dict[object, Expected], out: Output) -> float:
     """Compare what a call gave with the reference: its error, or `Refused`."""
-    error = error_in(out, expected.rows, expected.of(variant), variant.pick)
+    rows, key = (
+        rows_to_check(case.rows, case.checked_rows),
+        (variant.reference, id(variant.inputs[0])),
+    )
+    if key not in known:
+        known[key] = variant.reference(variant.inputs[0], rows)
+    error = error_in(out, rows, known[key], variant.pick)
     bound = TOLERANCE[case.dtype]
     if not error <= bound:  # not a number is wrong too
         raise Refused(
@@ -355,7 +346,6 @@ def _watches(
     room: CaptureRoom | None,
     check: Callable[[Output], object],
 ) -> tuple[list[Stopwatch], str | None]:
-    """Make a stopwatch for each launch the variant can have, and a note on a missing graph."""
     call_s = estimate_call(calls[0], plan.device)
     for call in calls:
         for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
@@ -456,7 +446,6 @@ def rows_of_case(
 
 
 def _against_baseline(timed: Sequence[Entrant], entrant: Entrant, state: str) -> Json:
-    """Compare with the fastest of the case's baselines, of the same launch and direction."""
     how = entrant.watch.launch, entrant.variant.direction
     baselines = [
         other

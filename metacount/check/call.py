@@ -16,8 +16,7 @@ import sympy
 
 from metacount.algebra.exact import value_at
 from metacount.algebra.limits import TooLong, limited, passed
-from metacount.algebra.numeric import MAX_BITS
-from metacount.algebra.text import read
+from metacount.algebra.text import MAX_BITS, read
 from metacount.check.comparison import Theirs, count_of, of_the_run, small_cases, tried_at
 from metacount.check.letters import Asked, Code, Letter, Session
 from metacount.check.names import Vocabulary, numbers_of, structure_of

@@ -12,7 +12,7 @@ import sympy
 
 from metacount.algebra.exact import is_zero, value_at
 from metacount.algebra.limits import passed
-from metacount.algebra.numeric import at, crossings, literals
+from metacount.algebra.text import at, crossings, literals
 from metacount.check.names import BYTES_LETTER, LETTERS, NAMES, numbers_of
 from metacount.check.sizes import Gap, alike, places, random_cases, shrunk, sizes_of
 from metacount.errors import InputError, SpecError
@@ -26,8 +26,7 @@ from metacount.textbook.training import holds_dtype
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from metacount.algebra.numeric import Number
-    from metacount.algebra.text import Node
+    from metacount.algebra.text import Node, Number
     from metacount.check.sizes import Case
 
 WORD = re.compile(r"[A-Za-z][A-Za-z_0-9]*")  # without the ² of S²
@@ -151,7 +150,7 @@ def named(expr: sympy.Expr) -> str:
     >>> named(2 * LETTERS["d_model"] ** 2 + 1)
     '2·d_model² + 1'
     """
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     return WORD.sub(lambda letter: NAMES.get(letter[0], letter[0]), in_letters(expr))
 

@@ -12,34 +12,30 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.monomials import NotMonomials, Table, plus, times
+from metacount.algebra.exact import NotMonomials, Table, plus, times
+from metacount.check.changes import ONE_LAYER
 from metacount.check.comparison import named
 from metacount.check.names import BYTES_LETTER, LETTERS
 from metacount.check.parts import (
     ATTENTION,
     BIASES,
-    EVERY,
     FEED_FORWARD,
     NORMS,
     NORMS_OF_BLOCKS,
     Letters,
     Part,
-    cache_parts,
-    flop_parts,
-    groups,
-    halves,
-    of_one_size,
     parameter_parts,
     some_of,
-    state_parts,
 )
 from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from metacount.algebra.monomials import Space
+    from metacount.algebra.exact import Space
+
+    Extra = tuple[str, sympy.Expr]
 
 TIED = "embedding counted twice; the output head shares it"
 LOOKED_UP = "embedding counted as a matrix product; it is looked up"
@@ -47,7 +43,7 @@ TOO_MANY, TOO_FEW = (f"one expert too {word} in each MoE layer" for word in ("ma
 LIKELY_WORDS = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
 
 
-def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
+def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[Extra]:
     """Yield what is often counted in a quantity that does not hold it: words, and what it adds."""
     if quantity in ("params", "active_params"):
         yield from _extra_parameters(letters, parts)
@@ -57,108 +53,83 @@ def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[tuple
         yield from _extra_products(letters, quantity)
 
 
-def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
+def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
     o = letters.of
-    none = "counted; the model has none"
+    absent: list[tuple[object, str, sympy.Expr]] = [
+        (o.final_norm, "a final norm", o.d_model),
+        (o.embedding_norm, "a norm after the embedding", o.d_model),
+        (o.head_bias or o.vocab_size is None, "a bias of the head", o.vocab_size),
+    ]
     for n in (stack.n_layers for stack in o.stacks):
         n_moe = pieces.moe_layers(o, n)
         if o.attention == "gqa":
             q, kv, d = n * o.n_heads * o.head_dim, n * o.n_kv_heads * o.head_dim, n * o.d_model
-            if not (o.q_bias or o.k_bias or o.v_bias):
-                yield f"biases on q, k and v {none}", q + 2 * kv
-                if not o.o_bias:
-                    yield f"biases on q, k, v and o {none}", q + 2 * kv + d
-            for name, flag, size in (
-                ("q", o.q_bias, q),
-                ("k", o.k_bias, kv),
-                ("v", o.v_bias, kv),
-                ("o", o.o_bias, d),
-            ):
-                if not flag:
-                    yield f"a bias on {name} {none}", size
-            if o.qk_norm == "none":
-                yield f"a QK-norm {none}", 2 * n * o.head_dim
+            biased = o.q_bias or o.k_bias or o.v_bias
+            absent += [
+                (biased, "biases on q, k and v", q + 2 * kv),
+                (biased or o.o_bias, "biases on q, k, v and o", q + 2 * kv + d),
+                (o.o_bias, "a bias on o", d),
+                (o.qk_norm != "none", "a QK-norm", 2 * n * o.head_dim),
+            ]
         if o.d_ff is not None:
-            dense = n - n_moe
-            if not o.ffn_bias:
-                inner = 2 if o.gated else 1
-                yield f"biases of the FFN {none}", dense * (inner * o.d_ff + o.d_model)
+            inner = 2 if o.gated else 1
+            biases = (n - n_moe) * (inner * o.d_ff + o.d_model)
+            absent.append((o.ffn_bias, "biases of the FFN", biases))
             if not o.gated:
-                yield (
-                    "a third matrix of the FFN counted; it is not gated",
-                    dense * o.d_model * o.d_ff,
-                )
+                words = "a third matrix of the FFN counted; it is not gated"
+                yield words, (n - n_moe) * o.d_model * o.d_ff
         if o.is_moe:
+            rows = n_moe * (o.n_experts + o.n_zero_experts)
+            absent.append((o.router_bias, "a bias of the router", rows))
             if letters.spec.selection_bias:
-                yield (
-                    "the selection bias counted; it is a buffer, no parameter",
-                    n_moe * (o.n_experts + o.n_zero_experts),
-                )
-            one = n_moe * (3 if o.gated else 2) * o.d_model * o.d_ff_expert
-            yield TOO_MANY, one
-            yield TOO_FEW, -one
-            yield from _of_zero_experts(letters, n_moe)
-            if not o.router_bias:
-                yield f"a bias of the router {none}", n_moe * (o.n_experts + o.n_zero_experts)
+                yield "the selection bias counted; it is a buffer, no parameter", rows
+            expert = n_moe * (3 if o.gated else 2) * o.d_model * o.d_ff_expert
+            yield TOO_MANY, expert
+            yield TOO_FEW, -expert
+            if o.n_zero_experts:
+                words = "zero experts counted like others; they have no matrices"
+                yield words, o.n_zero_experts * expert
+    for has, what, size in absent:
+        if not has:
+            yield f"{what} counted; the model has none", size
     norms = [part.total for part in parts if part.group == NORMS and part.name != "QK-norm"]
     if norms and o.norm_affine and not o.norm_bias:
         yield "norms counted with a bias, or twice; these have no bias", sympy.Add(*norms)
-    if not o.final_norm:
-        yield f"a final norm {none}", o.d_model
-    if not o.embedding_norm:
-        yield f"a norm after the embedding {none}", o.d_model
     if o.has_head and o.tie_embeddings:
         yield TIED, sublayers.token_table_params(o)
-    if o.vocab_size is not None and not o.head_bias:
-        yield f"a bias of the head {none}", o.vocab_size
 
 
-def _of_zero_experts(letters: Letters, n_moe: sympy.Expr) -> Iterator[tuple[str, sympy.Expr]]:
-    o = letters.of
-    if not o.n_zero_experts:
-        return
-    rows = n_moe * o.n_zero_experts * o.d_model
-    matrices = 3 if o.gated else 2
-    yield "zero experts counted like others; they have no matrices", matrices * rows * o.d_ff_expert
-    if not o.zero_expert_rows:
-        yield (
-            "rows for zero experts counted, which transformers' class stores and no token reads",
-            (matrices - 1) * rows * o.d_ff_expert,
-        )
-    yield "the router's rows for zero experts left out", -rows
-
-
-def _extra_products(letters: Letters, quantity: str) -> Iterator[tuple[str, sympy.Expr]]:
+def _extra_products(letters: Letters, quantity: str) -> Iterator[Extra]:
     tokens = letters.batch * (1 if quantity == "decode_matmul_flops" else letters.seq)
     parameters = parameter_parts(letters, active=True)
-    for group, words in ((NORMS, "norms"), (BIASES, "biases")):
-        total = sympy.Add(*(part.total for part in parameters if part.group == group))
-        yield f"{words} counted as if they were matrix products", 2 * tokens * total
-    blocks = sympy.Add(*(part.total for part in parameters if part.name == NORMS_OF_BLOCKS[0]))
-    yield f"{NORMS_OF_BLOCKS[0]} counted as if they were matrix products", 2 * tokens * blocks
+    added = {
+        "norms": [part for part in parameters if part.group == NORMS],
+        "biases": [part for part in parameters if part.group == BIASES],
+        NORMS_OF_BLOCKS[0]: [part for part in parameters if part.name == NORMS_OF_BLOCKS[0]],
+    }
+    for words, members in added.items():
+        yield f"{words} counted as if they were matrix products", 2 * tokens * _total(members)
     for part in parameters:
         if part.name in ("embedding", "position table", "token-type table"):
-            yield (
-                f"{part.name} counted as a matrix product; it is looked up",
-                2 * tokens * part.total,
-            )
+            words = f"{part.name} counted as a matrix product; it is looked up"
+            yield words, 2 * tokens * part.total
 
 
-def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[tuple[str, sympy.Expr]]:
+def _extra_cache(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
     o = letters.of
     if o.attention != "mla":
         return
-    whole = sympy.Add(*(part.total for part in parts))
     scale = letters.batch * letters.seq * BYTES_LETTER * o.n_layers * o.n_heads
     words = "keys and values of all heads counted, not the latent"
     key, value = o.qk_nope_head_dim + o.qk_rope_head_dim, o.v_head_dim
     for width in (key + value, o.qk_nope_head_dim + value, 2 * value, 2 * o.qk_nope_head_dim):
-        yield f"{words} (width {named(width)})", scale * width - whole
+        yield f"{words} (width {named(width)})", scale * width - _total(parts)
 
 
 Uses = tuple[tuple[str, int], ...]  # so many copies of which part
 MOST_COPIES = 4
 LAYERS = "all of the layers but the feed-forward"
+SCOPED = 0.05  # a change of one part, beside one of everything
 # How much less likely than a known mistake.
 KNOWN, SOME, EXTRA, SMALL, HALF, ODD = 0.0, 0.1, 0.2, 0.25, 0.35, 0.6
 
@@ -175,30 +146,25 @@ class Scope:
     uses: Uses
     cost: float = 0.0
 
+    def more(self, words: str) -> float:
+        """How much less likely a change is in this part: of a layer it is rather one of all."""
+        all_layers = self.name != LAYERS and words in ONE_LAYER["n_layers"]
+        return self.cost + SMALL * all_layers
+
 
 @frozen
-class Mistake:
-    """A mistake in words, what it adds, how unlikely it is, and what it takes the place of.
+class Edit:
+    """A mistake in words, what it adds to a count, how unlikely it is, and which parts it changes.
 
-    `otherwise` is one of counting a part in another way.
+    `change` is one of counting what is there in another way.
     """
 
     words: str
     adds: Table
     cost: float
     uses: Uses = ()
-    otherwise: bool = False
-
-
-def parts_of(letters: Letters, quantity: str) -> list[Part]:
-    """List every part of a quantity; together they sum to it."""
-    if quantity == "kv_cache_bytes":
-        return cache_parts(letters)
-    if quantity == "state_bytes":
-        return state_parts(letters)
-    if quantity in ("params", "active_params"):
-        return parameter_parts(letters, active=quantity == "active_params")
-    return flop_parts(letters, quantity)
+    change: bool = False
+    true: Table | None = None  # what it adds, where something is changed everywhere besides
 
 
 class Library:
@@ -207,31 +173,17 @@ class Library:
     def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
         self.space, self.quantity = space, quantity
         self.room: dict[str, int] = {}
-        self.whole: Table = {}
+        self.total: Table = {}
         self.scopes: list[Scope] = []
-        self.known: list[Mistake] = []
+        self.known: list[Edit] = []
         self.unit_of: dict[str, str] = {}
-        for names, expr, count in of_one_size(parts):
-            unit = some_of(count, count, names)
-            self.room[unit] = count
-            self.unit_of.update(dict.fromkeys(names, unit))
-            one = space.table(expr)
-            self.whole = plus(self.whole, times(one, Fraction(count)))
-            self._unit(names, one, count, unit)
-        for name, members in groups(parts):
+        by_size: dict[sympy.Expr, list[Part]] = {}  # nobody can tell which of them is meant
+        for part in parts:
+            by_size.setdefault(part.expr, []).append(part)
+        for expr, alike in by_size.items():
+            self._unit([part.name for part in alike], expr, sum(part.count for part in alike))
+        for name, members in _groups(letters, parts).items():
             self._group(name, members)
-            if name == NORMS:
-                self._norms(members)
-        for name, members in halves(parts):
-            self._group(name, members)
-        blocks = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
-        if len({part.group for part in blocks}) > 1:
-            words = "the matrices of the blocks: only half counted"
-            self._add(words, -_total(blocks) / 2, HALF, dict(self._uses(blocks, all_of_it=True)))
-        if letters.spec.n_dense_layers:
-            layers = LETTERS["n_layers"]
-            most = [p for p in parts if p.group != FEED_FORWARD and p.expr.has(layers)]
-            self._group(LAYERS, most)
         self._variants(parts)
         for words, expr in extras(letters, quantity, parts):
             self._add(words, expr, KNOWN if words in LIKELY_WORDS else EXTRA)
@@ -240,66 +192,57 @@ class Library:
         if letters.of.is_moe:
             self._mixture(letters, parts)
 
-    def _know(
-        self, words: str, adds: Table, cost: float, uses: Uses = (), *, otherwise: bool = False
-    ) -> None:
-        if adds:
-            one = Mistake(words=words, adds=adds, cost=cost, uses=uses, otherwise=otherwise)
-            self.known.append(one)
-
     def _add(
         self,
         words: str,
-        expr: sympy.Expr,
+        adds: sympy.Expr,
         cost: float,
-        uses: Mapping[str, int] | None = None,
+        parts: Iterable[Part] = (),
         *,
-        otherwise: bool = False,
+        change: bool = False,
     ) -> None:
         with suppress(NotMonomials):  # a letter that neither side has
-            adds = self.space.table(expr)
-            self._know(words, adds, cost, (*(uses or {}).items(),), otherwise=otherwise)
+            if table := self.space.table(adds):
+                uses = self._uses(parts)
+                self.known.append(
+                    Edit(words=words, adds=table, cost=cost, uses=uses, change=change)
+                )
 
-    def _uses(self, parts: Iterable[Part], *, all_of_it: bool = False) -> Uses:
+    def _uses(self, parts: Iterable[Part]) -> Uses:
         """Count the copies of each unit in some parts."""
         uses: dict[str, int] = {}
         for part in parts:
             unit = self.unit_of[part.name]
-            uses[unit] = self.room[unit] if all_of_it else uses.get(unit, 0) + part.count
+            uses[unit] = uses.get(unit, 0) + part.count
         return (*uses.items(),)
 
-    def _unit(self, names: list[str], one: Table, count: int, unit: str) -> None:
+    def _unit(self, names: list[str], expr: sympy.Expr, count: int) -> None:
+        """Add the mistakes of parts that are of one size, and as many of them as were counted."""
+        unit, each = some_of(count, count, names), self.space.table(expr)
+        self.room[unit] = count
+        self.unit_of.update(dict.fromkeys(names, unit))
+        self.total = plus(self.total, times(each, Fraction(count)))
         # small tensors are forgotten, seldom counted twice
         twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
             what, cost = some_of(n, count, names), KNOWN if n == count else SOME
-            uses, table = ((unit, n),), times(one, Fraction(n))
-            self._know(f"{what} left out", times(table, Fraction(-1)), cost, uses)
-            self._know(f"{what} counted twice", table, twice, uses)
+            mistakes = [(" left out", Fraction(-n), cost), (" counted twice", Fraction(n), twice)]
             if n in (1, count):
-                half = times(table, Fraction(-1, 2))
-                self._know(f"{what}: only half counted", half, HALF, uses)
+                mistakes.append((": only half counted", Fraction(-n, 2), HALF))
+            uses = ((unit, n),)
+            for words, factor, unlikely in mistakes:
+                adds = times(each, factor)
+                self.known.append(Edit(words=what + words, adds=adds, cost=unlikely, uses=uses))
             cost += ODD if 1 < n < count else 0
+            table = times(each, Fraction(n))
             self.scopes.append(Scope(name=what, table=table, uses=uses, cost=cost))
 
     def _group(self, name: str, members: list[Part]) -> None:
         uses = self._uses(members)
-        table: Table = {}
-        for part in members:
-            table = plus(table, self.space.table(part.total))
         if len(uses) > 1 or (uses and uses[0][1] < self.room[uses[0][0]]):
-            self._know(f"{name} left out", times(table, Fraction(-1)), KNOWN, uses)
+            self._add(f"{name} left out", -_total(members), KNOWN, members)
+            table = self.space.table(_total(members))
             self.scopes.append(Scope(name=name, table=table, uses=uses))
-
-    def _norms(self, members: list[Part]) -> None:
-        """Add the norms' weights, their biases and those of the blocks as groups of their own."""
-        for words, biased in (("all norms' biases", True), ("all norms' weights", False)):
-            some = [p for p in members if "norm" in p.name and ("bias" in p.name) is biased]
-            if len(some) not in (0, len(members)):
-                self._group(words, some)
-        blocks = [p for p in members if "of the blocks" in p.name or "in the blocks" in p.name]
-        if 1 < len(blocks) < len(members):
-            self._group("the norms of the blocks", blocks)
 
     def _variants(self, parts: list[Part]) -> None:
         together: dict[str, list[tuple[Part, sympy.Expr]]] = {}
@@ -307,14 +250,14 @@ class Library:
             for words, expr in part.variants:
                 together.setdefault(words, []).append((part, part.count * expr - part.total))
         for words, changed in together.items():
-            whole = sympy.Add(*(adds for _, adds in changed))
-            self._add(words, whole, KNOWN, dict(self._uses(p for p, _ in changed)), otherwise=True)
+            adds = sympy.Add(*(expr for _, expr in changed))
+            self._add(words, adds, KNOWN, [part for part, _ in changed], change=True)
             alike: dict[sympy.Expr, list[str]] = {}
-            for part, adds in changed:
-                alike.setdefault(adds, []).append(part.name)
-            for adds, names in alike.items():
+            for part, expr in changed:
+                alike.setdefault(expr, []).append(part.name)
+            for expr, names in alike.items():
                 for n in range(1, min(len(names), len(changed) - 1) + 1):
-                    self._add(f"{some_of(n, len(names), names)}: {words}", n * adds, SOME)
+                    self._add(f"{some_of(n, len(names), names)}: {words}", n * expr, SOME)
 
     def _other_attention(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes of counting the attention of a model with latents as if it had none."""
@@ -323,52 +266,56 @@ class Library:
         latent = [part for part in parts if "latent" in part.name and part.group != ATTENTION]
         if not mine:
             return
-        scale = mine[-1].total / (o.d_model * o.n_heads * o.v_head_dim)  # o_proj's layers, tokens
-        nope, rope, value = o.qk_nope_head_dim, o.qk_rope_head_dim, o.v_head_dim
-        sums = {
-            4 * value,
-            4 * nope,
-            4 * (nope + rope),
-            2 * (nope + rope) + 2 * value,
-            4 * o.d_model / o.n_heads,
-            2 * nope + 2 * value,
-        }
-        for total in sorted(sums, key=str):
-            size = o.d_model * o.n_heads * total
-            words = (
-                "multi-head attention is counted, not MLA: "
-                f"q, k, v and o as {named(sympy.expand(size))}"
-            )
-            for more in ([], latent) if latent else ([],):
-                gone = [*mine, *more]
-                extra = ", no norms of the latents" if more else ""
-                adds = scale * size - _total(gone)
-                self._add(words + extra, adds, KNOWN, dict(self._uses(gone)))
+        nope, value = o.qk_nope_head_dim, o.v_head_dim
+        scale = mine[-1].total / (o.d_model * o.n_heads * value)  # o_proj's layers, tokens
+        key = nope + o.qk_rope_head_dim
+        d, h = o.d_model, o.n_heads
+        for width in (4 * value, 4 * nope, 4 * key, 2 * key + 2 * value, 4 * d / h):
+            size = sympy.expand(d * h * width)
+            words = f"multi-head attention is counted, not MLA: q, k, v and o as {named(size)}"
+            self._add(words, scale * size - _total(mine), KNOWN, mine)
+            if latent:
+                words, gone = f"{words}, no norms of the latents", [*mine, *latent]
+                self._add(words, scale * size - _total(gone), KNOWN, gone)
 
     def _mixture(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes over the feed-forward of a mixture of experts as a whole."""
-        o = letters.of
         ffn = [part for part in parts if part.group == FEED_FORWARD]
-        three = [part for part in ffn if part.count > 1]
-        dense = [part for part in ffn if part.count == 1 and "FFN" in part.name]
-        if len(three) + len(dense) > 1:
+        matrices = [part for part in ffn if part.count > 1]
+        matrices += [part for part in ffn if part.count == 1 and "FFN" in part.name][:1]
+        if len(matrices) > 1:
             inner = "three" if letters.spec.gated else "two"
             words = f"one of the {inner} matrices of every expert and every FFN left out"
-            self._add(words, -sympy.Add(*(part.expr for part in (*three, *dense[:1]))), SOME)
-        experts = [part for part in parts if "routed experts" in part.name or "router" in part.name]
-        rest = _total(part for part in parts if part not in experts)
+            self._add(words, -sympy.Add(*(part.expr for part in matrices)), SOME)
+        rest = [p for p in parts if "routed experts" not in p.name and "router" not in p.name]
         words = "all of the model counted n_experts times, not the experts alone"
-        self._add(words, (o.n_experts - 1) * rest, SOME)
-        if dense:
-            in_dense = sum(
-                next((expr - part.total for words, expr in part.variants if words == EVERY), 0)
-                * part.count
-                for part in parts
-            )
-            uses = dict(self._uses(dense))
-            words = f"{EVERY}, and their own FFN is left out"
-            self._add(words, in_dense - _total(dense), KNOWN, uses)
+        self._add(words, (letters.of.n_experts - 1) * _total(rest), SOME)
 
 
-def _total(parts: Iterable[Part]) -> sympy.Expr:
+def _groups(letters: Letters, parts: list[Part]) -> dict[str, list[Part]]:
+    """List parts that are often left out or changed together."""
+    together: dict[str, list[Part]] = {}
+    for part in parts:
+        if part.group:
+            together.setdefault(part.group, []).append(part)
+    norms = together.get(NORMS, [])
+    biases = [part for part in norms if "norm" in part.name and "bias" in part.name]
+    if biases:
+        together["all norms' biases"] = biases
+        weights = [part for part in norms if "norm" in part.name and part not in biases]
+        together["all norms' weights"] = weights
+    blocks = [part for part in norms if part.name.endswith(NORMS_OF_BLOCKS)]
+    if 1 < len(blocks) < len(norms):
+        together["the norms of the blocks"] = blocks
+    # matrices that are two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`
+    for part in parts:
+        if " (" in part.name:
+            together.setdefault(part.name.partition(" (")[0], []).append(part)
+    if letters.spec.n_dense_layers:
+        layers = LETTERS["n_layers"]
+        together[LAYERS] = [p for p in parts if p.group != FEED_FORWARD and p.expr.has(layers)]
+    return together
+
+
+def _total(parts: Sequence[Part]) -> sympy.Expr:
     return sympy.Add(*(part.total for part in parts))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.named_sizes import Named
+from metacount.algebra.exact import Named
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.record import mapped_types

@@ -29,12 +29,8 @@ from metacount.spec.field import altered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from metacount.formulas.tape import Weight
+    from metacount.formulas.tape import Product, Weight
     from metacount.spec import ModelSpec, Workload
-
-    Variants = tuple[tuple[str, sympy.Expr], ...]
-
-    from metacount.formulas.tape import Product
 
 ATTENTION, FEED_FORWARD, BIASES, NORMS, BETWEEN_POSITIONS, RECURRENT, CROSS, ENDS = (
     "the attention projections",
@@ -48,25 +44,9 @@ ATTENTION, FEED_FORWARD, BIASES, NORMS, BETWEEN_POSITIONS, RECURRENT, CROSS, END
 )
 AROUND_BRANCHES = "AltUp, LAuReL and the layer's embedding"
 TRANSFORM, POOLER = "the transform before the head", "the pooler with its bias"
-AROUND = (ENDS, TRANSFORM, POOLER)  # before and after the blocks
 NORMS_OF_BLOCKS = ("norms of the blocks", "norms' biases in the blocks")
 # Parts of one name that are as many of one size; others of one name are added up.
 COUNTED = ("matrices of the routed experts", "matrices of the shared experts")
-# The order in which parts are told.
-ORDER = (
-    ENDS,
-    TRANSFORM,
-    POOLER,
-    ATTENTION,
-    CROSS,
-    RECURRENT,
-    FEED_FORWARD,
-    AROUND_BRANCHES,
-    BIASES,
-    NORMS,
-    "",
-)
-
 # A tensor's path as a pattern; what it is called, with \1 for what stands in brackets; its group.
 NAMES: tuple[tuple[str, str, str], ...] = (
     (r"embed_tokens.weight", "embedding", ENDS),
@@ -134,32 +114,33 @@ OF_A_MIXER = r"^(mamba|linear_attn|conv)\.(forget_gate\.)?"
 OF_MIXERS = ((r".*norm\w*\.(weight|bias)", NORMS), (r".*bias", BIASES), (r".*", RECURRENT))
 
 
-class Called(NamedTuple):
-    """The stack's word, what a tensor is called, its group, and whether it is two in one."""
+class Tensor(NamedTuple):
+    """A tensor of a stack, `word`, as people call it: how many blocks have it, and of how many."""
 
+    weight: Weight
     word: str
     text: str
     group: str
-    fused: bool
+    n: sympy.Expr
+    n_layers: sympy.Expr
+
+    @property
+    def fused(self) -> bool:
+        """Whether it is two matrices in one."""
+        return "gate_up_proj" in self.weight.name
 
 
-def called(weight: Weight, word: str) -> Called:
-    """Name a tensor of a stack (`word`) as people call it, with the group that it belongs to.
+def called(name: str) -> tuple[str, str]:
+    """Name a tensor as people call it, with the group that it belongs to.
 
-    >>> from metacount.formulas.tape import Weight
-    >>> called(Weight(role="ffn", name="mlp.up_proj.weight", shape=(3, 2)), "decoder: ")[:3]
-    ('decoder: ', 'FFN up_proj', 'the feed-forward')
+    >>> called("mlp.up_proj.weight")
+    ('FFN up_proj', 'the feed-forward')
     """
     for pattern, text, group in NAMES:
-        found = re.fullmatch(pattern, weight.name)
-        if found:
-            cross = weight.name.startswith("cross_attn")
-            return Called(
-                "" if cross else word, found.expand(text), group, "gate_up_proj" in weight.name
-            )
-    group = next(group for pattern, group in OF_MIXERS if re.fullmatch(pattern, weight.name))
-    own = re.sub(OF_A_MIXER, "", weight.name)
-    return Called(word, own.removesuffix(".weight"), group, False)
+        if match := re.fullmatch(pattern, name):
+            return match.expand(text), group
+    group = next(group for pattern, group in OF_MIXERS if re.fullmatch(pattern, name))
+    return re.sub(OF_A_MIXER, "", name).removesuffix(".weight"), group
 
 
 @frozen
@@ -202,23 +183,14 @@ class Letters:
         self.prefix = LETTERS["prefix_len"] if workload.prefix_len else 0
         self.pieces = nominal_pieces(self.of)
 
-    @property
-    def windowed_and_full(self) -> tuple[sympy.Expr, sympy.Expr]:
-        """Layers that see a window only, layers that see everything."""
-        windowed, full = pieces.attention_layers(self.of)
-        return sympy.sympify(windowed), sympy.sympify(full)
-
-    def weights(
-        self, *, multiplied: bool = False
-    ) -> Iterator[tuple[Called, Weight, sympy.Expr, sympy.Expr]]:
-        """Yield every tensor with what people call it, how many blocks have it, and of how many.
-
-        `multiplied`: how many blocks multiply with it, where stored blocks are shared.
+    def tensors(self, *, multiplied: bool = False) -> Iterator[Tensor]:
+        """Yield every tensor; with `multiplied`, of how many blocks tokens are multiplied with it,
+        where stored blocks are shared.
         """
         known: set[str] = set()
         for each in self.of.stacks:
             of_encoder = self.of.has_encoder and each is not self.of.decoder
-            word = ("encoder: " if of_encoder else "decoder: ") if self.of.has_encoder else ""
+            stack = ("encoder: " if of_encoder else "decoder: ") if self.of.has_encoder else ""
             pieces = [piece for piece in self.pieces if piece.of_encoder == of_encoder]
             for n, weight in counted_weights(self.of, pieces):
                 of_model = weight.name.startswith(OF_MODEL)
@@ -228,146 +200,76 @@ class Letters:
                 if weight.uses is not None:
                     n = weight.uses if multiplied else weight.times
                     weight = altered(weight, times=1)
-                yield called(weight, "" if of_model else word), weight, n, each.n_layers
-
-
-def matrices(letters: Letters, *, active: bool) -> Iterator[tuple[Part, str, str]]:
-    """Yield every matrix that tokens are multiplied with:
-    the part, what multiplies it, its stack.
-    """
-    for name, weight, n, n_layers in letters.weights(multiplied=True):
-        if not weight.rows or name.group in AROUND:
-            continue
-        for part in _shares(letters, name, weight, n, n_layers, active=active):
-            yield part, weight.rows, name.word
+                text, group = called(weight.name)
+                word = "" if of_model or weight.name.startswith("cross_attn") else stack
+                yield Tensor(weight, word, text, group, n, each.n_layers)
 
 
 def parameter_parts(letters: Letters, *, active: bool) -> list[Part]:
     """List every part of `params`, or of `active_params`."""
-    found: list[Part] = []
-    for name, weight, n, n_layers in letters.weights():
-        found += _shares(letters, name, weight, n, n_layers, active=active)
-    return merged(sorted(found, key=lambda part: ORDER.index(kind_of(part))))
-
-
-def kind_of(part: Part) -> str:
-    """Return the group of a part where `ORDER` has it, an empty string otherwise."""
-    return part.group if part.group in ORDER else ""
+    tensors = letters.tensors()
+    return merged([part for each in tensors for part in _shares(letters, each, active=active)])
 
 
 def merged(parts: list[Part]) -> list[Part]:
     """Merge the parts of one name into one: so many of it, or added up."""
-    found: dict[str, Part] = {}
+    by_name: dict[str, Part] = {}
     for part in parts:
-        if part.expr == 0:
-            continue
-        other = found.get(part.name)
+        other = by_name.get(part.name)
         if other is None:
-            found[part.name] = part
-            continue
-        # of unread rows for zero experts, the first matrices are more than the second
-        alike = any(part.name.endswith(name) for name in COUNTED) and other.expr == part.expr
-        count = other.count + part.count if alike else 1
-        expr = other.expr if alike else other.total + part.total
-        found[part.name] = altered(other, expr=expr, count=count, group=part.group)
-    return list(found.values())
+            by_name[part.name] = part
+        elif part.name.endswith(COUNTED) and other.expr == part.expr:
+            by_name[part.name] = altered(other, count=other.count + part.count)
+        else:
+            total = other.total + part.total
+            by_name[part.name] = altered(other, expr=total, count=1, group=part.group)
+    return [part for part in by_name.values() if part.expr != 0]
 
 
-def _shares(
-    letters: Letters,
-    name: Called,
-    weight: Weight,
-    n: sympy.Expr,
-    n_layers: sympy.Expr,
-    *,
-    active: bool,
-) -> Iterator[Part]:
+def _shares(letters: Letters, tensor: Tensor, *, active: bool) -> Iterator[Part]:
     """Yield a tensor as parts: whole, or split by what its values are for."""
+    weight, n, count = tensor.weight, tensor.n, 1
     each = weight.active if active else weight.params
-    count = 1
-    if name.text.endswith("routed experts") and name.fused:
+    if tensor.text.endswith("routed experts") and tensor.fused:
         each, count = sympy.sympify(each) / 2, 2  # gate and up in one tensor
-    if name.text.endswith(NORMS_OF_BLOCKS):
-        per_block = sympy.simplify(sympy.sympify(n) / n_layers)
+    if tensor.text.endswith(NORMS_OF_BLOCKS):
+        per_block = sympy.simplify(sympy.sympify(n) / tensor.n_layers)
         if per_block.is_Integer:
-            n, count = n_layers, int(per_block)
-    group = "" if name.group == ENDS else name.group
+            n, count = tensor.n_layers, int(per_block)
+    name, group = tensor.word + tensor.text, "" if tensor.group == ENDS else tensor.group
     if not weight.split:
-        yield Part(
-            name=name.word + name.text,
-            expr=sympy.sympify(n * each),
-            count=count,
-            group=group,
-            variants=_variants(letters, name, weight, n, n_layers, active),
-        )
+        variants, expr = (*_variants(letters, tensor, active),), sympy.sympify(n * each)
+        yield Part(name=name, expr=expr, count=count, group=group, variants=variants)
     for what, size in weight.split:
-        yield Part(
-            name=f"{name.word}{name.text} ({what})", expr=sympy.sympify(n * size), group=group
-        )
+        yield Part(name=f"{name} ({what})", expr=sympy.sympify(n * size), group=group)
 
 
-def _variants(
-    letters: Letters,
-    name: Called,
-    weight: Weight,
-    n: sympy.Expr,
-    n_layers: sympy.Expr,
-    active: bool,
-) -> Variants:
-    """List other ways in which a part is often counted."""
-    o, text = letters.of, name.text
-    if text == "QK-norm":
-        return {
-            "head": (("QK-norm counted as d_model", 2 * n * o.d_model),),
-            "full": (("QK-norm counted for one head, not for all", 2 * n * o.head_dim),),
-        }.get(o.qk_norm, ())
-    if name.group != FEED_FORWARD or not o.is_moe:
-        return ()
+def _variants(letters: Letters, tensor: Tensor, active: bool) -> Iterator[tuple[str, sympy.Expr]]:
+    """Yield other ways in which a part is often counted."""
+    o, text, weight, n, n_layers = letters.of, tensor.text, tensor.weight, tensor.n, tensor.n_layers
+    if text == "QK-norm" and o.qk_norm == "head":
+        yield "QK-norm counted as d_model", 2 * n * o.d_model
+    if text == "QK-norm" and o.qk_norm == "full":
+        yield "QK-norm counted for one head, not for all", 2 * n * o.head_dim
+    if tensor.group != FEED_FORWARD or not o.is_moe:
+        return
+    size, used = weight.size, weight.times
     if text.startswith("FFN "):
-        return ((DENSE_EVERYWHERE, n_layers * weight.size),)
-    some_dense = sympy.expand(n_layers - n) != 0
-
-    def every(size: sympy.Expr) -> Variants:
-        return ((EVERY, n_layers * size),) if some_dense else ()
-
-    if text == "router":
-        return ((ROUTER_OF_ACTIVE, n * o.d_model * o.top_k), *every(weight.size))
-    if text == "matrices of the shared experts":
-        return every(weight.size)
-    if text != "matrices of the routed experts":
-        return ()
-    one = weight.size / (2 if name.fused else 1)
-    words, other, used = (
-        ("all experts are counted, not the active ones only", weight.times, weight.used)
-        if active
-        else ("the experts are counted for the active ones only", weight.used, weight.times)
-    )
-    return ((words, n * one * other), *every(one * used))
-
-
-def of_one_size(parts: list[Part]) -> Iterator[tuple[list[str], sympy.Expr, int]]:
-    """Yield the parts of one size together: nobody can tell which of them is meant."""
-    sizes: dict[sympy.Expr, tuple[list[str], int]] = {}
-    for part in parts:
-        names, count = sizes.get(part.expr, ([], 0))
-        sizes[part.expr] = ([*names, part.name], count + part.count)
-    for expr, (names, count) in sizes.items():
-        yield names, expr, count
-
-
-def groups(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Yield parts that are often left out together."""
-    for group in dict.fromkeys(part.group for part in parts if part.group):
-        yield group, [part for part in parts if part.group == group]
-
-
-def halves(parts: list[Part]) -> Iterator[tuple[str, list[Part]]]:
-    """Yield the matrices that have two parts here: `kv_b_proj (keys)` and `kv_b_proj (values)`."""
-    names = [part.name.partition(" (")[0] for part in parts if " (" in part.name]
-    for name in dict.fromkeys(names):
-        members = [part for part in parts if part.name.partition(" (")[0] == name]
-        if len(members) > 1:
-            yield name, members
+        yield DENSE_EVERYWHERE, n_layers * size
+    elif text == "router":
+        yield ROUTER_OF_ACTIVE, n * o.d_model * o.top_k
+    elif text == "matrices of the routed experts":
+        size /= 2 if tensor.fused else 1
+        if active:
+            used = weight.used
+            yield "all experts are counted, not the active ones only", n * size * weight.times
+        else:
+            yield "the experts are counted for the active ones only", n * size * weight.used
+        size *= used
+    elif text != "matrices of the shared experts":
+        return
+    if not text.startswith("FFN ") and sympy.expand(n_layers - n) != 0:  # some are dense
+        yield EVERY, n_layers * size
 
 
 def some_of(n: int, count: int, names: list[str]) -> str:
@@ -411,31 +313,20 @@ def flop_parts(letters: Letters, quantity: str) -> list[Part]:
     """List every part of `matmul_flops`, `causal_matmul_flops` or `decode_matmul_flops`."""
     o, decode = letters.of, quantity == "decode_matmul_flops"
     run = _run(letters, quantity)
-    found = []
-    for part, rows, word in matrices(letters, active=True):
-        tokens = 2 * run[SOURCE if word == "encoder: " else rows]
-        variants = tuple((words, tokens * expr) for words, expr in part.variants)
-        found.append(altered(part, expr=tokens * part.expr, variants=variants))
+    parts = []
+    for tensor in letters.tensors(multiplied=True):
+        if tensor.weight.rows:
+            tokens = 2 * run[SOURCE if tensor.word == "encoder: " else tensor.weight.rows]
+            for part in _shares(letters, tensor, active=True):
+                variants = tuple((words, tokens * expr) for words, expr in part.variants)
+                parts.append(altered(part, expr=tokens * part.expr, variants=variants))
     for product in model.products(o, decode=decode):
         if product.per in OF_PAIRS:
-            found.append(_between(letters, quantity, product, run))
-        elif product.role != "head":
-            found.append(Part(name=product.name, expr=product.flops(run)))
-    terms: tuple[Weight | Product, ...] = (*model.weights(o), *model.products(o, decode=decode))
-    for term in terms:
-        name = _ENDS.get(term.name)
-        if name is not None:
-            found.append(Part(name=name, expr=term.flops(run)))
-    return merged(found)
-
-
-_ENDS = {
-    "lm_head.weight": "output head",
-    "tied head": "output head",
-    "embed_proj.weight": "projection of the embedding",
-    "head_transform.dense.weight": "transform before the head",
-    "pooler.dense.weight": "pooler",
-}
+            parts.append(_between(letters, quantity, product, run))
+        else:
+            name = "output head" if product.role == "head" else product.name
+            parts.append(Part(name=name, expr=product.flops(run)))
+    return merged(parts)
 
 
 def _run(letters: Letters, quantity: str) -> dict[str, sympy.Expr]:
@@ -502,39 +393,32 @@ def cache_parts(letters: Letters) -> list[Part]:
     o = letters.of
     if o.kind == "encoder":
         return []
-    windowed, full = letters.windowed_and_full
+    windowed, full = (sympy.sympify(n) for n in pieces.attention_layers(o))
     window = o.last_stack.attention.window
     size = None if window is None else window.size
     near = masks.cached_positions(letters.seq, size)
     cached = model.cached_tensors(o)
-    found = []
-    for word, n_layers, kept in (("windowed layers: ", windowed, near), ("", full, letters.seq)):
-        if n_layers == 0:
-            continue
-        scale = letters.batch * BYTES_LETTER * n_layers
-        label = word or ("global layers: " if windowed != 0 else "")
-        for tensor in cached:
-            one = scale * tensor.size
-            variants = []
-            if word:
-                seen = masks.attended_positions(letters.seq, size)
-                variants = [
-                    ("the window is ignored", one * letters.seq),
-                    ("a window of w positions is kept, not w - 1", one * seen),
-                ]
-            found.append(Part(name=label + tensor.name, expr=one * kept, variants=tuple(variants)))
+    # label, tensors, layers that keep them, positions of each
+    kinds = [("windowed layers: ", cached, windowed, near)]
+    kinds.append(("global layers: " if windowed != 0 else "", cached, full, letters.seq))
     n_indexed = pieces.indexed_layers(o, o.n_layers)
     if n_indexed != 0:
-        scale = letters.batch * BYTES_LETTER * n_indexed * letters.seq
         of_index = model.cached_tensors(o, indexed=True)[len(cached) :]
-        found += [Part(name=tensor.name, expr=scale * tensor.size) for tensor in of_index]
+        kinds.append(("", of_index, n_indexed, letters.seq))
     if o.has_encoder:
-        scale = letters.batch * BYTES_LETTER * o.n_layers * letters.source
-        found += [
-            Part(name=f"cross-attention {tensor.name}", expr=scale * tensor.size)
-            for tensor in cached
-        ]
-    return found
+        kinds.append(("cross-attention ", cached, o.n_layers, letters.source))
+    parts = []
+    for label, tensors, n_layers, positions in kinds:
+        for tensor in tensors if n_layers != 0 else ():
+            each = letters.batch * BYTES_LETTER * n_layers * tensor.size
+            variants = {}
+            if label == "windowed layers: ":
+                seen = masks.attended_positions(letters.seq, size)
+                variants["the window is ignored"] = each * letters.seq
+                variants["a window of w positions is kept, not w - 1"] = each * seen
+            name, of = label + tensor.name, (*variants.items(),)
+            parts.append(Part(name=name, expr=each * positions, variants=of))
+    return parts
 
 
 def state_parts(letters: Letters) -> list[Part]:
@@ -543,3 +427,14 @@ def state_parts(letters: Letters) -> list[Part]:
         letters.of, batch_size=letters.batch, bytes_per_value=BYTES_LETTER
     )
     return [Part(name=f"{name} state", expr=expr) for name, expr in by_part.items()]
+
+
+def parts_of(letters: Letters, quantity: str) -> list[Part]:
+    """List every part of a quantity; together they sum to it."""
+    if quantity == "kv_cache_bytes":
+        return cache_parts(letters)
+    if quantity == "state_bytes":
+        return state_parts(letters)
+    if quantity in ("params", "active_params"):
+        return parameter_parts(letters, active=quantity == "active_params")
+    return flop_parts(letters, quantity)

@@ -83,21 +83,10 @@ def _small_sizes(spec: ModelSpec, draw: random.Random) -> dict[str, int]:
         sizes["vocab_size"] = draw.randint(20, 200)
     if "n_kv_heads" in sizes:
         sizes["n_heads"] = sizes["n_kv_heads"] * draw.choice((1, 1, 2, 3, 5))
-    if "n_groups" in sizes:
-        sizes["n_experts"] = sizes["n_groups"] * draw.choice((2, 3, 5))
-        sizes["top_groups"] = draw.randint(1, sizes["n_groups"])
-    if "n_dense_layers" in sizes:
-        sizes["n_layers"] = sizes["n_dense_layers"] + draw.choice(COUNTS)
     if "head_dim" in sizes and draw.random() < 0.3:
         # many formulas take this for granted
         sizes["head_dim"] += sizes["head_dim"] % 2
         sizes["d_model"] = sizes["n_heads"] * sizes["head_dim"]
-    for part, size in (("rotary_dim", "head_dim"), ("index_local_blocks", "index_top_blocks")):
-        if part in sizes:
-            sizes[part] = draw.randint(1, sizes[size])
-    for size, part in (("max_distance", "n_buckets"), ("n_positions", "position_offset")):
-        if part in sizes:
-            sizes[size] = 4 * sizes[part] + draw.choice(WIDTHS)
     return sizes
 
 
@@ -235,7 +224,7 @@ def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
     return sizes
 
 
-SMALL, MIDDLE, MIXED = 200, 150, 250  # cases of each kind
+SMALL, MIDDLE = 200, 150  # cases of each kind
 MOST = 1_600  # cases in all
 MOST_PAIRS = 200
 MOST_LITERALS = 60
@@ -291,7 +280,6 @@ def places(
     draw = random.Random(1)
     found += [c for _ in range(MIDDLE) if (c := _middle(case, draw)) is not None]
     found += _together(case, turns)
-    found += _mixed(case, own, numbers, turns, draw)
     if not run:
         found = [(spec, case[1]) for spec, _ in found]
     return _distinct(case, found)[:MOST]
@@ -484,29 +472,3 @@ def _drawn(name: str, draw: random.Random) -> int:
     value = int(low * (high / low) ** draw.random())
     # as people choose widths, or any number
     return max(64, value // 64 * 64) if high > 10_000 and draw.random() < 0.7 else value
-
-
-def _mixed(
-    case: Case,
-    own: list[Case],
-    numbers: list[int],
-    turns: list[dict[str, int]],
-    draw: random.Random,
-) -> Iterator[Case]:
-    """Draw each size from the model, from another one,
-    beside a number of the formula, or at random.
-    """
-    here = sizes_of(case)
-    for _ in range(MIXED):
-        sizes = {}
-        for name, size in here.items():
-            kind = draw.randrange(4)
-            beside = [*(turn[name] for turn in turns if name in turn), *numbers]
-            if kind == 0 and own:
-                size = sizes_of(draw.choice(own)).get(name, size)
-            elif kind == 1 and beside:
-                size = draw.choice(_around(draw.choice(beside), name))
-            elif kind == 2 and name != "prefix_len":
-                size = _drawn(name, draw)
-            sizes[name] = size
-        yield from with_sizes(case, sizes)

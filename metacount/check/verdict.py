@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.bounded import in_letters
-from metacount.algebra.exact import is_zero, plain
+from metacount.algebra.exact import in_letters, is_zero, plain
 from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import read
 from metacount.check.call import Answer, ask
@@ -42,6 +41,7 @@ from metacount.check.judgement import (
     Term,
 )
 from metacount.check.names import BYTES_LETTER, NAMES, Vocabulary, numbers_of
+from metacount.check.sizes import sizes_of
 from metacount.errors import InputError, SpecError, nearest, printable, shown
 from metacount.figures import FIGURES
 from metacount.given import check_size
@@ -229,6 +229,7 @@ def vocabulary(model: Model, case: Case, quantity: str) -> Vocabulary:
     return Vocabulary(*case, quantity, name=model.id, config=config)
 
 
+RUN_SIZES = ("batch_size", "seq_len", "source_len")
 UNSAID = "params"  # what a formula counts where nobody says
 # What a formula that names sequences or tokens may be meant to count.
 OF_A_RUN = (
@@ -258,6 +259,12 @@ class Judge:
         theirs, _ = self._read(text)
         used = {a for expr in theirs.names.values() for a in expr.free_symbols}
         letters, value = {str(a) for a in used & RUN - {BYTES_LETTER}}, theirs.value(self.case)
+        spec, run = self.case
+        lengths = {name: n for name, n in sizes_of(self.case).items() if name in RUN_SIZES}
+        longer = {name: 2 * n + 1 for name, n in lengths.items()}
+        with suppress(InputError, SpecError):  # it divides by zero there
+            if theirs.value((spec, Workload(**{**run.to_dict(), **longer}))) == value:
+                return ""  # what it names of a run does not matter
         ratios: dict[str, Fraction] = {}
         for name in OF_A_RUN:
             if letters and letters <= {*FIGURES[name].run} and value > 0:

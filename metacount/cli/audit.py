@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from fractions import Fraction
 
-from metacount.cli.answer import Answer, Pieces
+from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, table, wrapped
-from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, flag, option
+from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, option
 from metacount.cli.progress import say
 from metacount.cli.report import Grid, Lines, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
@@ -16,24 +16,22 @@ from metacount.units import exact
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
-    from metacount.audit.judge import Audited, Detail, Found, Line, Utilization
+    from metacount.audit.judge import Audited, Line, Utilization
+    from metacount.audit.record import Formula
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
     from metacount.files import Json
     from metacount.resolve import Model
 
 TAKES_LIKE = False
-APART = (("--markdown", "--mfu --model --json"), ("--mfu", "--model NAME"))
+APART = (("--mfu", "--model NAME"),)
 BELONGS = (("--tokens-per-second --peak", "--mfu"), ("--set --like", "--model --mfu"))
 MAX_JOBS = 64
 LONGEST = 2**31
 HEADS = ("formula", "models", "equal", "if", "off", "at most")
-SOURCES = ("source", "formulas", "equal", "off, at most", "where", "the largest parts of it")
 WIDEST = 120
-MOST = 2  # parts of a difference that a row of the table names
-PROSE = 100  # columns of the lines below the table
-WORTH = Fraction(1, 100)  # a source that is off by less stands in a line below the table
 
 
 def options() -> Sequence[Option]:
@@ -64,7 +62,6 @@ def options() -> Sequence[Option]:
             type=_amount,
         ),
         option("--jobs", "N", "processes (default 1)", type=_jobs, default=1),
-        flag("--markdown", "the table of findings, a row for each source"),
         *SETTINGS,
         JSON,
     )
@@ -98,7 +95,7 @@ def _amount(text: str) -> Fraction:
     return found
 
 
-def run(args: argparse.Namespace) -> Answer | Pieces:
+def run(args: argparse.Namespace) -> Answer:
     if args.mfu and None in (args.tokens_per_second, args.peak):
         raise InputError("--mfu needs --tokens-per-second and --peak; give both")
     if args.mfu:
@@ -108,10 +105,6 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
             raise InputError("--model needs a NAME: `metacount audit` lists them")
         return _details(args)
     return _table(args)
-
-
-def _exact(value: Fraction) -> int | str:
-    return int(value) if value.denominator == 1 else str(value)
 
 
 def _number(value: Fraction) -> str:
@@ -135,7 +128,7 @@ def percent(share: Fraction) -> str:
 # ---- every formula at every model
 
 
-def _table(args: argparse.Namespace) -> Answer | Pieces:
+def _table(args: argparse.Namespace) -> Answer:
     from metacount.audit.judge import LENGTHS, audited
     from metacount.audit.record import chosen
 
@@ -148,14 +141,12 @@ def _table(args: argparse.Namespace) -> Answer | Pieces:
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
     audits = [found[i] for i in sorted(found)]
-    if args.markdown:
-        return Pieces(text=markdown(audits), code=code)
 
     def report() -> Report:
         sections = audits_report(audits, outside=bool(args.names)) if audits else []
         return [*sections, [Text(said if audits else "")]]
 
-    return Answer(report=report, data=lambda: [*map(_audit_data, audits)], code=code)
+    return Answer(report=report, data=lambda: _plain_data([*map(_audit_data, audits)]), code=code)
 
 
 def audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
@@ -174,7 +165,6 @@ def audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
 
 
 def _kind(group: Sequence[Audited], outside: bool) -> Callable[[int], list[str]]:
-    """Draw a row for each formula, and below it what is to be said of it."""
 
     def drawn(width: int) -> list[str]:
         room = min(width, WIDEST) - 4
@@ -206,7 +196,7 @@ def _said(one: Audited, outside: bool) -> Iterator[str]:
         return
     yield from (f"if {condition}" for condition in one.conditions if condition)
     if (worst := one.worst()) is not None:
-        parts = [line.of for line in misses_at(one.formula, worst)]
+        parts = [line["of"] for line in misses_at(one.formula, worst)]
         why = "; ".join(parts if worst.accounted else [*parts, "and more, not accounted for"])
         yield f"{worst.model}, {exact(worst.seq_len)} tokens: {why}"
     if not outside:
@@ -243,40 +233,7 @@ def _summary(audits: Sequence[Audited]) -> list[Block]:
     return [Text(head, bold, whole=True), Text(words, most=WIDEST)]
 
 
-def markdown(audits: Sequence[Audited]) -> str:
-    """Write a row for each source that is off by a percent or more in its scope; then the rest."""
-    from metacount.audit.judge import misses_at
-
-    lines = ["| " + " | ".join(SOURCES) + " |", "|---|--:|--:|--:|---|---|"]
-    by_source: dict[str, list[Audited]] = {}
-    for one in audits:
-        by_source.setdefault(one.formula.source.name, []).extend([one] if one.found else [])
-    rest: dict[str, list[str]] = {
-        "Off by less than 1 %": [],
-        "No model of the catalog inside the scope differs": [],
-    }
-    smaller, equal = rest.values()
-    for name, group in by_source.items():
-        off = [(a, w) for a in group if (w := a.worst()) is not None]
-        if not off:
-            equal += [name] if group else []
-            continue
-        one, worst = max(off, key=lambda pair: abs(pair[1].off))
-        if abs(worst.off) < WORTH:
-            smaller.append(name)
-        else:
-            missed = "; ".join(line.of for line in misses_at(one.formula, worst)[:MOST])
-            where = f"`{one.formula.id}`, {worst.model}"
-            counts = f"{len(group)} | {len(group) - len(off)} | {percent(worst.off)}"
-            lines.append(f"| {name} | {counts} | {where} | {missed or 'not accounted for'} |")
-    for words, names in rest.items():
-        if names:
-            lines += ["", *wrapped(f"{words}: {', '.join(names)}.", PROSE)]
-    return "\n".join(lines) + "\n"
-
-
 def _audit_data(one: Audited) -> Json:
-    """Collect a formula with its verdicts, exact numbers as ints or fractions in text."""
     from metacount.audit.judge import misses_at
 
     def counts(*, in_scope: bool) -> dict[str, int]:
@@ -285,8 +242,8 @@ def _audit_data(one: Audited) -> Json:
 
     def worst(*, in_scope: bool) -> Json | None:
         found = one.worst(in_scope=in_scope)
-        misses = [] if found is None else [line.of for line in misses_at(one.formula, found)]
-        return None if found is None else {**_found(found), "misses": misses}
+        misses = [] if found is None else [line["of"] for line in misses_at(one.formula, found)]
+        return None if found is None else {**found.to_dict(), "misses": misses}
 
     return {
         **one.formula.to_dict(),
@@ -298,147 +255,124 @@ def _audit_data(one: Audited) -> Json:
         "worst": worst(in_scope=True),
         "worst_outside": worst(in_scope=False),
         "witness": one.witness,
-        "models": [_found(f) for f in one.found],
+        "models": [f.to_dict() for f in one.found],
     }
 
 
-def _found(found: Found) -> Json:
-    names = ("model", "in_scope", "verdict", "seq_len", "theirs", "ours", "off", "condition")
-    values = {name: getattr(found, name) for name in (*names, "accounted")}
-    return {n: _exact(v) if isinstance(v, Fraction) else v for n, v in values.items()}
+def _plain_data(value: Any) -> Any:
+    """Write exact fractions as ints or as text, wherever they are in the data."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else str(value)
+    if isinstance(value, dict):
+        return {name: _plain_data(each) for name, each in value.items()}
+    return [_plain_data(each) for each in value] if isinstance(value, list) else value
 
 
 # ---- formulas at one model, term by term
 
 
 def _details(args: argparse.Namespace) -> Answer:
-    from metacount.audit.judge import check_inside, detail, rests_of
-    from metacount.audit.record import chosen, compared
+    from metacount.audit.judge import check_inside, detail
+    from metacount.audit.record import chosen
     from metacount.resolve import find_model
 
     model = find_model(args.model, args.settings)
     check_inside(model.spec, model.id)
-    real = compared()
-    found = []
-    for formula in chosen(tuple(args.names)):
-        for n in args.seq or [2048]:
-            one = detail(formula, model.spec, model.id, n)
-            found.append((one, model, rests_of(formula, one.found, model), real.get(formula.id)))
+    details = [
+        (formula, detail(formula, model, n))
+        for formula in chosen(tuple(args.names))
+        for n in args.seq or [2048]
+    ]
     return Answer(
-        report=lambda: [section for each in found for section in _detail_report(*each)],
-        data=lambda: [_detail_data(*each) for each in found],
+        report=lambda: [section for each in details for section in _detail_report(model, *each)],
+        data=lambda: _plain_data([data for _, data in details]),
     )
 
 
-def _detail_report(one: Detail, model: Model, witness: str, real: Json | None) -> Report:
-    """Report a formula at one model: both sides term by term, what is missed, what it rests on."""
+def _detail_report(model: Model, f: Formula, data: Json) -> Report:
     from metacount.textbook.conventions import FORMULAS
 
-    f, found = one.formula, one.found
+    found, real = data["found"], data["compared"]
     read = "" if f.source.read else ", restated as it is known, not read for this audit"
     listed = ", also a row of `count --conventions`" if f.convention in FORMULAS else ""
-    told = {
+    notes = {
         "where": f.where + read,
         "counts": f.says,
         "convention": f"{f.convention or ''}{listed}",
-        "scope": f"{f.scope_says}; this model is {'in' if found.in_scope else 'outside'} it",
+        "scope": f"{f.scope_says}; this model is {'in' if found['in_scope'] else 'outside'} it",
         "note": f.note,
         "threads": ", ".join(f.threads),
         "compared": ""
         if real is None
         else f"with the real function ({real['version']}) at {real['sizes']} random sizes: equal",
-        "verdict": _verdict(one),
-        "rests on": witness if one.ours else "",
+        "verdict": _verdict(data),
+        "rests on": data["witness"] if data["ours"] else "",
     }
     name = f"{f.source.name}: {f.function or f.place}"
     sections: list[list[Block]] = [
         [
             Text(f"{bold(f.id)}  ({name})", whole=True),
-            Text(f"{model.name}, {exact(found.seq_len)} tokens", whole=True),
+            Text(f"{model.name}, {exact(found['seq_len'])} tokens", whole=True),
         ],
-        [Notes(told.items())],
+        [Notes(notes.items())],
     ]
-    if one.theirs:
-        total = sum((line.value for line in one.theirs), Fraction(0))
-        sections.append([_side("theirs", one.theirs, total)])
-    if one.ours:
-        misses = _side("theirs less ours", one.misses, found.theirs - found.ours)
-        rest = f"not accounted for by the recorded misses: {_number(one.unaccounted)}"
-        last = [Text(rest, whole=True, indent=2)] if one.unaccounted else []
-        sections += [_amounts(one), [misses, *last]]
-    if one.small is not None:
-        sizes, theirs, ours = one.small
-        said = ", ".join(f"{name} {n}" for name, n in sizes.items())
-        text = f"{said}: theirs {_number(theirs)}, ours {_number(ours)}"
+    if data["theirs"]:
+        total = sum((term["value"] for term in data["theirs"]), Fraction(0))
+        sections.append([_side("theirs", data["theirs"], total)])
+    if data["ours"]:
+        misses = _side("theirs less ours", data["difference"], found["theirs"] - found["ours"])
+        rest = f"not accounted for by the recorded misses: {_number(data['unaccounted'])}"
+        last = [Text(rest, whole=True, indent=2)] if data["unaccounted"] else []
+        sections += [_amounts(data), [misses, *last]]
+    if (small := data["smallest"]) is not None:
+        sizes = ", ".join(f"{name} {n}" for name, n in small["sizes"].items())
+        text = f"{sizes}: theirs {_number(small['theirs'])}, ours {_number(small['ours'])}"
         sections.append([Notes([("smallest", text)])])
     return sections
 
 
-def _verdict(one: Detail) -> str:
-    found = one.found
-    if not one.ours:
-        return found.condition if not one.formula.judged else f"cannot be asked: {found.condition}"
-    if found.verdict == "wrong":
-        return f"off by {percent(found.off)}"
-    if found.verdict == "equal":
+def _verdict(data: Json) -> str:
+    verdict, condition = data["found"]["verdict"], data["found"]["condition"]
+    if not data["ours"]:
+        return f"cannot be asked: {condition}" if data["judged"] else str(condition)
+    if verdict == "wrong":
+        return f"off by {percent(data['found']['off'])}"
+    if verdict == "equal":
         return "equal for all sizes of this structure"
-    return f"equal here, if {found.condition}" if found.condition else "equal at these sizes"
+    return f"equal here, if {condition}" if condition else "equal at these sizes"
 
 
-def _side(title: str, lines: Sequence[Line], total: Fraction) -> Lines:
+def _side(title: str, terms: Sequence[Line], total: Fraction) -> Lines:
     def drawn(wide: int) -> list[str]:
         width = min(wide, WIDEST)
-        found = [dim(title)]
-        for line in lines:
-            head, *rest = wrapped(f"{line.of}: {_number(line.value)}", width - 2)
-            found += [f"  {head}", *(f"  {more}" for more in rest)]
-            for text in (line.text, line.numbers):
-                found += [dim(f"    {part}") for part in wrapped(text, width - 4)]
-        return [*found, f"  {_number(total)} in all"]
+        lines = [dim(title)]
+        for term in terms:
+            lines += [
+                f"  {line}"
+                for line in wrapped(f"{term['of']}: {_number(term['value'])}", width - 2)
+            ]
+            for text in (term["text"], term["numbers"]):
+                lines += [dim(f"    {part}") for part in wrapped(text, width - 4)]
+        return [*lines, f"  {_number(total)} in all"]
 
     return Lines(drawn)
 
 
-def _amounts(one: Detail) -> list[Block]:
+def _amounts(data: Json) -> list[Block]:
     """Report our side: the amounts of the convention with their parts, and what they come to."""
-    from metacount.audit.names import MEANINGS as ALSO
+    from metacount.audit.judge import MEANINGS as ALSO
     from metacount.cli.conventions import MEANINGS
 
     meanings = {**MEANINGS, **ALSO}
     rows = []
-    for line in one.ours:
-        rows.append((line.of, _number(line.value), meanings[line.of]))
-        each = (part for part in one.parts if part.of.startswith(f"{line.of}, "))
-        rows += [("", _number(part.value), f"  {part.of.partition(', ')[2]}") for part in each]
-    said = f"{one.formula.convention} = {_number(one.found.ours)}"
+    for line in data["ours"]:
+        rows.append((line["of"], _number(line["value"]), meanings[line["of"]]))
+        for part in data["parts"]:
+            letter, _, role = part["of"].partition(", ")
+            rows += [("", _number(part["value"]), f"  {role}")] * (letter == line["of"])
+    total = f"{data['convention']} = {_number(data['found']['ours'])}"
     grid = Grid(heads=(), rows=rows, align="<><", indent=2)
-    return [Text("ours", dim), grid, Text(said, most=WIDEST, indent=2)]
-
-
-def _detail_data(one: Detail, model: Model, witness: str, real: Json | None) -> Json:
-    """Collect every term of both sides of one formula at one model."""
-
-    def lines(side: tuple[Line, ...]) -> list[Json]:
-        return [{**vars(line), "value": _exact(line.value)} for line in side]
-
-    small = None
-    if one.small is not None:
-        sizes, theirs, ours = one.small
-        small = {"sizes": sizes, "theirs": _exact(theirs), "ours": _exact(ours)}
-    return {
-        **one.formula.to_dict(),
-        "model": model.id,
-        "changes": model.changes,
-        "found": _found(one.found),
-        "theirs": lines(one.theirs),
-        "ours": lines(one.ours),
-        "parts": [{"of": line.of, "value": _exact(line.value)} for line in one.parts],
-        "difference": lines(one.misses),
-        "unaccounted": _exact(one.unaccounted),
-        "smallest": small,
-        "witness": witness,
-        "compared": real,
-    }
+    return [Text("ours", dim), grid, Text(total, most=WIDEST, indent=2)]
 
 
 # ---- one run under every training formula
@@ -478,7 +412,6 @@ def _plain(number: Fraction) -> str:
 def _mfu_report(
     model: Model, lengths: Sequence[int], rows: Sequence[Utilization], run: str
 ) -> Report:
-    """Report one run's MFU by each formula: ours first, out of scope (*) last."""
     heads = ("MFU by the formula of", *(f"{exact(n)} tokens" for n in lengths))
     ours, *others = rows
     asked = [row for row in others if None not in row.mfu]
@@ -505,17 +438,14 @@ def _mfu_report(
 
 def _mfu_data(model: Model, lengths: Sequence[int], rows: Sequence[Utilization]) -> Json:
     """Collect FLOPs per token and MFU by each formula at each length; MFU as a float."""
-    return {
-        "model": model.id,
-        "changes": model.changes,
-        "seq_len": list(lengths),
-        "formulas": [
-            {
-                "id": None if row.formula is None else row.formula.id,
-                "in_scope": row.in_scope,
-                "flops_per_token": [None if n is None else _exact(n) for n in row.per_token],
-                "mfu": [None if n is None else float(n) for n in row.mfu],
-            }
-            for row in rows
-        ],
-    }
+    formulas = [
+        {
+            "id": None if row.formula is None else row.formula.id,
+            "in_scope": row.in_scope,
+            "flops_per_token": list(row.per_token),
+            "mfu": [None if n is None else float(n) for n in row.mfu],
+        }
+        for row in rows
+    ]
+    names = {"model": model.id, "changes": model.changes, "seq_len": list(lengths)}
+    return {**names, "formulas": _plain_data(formulas)}

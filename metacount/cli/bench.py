@@ -191,8 +191,8 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
 
     looking = args.list or args.dry_run
     device = _device(args.device, cuda=torch.cuda.is_available(), looking=looking)
-    names = [name for name in vars(args) if name in grid.Asked.__dataclass_fields__]
-    cases = grid.cases(args.topic, device, grid.Asked(**{n: getattr(args, n) for n in names}))
+    asked = {name: value for name, value in vars(args).items() if name in grid.OPTIONS}
+    cases = grid.cases(args.topic, device, asked)
     for name in args.variant or ():
         known = tuple(dict.fromkeys(variant for case in cases for variant in case.variants))
         otherwise = f"choose among {', '.join(known)}"
@@ -325,7 +325,6 @@ class Session:
 
 
 def _cleared(text: str) -> str:
-    """Take the moving line of a terminal away for a text."""
     from metacount.cli.progress import clear
 
     clear()

@@ -9,7 +9,7 @@ from metacount.cli.report import Grid
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from metacount.bench.case import Case
     from metacount.bench.grid import Rates
@@ -18,31 +18,6 @@ if TYPE_CHECKING:
 
 
 DASH = "-"
-TIME_HEADS = ("variant", "state", "median", "p20 - p80", "memory", "ratio", "95 %", "")
-TIME_DROPS = ("p20 - p80", "95 %")  # where the line has no room for them, in this order
-ROOF_HEADS = (
-    "variant",
-    "state",
-    "TFLOP/s",
-    "ceiling",
-    "moved",
-    "copy",
-    "roof",
-    "FLOP/B",
-    "bound",
-    "by ops",
-)
-ROOF_DROPS = ("by ops", "copy", "moved")
-POWER_HEADS = (
-    "variant",
-    "state",
-    "clock",
-    "lowest",
-    "power",
-    "per call",
-    "degrees",
-    "held back by",
-)
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 LAUNCHES = {
@@ -57,14 +32,24 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
     timed = sorted((row for row in rows if row.status == OK), key=_order)
     if timed:
         launches, directions = {row.launch for row in timed}, {row.direction for row in timed}
-        hows = [_how(row, launches, directions) for row in timed]
-        times = [_times(row, how) for row, how in zip(timed, hows, strict=True)]
-        lines += ["", *_fitting(TIME_HEADS, times, "<<>>>>><", TIME_DROPS)]
-        roofs = [_beside_roof(row, how) for row, how in zip(timed, hows, strict=True)]
-        lines += ["", *_fitting(ROOF_HEADS, roofs, "<<>>>>>><>", ROOF_DROPS)]
-        watched = [_watched(row, how) for row, how in zip(timed, hows, strict=True) if row.power_w]
-        if watched:
-            lines += ["", *_fitting(POWER_HEADS, watched, "<<>>>>><", ())]
+        for cells, drops, shown in (
+            (TIMES, ("p20 - p80", "95 %"), timed),
+            (ROOF, ("by ops", "copy", "moved"), timed),
+            (POWER, (), [row for row in timed if row.power_w]),
+        ):
+            rows_of_table = [
+                (
+                    row.variant,
+                    _how(row, launches, directions),
+                    *(cell(row) for cell in cells.values()),
+                )
+                for row in shown
+            ]
+            align = "<<" + "".join("<" if head in ("", "bound", HELD) else ">" for head in cells)
+            grid = Grid(
+                heads=("variant", "state", *cells), rows=rows_of_table, align=align, drops=drops
+            )
+            lines += ["", *grid.lines(columns())] if shown else []
         lines += _remarks(timed, launches, directions)
     for row in rows:
         if row.status != OK:
@@ -81,19 +66,18 @@ def _order(row: Row) -> tuple[int, bool, bool]:
 
 def _how(row: Row, launches: set[str], directions: set[str]) -> str:
     """Say the state of a row, and the launch and direction where there are several."""
-    said = [row.state]
+    words = [row.state]
     if len(launches) > 1:
-        said.append(row.launch)
+        words.append(row.launch)
     if len(directions) > 1:
-        said.append(SHORT[row.direction])
-    return " ".join(said)
+        words.append(SHORT[row.direction])
+    return " ".join(words)
 
 
 SHORT = {"forward": "fwd", "backward": "bwd", "forward+backward": "fwd+bwd"}
 
 
 def _remarks(rows: Sequence[Row], launches: set[str], directions: set[str]) -> list[str]:
-    """Write what concerns single rows, said once each."""
     lines: list[str] = []
     if len(launches) == 1:
         lines += [LAUNCHES[rows[0].launch]]
@@ -119,66 +103,8 @@ def kernels_of(row: Row) -> list[str]:
     return [name.removeprefix(start) for name in row.operators or () if name.startswith(start)]
 
 
-def _times(row: Row, how: str) -> tuple[str, ...]:
-    assert row.median_s is not None and row.p20_s is not None and row.p80_s is not None
-    scale, unit = _unit(row.median_s)
-    ratio = DASH if row.ratio is None else f"{row.ratio:.2f}"
-    interval = ""
-    if row.ratio_low is not None and row.ratio_high is not None and row.variant != row.baseline:
-        interval = f"{row.ratio_low:.3f} - {row.ratio_high:.3f}"
-    return (
-        row.variant,
-        how,
-        f"{figure(row.median_s / scale)} {unit}",
-        f"{figure(row.p20_s / scale)} - {figure(row.p80_s / scale)}",
-        DASH if row.peak_bytes is None else units.gib(row.peak_bytes),
-        ratio,
-        interval,
-        "~" if row.within_noise and row.variant != row.baseline else "",
-    )
-
-
-def _beside_roof(row: Row, how: str) -> tuple[str, ...]:
-    assert row.tflops_per_s is not None
-    assert row.moved_bytes is not None and row.intensity is not None
-    products = row.needed_flops != 0
-    return (
-        row.variant,
-        how,
-        figure(row.tflops_per_s) if products else DASH,
-        _share(row.ceiling_share) if products else DASH,
-        units.gib(row.moved_bytes),
-        _share(row.copy_share),
-        _share(row.roof_share),
-        figure(row.intensity) if products else "0",
-        row.bound or DASH,
-        DASH if row.operator_bytes is None else units.gib(row.operator_bytes),
-    )
-
-
-def _watched(row: Row, how: str) -> tuple[str, ...]:
-    joules = row.joules_per_call or 0.0
-    return (
-        row.variant,
-        how,
-        f"{row.clock_mhz} MHz",
-        f"{row.clock_min_mhz} MHz",
-        f"{row.power_w:.0f} W",
-        f"{figure(joules)} J" if joules >= 1 else f"{figure(1e3 * joules)} mJ",
-        f"{row.temperature_c}",
-        row.throttled or DASH,
-    )
-
-
 def _share(share: float | None) -> str:
     return DASH if share is None else f"{share * 100:.0f} %"
-
-
-def _fitting(
-    heads: Sequence[str], body: Sequence[Sequence[str]], align: str, drops: Sequence[str]
-) -> list[str]:
-    """Write all columns where they fit; those of `drops` are left out one after the other."""
-    return Grid(heads=heads, rows=body, align=align, drops=drops).lines(columns())
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -198,6 +124,59 @@ def figure(x: float) -> str:
     return f"{x:.3g}" if x >= 1e-4 else f"{x:.6f}"
 
 
+def _times(row: Row, *seconds: float | None) -> str:
+    scale, _ = _unit(row.median_s or 0.0)
+    return " - ".join(figure((n or 0.0) / scale) for n in seconds)
+
+
+def _interval(row: Row) -> str:
+    if row.ratio_low is None or row.ratio_high is None or row.variant == row.baseline:
+        return ""
+    return f"{row.ratio_low:.3f} - {row.ratio_high:.3f}"
+
+
+def _of_products(row: Row, text: str, otherwise: str = DASH) -> str:
+    return text if row.needed_flops != 0 else otherwise
+
+
+def _bytes(n: int | None) -> str:
+    return DASH if n is None else units.gib(n)
+
+
+def _joules(row: Row) -> str:
+    joules = row.joules_per_call or 0.0
+    return f"{figure(joules)} J" if joules >= 1 else f"{figure(1e3 * joules)} mJ"
+
+
+HELD = "held back by"
+# what is said of a timed row, table by table: the head of a column, and its cell
+Cells = dict[str, "Callable[[Row], str]"]
+TIMES: Cells = {
+    "median": lambda row: f"{_times(row, row.median_s)} {_unit(row.median_s or 0.0)[1]}",
+    "p20 - p80": lambda row: _times(row, row.p20_s, row.p80_s),
+    "memory": lambda row: _bytes(row.peak_bytes),
+    "ratio": lambda row: DASH if row.ratio is None else f"{row.ratio:.2f}",
+    "95 %": _interval,
+    "": lambda row: "~" if row.within_noise and row.variant != row.baseline else "",
+}
+ROOF: Cells = {
+    "TFLOP/s": lambda row: _of_products(row, figure(row.tflops_per_s or 0.0)),
+    "ceiling": lambda row: _of_products(row, _share(row.ceiling_share)),
+    "moved": lambda row: _bytes(row.moved_bytes),
+    "copy": lambda row: _share(row.copy_share),
+    "roof": lambda row: _share(row.roof_share),
+    "FLOP/B": lambda row: _of_products(row, figure(row.intensity or 0.0), "0"),
+    "bound": lambda row: row.bound or DASH,
+    "by ops": lambda row: _bytes(row.operator_bytes),
+}
+POWER: Cells = {
+    "clock": lambda row: f"{row.clock_mhz} MHz",
+    "lowest": lambda row: f"{row.clock_min_mhz} MHz",
+    "power": lambda row: f"{row.power_w:.0f} W",
+    "per call": _joules,
+    "degrees": lambda row: f"{row.temperature_c}",
+    HELD: lambda row: row.throttled or DASH,
+}
 LEGEND = {
     "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "
     "variant had one turn in each round, in an order drawn anew",
@@ -252,7 +231,6 @@ def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
 
 
 def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
-    """Join parts with an empty line after each; with `last`, none after the last part."""
     text = "".join("\n".join(part) + "\n\n" for part in parts if part)
     return text.removesuffix("\n") if last else text
 
@@ -366,7 +344,6 @@ def _case_plan(plan: Json) -> list[str]:
 
 
 def _title(case: Json) -> list[str]:
-    """Write the topic, model, workload and dtype of a case, and its sizes."""
     width = min(columns(), WIDEST_TEXT)
     title = f"{case['topic']} {case['model']}, {_named(case['workload'])}, {case['dtype']}"
     return [*map(bold, wrapped(title, width)), *wrapped(_named(case["sizes"]), width)]

@@ -185,7 +185,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def _side(label: str, expr: sympy.Expr, value: Fraction) -> list[Block]:
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     if expr is None:
         return [_row(label, f"{number(value)} at these sizes (in numbers, not in letters)")]
@@ -210,7 +210,7 @@ def _term(term: Term) -> Block:
 
 def _size(expr: sympy.Expr) -> str:
     """Write an expression in our names; in letters where that is too long to read."""
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
     from metacount.check.comparison import named
 
     text = named(expr)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
-    from metacount.teaching.claim import Verdict
+    from metacount.teaching.texts import Verdict
 
 GLUE = "\0"
 # a letter of the legend beside a sign of a formula: not the s of "one's"
@@ -30,8 +30,8 @@ INDENT = "  "
 
 
 def options() -> Sequence[Option]:
-    from metacount.teaching.claim import VERDICTS
     from metacount.teaching.claims import TOPICS, claims
+    from metacount.teaching.texts import VERDICTS
 
     return (
         option(
@@ -63,9 +63,8 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    from metacount.teaching.claim import VERDICTS
     from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
-    from metacount.teaching.texts import translated
+    from metacount.teaching.texts import VERDICTS, translated
 
     if args.lang is not None:
         checked_language(args.lang)
@@ -112,8 +111,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     """Report every statement with its verdict and the reason, by topic; then how many of each."""
-    from metacount.teaching.claim import VERDICTS
-    from metacount.teaching.texts import translated
+    from metacount.teaching.texts import VERDICTS, translated
 
     sections: list[list[Block]] = []
     topic = ""
@@ -152,7 +150,6 @@ def _topic(topic: str, lang: str) -> str:
 
 
 def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
-    """Tabulate every statement with its verdict: what was said, what is right, and why."""
     from metacount.teaching.texts import translated
 
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
@@ -173,7 +170,6 @@ def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
 
 
 def _letters(verdicts: Sequence[Verdict]) -> Lines:
-    """Say what the letters in formulas stand for."""
     from metacount.spec.legend import MODEL_TERMS
     from metacount.teaching.texts import translated
 

@@ -9,7 +9,7 @@ from sympy import ceiling, floor, symbols, together
 from sympy.printing.precedence import PRECEDENCE
 from sympy.printing.str import StrPrinter
 
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.cli.layout import wrapped
 from metacount.figures import FIGURES
 

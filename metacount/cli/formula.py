@@ -272,7 +272,7 @@ def textbook(model: Model, form: ClosedForm) -> Written:
     """Write a form of the textbook in its letters."""
     from sympy import latex
 
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
     from metacount.cli.expressions import in_python
     from metacount.textbook.closed_form import readable
     from metacount.textbook.count import ALL_POSITIONS

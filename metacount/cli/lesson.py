@@ -103,7 +103,6 @@ def lesson(
 
 
 def _listing(lang: str) -> list[dict[str, str]]:
-    """List every topic with its title and the model that it takes when none is named."""
     from metacount.teaching.lessons import TOPICS, source_of, title_of
 
     return [
@@ -184,7 +183,6 @@ def _broken(text: str, width: int) -> list[str]:
 
 
 def _markdown(page: Page, answers: bool) -> str:
-    """Write the page as Markdown: tables as tables, equations and commands as code."""
     parts = [f"# {page.title}", f"*{page.name}* (`{page.model}`)"]
     for block in page.blocks:
         if block.kind == "heading":

@@ -6,7 +6,6 @@ import argparse
 from functools import partial
 
 from metacount.errors import InputError, nearest, printable, shown
-from metacount.frozen import frozen
 from metacount.resolve import LIKE, OwnModule, file_and_name
 from metacount.settings.values import dtype, length
 from metacount.spec import DTYPE_BYTES, SEQ_LEN, Request
@@ -27,83 +26,50 @@ if TYPE_CHECKING:
 FILE = "FILE"  # completed by files
 
 
-@frozen
 class Option:
-    """An option of a command, or a positional, whose `names` is one word without hyphens.
+    """An option of a command, or a positional, whose `names` are one word without hyphens.
 
     `words`: what may stand for it, asked for by completion alone; `metavar` says which words where
     there are none. `said`: what argparse is told besides.
     """
 
-    names: tuple[str, ...]
-    help: str
-    said: dict[str, Any]
-    group: str = ""
-    words: Callable[[], Iterable[str]] | None = None
-
-    @property
-    def dest(self) -> str:
-        """The name under which the parsed value stands."""
+    def __init__(
+        self,
+        names: str,
+        help: str,
+        *,
+        group: str = "",
+        words: Callable[[], Iterable[str]] | None = None,
+        **said: Any,
+    ) -> None:
+        self.names, self.help, self.group, self.words = names.split(), help, group, words
+        self.said = {name: value for name, value in said.items() if value is not None}
         long = [name for name in self.names if name.startswith("--")] or [self.names[-1]]
-        return str(self.said.get("dest") or long[0].lstrip("-").replace("-", "_"))
-
-    @property
-    def is_named(self) -> bool:
-        """Whether it is an option, not a positional."""
-        return self.names[0].startswith("-")
-
-    @property
-    def takes(self) -> bool:
-        """Whether a value stands after it."""
-        return self.said.get("action", "store") in ("store", "append")
-
-    @property
-    def is_plural(self) -> bool:
-        """Whether several values do."""
-        return self.said.get("nargs") in ("+", "*")
-
-    def add_to(self, parser: Takes) -> None:
-        """Tell a parser, or a group of one."""
-        parser.add_argument(*self.names, help=self.help, **self.said)
+        self.dest = str(said.get("dest") or long[0].lstrip("-").replace("-", "_"))
+        self.is_named = names.startswith("-")
+        self.takes = said.get("action", "store") in ("store", "append")
+        self.is_plural = said.get("nargs") in ("+", "*")
 
 
-def option(
-    names: str,
-    metavar: str | None,
-    help: str,
-    *,
-    type: Callable[[str], object] | None = None,
-    default: object = None,
-    nargs: str | None = None,
-    words: Callable[[], Iterable[str]] | None = None,
-    **said: object,
-) -> Option:
+def option(names: str, metavar: str | None, help: str, **said: Any) -> Option:
     """Declare an option that takes a value; `names` are with spaces between them."""
-    known = {"metavar": metavar, "type": type, "default": default, "nargs": nargs, **said}
-    told = {name: value for name, value in known.items() if value is not None}
-    return Option(names=tuple(names.split()), help=help, said=told, words=words)
+    return Option(names, help, metavar=metavar, **said)
 
 
 def flag(name: str, help: str) -> Option:
     """Declare an option that is given or not."""
-    return Option(names=(name,), help=help, said={"action": "store_true"})
+    return Option(name, help, action="store_true")
 
 
 def repeated(name: str, metavar: str, help: str, *, dest: str | None = None) -> Option:
     """Declare an option that may be given several times."""
-    said = {
-        "metavar": metavar,
-        "action": "append",
-        "default": [],
-        **({"dest": dest} if dest else {}),
-    }
-    return Option(names=(name,), help=help, said=said)
+    return Option(name, help, metavar=metavar, action="append", default=[], dest=dest)
 
 
 def grouped(group: str, *options: Option) -> list[Option]:
     """Put options under a heading of their own in the help."""
     return [
-        Option(names=o.names, help=o.help, said=o.said, words=o.words, group=group) for o in options
+        Option(" ".join(o.names), o.help, group=group, words=o.words, **o.said) for o in options
     ]
 
 
@@ -286,10 +252,12 @@ FORMATS = (
     JSON,
     *(
         Option(
-            names=(f"--{name}",),
-            help=f"print one table in {title}",
-            said={"action": "store_const", "const": name, "dest": "table"},
+            f"--{name}",
+            f"print one table in {title}",
             group=EXCLUSIVE,
+            action="store_const",
+            const=name,
+            dest="table",
         )
         for name, title in TABLES.items()
     ),
@@ -459,7 +427,7 @@ def parsed(
                 if exclusive
                 else parser.add_argument_group(option.group)
             )
-        option.add_to(groups[option.group])
+        groups[option.group].add_argument(*option.names, help=option.help, **option.said)
     args = parser.parse_args(arguments)
     args.run = file.run
     named = [getattr(args, o.dest) for o in options if o.said.get("metavar") in MODEL_WORDS]

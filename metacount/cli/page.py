@@ -13,8 +13,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from metacount import __version__, units
-from metacount.algebra.javascript import condition, in_javascript, names_in
-from metacount.algebra.writing import in_letters
+from metacount.algebra.recorded import condition, in_javascript, names_in
+from metacount.algebra.text import in_letters
 from metacount.cli.expressions import in_python
 from metacount.cli.flow import described, name_of, shape_lines
 from metacount.cli.results import tree_html

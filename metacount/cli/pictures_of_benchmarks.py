@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,28 @@ if TYPE_CHECKING:
 
     from metacount.files import Json
 
-
-# the longer names first: a variant ends with the first that it ends with
-WAYS: dict[str, LineStyleType] = {
-    "-joined-compiled": ":",
-    "-joined-autotuned": (0, (1, 3)),
-    "-compiled": ":",
-    "-autotuned": (0, (1, 3)),
-    "-joined": "--",
-    "-liger": "-.",
-    "-triton": (0, (5, 1, 1, 1, 1, 1)),
-    "": "-",
+Look = dict[str, Any]  # how a point or a line is drawn, in matplotlib's words
+GREY = "#333333"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
+# filled points, hollow ones, filled ones with an edge: so many families can be told apart
+MOST_FAMILIES, MOST_MODELS = 3 * len(COLOURS), 8  # and so many panels side by side
+GRAPH = "graph"
+PART, WIDTH = ":", "@"  # in the names of older variants: parts of a layer, widths tried
+# how a way is drawn and said; the longer first: a variant ends with the first that it ends with
+WAYS: dict[str, tuple[LineStyleType, str]] = {
+    "-joined-compiled": (":", "one matrix, torch.compile"),
+    "-compiled": (":", "torch.compile"),
+    "-joined": ("--", "gate and up in one matrix"),
+    "-liger": ("-.", "Liger's silu·up"),
+    "-triton": ((0, (5, 1, 1, 1, 1, 1)), "a Triton kernel for silu·up"),
+    "": ("-", "as it is"),
+}
+WIDTH_NAMES = {
+    "gelu": "GELU, 4·d",
+    "swiglu": "SwiGLU, 8/3·d: GELU's parameters",
+    "swiglu-4d": "SwiGLU, 4·d: GELU's width",
+    "swiglu-own": "SwiGLU, the model's width",
+    "swiglu-expert": "SwiGLU, an expert's width",
 }
 
 
@@ -42,14 +54,6 @@ def split(variant: str) -> tuple[str, str]:
     """
     way = next(way for way in WAYS if variant.endswith(way))
     return variant.removesuffix(way), way
-
-
-Look = dict[str, Any]  # how a point or a line is drawn, in matplotlib's words
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "8")
-# filled points, hollow ones, filled ones with an edge: so many families can be told apart
-MOST_FAMILIES = 3 * len(COLOURS)
-GRAPH = "graph"
-PART, WIDTH = ":", "@"  # in the names of variants that are parts of a layer, or widths tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +76,17 @@ def chosen(
 
     Of the launches, graphs where there are any.
     """
+    wanted = {"state": state, "status": OK}
+    wanted |= {} if dtype is None else {"dtype": dtype}
+    wanted |= {} if launch is None else {"launch": launch}
     timed = [
         line
         for line in lines
-        if line["state"] == state
-        and line["status"] == OK
+        if all(line[name] == value for name, value in wanted.items())
         and line.get("direction", FORWARD) == FORWARD
         and line.get("ceiling") is not None
         and not {PART, WIDTH} & set(line["variant"])
     ]
-    if dtype is not None:
-        timed = [line for line in timed if line["dtype"] == dtype]
-    if launch is not None:
-        timed = [line for line in timed if line["launch"] == launch]
     if not timed:
         asked = f" in {dtype}" if dtype else ""
         asked += f", launched as {launch}" if launch else ""
@@ -92,9 +94,14 @@ def chosen(
             f"the results hold no timed {state} row{asked}, with the roof of its run; choose "
             "another --state, --dtype or --launch"
         )
-    last = timed[-1]
-    same = [line for line in timed if all(line[k] == last[k] for k in ("device", "dtype", "torch"))]
-    notes = _left_out(timed, same, last)
+    last, alike = timed[-1], ("device", "dtype", "torch")
+    same = [line for line in timed if all(line[name] == last[name] for name in alike)]
+    notes = []
+    for name in alike:
+        if others := sorted({line[name] for line in timed} - {last[name]}):
+            notes.append(f"not drawn: {name} {', '.join(others)}")
+    if {line.get("other_load") for line in same} - {None}:
+        notes.append("something else was running while some of these were timed")
     if launch is None and any(line["launch"] == GRAPH for line in same):
         # what only Python can launch has no graph; it stays, and its name says so
         def key(line: Json) -> str:
@@ -111,12 +118,8 @@ def chosen(
             f"{figure(highest.flops_per_s / 1e12)} TFLOP/s in the course of these runs; the "
             "highest is drawn"
         )
-    return Chosen(
-        points=[Row.from_dict(line) for line in same],
-        ceiling=highest,
-        title=_title(last),
-        notes=notes,
-    )
+    points = [Row.from_dict(line) for line in same]
+    return Chosen(points=points, ceiling=highest, title=_title(last), notes=notes)
 
 
 def _title(last: Json) -> str:
@@ -128,19 +131,6 @@ def _title(last: Json) -> str:
         f"{last['device']}{threads}{load}, {last['dtype']}, {last['state']} caches, torch "
         f"{last['torch']}, {last['date'][:10]}"
     )
-
-
-def _left_out(timed: Sequence[Json], same: Sequence[Json], last: Json) -> list[str]:
-    """Say what the results hold beside the rows of the picture."""
-    notes = []
-    for name in ("device", "dtype", "torch"):
-        others = sorted({line[name] for line in timed} - {last[name]})
-        if others:
-            notes.append(f"not drawn: {name} {', '.join(others)}")
-    busy = {line.get("other_load") for line in same} - {None}
-    if busy:
-        notes.append("something else was running while some of these were timed")
-    return notes
 
 
 def figure(x: float) -> str:
@@ -186,7 +176,7 @@ def roofline_figure(data: Chosen) -> Figure:
     axes.set_title(data.title, loc="left")
     axes.grid(which="major")
     keys = [_key("o", name, _look(i)) for i, name in enumerate(families)]
-    grey: Look = {"color": "#333333", "markeredgewidth": 0}
+    grey: Look = {"color": GREY, "markeredgewidth": 0}
     keys += [_key(MARKERS[i], name, grey) for i, name in enumerate(models)]
     picture.legend(handles=keys, loc="outside right upper")
     write_notes(picture, data.notes)
@@ -196,22 +186,19 @@ def roofline_figure(data: Chosen) -> Figure:
 def above_the_roof(points: Sequence[Row], ceiling: Ceiling) -> list[str]:
     """Say why points lie above the roof, where some do."""
     top, slope = ceiling.flops_per_s / 1e12, ceiling.bytes_per_s / 1e12
-    above = [
-        r
-        for r in points
-        if (r.tflops_per_s or 0) > slope * (r.intensity or 0) and (r.tflops_per_s or 0) <= top
-    ]
-    over = [r for r in points if (r.tflops_per_s or 0) > top]
+    reached = [(row.tflops_per_s or 0, slope * (row.intensity or 0)) for row in points]
+    above = sum(allowed < rate <= top for rate, allowed in reached)
+    over = sum(rate > top for rate, _ in reached)
     notes = []
     if above:
         notes.append(
-            f"{len(above)} of {len(points)} points lie above the slope: it is a copy through "
+            f"{above} of {len(points)} points lie above the slope: it is a copy through "
             "memory, and bytes that must move (weights, input, cache) can stay in a cache between "
             "two calls, or only be read, which is faster than copying"
         )
     if over:
         notes.append(
-            f"{len(over)} of {len(points)} points lie above the level: the sweep's best product "
+            f"{over} of {len(points)} points lie above the level: the sweep's best product "
             "was slower than theirs, by its shape or by the clock at that time"
         )
     return notes
@@ -235,8 +222,6 @@ def _look(index: int) -> Look:
 
 def write_notes(picture: Figure, notes: Sequence[str]) -> None:
     """Write sentences below the picture."""
-    import textwrap
-
     width = int(picture.get_size_inches()[0] * 16)
     lines = [line for note in notes for line in textwrap.wrap(note, width)]
     if lines:
@@ -299,26 +284,6 @@ def _family(row: Row) -> str:
     return f"{row.topic}: {split(row.variant)[0] if row.topic == 'ffn' else row.variant}"
 
 
-MOST_MODELS = 8  # panels side by side
-WAY_NAMES = {
-    "": "as it is",
-    "-joined": "gate and up in one matrix",
-    "-compiled": "torch.compile",
-    "-joined-compiled": "one matrix, torch.compile",
-    "-autotuned": "torch.compile, max-autotune",
-    "-joined-autotuned": "one matrix, max-autotune",
-    "-liger": "Liger's silu·up",
-    "-triton": "a Triton kernel for silu·up",
-}
-WIDTH_NAMES = {
-    "gelu": "GELU, 4·d",
-    "swiglu": "SwiGLU, 8/3·d: GELU's parameters",
-    "swiglu-4d": "SwiGLU, 4·d: GELU's width",
-    "swiglu-own": "SwiGLU, the model's width",
-    "swiglu-expert": "SwiGLU, an expert's width",
-}
-
-
 def curves_figure(data: Chosen) -> Figure:
     """Draw each model's TFLOP/s over tokens under the ceiling; below, the ratio to GELU at 4·d."""
     rows = [row for row in data.points if row.topic == "ffn"]
@@ -335,7 +300,7 @@ def curves_figure(data: Chosen) -> Figure:
             width, way = split(name)
             style: Look = {
                 "color": COLOURS[widths.index(width) % len(COLOURS)],
-                "linestyle": WAYS[way],
+                "linestyle": WAYS[way][0],
                 "marker": "o",
                 "markersize": 3,
                 "linewidth": 1.3,
@@ -429,9 +394,9 @@ def _curve_keys(widths: Sequence[str], ways: Sequence[str]) -> list[Line2D]:
         WIDTH_NAMES.get(name, name): {"color": COLOURS[i % len(COLOURS)]}
         for i, name in enumerate(widths)
     }
-    looks |= {WAY_NAMES[way]: {"color": "#333333", "linestyle": WAYS[way]} for way in ways}
+    looks |= {WAYS[way][1]: {"color": GREY, "linestyle": WAYS[way][0]} for way in ways}
     hollow = {"linestyle": "", "marker": "o", "markersize": 4, "markerfacecolor": "white"}
-    looks["ratio within noise"] = {"color": "#333333", **hollow}
+    looks["ratio within noise"] = {"color": GREY, **hollow}
     return [Line2D([], [], label=label, **look) for label, look in looks.items()]
 
 

@@ -12,22 +12,41 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     Item = TypeVar("Item")
-    Found = TypeVar("Found")
+    Result = TypeVar("Result")
 
 FIRST, EVERY = 0.3, 0.25  # seconds until the line is there, and between two looks at it
-_now: list[_Line] = []
+_running: list[Running] = []
 
 
-class _Line:
-    """The line, which a thread writes again and again; the cursor stays at its beginning."""
+class Running:
+    """Shows the line until its block ends, on a terminal that has one.
+
+    A thread writes it again and again; the cursor stays at its beginning.
+    """
 
     def __init__(self, text: str) -> None:
         from threading import Event, RLock, Thread
 
-        self.text, self.shown, self.start = text, False, time.monotonic()
+        self.text, self.is_shown, self.start = text, False, time.monotonic()
         self.ended, self.lock = Event(), RLock()
         self.thread = Thread(target=self._write, daemon=True)
-        self.thread.start()
+
+    def __enter__(self) -> Running:
+        if os.environ.get("TERM") != "dumb":
+            _running.append(self)
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the line away for good."""
+        if self in _running:
+            _running.remove(self)
+            self.ended.set()
+            self.thread.join()
+            self.clear()
 
     def _write(self) -> None:
         from metacount.cli.layout import columns
@@ -39,61 +58,38 @@ class _Line:
                 text = f"{self.text[: columns() - len(seconds) - 1]}{seconds}"
                 sys.stderr.write(f"{text}\x1b[K\r")
                 sys.stderr.flush()
-                self.shown, wait = True, EVERY
+                self.is_shown, wait = True, EVERY
 
     def clear(self) -> None:
         """Take the line away until it is written again."""
         with self.lock:
-            if self.shown:
+            if self.is_shown:
                 sys.stderr.write("\x1b[K")
                 sys.stderr.flush()
-            self.shown = False
-
-
-class Running:
-    """Shows the line until its block ends, on a terminal that has one."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __enter__(self) -> Running:
-        if os.environ.get("TERM") != "dumb":
-            _now.append(_Line(self.text))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Take the line away for good."""
-        while _now:
-            line = _now.pop()
-            line.ended.set()
-            line.thread.join()
-            line.clear()
+            self.is_shown = False
 
 
 def say(text: str) -> None:
     """Say what is being done."""
-    for line in _now:
+    for line in _running:
         line.text = text
 
 
 def clear() -> None:
     """Take the line away for what is written now."""
-    for line in _now:
+    for line in _running:
         line.clear()
 
 
-def done_of(run: Callable[[Item], Found], items: Iterable[Item], doing: str) -> list[Found]:
+def done_of(run: Callable[[Item], Result], items: Iterable[Item], doing: str) -> list[Result]:
     """Call `run` on each item, and say how many are done; Ctrl-C leaves fewer, if any is done."""
-    found: list[Found] = []
+    results: list[Result] = []
     several = [*items]
     try:
         for item in several:
-            say(f"{doing} {len(found) + 1} of {len(several)}" if len(several) > 1 else doing)
-            found.append(run(item))
+            say(f"{doing} {len(results) + 1} of {len(several)}" if len(several) > 1 else doing)
+            results.append(run(item))
     except KeyboardInterrupt:
         if len(several) == 1:
             raise
-    return found
+    return results

@@ -146,10 +146,18 @@ class Notes:
 
 
 class Lines:
-    """Lines of a drawing of its own, made for a width, of at most `most` columns if given."""
+    """Lines of a drawing of its own, made for a width, of at most `most` columns if given.
 
-    def __init__(self, drawn: Callable[[int], Iterable[str]], most: int | None = None) -> None:
-        self.drawn, self.most = drawn, most
+    `html` makes what stands for it in a notebook.
+    """
+
+    def __init__(
+        self,
+        drawn: Callable[[int], Iterable[str]],
+        most: int | None = None,
+        html: Callable[[], str] | None = None,
+    ) -> None:
+        self.drawn, self.most, self.html = drawn, most, html
 
     def lines(self, width: int) -> Sequence[str]:
         """Draw it."""
@@ -278,8 +286,7 @@ def grids(report: Report) -> list[Grid]:
     return [block for section in report for block in section if isinstance(block, Grid)]
 
 
-def html_table(table: Grid) -> str:
-    """Write the table as HTML without a style sheet."""
+def _html_table(table: Grid) -> str:
     from html import escape
 
     sides = ["left" if side == "<" else "right" for side in table.sides]
@@ -303,7 +310,9 @@ def in_html(report: Report) -> str:
     parts = []
     for block in (block for section in report for block in section):
         if isinstance(block, Grid):
-            parts.append(html_table(block))
+            parts.append(_html_table(block))
+        elif isinstance(block, Lines) and block.html is not None:
+            parts.append(block.html())
         elif lines := "\n".join(block.lines(WIDEST_TEXT)):
             parts.append(f"<pre>{escape(lines)}</pre>")
     return "".join(parts)

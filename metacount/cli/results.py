@@ -13,7 +13,6 @@ from metacount.cli.report import (
     Notes,
     Share,
     Text,
-    html_table,
     in_html,
     in_text,
     markdown,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
     from metacount.cli.tree import Row
+    from metacount.measure.node import Node
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
     from metacount.textbook.training import TrainingCount
@@ -42,10 +42,8 @@ def text_of(result: object) -> str:
 
 
 def html_of(result: object) -> str:
-    """Render a result for a notebook."""
-    from metacount.summary.summary import Summary
-
-    return summary_html(result) if isinstance(result, Summary) else in_html(_report_of(result))
+    """Render a result for a notebook: a tree folded, to be opened module by module."""
+    return in_html(_report_of(result))
 
 
 def _report_of(result: Any) -> Report:
@@ -95,18 +93,21 @@ def _training_report(step: TrainingCount) -> Report:
 
 
 def _tree_report(tree: Tree) -> Report:
-    def drawn(width: int) -> list[str]:
-        return tree_lines(tree.root, CHOSEN, most=LINES, width=width)
+    return [[_tree(tree.root)], [Notes([("read", f"{tree.made_by}; {tree.run}")])]]
 
-    return [[Lines(drawn)], [Notes([("read", f"{tree.made_by}; {tree.run}")])]]
+
+def _tree(root: Node) -> Lines:
+    return Lines(
+        lambda width: tree_lines(root, CHOSEN, most=LINES, width=width),
+        html=lambda: tree_html(rows_of(root), style=STYLE),
+    )
 
 
 def summary_report(summary: Summary) -> Report:
     """Report figures, roles, and the tree."""
-    tree = Lines(lambda width: tree_lines(summary.tree, CHOSEN, most=LINES, width=width))
     notes = Notes(("note", note) for note in _notes(summary))
     tables = ([table] for table in _tables(summary))
-    return [[Text(summary.name, bold, whole=True)], *tables, [tree], [notes]]
+    return [[Text(summary.name, bold, whole=True)], *tables, [_tree(summary.tree)], [notes]]
 
 
 def _tables(summary: Summary) -> list[Grid]:
@@ -145,19 +146,9 @@ def summary_markdown(summary: Summary) -> str:
     return "\n".join(parts)
 
 
-def summary_html(summary: Summary) -> str:
-    """Render for a notebook: folded, to be opened module by module. No script, no style sheet."""
-    tables = "".join(html_table(table) for table in _tables(summary))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(summary))
-    return (
-        f"<div><b>{escape(summary.name)}</b>{tables}"
-        f"{tree_html(rows_of(summary.tree), style=STYLE)}<ul>{notes}</ul></div>"
-    )
-
-
 def tree_html(rows: Sequence[Row], open_depth: int = 1, style: str = "") -> str:
     """Render the rows of a tree, folded below `open_depth` levels; `style` is of each."""
-    found = []
+    parts = []
     depths = [*(len(row.last) for row in rows), 0]
     for row, depth, below in zip(rows, depths, depths[1:], strict=False):
         note, share = f"{row.note} {row.shape}".strip(), units.share(row.params, rows[0].params)
@@ -165,7 +156,7 @@ def tree_html(rows: Sequence[Row], open_depth: int = 1, style: str = "") -> str:
         text += f" {share}" if row.params else ""
         opened = " open" if depth < open_depth else ""
         if below > depth:
-            found.append(f"<details{opened}{style}><summary>{text}</summary>")
+            parts.append(f"<details{opened}{style}><summary>{text}</summary>")
         else:
-            found.append(f"<div{style}>{text}</div>{'</details>' * (depth - below)}")
-    return "".join(found)
+            parts.append(f"<div{style}>{text}</div>{'</details>' * (depth - below)}")
+    return "".join(parts)

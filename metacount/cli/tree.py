@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from metacount import units
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.cli.answer import Answer, prepare_for_torch
 from metacount.cli.layout import GAP, bold, coloured, dim, draws_lines
 from metacount.cli.options import (

@@ -538,7 +538,7 @@ def _forms(spec: ModelSpec, run: Workload) -> dict[tuple[str, str], str]:
     """Write the parameters of one block of each part in letters."""
     import sympy
 
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
     from metacount.textbook.closed_form import readable
     from metacount.textbook.rows import in_symbols
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Collection
 
-    from metacount.algebra.numeric import Number
+    from metacount.algebra.text import Number
     from metacount.files import Json
 
 MAX_CHARACTERS = 2**18  # of a file of assignments
@@ -157,8 +157,7 @@ def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
 
     if isinstance(node, ast.Constant):
         return node.value
-    from metacount.algebra.numeric import at
-    from metacount.algebra.text import read
+    from metacount.algebra.text import at, read
 
     numbers: dict[str, Number] = {n: v for n, v in known.items() if type(v) is int}
     try:

@@ -135,7 +135,7 @@ def _rounded(
     name: str, it: Arithmetic, sizes: Mapping[str, int], step: int | None, said: list[str]
 ) -> int:
     """Compute arithmetic; a width is cut and rounded up to a multiple, where one is given."""
-    from metacount.algebra.numeric import at
+    from metacount.algebra.text import at
 
     try:
         exact = at(it.tree, sizes)

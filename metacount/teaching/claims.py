@@ -24,8 +24,19 @@ from typing import TYPE_CHECKING, Any
 
 from metacount.languages import LANGUAGES
 from metacount.measure.isolated import isolated
-from metacount.teaching.claim import CONDITIONAL, Claim, Finding, Verdict, found
-from metacount.teaching.texts import DATA, computed, lines, text_of, translated, written
+from metacount.teaching.texts import (
+    CONDITIONAL,
+    DATA,
+    Claim,
+    Finding,
+    Verdict,
+    computed,
+    found,
+    lines,
+    text_of,
+    translated,
+    written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

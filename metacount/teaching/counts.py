@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from metacount import catalog
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.errors import SpecError
 from metacount.formulas import ends, masks, model, sublayers
 from metacount.formulas.sublayers import block_params

@@ -273,13 +273,11 @@ def _by_size(models: Iterable[Here]) -> list[Here]:
 
 
 def _beside(here: Here, ids: str) -> list[Here]:
-    """Return the model among those of the catalog with these ids, the smallest first."""
     others = (it for it in _models(here, ids) if it.model.id != here.model.id)
     return _by_size([here, *others])
 
 
 def _shape(here: Here, text: str) -> list[str]:
-    """Write a shape in letters, and in numbers."""
     spec = here.spec
     known = {term.letter: getattr(spec, term.name) for term in legend.MODEL_TERMS}
     known |= {"B": here.name("batch"), "S": here.name("seq")}
@@ -357,7 +355,6 @@ def page_of(
 
 
 def _page(topic: str, here: Here) -> Page:
-    """Make the page of every block of the text, without the lines whose conditions do not hold."""
     blocks: list[Block] = []
     title, model = "", here.model
     exercises: list[Exercise] = []
@@ -460,7 +457,6 @@ def _exercise(value: Exercise, model: Model) -> Block:
 
 
 def _joined(texts: list[str]) -> str:
-    """Join lines into one; between Chinese characters no space comes in."""
     joined = texts[0]
     for text in texts[1:]:
         wide = joined[-1:] >= "\u2e80" and text[:1] >= "\u2e80"

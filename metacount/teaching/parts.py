@@ -14,8 +14,7 @@ from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
 from metacount.spec import FIELDS, legend
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.claim import VERDICTS
-from metacount.teaching.texts import FUNCTIONS, Known, computed, evaluated
+from metacount.teaching.texts import FUNCTIONS, VERDICTS, Known, computed, evaluated
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
     from metacount.catalog import CatalogEntry
     from metacount.spec import ModelSpec
-    from metacount.teaching.claim import Claim, Finding
-    from metacount.teaching.texts import Text
+    from metacount.teaching.texts import Claim, Finding, Text
 
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
@@ -263,7 +261,7 @@ def computation(spec: ModelSpec, part: str) -> str:
     >>> computation(catalog.entry("llama-7b").spec(), "attention")
     '2·d·h_d·(h + h_kv) = 2·4096·128·(32 + 32) = 67,108,864'
     """
-    from metacount.algebra.writing import in_letters
+    from metacount.algebra.text import in_letters
 
     text = in_letters(letters(spec, part))
     steps = [text, in_numbers(text, spec), exact(value(spec, part))]

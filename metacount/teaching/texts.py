@@ -1,4 +1,4 @@
-"""Texts in two languages with braces, and the one evaluator of what stands between them.
+"""Claims, and texts in two languages with braces and the one evaluator of what stands there.
 
 A sentence stands in a data file or a page, in English and in Chinese. It may have conditions: it is
 printed where all of them hold for what was computed now. Between braces stands what is put in:
@@ -27,13 +27,13 @@ from functools import lru_cache
 from metacount import units
 from metacount.errors import SpecError
 from metacount.frozen import frozen
-from metacount.teaching.labels import beside, label
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, TypeAlias
 
+    from metacount.files import Json
     from metacount.formulas.dim import Dim
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
@@ -390,3 +390,195 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "fixed": lambda value: minus(f"{float(value):.2f}"),
     "four": lambda value: minus(f"{float(value):.4f}"),
 }
+
+
+# Numbers as somebody printed them: what they say, and how far they are from the exact ones
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+@frozen
+class Label:
+    """A number as somebody printed it. `step` is one unit of its last digit, 0 if it is exact.
+
+    A whole number with all its digits is exact. Any other number says its last digit and no more:
+    67.11M is right for what rounds to it, 67,105,000 to 67,115,000. K, M, B are powers of 1000.
+    """
+
+    text: str
+    value: Fraction
+    step: Fraction
+
+    def holds(self, exact: int | Fraction) -> bool:
+        """Tell whether `exact` is the number, or rounds to it."""
+        return 2 * abs(exact - self.value) <= self.step
+
+    def rounded(self, exact: int | Fraction) -> str:
+        """Format `exact` with as many decimals as the label has, in its unit.
+
+        >>> label("46B").rounded(46_702_792_704), label("67 %").rounded(Fraction(1, 3))
+        ('47B', '33 %')
+        """
+        if not self.step:
+            return f"{exact:,}" if isinstance(exact, int) else str(exact)
+        number, unit = _split(self.text)
+        places = len(number.partition(".")[2])
+        digits = round(exact / self.step)
+        whole, rest = divmod(digits, 10**places)
+        return (f"{whole:,}.{rest:0{places}d}" if places else f"{whole:,}") + unit
+
+
+def label(text: str) -> Label:
+    """Read the number that a text prints.
+
+    >>> printed = label("67.11M")
+    >>> printed.holds(67_108_864), printed.holds(67_115_001), printed.holds(67_104_999)
+    (True, False, False)
+    >>> label("2.25").holds(Fraction(22495, 10000)), label("9/4").holds(Fraction(22495, 10000))
+    (True, False)
+    >>> label("7 apples")
+    Traceback (most recent call last):
+    ValueError: a claimed number is 1,234, 67.11M, 0.67, 67 % or 9/4: got '7 apples'
+    """
+    number, unit = _split(text)
+    plain = number.replace(",", "")
+    try:
+        value = Fraction(plain)
+    except ValueError:
+        value = None
+    scale = Fraction(1, 100) if unit.strip() == "%" else Fraction(UNITS.get(unit, 0))
+    if value is None or not scale:
+        raise ValueError(f"a claimed number is 1,234, 67.11M, 0.67, 67 % or 9/4: got {text!r}")
+    decimals = len(plain.partition(".")[2])
+    exact = "/" in plain or (not unit and not decimals)
+    return Label(
+        text=text, value=value * scale, step=Fraction(0) if exact else scale / 10**decimals
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a label into digits and unit.
+
+    >>> _split("67.11M"), _split("67 %")
+    (('67.11', 'M'), ('67', ' %'))
+    """
+    end = max(i for i, char in enumerate("0" + text) if char.isdigit())
+    return text[:end], text[end:]
+
+
+def beside(stated: Label, count: int | Fraction) -> dict[str, Any]:
+    """Lay a claimed number beside the exact one: does it hold, to what that rounds, how far off."""
+    return {
+        "label": stated.text,
+        "exact": count,
+        "holds": stated.holds(count),
+        "rounds": bool(stated.step),
+        "rounded": stated.rounded(count),
+        **apart(stated.value, count),
+    }
+
+
+def number(n: int | Fraction, written: Callable[[int], str] = units.exact) -> str:
+    """Format a number, which need not be whole.
+
+    >>> number(1234), number(Fraction(1, 3))
+    ('1,234', '1/3')
+    """
+    return written(int(n)) if Fraction(n).denominator == 1 else str(n)
+
+
+def apart(said: int | Fraction, count: int | Fraction) -> dict[str, Any]:
+    """Compute how far a number is from the exact one.
+
+    >>> apart(7, 10), apart(1010, 10)
+    ({'few': True, 'off': '3'}, {'few': False, 'off': '1,000'})
+    """
+    return {"few": said < count, "off": number(abs(Fraction(said) - count))}
+
+
+# What a claim is, what a judge finds, and what is said in the end
+
+RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
+VERDICTS = (RIGHT, CONDITIONAL, WRONG)
+
+
+@frozen
+class Claim:
+    """A statement, and which judge with which options decides about it.
+
+    `claimed` holds numbers as they were printed ("67.11M"): the digits say how exact they are.
+    The sentences of `explain` and `condition` are printed where what they say was computed.
+    """
+
+    id: str
+    topic: str
+    statement: str
+    statement_zh: str
+    model: str | None
+    claimed: Any
+    judge: str
+    options: Json
+    condition: Text
+    explain: tuple[Sentence, ...]
+
+    def said(self, lang: str) -> str:
+        """Return the statement in a language."""
+        return self.statement_zh if lang == "zh" else self.statement
+
+    @property
+    def stated(self) -> object:
+        """What is claimed: a number as printed, several by name, or a formula."""
+        return self.options.get("formula") if self.claimed is None else self.claimed
+
+
+@frozen
+class Finding:
+    """What a judge found: the verdict, and the values that its texts and the claim's speak of."""
+
+    verdict: str
+    values: Mapping[str, object]
+
+
+def found(holds: Iterable[bool], /, **values: object) -> Finding:
+    """Return the values, with the verdict: right if everything holds, conditional if something."""
+    each = list(holds)
+    return Finding(
+        verdict=RIGHT if all(each) else CONDITIONAL if any(each) else WRONG, values=values
+    )
+
+
+@frozen
+class Verdict:
+    """The verdict on one claim, as it is printed in a language; `verdict` is one of `VERDICTS`."""
+
+    claim: Claim
+    verdict: str
+    correct: str
+    condition: str | None
+    reason: str
+    computation: tuple[str, ...]
+    witness: str
+    headline: str = ""
+    lang: str = "en"
+
+    @property
+    def statement(self) -> str:
+        """The statement in the verdict's language."""
+        return self.claim.said(self.lang)
+
+    def to_dict(self) -> Json:
+        """Return the verdict as plain data under public names."""
+        return {
+            "id": self.claim.id,
+            "topic": self.claim.topic,
+            "statement": self.statement,
+            "model": self.claim.model,
+            "claimed": self.claim.stated,
+            "verdict": self.verdict,
+            "correct": self.correct,
+            "condition": self.condition,
+            "reason": self.reason,
+            "computation": list(self.computation),
+            "witness": self.witness,
+            "lang": self.lang,
+        }

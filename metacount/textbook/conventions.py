@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from metacount.algebra.numeric import at
-from metacount.algebra.text import read
+from metacount.algebra.text import at, read
 from metacount.errors import InputError
 from metacount.files import table_of_package
 from metacount.formulas import ends, model, pieces, sublayers

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.formulas.block import STORED
 from metacount.formulas.dim import Dim, is_zero
 from metacount.formulas.pieces import Piece, walk

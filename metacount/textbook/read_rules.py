@@ -12,8 +12,7 @@ import random
 import re
 from typing import TYPE_CHECKING
 
-from metacount.algebra.javascript import names_in
-from metacount.algebra.recorded import CLOSE, OPEN, Recorded
+from metacount.algebra.recorded import CLOSE, OPEN, Recorded, names_in
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from metacount.algebra.named_sizes import Named
+from metacount.algebra.exact import Named
 from metacount.errors import SpecError
 from metacount.frozen import frozen
 from metacount.huggingface.config.to_spec import spec_from_config

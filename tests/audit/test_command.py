@@ -196,7 +196,6 @@ def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFix
             "gpt2 has 1024 positions",
         ),
         (["--set", "n_layers=2"], "--set belongs to --model or --mfu"),
-        (["--markdown", "--json"], "--markdown"),
         (["--seq", "0"], ""),
         (["--jobs", "0"], "must be 1 to 64"),
         (["--mfu", "gpt2", "--peak", "fast"], "'fast'"),

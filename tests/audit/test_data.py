@@ -9,8 +9,7 @@ import pytest
 from helpers import ROOT
 
 from metacount.algebra.text import read
-from metacount.audit.judge import holds, models, place_of, there, value_of
-from metacount.audit.names import MEANINGS
+from metacount.audit.judge import MEANINGS, holds, models, place_of, there, value_of
 from metacount.audit.record import KINDS, RESULTS, Formula, chosen, compared, formulas
 from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.errors import InputError

@@ -34,9 +34,8 @@ WRONG = [
 @pytest.mark.parametrize(("id", "model", "quantity", "times"), WRONG)
 def test_a_reference_module_says_so_too(id: str, model: str, quantity: str, times: int) -> None:
     (formula,) = chosen((id,))
-    small = detail(formula, SPECS[model], model, 2048).small
-    assert small is not None
-    sizes, theirs, ours = small
+    small = detail(formula, metacount.find_model(model), 2048)["smallest"]
+    sizes, theirs, ours = small.values()
     run = Workload(batch_size=sizes.pop("batch_size"), seq_len=sizes.pop("seq_len"))
     spec = SPECS[model].replace(**sizes)
     assert both(formula, (spec, run)) == (theirs, ours)

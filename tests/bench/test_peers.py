@@ -1,7 +1,7 @@
 """Optional variants: what they need is said, and what of them can run here does.
 
-No package of these is here. The Triton kernel runs on a small stand-in for Triton's language; the
-others' calls are met by functions that have their signature, which torch computes.
+No package of these is here: FlashAttention's call is met by a function that has its signature,
+which torch computes. Liger and the Triton kernel run on a device (test_cuda.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from helpers.bench_layers import DECODE, DENSE, PREFILL, attention, build, error
 from helpers.one_thread import no_gradients, short_bursts  # noqa: F401  # fixtures for every test here
 from torch import Tensor
 
-from metacount.bench import layers, triton_silu
+from metacount.bench import layers
 from metacount.bench.case import Case
 from metacount.bench.layers import Positions
 from metacount.bench.rows import Row
@@ -64,71 +64,6 @@ def test_a_missing_peer_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = rows["swiglu-liger"]
     assert (peer.status, peer.reason) == ("not available", "pip install liger-kernel")
     assert rows["gelu"].status == "ok"
-
-
-class Pointer:
-    """A tensor's memory from some place on, as Triton adds to it."""
-
-    def __init__(self, tensor: Tensor, at: Any = 0) -> None:
-        self.flat, self.at = tensor.view(-1), at
-
-    def __add__(self, more: Any) -> Pointer:
-        return Pointer(self.flat, self.at + more)
-
-
-def language(ids: list[int]) -> SimpleNamespace:
-    def load(pointer: Pointer, mask: Tensor) -> Tensor:
-        return torch.where(mask, pointer.flat[pointer.at.clamp(max=len(pointer.flat) - 1)], 0.0)
-
-    def store(pointer: Pointer, values: Tensor, mask: Tensor) -> None:
-        pointer.flat[pointer.at[mask]] = values[mask].to(pointer.flat.dtype)
-
-    return SimpleNamespace(
-        program_id=lambda axis: torch.tensor(ids[axis]),
-        arange=torch.arange,
-        load=load,
-        store=store,
-        int64=torch.int64,
-        float32=torch.float32,
-        sigmoid=torch.sigmoid,
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_triton_kernel_computes_silu_up(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [0, 0]
-    monkeypatch.setattr(triton_silu, "tl", language(ids))
-    monkeypatch.setattr(triton_silu, "BLOCK", 16)
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int, int]) -> Any:
-            def launch(x: Tensor, out: Tensor, width: int, *, BLOCK: int) -> None:
-                for ids[0] in range(grid[0]):
-                    for ids[1] in range(grid[1]):
-                        triton_silu._silu_mul(Pointer(x), Pointer(out), width, BLOCK)
-
-            return launch
-
-    monkeypatch.setattr(triton_silu, "_kernel", Kernel(), raising=False)
-    x = torch.randn(7, 2 * 37).to(dtype)  # 37 is no multiple of a block
-    gate, up = x.float().chunk(2, dim=-1)
-    got = triton_silu.silu_mul(x)
-    assert got.dtype == dtype
-    wanted = (gate * torch.sigmoid(gate) * up).to(dtype)
-    # the last digit depends on how many values a processor takes at once
-    torch.testing.assert_close(got, wanted, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=0)
-
-
-def test_ligers_activation_takes_two_matrices(install: Install) -> None:
-    def apply(gate: Tensor, up: Tensor) -> Tensor:
-        assert gate.is_contiguous() and up.is_contiguous()
-        return F.silu(gate) * up
-
-    install("liger_kernel.ops.swiglu", LigerSiLUMulFunction=SimpleNamespace(apply=apply))
-    row = by_name(LIGER, "swiglu-liger")["swiglu-liger"]
-    assert (row.status, row.matmul_flops) == ("ok", 8190)  # 6 · 3 · 13 · 35
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool) -> Tensor:

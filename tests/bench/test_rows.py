@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import ROOT
 from helpers.bench_layers import result
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 
@@ -221,27 +220,6 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         check_writable("--save", str(tmp_path / "none" / "r.jsonl"))
     with pytest.raises(InputError, match="is a folder"):
         check_writable("--save", str(tmp_path))
-
-
-def test_lines_of_an_older_format_are_read(tmp_path: Path) -> None:
-    """Then, `-compiled` of a gated block was the joined one; there was no direction."""
-    file = tmp_path / "r.jsonl"
-    line = files.lines_of([ROW], {"fp32": ROOF}, WHERE, "now")[0]
-    old = {k: v for k, v in line.items() if k not in ("format", "direction", "roof_share")}
-    lines = [{**old, "variant": name} for name in ("gelu-compiled", "swiglu-4d-compiled")]
-    file.write_text("".join(json.dumps(x) + "\n" for x in lines), encoding="utf-8")
-    read = files.read(str(file))
-    assert [x["variant"] for x in read] == ["gelu-compiled", "swiglu-4d-joined-compiled"]
-    assert Row.from_dict(read[0]).direction == "forward"
-    file.write_text(json.dumps({**line, "variant": "swiglu-compiled"}) + "\n", encoding="utf-8")
-    assert files.read(str(file))[0]["variant"] == "swiglu-compiled"
-
-
-def test_the_saved_results_are_read() -> None:
-    folder = ROOT / "benchmarks" / "results"
-    names = {line["variant"] for line in files.read(str(folder / "ffn.jsonl"))}
-    assert {"swiglu-joined-compiled", "swiglu-4d-joined-compiled"} <= names
-    assert "swiglu-compiled" not in names
 
 
 def test_a_run_without_a_roof_can_be_saved(tmp_path: Path) -> None:

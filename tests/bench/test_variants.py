@@ -29,7 +29,6 @@ from helpers.release import daily
 from metacount import catalog
 from metacount.bench import grid, layers, reference
 from metacount.bench.case import Case, Variant, rows_to_check
-from metacount.bench.grid import Asked
 from metacount.bench.layers import Apply, Positions, rule_width, widths
 from metacount.bench.rows import BOTH, FORWARD
 from metacount.bench.run import TOLERANCE, error_in, observe
@@ -298,16 +297,16 @@ def test_widths() -> None:
 
 
 def test_sizes_beside_the_catalog() -> None:
-    cases = grid.cases("ffn", "cpu", Asked(d_model=(48,), d_ff=(100, 130), tokens=(3,)))
+    cases = grid.cases("ffn", "cpu", {"d_model": (48,), "d_ff": (100, 130), "tokens": (3,)})
     assert [case.model for case in cases] == ["d48-ff100", "d48-ff130"]
     assert [case.sizes["swiglu_own_d_ff"] for case in cases] == [100, 130]
     assert cases[0].sizes["swiglu_d_ff"] == 129  # 8 · 48 / 3 = 128, up to a multiple of 3
-    beside = grid.cases("ffn", "cpu", Asked(model=("qwen3-0.6b",), d_ff=(2000,), tokens=(1,)))
+    beside = grid.cases("ffn", "cpu", {"model": ("qwen3-0.6b",), "d_ff": (2000,), "tokens": (1,)})
     assert beside[0].sizes["swiglu_own_d_ff"] == 2000 and beside[0].model == "qwen3-0.6b-ff2000"
-    (rule,) = grid.cases("ffn", "cpu", Asked(d_model=(48,), tokens=(3,)))
+    (rule,) = grid.cases("ffn", "cpu", {"d_model": (48,), "tokens": (3,)})
     assert "swiglu_own_d_ff" not in rule.sizes
     with pytest.raises(InputError, match="--d-ff needs --d-model"):
-        grid.cases("ffn", "cpu", Asked(d_ff=(3,)))
+        grid.cases("ffn", "cpu", {"d_ff": (3,)})
 
 
 def test_key_heads() -> None:

@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -140,82 +139,6 @@ def test_bytes_of_the_report_are_those_of_the_setting_s_parameters(files: Any) -
     assert figures["megatron-lm", "2"]["states"] == 18 * 6_738_415_616
 
 
-REPORT = """
-from .utils import is_hybrid_model, print_rank_0
-
-
-def report_theoretical_memory(args, num_microbatches=None, verbose=False):
-    assert not is_hybrid_model(args)
-    print_rank_0("talk")
-    return args.num_layers + args.world_size, num_microbatches, None
-"""
-
-
-def given(name: str) -> dict[str, Any]:
-    setting = SETTINGS[name]
-    config = json.loads(Path(config_of(setting["model"])).read_text("utf-8"))
-    return {**setting, "micro_batches": setting["pp"], "config": config}
-
-
-def test_the_report_of_a_checkout_is_asked_in_mebibytes(
-    files: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "megatron" / "training" / "theoretical_memory_usage.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(REPORT, "utf-8")
-    said = files["peer_training_tools"].megatron(given("8"), str(tmp_path))
-    # 32 layers + 2·8·4 ranks; 4 micro-batches, one for each stage
-    assert (said["states"], said["activations"]) == (96 * 2**20, 4 * 2**20)
-    assert (said["last_norm"], said["query_norms"]) == (4096 // 4, 0)
-    assert capsys.readouterr().out == ""
-    with pytest.raises(FileNotFoundError, match="no megatron/training/theoretical_memory_usage"):
-        files["peer_training_tools"].megatron(given("8"), str(tmp_path / "other"))
-
-
-def test_the_sizes_of_a_config_have_their_names_of_megatron(files: Any) -> None:
-    args = vars(files["peer_training_tools"].megatron_args(given("10")))
-    assert (args["num_layers"], args["hidden_size"], args["num_query_groups"]) == (94, 4096, 4)
-    assert (args["kv_channels"], args["moe_ffn_hidden_size"], args["num_experts"]) == (
-        128,
-        1536,
-        128,
-    )
-    assert args["world_size"] == 16 * 4 * 2
-    assert args["use_distributed_optimizer"]
-
-
-@pytest.mark.parametrize(
-    ("tool", "name", "why"),
-    [
-        ("accelerate", "4", ""),
-        ("accelerate", "3", ""),
-        ("deepspeed", "4", ""),
-        ("megatron-lm", "2", "needs a checkout: --megatron DIR"),
-        ("torchtitan", "6", "needs a checkout of v0.2.2"),
-        ("torchtitan", "9", ""),
-    ],
-)
-def test_a_tool_says_why_it_says_nothing(files: Any, tool: str, name: str, why: str) -> None:
-    tools = files["peer_training_tools"]
-    with pytest.raises(tools.Cannot, match=why or None):
-        tools.TOOLS[tool](given(name), "")
-
-
-def test_torchtitan_s_line_is_read(files: Any) -> None:
-    assert files["peer_training_tools"].tracker_max("x\nTracker Max: 0.5 GiB\n") == 2**29
-    with pytest.raises(RuntimeError):
-        files["peer_training_tools"].tracker_max("Peak Memory at iter: 0")
-
-
-def test_versions_come_from_packages_and_checkouts(files: Any, tmp_path: Path) -> None:
-    version_of = files["peer_training"].version_of
-    assert version_of("megatron-lm", None, {}) is None
-    package = tmp_path / "megatron" / "core" / "package_info.py"
-    package.parent.mkdir(parents=True)
-    package.write_text("MAJOR = 0\nMINOR = 20\nPATCH = 1\nPRE_RELEASE = 'rc0'\n", "utf-8")
-    assert version_of("megatron-lm", tmp_path, {"torch": "2"}) == "0.20.1"
-
-
 def test_the_numbers_beside_the_table_are_those_of_the_saved_results(files: Any) -> None:
     text = " ".join((ROOT / "docs" / "other-tools.md").read_text("utf-8").split())
     worlds = {each["dp"] * each["tp"] * each["pp"]: each["model"] for each in SETTINGS.values()}
@@ -227,21 +150,3 @@ def test_the_numbers_beside_the_table_are_those_of_the_saved_results(files: Any)
     assert f"bits is {stage} bytes a parameter" in text
     assert f"{total} bytes in place of {held}" in text
     assert f"last in v{SAVED['versions']['torchtitan']}" in text
-
-
-def test_what_belongs_to_the_other_comparison_is_refused(
-    files: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    peers = importlib.import_module("peers")
-    for argv, why in (
-        (["--training", "--models", "gpt2"], "--models is not for --training"),
-        (["--training", "--tools", "thop"], "--tools thop is unknown"),
-        (["--tools", "megatron-lm"], "--tools megatron-lm is unknown"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["peers.py", *argv])
-        with pytest.raises(SystemExit, match="2"):
-            peers.main()
-        assert why in capsys.readouterr().err
-    monkeypatch.setattr(sys, "argv", ["peers.py", "--training", "--saved"])
-    assert peers.main() == 0
-    assert capsys.readouterr().out == files["peer_training_results"].text_of(SAVED)

@@ -193,39 +193,6 @@ def test_a_letter_refuses_every_question_and_says_which(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (lambda a, b: a + b * a - b, "d + N * d - N"),
-        (lambda a, b: a - (b - a), "d - (N - d)"),
-        (lambda a, b: a / (b / a), "d / (N / d)"),
-        (lambda a, b: (a + b) * (a - b), "(d + N) * (d - N)"),
-        (lambda a, b: -a * b, "-d * N"),
-        (lambda a, b: -(a + b), "-(d + N)"),
-        (lambda a, b: (-a) ** 2, "(-d)**2"),
-        (lambda a, b: (a**2) ** 3, "(d**2)**3"),
-        (lambda a, b: a * b**2 // 3 % b, "d * N**2 // 3 % N"),
-        (lambda a, b: a // (b // 2), "d // (N // 2)"),
-        (lambda a, b: a * (b % 2), "d * (N % 2)"),
-        (lambda a, b: 2.5 * a - -3, "(5/2) * d - (-3)"),
-        (lambda a, b: 2 - a, "2 - d"),
-        (lambda a, b: 7 // a, "7 // d"),
-        (lambda a, b: True * a, "1 * d"),
-    ],
-)
-def test_what_is_done_to_letters_is_written_down(made: Any, text: str) -> None:
-    from metacount.algebra.numeric import at
-    from metacount.algebra.text import read
-
-    session = Session()
-    a, b = session.letter("d"), session.letter("N")
-    written = session.text(made(a, b))
-    assert written == text
-    for d, n in ((7, 5), (4, 9), (12, 2)):
-        exact = made(Fraction(d), Fraction(n))
-        assert at(read(written).tree, {"d": d, "N": n}) == exact
-
-
-@pytest.mark.parametrize(
     ("function", "why"),
     [
         (lambda d: d + 1, None),
@@ -244,14 +211,3 @@ def test_what_is_done_to_letters_is_written_down(made: Any, text: str) -> None:
 )
 def test_what_letters_cannot_refuse_is_looked_for_in_the_code(function: Any, why: Any) -> None:
     assert Code(function).why == why
-
-
-def test_the_numbers_in_the_code_are_found() -> None:
-    found = {int(n) for n in Code(functions.wrong_closure).numbers}
-    assert {10, 9_999} <= found
-    assert {4096, 11008, 5120, 13824} <= {
-        int(n) for n in Code(functions.wrong_table_outside).numbers
-    }
-    assert 7_777 in Code(functions.wrong_constant_outside).numbers
-    assert 6_000 in Code(functions.wrong_default).numbers
-    assert 5_001 in Code(functions.wrong_cache).numbers  # in a function that it calls

@@ -10,7 +10,7 @@ import sympy
 from helpers.release import daily, one_in
 
 from metacount import Workload, check, find_model
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.cli.formula import textbook
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.count import fitted

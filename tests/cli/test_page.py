@@ -14,7 +14,7 @@ from helpers.release import ONLY
 from helpers.structures import first_of_each
 
 from metacount import InputError, Model, Request, count, find_model, page, units
-from metacount.algebra.javascript import NotWhole, condition, in_javascript
+from metacount.algebra.recorded import NotWhole, condition, in_javascript
 from metacount.cli import main
 from metacount.cli.page import REFUSED, UNKNOWN
 

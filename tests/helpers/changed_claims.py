@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from metacount.teaching.claim import Claim, Verdict
 from metacount.teaching.claims import claims, judge_claim
+from metacount.teaching.texts import Claim, Verdict
 
 ALL = {claim.id: claim for claim in claims()}
 

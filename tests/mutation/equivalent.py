@@ -1,8 +1,6 @@
 """The mutants that no test can notice, and why: `Mutant.key` and the reason."""
 
 EQUIVALENT = {
-    'metacount/check/sizes.py  2 -> 3   in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
-    'metacount/check/sizes.py  kind == 2 -> kind != 2   in: elif kind == 2 and name != "prefix_len":': "another of kinds that are equally likely",
     'metacount/cli/__init__.py  done.code or 0 -> 0   in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     'metacount/cli/__init__.py  done.code or 0 -> done.code   in: return _write("") or int(done.code or 0)': "argparse ends by itself with 0 alone",
     "metacount/cli/options.py  40 -> 41   in: value = float(text[:40])": "a bound on a text",

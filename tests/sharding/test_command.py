@@ -232,6 +232,25 @@ def test_a_quantised_model_is_served_with_its_weights_as_stored(
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("count", "llama-7b", "--dtype", "nf4"),
+        ("count", "llama-7b", "--kv-dtype", "fp4"),
+        ("count", "llama-7b", "--state-dtype", "q8_0"),
+        ("fit", "llama-7b", "--dtype", "int4"),
+        ("fit", "llama-7b", "--kv-dtype", "mxfp4"),
+    ],
+)
+def test_a_type_without_whole_bytes_a_value_is_one_line(
+    capsys: pytest.CaptureFixture[str], line: tuple[str, ...]
+) -> None:
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and line[-1] in said
+    assert ("4 bits" in said) is (line[-1] != "q8_0")
+
+
 def test_what_is_not_counted_leaves_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     way = ("--train", "--attention", "sdpa")
     found = []

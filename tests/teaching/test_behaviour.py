@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from helpers.changed_claims import ALL, verdict_on
 from torch import Tensor
 
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
 from metacount.teaching.claims import judge_claim, needs_torch
+from metacount.teaching.texts import CONDITIONAL, RIGHT, WRONG
 
 D, E, N = 5, 4, 3
 

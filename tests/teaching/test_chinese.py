@@ -18,9 +18,8 @@ from metacount.cli.report import in_text
 from metacount.errors import SpecError
 from metacount.spec.legend import MODEL_TERMS
 from metacount.spec.model import FIELDS
-from metacount.teaching.claim import VERDICTS, Verdict
 from metacount.teaching.claims import TOPICS, judge_claim, texts_of_judges
-from metacount.teaching.texts import chinese
+from metacount.teaching.texts import VERDICTS, Verdict, chinese
 
 BRACES = re.compile(r"\{[^{}]*\}")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]\d+)?|[²³¼]")

@@ -13,7 +13,7 @@ from helpers.release import daily, one_day_in
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.teaching.claims import TOPICS, claims, find_claim
-from metacount.teaching.labels import label
+from metacount.teaching.texts import label
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

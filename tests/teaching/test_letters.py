@@ -13,10 +13,9 @@ from helpers.changed_claims import ALL, verdict_on, with_options
 from metacount import catalog
 from metacount.errors import SpecError
 from metacount.spec import legend
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
 from metacount.teaching.claims import judge_claim
 from metacount.teaching.parts import PARTS
-from metacount.teaching.texts import evaluated
+from metacount.teaching.texts import CONDITIONAL, RIGHT, WRONG, evaluated
 
 # two sets of sizes, no two of which are equal
 LETTERS = "d m m_e h h_kv h_d E k N V d_c d_r"

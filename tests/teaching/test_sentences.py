@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
 import pytest
@@ -11,80 +10,11 @@ from helpers.release import daily
 
 from metacount import InputError
 from metacount.errors import SpecError
-from metacount.teaching.claim import RIGHT, VERDICTS, WRONG, Claim
 from metacount.teaching.claims import judge_claim
-from metacount.teaching.labels import Label, label
 from metacount.teaching.parts import named
-from metacount.teaching.texts import computed
+from metacount.teaching.texts import RIGHT, VERDICTS, WRONG, Claim, Label, computed, label
 
-BRACES = re.compile(r"\{[^{}]*\}")
 SENTENCES = [(id, n) for id, claim in ALL.items() for n in range(len(claim.explain))]
-
-# Digits in prose that are not put in when it is printed. Each is either part of a name, or a
-# coefficient or an exponent of a formula that a condition of the sentence compares.
-NAMES = (
-    "Qwen3-4B",
-    "Qwen3-0.6B",
-    "LLaMA-7B",
-    "T5 11B",
-    "Mistral 7B",
-    "DeepSeek-V3",
-    "float32",
-    "Qwen3-Next",
-)
-FORMULAS = {
-    "8·d²": "8*d_model**2",
-    "4·d²": "4*d_model**2",
-    "13·d": "13*d_model",
-    "5·d": "5*d_model",
-    "2·h·h_d": '2*n_heads("llama-7b")*head_dim("llama-7b")',
-    "3·d·m_s": '3*d_model("deepseek-v3")*d_ff_expert("deepseek-v3")',
-    "k·3·d·m": "6*top_k*d_model*d_ff_expert",  # with the factor of 2 that is said
-    "6·k·d·m": "6*top_k*d_model*d_ff_expert",
-    "2·d·E": "2*d_model*n_experts",
-    "2·d FLOPs": "2*d_model*n_experts",
-    "d² + d": "d_model**2 + d_model",
-    "The last 2·d": "2*d_model",
-    "2·h_d": "2*head_dim",
-    "2·d": "2*d_model",
-    "8/3·d": "even_apart",  # the judge's, at a width where 8/3·d is whole
-    "It is 8·d²": "even_apart == 0",  # what it is apart from
-    "less than 4·d": "d_ff < 4*d_model",
-    "takes 2 FLOPs": "6*top_k",  # 2 times 3·k·d·m
-    "(2·N)^¼": "right",  # the formula that the block was compared with
-    "less than 1": "less_than_one",
-    "add up to 1.": "one",
-    "add up to 1": "by_k",  # stated / module is k: the module's shares add up to 1
-    "itself is 1": "softmax_renorm.unweighted",
-    "{n_layers}·2·": "n_layers*2*head_dim",
-    "β = 1": "is_silu",  # the module without a β against torch's
-    "with W1·x": "doubled",  # the names of the equation's matrices
-}
-
-
-def typed_digits(say: str, where: tuple[str, ...]) -> str:
-    """What digits are left when names, computed numbers and compared formulas are taken out."""
-    for name in NAMES:
-        say = say.replace(name, "")
-    # the longest first: 2·d is a part of 2·d·E
-    for text in sorted(FORMULAS, key=len, reverse=True):
-        if any(FORMULAS[text] in condition for condition in where):
-            say = say.replace(text, "")
-    return "".join(re.findall(r"[0-9²³¼]+", BRACES.sub("", say)))
-
-
-@pytest.mark.parametrize(("id", "n"), SENTENCES)
-def test_no_number_is_typed(id: str, n: int) -> None:
-    sentence = ALL[id].explain[n]
-    assert typed_digits(sentence.say, sentence.where) == ""
-    assert sentence.where, "a sentence has a condition under which it is true"
-
-
-def test_typed_numbers_are_found() -> None:
-    assert typed_digits("It is 8·d².", ("right",)) != ""
-    assert typed_digits("It is 8·d².", ("ffn() == 8*d_model**2",)) == ""
-    assert typed_digits("It has 35 of {d_model}.", ("right",)) == "35"
-
 
 MODELS = ("llama-7b", "qwen2-7b", "gpt2", "mixtral-8x7b", "deepseek-v2", "t5-11b", "gemma-7b")
 

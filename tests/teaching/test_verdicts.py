@@ -12,7 +12,6 @@ from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily
 
 from metacount.errors import SpecError
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG
 from metacount.teaching.claims import (
     JUDGES,
     TOPICS,
@@ -21,7 +20,7 @@ from metacount.teaching.claims import (
     needs_torch,
     texts_of_judges,
 )
-from metacount.teaching.texts import DATA
+from metacount.teaching.texts import CONDITIONAL, DATA, RIGHT, WRONG
 
 V3_TABLES = 2 * 129_280 * 7168
 # MLA: q down and up, keys and values down and up, o, two norms; two norms of the block

@@ -203,3 +203,59 @@ METHODS = st.sampled_from(["fp8", "gptq", "awq", "mxfp4", "bitsandbytes", "compr
 def test_no_config_breaks_it(quantization: dict[str, Any], method: Any) -> None:
     config = {**SMALL, "quantization_config": {**quantization, "quant_method": method}}
     assert isinstance(stored(config), Stored | str | None)
+
+
+# One layer whose sizes are whole groups: q, o [64, 64], k, v [32, 64], gate, up [96, 64], down.
+EVEN = {**SMALL, "hidden_size": 64, "intermediate_size": 96}
+SHAPES = [(64, 64), (64, 64), (32, 64), (32, 64), (96, 64), (96, 64), (64, 96)]
+EVEN_REST = 2 * (2 * 33 * 64 + 3 * 64)
+
+
+def bytes_by_torchao(kind: str, rows: int, columns: int) -> int:
+    """Bytes of what torchao packs a matrix into: values and scales."""
+    pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
+    import torch
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+
+    matrix = torch.ones(rows, columns, dtype=torch.bfloat16)
+    packed: Any = (
+        NVFP4Tensor.to_nvfp4(matrix)
+        if kind == "nvfp4"
+        else MXTensor.to_mx(matrix, torch.float4_e2m1fn_x2, 32)
+    )
+    return sum(getattr(packed, name).nbytes for name in packed.tensor_data_names)
+
+
+def bytes_by_transformers(rows: int, columns: int) -> int:
+    """Bytes of the tensors of transformers' layer in blocks of FP8."""
+    import torch
+    from transformers.integrations.finegrained_fp8 import FP8Linear
+
+    with torch.device("meta"):
+        layer = FP8Linear(columns, rows, block_size=(16, 48))
+    return sum(tensor.nbytes for tensor in layer.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("quantization", "of_matrix"),
+    [
+        # ModelOpt has two float32 more: weight_scale_2 and input_scale
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+            lambda rows, columns: bytes_by_torchao("nvfp4", rows, columns) + 8,
+        ),
+        (
+            compressed(num_bits=4, type="float", strategy="group", group_size=32),
+            lambda rows, columns: bytes_by_torchao("mxfp4", rows, columns),
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [16, 48]}, bytes_by_transformers),
+    ],
+    ids=["nvfp4", "mxfp4", "fp8"],
+)
+def test_a_matrix_takes_the_bytes_that_a_library_stores(
+    quantization: dict[str, Any], of_matrix: Any
+) -> None:
+    found = stored({**EVEN, "quantization_config": quantization})
+    assert isinstance(found, Stored)
+    assert found.n_bytes == EVEN_REST + sum(of_matrix(*shape) for shape in SHAPES)

@@ -225,7 +225,6 @@ def attention_of(attention: Attention, kind: str) -> Callable[[Tensor], Tensor]:
 
 
 def _whole(x_SD: Tensor) -> Tensor:
-    """Run the small decoder from the vectors of its tokens to logits."""
     model, tokens = decoder(), torch.arange(len(x_SD))
     assert model.embed_tokens is not None
     model.embed_tokens.weight[tokens] = x_SD

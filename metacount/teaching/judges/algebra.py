@@ -16,7 +16,7 @@ import sympy
 
 from metacount import catalog
 from metacount.algebra.exact import value_at
-from metacount.algebra.writing import in_letters
+from metacount.algebra.text import in_letters
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
 from metacount.formulas.step import (
@@ -30,8 +30,6 @@ from metacount.formulas.tape import FULL, NONE, Pass
 from metacount.spec import Workload, legend
 from metacount.spec.rules import beyond_branches
 from metacount.teaching import parts
-from metacount.teaching.claim import CONDITIONAL, RIGHT, WRONG, Claim, Finding, found
-from metacount.teaching.labels import apart, label, number
 from metacount.teaching.parts import (
     RUNS,
     computation,
@@ -41,7 +39,19 @@ from metacount.teaching.parts import (
     spec_of,
     value,
 )
-from metacount.teaching.texts import computed, evaluated
+from metacount.teaching.texts import (
+    CONDITIONAL,
+    RIGHT,
+    WRONG,
+    Claim,
+    Finding,
+    apart,
+    computed,
+    evaluated,
+    found,
+    label,
+    number,
+)
 from metacount.textbook.closed_form import readable
 from metacount.textbook.training import (
     TrainingCount,
@@ -237,7 +247,6 @@ def _in_catalog(claim: Claim, truth: Dim) -> list[dict[str, Any]]:
 
 
 def _farthest(counted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the models at both ends of what the stated formula is off by, if it is off there."""
     ends = [pick(counted, key=lambda row: row["ratio"]) for pick in (min, max) if counted]
     return [end for n, end in enumerate(ends) if end["ratio"] and end not in ends[:n]]
 
@@ -318,7 +327,6 @@ LENGTH = 2048
 
 
 def _run(spec: ModelSpec, n: Dim) -> tuple[Dim, Dim]:
-    """Count the FLOPs of a forward of one sequence and of its backward, in numbers or letters."""
     backward = backward_matmul_flops_by_role(spec, Pass(batch_size=1, seq_len=n))
     return model.matmul_flops(spec, batch_size=1, seq_len=n), sum(backward.values())
 
@@ -381,7 +389,6 @@ def step_ratio(claim: Claim) -> Finding:
 
 
 def _is_dense_decoder(spec: ModelSpec) -> bool:
-    """Tell whether a model is a decoder without experts that has logits to train by."""
     trained = spec.last_stack.uniform and None not in (spec.head, spec.embedding)
     alone = not spec.is_moe and not beyond_branches(spec)
     return trained and spec.kind == "decoder" and alone

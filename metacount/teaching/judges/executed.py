@@ -17,7 +17,6 @@ from metacount.modules.moe import Experts, Router, load_balancing_loss
 from metacount.modules.position import sinusoid
 from metacount.spec.ffn import FeedForward
 from metacount.spec.field import altered
-from metacount.teaching.claim import Claim, Finding, found
 from metacount.teaching.experiments.modules import (
     D_FF,
     D_MODEL,
@@ -46,6 +45,7 @@ from metacount.teaching.experiments.modules import (
     unequal,
 )
 from metacount.teaching.parts import models
+from metacount.teaching.texts import Claim, Finding, found
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -254,13 +254,11 @@ def gate_order(claim: Claim) -> Finding:
 
 
 def _largest_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Choose the k largest logits, then take a softmax over these k."""
     chosen = logits_NE.topk(top_k, dim=-1)
     return chosen.indices, chosen.values.softmax(-1)
 
 
 def _all_first(logits_NE: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Take a softmax over all logits, then choose the k largest as they are."""
     chosen = logits_NE.softmax(-1).topk(top_k, dim=-1)
     return chosen.indices, chosen.values
 
@@ -270,7 +268,6 @@ GATE_TOKENS = 64
 
 
 def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
-    """Build a model's router over few columns, and tokens for it."""
     with seeded():
         part = spec.last_stack.mixture
         assert part is not None  # the claim is about experts
@@ -280,7 +277,6 @@ def _router(spec: ModelSpec) -> tuple[Router, Tensor]:
 
 
 def _orders_agree() -> dict[str, bool | str]:
-    """Compare the two orders on the same logits."""
     router, _, x_ND = mixture("softmax", 2)
     logits_NE = router.proj(x_ND).detach()
     chosen, before = _all_first(logits_NE, 2)

@@ -44,6 +44,7 @@ from metacount.huggingface.config.parts import (
     nope_every,
     number,
     only,
+    optional_number,
     placed,
     prediction,
     qwen_experts,
@@ -171,6 +172,56 @@ def one_for_all_layers(keys: Keys, fields: Json) -> Json:
                 keys.unmapped(name, values, "every layer must have the same")
             keys.data[name] = values[0]
     return {}
+
+
+def cohere_norm(keys: Keys, _: Json) -> Json:
+    """Read one norm before both branches: an RMSNorm where it has an epsilon, else a LayerNorm."""
+    if keys.raw("rms_norm_eps") is not None:
+        return RMS(keys, {}) | {"norm_placement": "parallel"}
+    eps = keys.number("layer_norm_eps")
+    return {"norm": "layernorm", "norm_eps": eps, "norm_placement": "parallel"}
+
+
+def cohere_windows(keys: Keys, fields: Json) -> Json:
+    """Read windows in layers that rotate but for every n-th; dense layers first have another n,
+    and rotate all where that is 1.
+    """
+    first = keys.size("first_k_dense_replace", lowest=0)
+    of_dense = keys.layers("prefix_dense_sliding_window_pattern")
+    every, words = keys.layers("sliding_window_pattern"), keys.given("mlp_layer_types")
+    letters = letters_where(
+        keys,
+        fields,
+        lambda i: (i + 1) % of_dense != 0 if i < first else (i + 1 - first) % every != 0,
+    )
+    n_layers = fields["n_layers"]
+    dense = [i < first for i in range(n_layers)]
+    if isinstance(words, list) and len(words) == n_layers:
+        dense = [word == "dense" for word in words]
+    rotates = [
+        letter == "L" or (of_dense == 1 and is_dense)
+        for letter, is_dense in zip(letters, dense, strict=True)
+    ]
+    return {
+        **windows(letters, keys.size("sliding_window")),
+        **nope_every(keys, "layer_types", rotates),
+    }
+
+
+def cohere_experts(keys: Keys, fields: Json) -> Json:
+    """Read experts chosen by their logits, weighted by a softmax over these or by sigmoids."""
+    function = keys.only("expert_selection_fn", "softmax", "sigmoid")
+    width, of_dense = keys.size("intermediate_size"), "prefix_dense_intermediate_size"
+    fields["d_ff"] = keys.optional_size(of_dense) or width
+    joined = keys.only("shared_expert_combination_strategy", "average", "sum")
+    if keys.size("num_shared_experts", lowest=0) and joined == "average":
+        keys.differs("Cohere halves the sum of routed and shared experts")
+    more = (always(d_ff_expert=width), shared_experts("num_shared_experts"))
+    sparse = sparse_layers("first_k_dense_replace")
+    if function == "softmax":
+        keys.flag("norm_topk_prob")
+        return experts("num_experts", "topk_softmax", *more, layout=sparse)(keys, fields)
+    return experts("num_experts", "sigmoid", *more, renorm=True, layout=sparse)(keys, fields)
 
 
 def granite_shared(keys: Keys, _: Json) -> Json:
@@ -552,6 +603,18 @@ ROWS = {
             layout=after("num_dense_layers"),
         ),
         differs(f"AFMoE {PARAMETER}", "n_experts"),
+    ),
+    # Cohere 2 with experts: both branches behind one norm, windows that rotate
+    "cohere2_moe": row(
+        sizes,
+        GATED,
+        BIAS,
+        optional_number("logit_scale", "logit_scale", null=1.0),
+        cohere_norm,
+        rope(style="interleaved"),
+        cohere_windows,
+        cohere_experts,
+        first_k_dense_replace=0,
     ),
     # GLM-4.7-Flash
     "glm4_moe_lite": row(
