@@ -78,9 +78,9 @@ def count(
     from metacount.resolve import model_of
     from metacount.textbook.count import count
 
-    found = model_of(model)
+    given = model_of(model)
     run = _request("count", workload, sizes)
-    counted = count(found.spec, run, notes=found.notes, quantised=found.quantised)
+    counted = count(given.spec, run, notes=given.notes, quantised=given.quantised)
     check_size(model, counted.params)
     return counted
 
@@ -190,9 +190,9 @@ def diff(
     from metacount.spec import Request
 
     request = _request("diff", workload, sizes)
-    one, other = any_of(a), any_of(b)
+    model_a, model_b = any_of(a), any_of(b)
     if isinstance(request, Request) and request.seq_len is None:
-        both = min(_length(one, request), _length(other, request))
+        both = min(_length(model_a, request), _length(model_b, request))
         request = Request(
             batch_size=request.batch_size,
             seq_len=both,
@@ -200,15 +200,15 @@ def diff(
             source_len=request.source_len,
             prefix_len=request.prefix_len,
         )
-    if not (isinstance(one, Model) and isinstance(other, Model)):
+    if not (isinstance(model_a, Model) and isinstance(model_b, Model)):
         from metacount.verify.by_role import diff_by_role
 
-        return diff_by_role(one, other, request)
+        return diff_by_role(model_a, model_b, request)
     from metacount.diff.compared import diff
     from metacount.textbook.count import fitted
 
-    first, second = zip(_names(one, other), (one.spec, other.spec), strict=True)
-    return diff(first, second, fitted(one.spec, request), fitted(other.spec, request))
+    first, second = zip(_names(model_a, model_b), (model_a.spec, model_b.spec), strict=True)
+    return diff(first, second, fitted(model_a.spec, request), fitted(model_b.spec, request))
 
 
 def _length(model: Model | TransformersOnly, request: Request) -> int:
@@ -299,12 +299,12 @@ def tree(
         else:
             assert asked.source is not None  # what only transformers knows has one
             made = _of_transformers(asked.source, request, flops or outputs, active)
-    whole, made_by, run, given = made
-    root = fold(found(whole, only) if only else whole)
-    said = run if isinstance(run, str) else run_text(run)
+    full, made_by, run, given = made
+    root = fold(found(full, only) if only else full)
+    ran_on = run if isinstance(run, str) else run_text(run)
     ran = None if isinstance(run, str) else run
     given = given if outputs else {}
-    return Tree(root=root, made_by=made_by, run=said, outputs=given, workload=ran)
+    return Tree(root=root, made_by=made_by, run=ran_on, outputs=given, workload=ran)
 
 
 def _of_module(module: nn.Module, inputs: Sequence[Tensor], device: str, *, runs: bool) -> Made:

@@ -65,11 +65,11 @@ class SpecError(ValueError):
         """
         import re
 
-        def other(found: re.Match[str]) -> str:
-            if found[2]:
-                return give(found[2])
-            name = self.field if found[1] == "it" else found[1]
-            return found[0] if "." in name else unset(name)  # a part of a record is no field
+        def other(match: re.Match[str]) -> str:
+            if match[2]:
+                return give(match[2])
+            name = self.field if match[1] == "it" else match[1]
+            return match[0] if "." in name else unset(name)  # a part of a record is no field
 
         remedy = re.sub(r"\bleave (\w+) out\b|\bset (\w+)\b", other, self.remedy)
         return type(self)(self.field, self.rule, self.value, remedy)
@@ -114,6 +114,6 @@ def interrupted(done: int, total: int, things: str) -> str:
     """Say on stderr how far a command came before Ctrl-C; return the sentence for its text."""
     import sys
 
-    said = f"interrupted after {done} of {total} {things}"
-    print(f"metacount: {said}", file=sys.stderr)
-    return said
+    message = f"interrupted after {done} of {total} {things}"
+    print(f"metacount: {message}", file=sys.stderr)
+    return message

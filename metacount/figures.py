@@ -48,11 +48,11 @@ class Figure:
 
 
 def _figures() -> dict[str, Figure]:
-    found = {}
+    figures = {}
     for name, (unit, brief, meaning, *rest) in table_of_package("figures.tsv").items():
         run, has = (*rest, "", "")[:2]
-        found[name] = Figure(unit=unit, brief=brief, meaning=meaning, run=run, has=has)
-    return found
+        figures[name] = Figure(unit=unit, brief=brief, meaning=meaning, run=run, has=has)
+    return figures
 
 
 FIGURES = _figures()

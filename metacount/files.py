@@ -206,11 +206,11 @@ def _missing(path: str) -> str:
     folder, name = os.path.split(path)
     if name == CONFIG and os.path.isdir(folder):
         where = shown(folder)
-        said = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
+        message = f"{where}: this folder holds no {CONFIG}; give a file or another folder"
         below = (os.path.join(folder, name, CONFIG) for name in _names_in(folder))
         if any(map(os.path.isfile, below)):
-            said += f"; `metacount count --folder {where}` counts every model below it"
-        return said
+            message += f"; `metacount count --folder {where}` counts every model below it"
+        return message
     return f"{shown(path)}: no such file; give a JSON file, or a name from `metacount models`"
 
 
@@ -268,17 +268,17 @@ def replace_file(file: str, data: bytes) -> None:
         _in_place(target, data)
         return
     try:
-        number, beside = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
+        number, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".metacount-")
     except OSError:
         _in_place(target, data)
         return
     try:
         with os.fdopen(number, "wb") as stream:
             stream.write(data)
-        os.chmod(beside, _mode(target))
-        os.replace(beside, target)
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(temporary)
         raise
 
 

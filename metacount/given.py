@@ -130,9 +130,9 @@ def check_size(given: object, params: int | None) -> None:
     """Raise `InputError` where a module has other parameters than what its config makes."""
     if params is None or not is_module(given):
         return
-    found = sum(p.numel() for p in given.parameters())
-    if found != params:
+    held = sum(p.numel() for p in given.parameters())
+    if held != params:
         raise InputError(
-            f"{shown(type(given).__name__)} has {found:,} parameters, its config makes {params:,}: "
+            f"{shown(type(given).__name__)} has {held:,} parameters, its config makes {params:,}: "
             "it was changed after it was built; metacount.summary(module) measures it as it is"
         )

@@ -50,8 +50,8 @@ def answered(job: Json) -> Json:
                 setattr(args, name, [_loaded(v, device) if v in args.modules else v for v in value])
         with redirect_stdout(_Output(job)):
             text, code = args.run(args).written(args)
-            whole = text if isinstance(text, str) else "".join(text)
-        return {"text": whole, "code": code if isinstance(code, int) else code()}
+            written = text if isinstance(text, str) else "".join(text)
+        return {"text": written, "code": code if isinstance(code, int) else code()}
     except SpecError as error:
         parts = {name: printable(getattr(error, name)) for name in ("field", "rule", "remedy")}
         return {**parts, "value": error.value if isinstance(error.value, int) else str(error.value)}

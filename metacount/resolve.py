@@ -64,16 +64,16 @@ def any_of(given: Given) -> Model | TransformersOnly:
     if isinstance(given, os.PathLike):
         return from_path(os.fspath(given))
     if is_module(given):
-        kind, told = described(given)
-        if isinstance(told, ModelSpec):
-            return Model(id=kind, name=kind, spec=told, entry=None, changes={})
-        return from_data(told, f"the config of {kind}", name=kind, stem=kind, source_of={})
+        kind, content = described(given)
+        if isinstance(content, ModelSpec):
+            return Model(id=kind, name=kind, spec=content, entry=None, changes={})
+        return from_data(content, f"the config of {kind}", name=kind, stem=kind, source_of={})
     data = given.to_dict() if hasattr(given, "to_dict") else given
     if not isinstance(data, dict):
         rule = "a model is a name, a path, a config as a dict, or a ModelSpec"
         raise InputError(f"{rule}: got {shown(repr(given))}")
-    said = "the config"
-    return from_data(data, said, name=said, stem=said, source_of={})
+    where = "the config"
+    return from_data(data, where, name=where, stem=where, source_of={})
 
 
 def find_model(argument: str | OwnModule, settings: Sequence[str] = ()) -> Model:
@@ -111,7 +111,7 @@ def _like(name: str, settings: Sequence[str]) -> Model:
     from metacount.settings.like import scaled, template
 
     it = template(name)
-    changes, said = by_flat_name(it.spec(), parse_settings(settings))
+    changes, computed = by_flat_name(it.spec(), parse_settings(settings))
     more, ratios = scaled(it.spec(), changes, it.id)
     spec = replaced(it.spec(), changes | more)
     return Model(
@@ -120,7 +120,7 @@ def _like(name: str, settings: Sequence[str]) -> Model:
         spec=spec,
         entry=None,
         changes=changes | more,
-        computed=(*said, *ratios),
+        computed=(*computed, *ratios),
     )
 
 
@@ -132,19 +132,8 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
     """
     from metacount.settings import each_setting
 
-    found = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
-    return [
-        Model(
-            id=it,
-            name=f"{m.name} with {it}",
-            spec=m.spec,
-            entry=m.entry,
-            changes=m.changes,
-            notes=m.notes,
-            computed=m.computed,
-        )
-        for it, m in found
-    ]
+    models = [(it, find_model(argument, [*settings, it])) for it in each_setting(over)]
+    return [Model(**{**vars(m), "id": it, "name": f"{m.name} with {it}"}) for it, m in models]
 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
@@ -159,8 +148,8 @@ def _changed(model: Model | TransformersOnly, settings: Sequence[str]) -> Model 
     if isinstance(model, TransformersOnly) and model.text is not None:
         model = model.text
     if isinstance(model, TransformersOnly):
-        said = f"--set needs a model that has a spec: {model.problem}"
-        raise InputError(f"{said}; change its config.json instead")
+        problem = f"--set needs a model that has a spec: {model.problem}"
+        raise InputError(f"{problem}; change its config.json instead")
     changes, how = by_flat_name(model.spec, typed)
     # transformers' config would not know of the changes: it is no witness any more
     return Model(

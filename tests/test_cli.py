@@ -64,7 +64,7 @@ def script(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]
         (["count", "gpt2", "--seq", "8T"], "'8T'"),
         (["count", "gpt2", "--seq", "9" * 5000], ""),
         (["count", "gpt2", "--seq", str(2**40 + 1)], "seq_len"),
-        (["count", "gpt2", "--dtype", "int4"], "dtype is unknown"),
+        (["count", "gpt2", "--dtype", "int3"], "dtype is unknown"),
         (["count", "gpt2", "--prefix", "3"], "prefix_len belongs to a prefix-decoder"),
         (["count", "gpt2", "--source-len", "3"], "source_len"),
         (["count", "glm-130b", "--prefix", "9999"], "prefix_len"),

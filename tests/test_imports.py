@@ -84,6 +84,7 @@ def test_public_names() -> None:
     for module in (
         "audit.judge",
         "check.verdict",
+        "diff.compared",
         "flow.run",
         "summary.summary",
         "verify.compare",

@@ -220,8 +220,8 @@ def _refuse(error: Exception, *, as_json: bool) -> int:
 
         names = ("field", "rule", "value", "remedy") if isinstance(error, SpecError) else ()
         parts = {name: printable(getattr(error, name)) for name in names}
-        said = {"metacount": __version__, "error": printable(error), **parts}
-        print(json.dumps(said), file=sys.stderr)
+        message = {"metacount": __version__, "error": printable(error), **parts}
+        print(json.dumps(message), file=sys.stderr)
     else:
         print(f"metacount: error: {printable(error)}", file=sys.stderr)
     return EXIT_WRONG_INPUT
@@ -280,7 +280,7 @@ def _help() -> str:
     sections: list[list[Block]] = [[Text("usage: metacount COMMAND ...")], [Text(about)]]
     indent = max(map(len, COMMANDS)) + 2
     for group, commands in GROUPS.items():
-        rows = [(f"{name:{indent - 2}}", said) for name, said in commands.items()]
+        rows = [(f"{name:{indent - 2}}", purpose) for name, purpose in commands.items()]
         sections.append(
             [Text(group, bold), Grid(heads=(), rows=rows, align="<", prose=True, indent=2)]
         )

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 
 from metacount.cli.answer import Answer, Pieces, json_text
 from metacount.cli.options import (
-    JSON,
+    FORMATS,
     Several,
     check_known,
     each_of,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.files import Json
 
+BELONGS = (("--markdown --csv --latex", "--list"),)
 TOPICS = ("ffn", "attention", "mla", "moe", "norm")
 DIRECTIONS = ("forward", "backward", "forward+backward")
 DTYPES = ("bf16", "fp16", "tf32", "fp32")
@@ -178,7 +179,7 @@ def options() -> Sequence[Option]:
                 "no device",
             ),
         ),
-        JSON,
+        *FORMATS,
     )
 
 
@@ -201,7 +202,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         raise InputError("--launch graph needs a CUDA device; leave it out, or --device cuda")
     if args.list:
         return Answer(
-            report=lambda: [[Lines(lambda _: bench_rows.cases_lines(cases))]],
+            report=lambda: bench_rows.cases_report(cases),
             data=lambda: bench_rows.cases_data(cases),
         )
     plan = _plan(args, device)

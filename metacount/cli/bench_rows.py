@@ -5,7 +5,7 @@ from __future__ import annotations
 from metacount import units
 from metacount.bench.rows import BACKWARD, DIRECTIONS, FORWARD, OK, TOO_BUSY
 from metacount.cli.layout import WIDEST_TEXT, bold, columns, paragraph, table, wrapped
-from metacount.cli.report import Grid
+from metacount.cli.report import Grid, Notes
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from metacount.bench.case import Case
     from metacount.bench.grid import Rates
     from metacount.bench.rows import Ceiling, Row
+    from metacount.cli.report import Report
     from metacount.files import Json
 
 
@@ -274,12 +275,12 @@ def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
     return lines
 
 
-def cases_lines(cases: Sequence[Case]) -> list[str]:
-    """Write what would run: a line for each case, then the variants."""
-    body = [(case.model, _named(case.workload), case.dtype) for case in cases]
+def cases_report(cases: Sequence[Case]) -> Report:
+    """Report what would run: a row for each case, then the variants."""
+    rows = [(case.model, _named(case.workload), case.dtype) for case in cases]
     variants = dict.fromkeys(name for case in cases for name in case.variants)
-    lines = table(("model", "workload", "dtype"), body, "<<<")
-    return [*lines, "", *paragraph("variants", ", ".join(variants), columns())]
+    grid = Grid(heads=("model", "workload", "dtype"), rows=rows, align="<<<")
+    return [[grid], [Notes([("variants", ", ".join(variants))])]]
 
 
 def cases_data(cases: Sequence[Case]) -> list[Json]:

@@ -8,7 +8,7 @@ from metacount import units
 from metacount.cli.answer import Answer
 from metacount.cli.layout import WIDEST_TEXT, bold, dim
 from metacount.cli.options import (
-    JSON,
+    FORMATS,
     MODEL,
     TIMEOUT,
     WAYS,
@@ -19,7 +19,7 @@ from metacount.cli.options import (
     quantity,
     request_of,
 )
-from metacount.cli.report import Lines, Notes, Text
+from metacount.cli.report import Formula, Grid, Lines, Notes, Text
 from metacount.errors import EXIT_DISAGREE, InputError, shown
 from metacount.resolve import file_and_name, find_model
 
@@ -60,7 +60,7 @@ def options() -> Sequence[Option]:
             default=10.0,
         ),
         *WORKLOAD,
-        JSON,
+        *FORMATS,
     )
 
 
@@ -75,6 +75,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: report_of(found, model.name),
         data=found.to_dict,
+        table=lambda: _table(found),
         code=0 if found.holds else EXIT_DISAGREE,
         model=model,
         workload=fitted(model.spec, request_of(args)),
@@ -128,6 +129,25 @@ def report_of(found: Judgement, model: str) -> Report:
     last = max(i for i, section in enumerate(sections) if section)
     sections[last] += notes
     return sections
+
+
+def _table(found: Judgement) -> Grid:
+    """Tabulate both sides, and each part of what the formula has more than the model, or less."""
+    from sympy import latex
+
+    from metacount.algebra.text import in_letters
+
+    ours = Fraction(found.ours_value)
+    sides = [("formula", found.theirs, found.theirs_value), ("model", found.ours, ours)]
+    rows = [
+        (
+            what,
+            None if expr is None else Formula(text=in_letters(expr), latex=latex(expr)),
+            value.numerator if value.denominator == 1 else str(value),
+        )
+        for what, expr, value in (*sides, *((t.words, t.expr, t.value) for t in found.terms))
+    ]
+    return Grid(heads=("what", "form", "value"), rows=rows, align="<<>")
 
 
 def _verdict(found: Judgement) -> str:

@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> Pieces:
     current = "" if args.line[-1:].isspace() else args.line.split()[-1]
     before = args.line.split()[1 : None if not current else -1]
     words = {
-        word: said
-        for word, said in _following(before, current, args).items()
+        word: purpose
+        for word, purpose in _following(before, current, args).items()
         if word.startswith(current)
     }
     return Pieces(text="".join(f"{line}\n" for line in _lines(words, current, args.shell)))
@@ -110,8 +110,8 @@ def _lines(words: Words, current: str, shell: str) -> list[str]:
     """Write the words as a shell takes them."""
     if shell == "fish":
         return [
-            f"{word}\t{' '.join(said.split()).replace('%%', '%')}" if said else word
-            for word, said in words.items()
+            f"{word}\t{' '.join(purpose.split()).replace('%%', '%')}" if purpose else word
+            for word, purpose in words.items()
         ]
     if shell == "zsh":
         return [*words]

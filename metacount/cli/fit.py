@@ -84,7 +84,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _placed(args: argparse.Namespace) -> Answer:
-    """Say where accelerate puts the parts of the module; exit 1 where some go to disk."""
     from metacount.sharding.fit import devices_named
     from metacount.sharding.placed import place_module
 
@@ -117,7 +116,6 @@ def _placed(args: argparse.Namespace) -> Answer:
 
 
 def _placed_report(model: Model | TransformersOnly, found: Placed, cache: int | None) -> Report:
-    """Report what each device holds, where each part is, and what a device map has no room for."""
     from metacount.cli.train import folded
 
     where = f"{found.module} on meta, in {found.dtype}, placed by accelerate {found.accelerate}"
@@ -198,7 +196,6 @@ def _why(each: Fit) -> str:
 
 
 def _source(device: Device) -> str:
-    """Say who says how much memory a device has, and what it is compared with."""
     if device.by_maker:
         return f"{device.id}: {device.source}, as its maker says (GB = 10^9 bytes)"
     said = f"{device.id}: {units.exact(device.bytes // 2**20)} MiB by {device.source}"

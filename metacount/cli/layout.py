@@ -31,10 +31,10 @@ def columns() -> int:
     if asked.isdecimal() and asked.isascii() and len(asked) < 6 and int(asked) > 0:
         return max(NARROWEST, int(asked))
     try:
-        found = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns
+        width = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns
     except (OSError, ValueError):
         return DEFAULT_WIDTH
-    return max(NARROWEST, found) if found else DEFAULT_WIDTH
+    return max(NARROWEST, width) if width else DEFAULT_WIDTH
 
 
 def bold(text: str) -> str:
@@ -67,7 +67,7 @@ def coloured(text: str, role: str | None) -> str:
 
 
 def draws_lines() -> bool:
-    """Tell whether stdout can show the characters that lines are drawn with."""
+    """Tell whether stdout can show the characters that lines and bars are drawn with."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return encoding.lower().startswith("utf")
 
@@ -167,15 +167,15 @@ def noted_table(
     firsts = [row[:-1] for row in rows]
     widths = _widths(heads[:-1] or firsts[0], firsts)
     indent = sum(widths) + len(GAP) * len(widths)
-    beside = min(width, WIDEST_LINE) - indent
-    below = beside < NARROWEST_NOTE
+    room = min(width, WIDEST_LINE) - indent
+    below = room < NARROWEST_NOTE
     lines = []
     if heads:
         top = _line(heads[:-1], widths, align)
         lines.append(bold(top if below else _padded(top, "<", indent) + heads[-1]))
     for row in rows:
         start = _line(row[:-1], widths, align)
-        first, *rest = wrapped(row[-1], width - 4 if below else beside) or [""]
+        first, *rest = wrapped(row[-1], width - 4 if below else room) or [""]
         if below:
             lines += [start, *(" " * 4 + dim(line) for line in (first, *rest) if line)]
         else:
@@ -235,15 +235,7 @@ def bar(value: int, total: int, room: int, blocks: bool | None = None) -> str:
     """
     if not value:
         return ""
-    if not (_knows_blocks() if blocks is None else blocks):
+    if not (draws_lines() if blocks is None else blocks):
         return "#" * max(1, value * room // total)
     whole, eighths = divmod(max(1, value * room * 8 // total), 8)
     return "█" * whole + (EIGHTHS[eighths] if eighths else "")
-
-
-def _knows_blocks() -> bool:
-    try:
-        f"█{EIGHTHS}".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -289,8 +289,8 @@ def check_quantity(name: str, known: Iterable[str]) -> None:
 
     figure = name.partition(":")[0]
     if figure in OF_A_STEP and not any(other.startswith(figure) for other in known):
-        said = "is of a training step, which no code is read for"
-        raise InputError(f"--quantity {shown(name)} {said}; `metacount train` measures it")
+        problem = "is of a training step, which no code is read for"
+        raise InputError(f"--quantity {shown(name)} {problem}; `metacount train` measures it")
     check_known("--quantity", name, known, "see --help for those that are known", "is unknown")
 
 
@@ -328,16 +328,16 @@ def check_together(
         if _is_given(args, option)
         for name in (option.names if option.is_named else (option.said["metavar"],))
     }
-    for ones, others in apart:
-        found = [name for name in given if name in ones.split()]
-        for one in found:
-            for other in (name for name in given if name in others.split() and name != one):
-                raise InputError(f"{one} does not go with {other}; leave one of them out")
-    for ones, others in belongs:
-        for one in (name for name in given if name in ones.split()):
+    for names, others in apart:
+        excluding = [name for name in given if name in names.split()]
+        for name in excluding:
+            for other in (word for word in given if word in others.split() and word != name):
+                raise InputError(f"{name} does not go with {other}; leave one of them out")
+    for names, others in belongs:
+        for name in (word for word in given if word in names.split()):
             if not given.keys() & {*others.split()}:
                 where = " or ".join(others.split())
-                raise InputError(f"{one} belongs to {where}; leave it out")
+                raise InputError(f"{name} belongs to {where}; leave it out")
 
 
 def take_like(args: argparse.Namespace) -> None:
@@ -368,8 +368,8 @@ def own_module(args: argparse.Namespace, *, runs: bool = True) -> OwnModule | No
         raise InputError(f"FILE.py:NAME needs --input: {INPUT_SHOWN}")
     for name in ("settings", "decode", "reference", "formula"):
         if getattr(args, name, None):
-            said = "set" if name == "settings" else name
-            raise InputError(f"--{said} is not for a module of your own; leave it out")
+            option = "set" if name == "settings" else name
+            raise InputError(f"--{option} is not for a module of your own; leave it out")
     return args.model
 
 

@@ -171,7 +171,7 @@ def _proofs(record: Json) -> Json:
         "forms": {quantity: _formula(text) for quantity, text in record["forms"].items()},
         "conditions": [_condition(*condition) for condition in record["conditions"]],
         "sides": {
-            side: [{"name": one["name"], "cases": _cases(one)} for one in those]
+            side: [{"name": proof["name"], "cases": _cases(proof)} for proof in those]
             for side, those in record["sides"].items()
         },
     }
@@ -189,21 +189,21 @@ def _condition(says: str, test: str, defaults: Json | None = None) -> Json:
     }
 
 
-def _cases(one: Json) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    for case in one["cases"]:
+def _cases(theorem: Json) -> dict[str, list[Json]]:
+    cases: dict[str, list[Json]] = {}
+    for case in theorem["cases"]:
         for quantity, recorded in case["quantities"].items():
-            found.setdefault(quantity, []).append(_case(recorded))
-    return found
+            cases.setdefault(quantity, []).append(_case(recorded))
+    return cases
 
 
 def _case(case: Json) -> Json:
     """Copy what is recorded of a case; where something is left, write the test whether it is 0."""
-    found = {key: value for key, value in case.items() if key not in ("zero", "textbook", "code")}
+    copy = {key: value for key, value in case.items() if key not in ("zero", "textbook", "code")}
     if "zero" in case:
         test = case["zero"]
-        found["zero"] = {"holds": _test(test), "names": list(names_in(test))}
-    return found
+        copy["zero"] = {"holds": _test(test), "names": list(names_in(test))}
+    return copy
 
 
 OPEN_DEPTH = 2  # levels that stand open at first

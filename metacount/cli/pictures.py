@@ -51,8 +51,8 @@ def check_output(file: str) -> None:
     """Check before anything is computed: the ending is known and the folder can be written to."""
     ending = os.path.splitext(file)[1].lower()
     if ending not in ENDINGS:
-        said = f"'{shown(ending)}'" if ending else "no ending"
-        raise InputError(f"-o must end in {', '.join(ENDINGS)}: got {said} in {shown(file)}")
+        given = f"'{shown(ending)}'" if ending else "no ending"
+        raise InputError(f"-o must end in {', '.join(ENDINGS)}: got {given} in {shown(file)}")
     check_writable("-o", file)
 
 
@@ -157,9 +157,9 @@ def plot(
     from metacount.spec import Request
     from metacount.textbook.series import bars
 
-    found = [model_of(model) for model in models]
+    given = [model_of(model) for model in models]
     requests = [Request(seq_len=n) for n in seq_lens] or [Request()]
-    drawn = bars([(model.name, model) for model in found], requests, quantity)
+    drawn = bars([(model.name, model) for model in given], requests, quantity)
     figure = quantities_figure(drawn, quantity, lang)
     # what a notebook shows
     vars(figure)["_repr_png_"] = lambda: _drawn(figure, format="png", bbox_inches="tight")
@@ -208,8 +208,8 @@ def quantities_figure(bars: Sequence[Bar], quantity: str, lang: str = "en") -> F
     for each in axes:
         each.grid(axis="x")
         each.tick_params(axis="y", length=0)
-    if said := _said(bars, quantity, lang):
-        axes[0].set_title(plain(said), loc="left", fontsize=9)
+    if title := _title(bars, quantity, lang):
+        axes[0].set_title(plain(title), loc="left", fontsize=9)
     if len(parts) > 1:
         share = "share of the parameters" if quantity == "params" else "share"
         axes[1].set_xlabel(f"{label(share, lang)} [%]")
@@ -242,7 +242,7 @@ def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
     return at if len({other.label for other in bars}) == 1 else f"{bar.label}, {at}"
 
 
-def _said(bars: Sequence[Bar], quantity: str, lang: str) -> str:
+def _title(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     """Say what all bars share: the model where it is not beside them, and what is run."""
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
     run = bars[0].run
@@ -294,18 +294,18 @@ def caches_figure(
 ) -> Figure:
     """Draw the cache's bytes of one token on the left, of whole sequences on the right."""
     figure = new_figure(10, 4)
-    one, whole = figure.subplots(1, 2, width_ratios=(5, 4))
+    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
     largest = max(kind.bytes_per_token for kind in kinds)
     unit, bracket = _unit(BYTES, largest)
     names, mine = [], label("the model's own", lang)
     for place, (kind, colour) in enumerate(zip(kinds, COLOURS, strict=False)):
-        one.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
+        left.barh([place], [kind.bytes_per_token / unit], color=colour, height=0.66)
         text = f" {units.gib(kind.bytes_per_token)}"
-        one.text(kind.bytes_per_token / unit, place, text, va="center", fontsize=8)
+        left.text(kind.bytes_per_token / unit, place, text, va="center", fontsize=8)
         sizes = ", ".join(f"{name} = {size}" for name, size in kind.sizes.items())
         own = f"\n({mine})" if kind.own else ""
         names.append(f"{kind.kind}\n{sizes}{own}")
-        whole.plot(
+        right.plot(
             lengths,
             [batch_size * n * kind.bytes_per_token / 2**30 for n in lengths],
             "o-",
@@ -314,26 +314,26 @@ def caches_figure(
             linewidth=2.4 if kind.own else 1.3,
             label=kind.kind,
         )
-    one.set_yticks(range(len(kinds)), names)
-    one.set_ylim(len(kinds) - 0.5, -0.5)
-    one.set_xlim(0, 1.2 * largest / unit)
-    one.set_xlabel(label("KV cache of one token, all layers", lang) + bracket)
-    one.tick_params(axis="y", length=0)
-    one.grid(axis="x")
-    whole.set_xscale("log", base=2)
-    whole.set_yscale("log", base=2)
-    whole.set_xticks(lengths, [short_tokens(n) for n in lengths])
-    whole.set_xticks([], minor=True)
-    whole.yaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:.0f}")
-    whole.set_yticks([], minor=True)
-    whole.set_xlabel(
+    left.set_yticks(range(len(kinds)), names)
+    left.set_ylim(len(kinds) - 0.5, -0.5)
+    left.set_xlim(0, 1.2 * largest / unit)
+    left.set_xlabel(label("KV cache of one token, all layers", lang) + bracket)
+    left.tick_params(axis="y", length=0)
+    left.grid(axis="x")
+    right.set_xscale("log", base=2)
+    right.set_yscale("log", base=2)
+    right.set_xticks(lengths, [short_tokens(n) for n in lengths])
+    right.set_xticks([], minor=True)
+    right.yaxis.set_major_formatter(lambda x, _: f"{x:g}" if x >= 1 else f"1/{1 / x:.0f}")
+    right.set_yticks([], minor=True)
+    right.set_xlabel(
         f"{label('tokens of the sequence', lang)}, {label('batch', lang)} {batch_size}"
     )
-    whole.set_ylabel(f"{label('KV cache', lang)} [GiB = 2^30 B]")
-    whole.grid(which="major")
-    whole.legend(loc="upper left")
-    said = f"{plain(title)}: {label('every layer keeps every token', lang)}"
-    figure.suptitle(said, x=0.01, ha="left", fontsize=9)
+    right.set_ylabel(f"{label('KV cache', lang)} [GiB = 2^30 B]")
+    right.grid(which="major")
+    right.legend(loc="upper left")
+    heading = f"{plain(title)}: {label('every layer keeps every token', lang)}"
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=9)
     return figure
 
 
@@ -366,20 +366,20 @@ def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
 
 def _with_gaps(values: Sequence[float]) -> list[float]:
     """Copy the values, with NaN after a step so that nothing is drawn across it."""
-    found = list(values)
+    broken = list(values)
     for i in range(1, len(values)):
         if abs(values[i] - values[i - 1]) > JUMP:
-            found[i] = float("nan")
-    return found
+            broken[i] = float("nan")
+    return broken
 
 
-def mesh_figure(found: Sharded, job: str) -> Figure:
+def mesh_figure(sharded: Sharded, job: str) -> Figure:
     """Draw stages below each other: a row for each tp index, a column for each of dp and cp."""
     import numpy as np
 
-    mesh = found.job.mesh
+    mesh = sharded.job.mesh
     held = np.zeros(mesh.world)
-    for kind in found.kinds:
+    for kind in sharded.kinds:
         for first, last, step in kind.ranks:
             held[first : last + 1 : step] = kind.total_bytes
     rows = held.reshape(mesh.pp, mesh.shard, mesh.tp).transpose(0, 2, 1)
@@ -403,8 +403,8 @@ def mesh_figure(found: Sharded, job: str) -> Figure:
     ranks = f"dp rank, {mesh.dp} in all" if mesh.cp == 1 else f"dp {mesh.dp} · cp {mesh.cp}: rank"
     axes.set_xlabel(ranks)
     figure.colorbar(drawn, ax=axes, label="memory of a rank [GiB = 2^30 B]")
-    said = f"{plain(found.name)} on {units.exact(mesh.world)} ranks: {mesh}\n{job}"
-    figure.suptitle(said, x=0.01, ha="left", fontsize=9)
+    title = f"{plain(sharded.name)} on {units.exact(mesh.world)} ranks: {mesh}\n{job}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     return figure
 
 

@@ -196,15 +196,15 @@ class _Picture:
 
 def _lengths(args: argparse.Namespace) -> list[int]:
     """Read the lengths of --seq: 1k is 1,024."""
-    found = []
+    lengths = []
     for text in [] if args.seq is None else args.seq.split(","):
         number = length(text.strip())
         if number is None and text.strip().isdecimal() and len(text) <= 40:
             number = int(text)
         if number is None:
             raise InputError(f"--seq takes lengths such as 1k,4k,16k: got '{shown(text)}'")
-        found.append(number)
-    return found
+        lengths.append(number)
+    return lengths
 
 
 def _request(args: argparse.Namespace, seq_len: int | None) -> Request:

@@ -112,9 +112,9 @@ class Text:
     def lines(self, width: int) -> list[str]:
         """Write the sentence; a `whole` one in one line, however long."""
         room = (min(width, self.most) if self.most else width) - self.indent
-        found = [self.text] if self.whole else wrapped(self.text, room)
+        lines = [self.text] if self.whole else wrapped(self.text, room)
         start = " " * self.indent
-        return [start + (self.style(line) if self.style else line) for line in found]
+        return [start + (self.style(line) if self.style else line) for line in lines]
 
 
 class Notes:
@@ -195,22 +195,22 @@ class Grid:
         width -= self.indent
         rows = [[shown(cell) for cell in row] for row in self.rows]
         if self.prose:
-            found = noted_table(self.heads, rows, self.align, width)
+            lines = noted_table(self.heads, rows, self.align, width)
         else:
             heads = self.heads or ("",) * len(self.align)
             if width_of(heads, rows) > width:
                 rows = [[shown(cell, short=True) for cell in row] for row in self.rows]
             parts = []
-            for kept in self._parts(heads, rows, width):
-                body = [[row[i] for i in kept] if row else row for row in rows]
-                align = "".join(self.align[i] for i in kept)
-                parts.append(table([heads[i] for i in kept], body, align))
-            found = parts[0]
+            for fitting in self._parts(heads, rows, width):
+                body = [[row[i] for i in fitting] if row else row for row in rows]
+                align = "".join(self.align[i] for i in fitting)
+                parts.append(table([heads[i] for i in fitting], body, align))
+            lines = parts[0]
             for part in parts[1:]:
-                found += ["", *part]
+                lines += ["", *part]
         if self.bars:
-            found = with_bars(found, self.bars)
-        return [" " * self.indent + line for line in found] if self.indent else found
+            lines = with_bars(lines, self.bars)
+        return [" " * self.indent + line for line in lines] if self.indent else lines
 
     def shortens(self, width: int) -> bool:
         """Tell whether its numbers have no room for every digit."""
@@ -219,28 +219,30 @@ class Grid:
     def dropped(self, width: int) -> list[str]:
         """List the heads of the columns that have no room."""
         rows = [[shown(cell, short=True) for cell in row] for row in self.rows]
-        kept = self._kept(self.heads, rows, width)
-        return [head for i, head in enumerate(self.heads) if i not in kept]
+        fitting = self._fitting(self.heads, rows, width)
+        return [head for i, head in enumerate(self.heads) if i not in fitting]
 
-    def _kept(self, heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
-        kept = list(range(len(heads)))
+    def _fitting(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str]], width: int
+    ) -> list[int]:
+        fitting = list(range(len(heads)))
         for gone in self.drops:
-            body = [[row[i] for i in kept] for row in rows if row]
-            if width_of([heads[i] for i in kept], body) <= width:
+            body = [[row[i] for i in fitting] for row in rows if row]
+            if width_of([heads[i] for i in fitting], body) <= width:
                 break
-            kept = [i for i in kept if heads[i] != gone]
-        return kept
+            fitting = [i for i in fitting if heads[i] != gone]
+        return fitting
 
     def _parts(
         self, heads: Sequence[str], rows: Sequence[Sequence[str]], width: int
     ) -> list[list[int]]:
-        kept = self._kept(heads, rows, width)
+        fitting = self._fitting(heads, rows, width)
         if not self.blocks:
-            return [kept]
-        widths = [width_of([heads[i]], [[row[i]] for row in rows if row]) for i in kept]
+            return [fitting]
+        widths = [width_of([heads[i]], [[row[i]] for row in rows if row]) for i in fitting]
         parts: list[list[int]] = []
         room = 0
-        for i in kept[1:]:
+        for i in fitting[1:]:
             if not parts or room < widths[i] + len(GAP):
                 parts.append([0])
                 room = width - widths[0]

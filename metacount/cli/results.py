@@ -50,18 +50,18 @@ def _report_of(result: Any) -> Report:
     from metacount.cli import audit, check, claims, diff, fit, flow, shard, train, verify
 
     reports: dict[str, Callable[[Any], Report]] = {
-        "Audits": lambda found: audit.audits_report(found, outside=True),
+        "Audits": lambda result: audit.audits_report(result, outside=True),
         "Count": _count_report,
         "Diff": diff.report_of,
         "Fits": fit.report_of,
         "Flow": flow.report_of,
-        "Judgement": lambda found: check.report_of(found, found.model),
+        "Judgement": lambda result: check.report_of(result, result.model),
         "Sharded": shard.report_of,
         "Training": train.report_of,
         "TrainingCount": _training_report,
         "Tree": _tree_report,
         "Verdict": claims.verdict_report,
-        "Verification": lambda found: verify.report_of(found, found.model),
+        "Verification": lambda result: verify.report_of(result, result.model),
     }
     return reports.get(type(result).__name__, summary_report)(result)
 
@@ -69,9 +69,9 @@ def _report_of(result: Any) -> Report:
 def _count_report(result: Count) -> Report:
     from metacount.cli.count import figures_report
 
-    said = [("warning", text) for text in result.warnings]
-    said += [("config", text) for text in result.notes]
-    return [*figures_report(result.to_dict()), [Notes(said)]]
+    notes = [("warning", text) for text in result.warnings]
+    notes += [("config", text) for text in result.notes]
+    return [*figures_report(result.to_dict()), [Notes(notes)]]
 
 
 def _training_report(step: TrainingCount) -> Report:

@@ -49,7 +49,6 @@ MEMORY = {
 
 
 def _named(name: str, known: Iterable[str], where: str = "") -> Option:
-    """Declare an option whose words are known."""
     default = getattr(Asked(), name)
     words = ", ".join(known)
     return option(
@@ -323,8 +322,7 @@ def _memory(kinds: Sequence[Kind], heads: Sequence[str], rank: int | None) -> Gr
 
 
 def _sent(kind: Kind, rank: int, job: Job) -> list[Block]:
-    """Report what a rank sends, collective by collective, and in all by group."""
-    from metacount.sharding.adding import group_size
+    from metacount.sharding.mesh import group_layout
     from metacount.sharding.result import GROUPS
 
     if not kind.collectives:
@@ -342,7 +340,9 @@ def _sent(kind: Kind, rank: int, job: Job) -> list[Block]:
     ]
     rows.append(())
     for group, n in kind.sent().items():
-        rows.append(("in all", "", f"{group} ({group_size(job.mesh, group)})", "", "", _gib(n)))
+        rows.append(
+            ("in all", "", f"{group} ({group_layout(job.mesh, group)[0]})", "", "", _gib(n))
+        )
     heads = ("phase", f"rank {rank} with others", "group", "tensor", "times", "sends")
     legend = Notes((group, GROUPS[group]) for group in kind.sent())
     return [Grid(heads=heads, rows=rows, align="<<<>>>"), legend]

@@ -28,7 +28,7 @@ from metacount.training.setup import ATTENTIONS, CHECKPOINTINGS, LOSSES, OPTIMIZ
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
@@ -153,7 +153,6 @@ def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
 
 
 def _head(names: tuple[str, str], how: str, run: Json, setup: Json, *, loss: bool) -> list[Block]:
-    """Name a model, how its step was counted, the workload, and each choice."""
     work = ", ".join(f"{field} {value}" for field, value in run.items() if value)
     choices = [
         (word, f"{setup[word]}: {meanings[setup[word]]}")
@@ -170,7 +169,6 @@ def _head(names: tuple[str, str], how: str, run: Json, setup: Json, *, loss: boo
 
 
 def _bytes(rows: Sequence[tuple[str, int | None, str]]) -> Grid:
-    """Show bytes with what they are of; what is unknown or nothing is left out."""
     shown: list[tuple[Cell, ...]] = [
         (name, n, _gib(n), said)
         for name, n, said in rows
@@ -198,7 +196,6 @@ def _flops(n: int) -> Amount:
 
 
 def _phases(found: Training | TrainingCount, optimizer: int = 0) -> Grid:
-    """Show the FLOPs of each phase that has some."""
     values = {name: getattr(found, name) for name in PHASES}
     values["optimizer_matmul_flops"] = optimizer
     rows = [(name, n, _flops(n)) for name, n in values.items() if n]
@@ -258,7 +255,7 @@ def report_of(found: Training) -> Report:
         [_phases(found, found.optimizer_matmul_flops)],
         [_beside(found)],
         [_roles(found)] if found.source != "given" else [],
-        [_places(found)],
+        [_kept("kept in", _by_layer(found))],
         [_timeline(found)],
         [Text(f"at the peak, {where}", bold), Grid(heads=(), rows=parts, align="<>>")],
         [Notes(notes, pad=11)],
@@ -270,7 +267,6 @@ def _where(phase: str, place: str) -> str:
 
 
 def _beside(found: Training) -> Notes:
-    """Say what the formulas count of what was measured: equal, how far off, or why nothing."""
     equal: list[str] = []
     said: list[str] = []
     for name, counted in found.formula.items():
@@ -285,18 +281,18 @@ def _beside(found: Training) -> Notes:
     return Notes(("formula", text) for text in (*same, *said))
 
 
-def _places(found: Training) -> Grid:
-    """Show what each layer keeps, equal neighbours in one line."""
+def _kept(where: str, rows: Iterable[tuple[str, int, int]]) -> Grid:
+    cells: list[tuple[Cell, ...]] = [(name, n, size, _gib(size * n)) for name, n, size in rows]
+    return Grid(heads=(where, "times", "bytes each", "in all"), rows=cells, align="<>>>")
+
+
+def _by_layer(found: Training) -> Iterator[tuple[str, int, int]]:
     places = list(found.activation_bytes_by_layer.items())
-    rows: list[tuple[Cell, ...]] = []
-    for name, run in folded(places):
-        size = places[run[0]][1]
-        rows.append((name, len(run), size, _gib(size * len(run))))
-    return Grid(heads=("kept in", "times", "bytes each", "in all"), rows=rows, align="<>>>")
+    for name, run in folded(places):  # equal neighbours in one line
+        yield name, len(run), places[run[0]][1]
 
 
 def _timeline(found: Training) -> Grid:
-    """Show the step in time: layers one after the other that do the same are one line."""
     stages = found.timeline
     keys = [
         (f"{s.phase} {s.place}", (s.peak_bytes - s.start_bytes, s.end_bytes - s.start_bytes))
@@ -352,14 +348,13 @@ def counted_report(model: Model, setup: Setup, found: TrainingCount) -> Report:
         [_bytes(_held(found, f"state of {setup.optimizer}"))],
         [_phases(found)],
         [_roles(found)],
-        [_kept_blocks(found)],
+        [_kept("kept in one block", _by_block(found))],
         [Notes(missing)],
         [Notes(notes, pad=10)],
     ]
 
 
 def _counted_data(model: Model, setup: Setup, found: TrainingCount) -> Json:
-    """Convert a counted step to plain data, under the names that a measured step has."""
     chosen = setup.to_dict()
     figures = {name: value for name, value in found.to_dict().items() if name not in chosen}
     return {
@@ -381,11 +376,6 @@ def _counted_notes(model: Model, found: TrainingCount) -> Iterator[str]:
     yield from left_out(model.spec)
 
 
-def _kept_blocks(found: TrainingCount) -> Grid:
-    """Show what one block of each kind keeps."""
-    rows: list[tuple[Cell, ...]] = [
-        (kind, found.n_blocks[kind], size, _gib(size * found.n_blocks[kind]))
-        for kind, size in (found.activation_bytes_of_block or {}).items()
-    ]
-    heads = ("kept in one block", "times", "bytes each", "in all")
-    return Grid(heads=heads, rows=rows, align="<>>>")
+def _by_block(found: TrainingCount) -> Iterator[tuple[str, int, int]]:
+    for kind, size in (found.activation_bytes_of_block or {}).items():
+        yield kind, found.n_blocks[kind], size

@@ -216,7 +216,8 @@ def report_of(model: Model | TransformersOnly | OwnModule, asked: Shown) -> Repo
     rows = asked.rows
     chosen = asked.chosen or DEFAULT
     if asked.chosen is None and (
-        not any(row.one is not None for row in rows) or _room(rows, chosen, asked, columns()) < 40
+        not any(row.one is not None for row in rows)
+        or _room(_fixed(rows, chosen, asked), chosen, columns()) < 40
     ):
         chosen = tuple(name for name in chosen if name != "one")
     path = asked.root.path
@@ -292,13 +293,12 @@ def _texts(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[st
 def _fixed(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[int]:
     """Find the width of every column but the formula's, which takes what is left."""
     narrow = [name for name in chosen if name != "formula"]
-    cells = [list(narrow), *(_texts(row, narrow, asked, rows[0]) for row in rows)]
-    return [max(len(line[i]) for line in cells) for i in range(len(narrow))]
+    cells = [narrow, *(_texts(row, narrow, asked, rows[0]) for row in rows)]
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
-def _room(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int) -> int:
+def _room(fixed: Sequence[int], chosen: Sequence[str], width: int) -> int:
     """Count the characters that are left for the names."""
-    fixed = _fixed(rows, chosen, asked)
     formula = NARROWEST_FORMULA + len(GAP) if "formula" in chosen else 0
     return max(NARROWEST_NAME, width - sum(fixed) - len(GAP) * len(fixed) - formula)
 
@@ -307,41 +307,39 @@ def _lines(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int)
     """Write head and rows. Names give way to numbers; a formula goes on below itself."""
     narrow = [name for name in chosen if name != "formula"]
     fixed = _fixed(rows, chosen, asked)
-    room = _room(rows, chosen, asked, width)
+    room = _room(fixed, chosen, width)
     guides, narrow_guides = GUIDES if draws_lines() else PLAIN
     if any(len(_guide(row.last, guides) + row.name) > room for row in rows):
         guides = narrow_guides
     labels = [_label(row, guides, room) for row in rows]
-    name_width = max(len("module"), *(len(guide + name + note) for guide, name, note in labels))
-    head = GAP.join(
-        [f"{'module':<{name_width}}", *map(_padded, narrow, narrow, fixed)]
-        + (["formula"] if "formula" in chosen else [])
-    )
-    lines = [bold(head.rstrip())]
+    name_width = max(len("module"), *(len("".join(label)) for label in labels))
     start = name_width + sum(fixed) + len(GAP) * (len(fixed) + 1)
-    for row, (guide, name, note) in zip(rows, labels, strict=True):
-        cells = _texts(row, narrow, asked, rows[0])
-        line = GAP.join(
-            [" " * (name_width - len(guide + name + note)), *map(_padded, narrow, cells, fixed)]
-        )[0:]
-        label = guide + coloured(name, row.role) + dim(note)
-        first, *rest = _formula(row, chosen, asked, width - start)
-        lines.append((label + (f"{line}{GAP}{first}" if first else line)).rstrip())
-        below = _guide_below(row, rows, guides)
-        lines += [f"{below:<{start}}{more}" for more in rest]
+
+    def line(cells: Sequence[str]) -> str:
+        sides = ("<" if name in LEFT else ">" for name in narrow)
+        padded = map("{:{}{}}".format, cells, sides, fixed)
+        return "".join(GAP + cell for cell in padded)
+
+    formula = f"{GAP}formula" if "formula" in chosen else ""
+    lines = [bold(f"{'module':<{name_width}}{line(narrow)}{formula}".rstrip())]
+    depths = [*(len(row.last) for row in rows), 0]
+    for row, (guide, name, note), below in zip(rows, labels, depths[1:], strict=False):
+        padding = " " * (name_width - len(guide + name + note))
+        text = guide + coloured(name, row.role) + dim(note) + padding
+        text += line(_texts(row, narrow, asked, rows[0]))
+        if asked.forms is None or not row.forms:
+            lines.append(text.rstrip())
+            continue
+        from metacount.cli.expressions import broken
+
+        form = asked.forms.of(row.forms).text
+        first, *rest = broken(form, max(width - start, NARROWEST_FORMULA))
+        lines.append(text + GAP + first)
+        *_, on, over = guides
+        beside = "".join(over if done else on for done in row.last)
+        beside += on if below > len(row.last) else ""
+        lines += [f"{beside:<{start}}{more}" for more in rest]
     return lines
-
-
-def _padded(name: str, cell: str, width: int) -> str:
-    return f"{cell:<{width}}" if name in LEFT else f"{cell:>{width}}"
-
-
-def _formula(row: Row, chosen: Sequence[str], asked: Shown, room: int) -> list[str]:
-    if "formula" not in chosen or asked.forms is None or not row.forms:
-        return [""]
-    from metacount.cli.expressions import broken
-
-    return broken(asked.forms.of(row.forms).text, max(room, NARROWEST_FORMULA))
 
 
 def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
@@ -350,14 +348,6 @@ def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
         return ""
     branch, end, on, over = guides
     return "".join(over if done else on for done in last[:-1]) + (end if last[-1] else branch)
-
-
-def _guide_below(row: Row, rows: Sequence[Row], guides: tuple[str, ...]) -> str:
-    """Draw the lines beside the second line of a row, down to the rows that follow."""
-    *_, on, over = guides
-    after = rows[rows.index(row) + 1 :]
-    inside = bool(after) and len(after[0].last) > len(row.last)
-    return "".join(over if done else on for done in row.last) + (on if inside else "")
 
 
 def _label(row: Row, guides: tuple[str, ...], room: int) -> tuple[str, str, str]:
@@ -401,10 +391,9 @@ def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[lis
         text += f" Run: {asked.run}."
     found: list[list[Block]] = [[Notes([("read", text)])]]
     if (forms := asked.forms) is not None:
-        # the letters that the drawing above has used by then
         heads = ("letter", "name", "here", "meaning")
 
-        def legend(width: int) -> list[str]:
+        def legend(width: int) -> list[str]:  # the letters that the drawing above has used by then
             return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True).lines(width)
 
         found.append([Lines(legend)])
@@ -460,24 +449,13 @@ class Row:
     path: str = ""  # of a module
 
 
-@dataclass(frozen=True, kw_only=True)
-class _At:
-    """Where a node stands: `copies` of all folds around it, `within` of those in one block."""
-
-    last: tuple[bool, ...]
-    place: str
-    copies: int
-    within: int
-
-
 def rows_of(root: Node, depth: int | None = None) -> list[Row]:
     """List every row below and including `root`, `depth` levels of them (None: all).
 
     A matrix and its bias are a row each, unless there are too many rows.
     """
-    at = _At(last=(), place="", copies=1, within=1)
-    rows = list(_Rows(depth, joined=1).below(root, at))
-    return rows if len(rows) <= MANY else list(_Rows(depth, joined=2).below(root, at))
+    rows = list(_Rows(depth, joined=1).below(root))
+    return rows if len(rows) <= MANY else list(_Rows(depth, joined=2).below(root))
 
 
 class _Rows:
@@ -487,13 +465,22 @@ class _Rows:
         self._depth, self._joined = depth, joined
         self._seen: dict[int, list[str]] = {}  # where modules that are alike were shown
 
-    def below(self, node: Node, at: _At) -> Iterator[Row]:
-        """Yield the row of a node, then those of what it holds."""
-        node = _chained(node) if at.last else node
+    def below(
+        self,
+        node: Node,
+        last: tuple[bool, ...] = (),
+        place: str = "",
+        copies: int = 1,
+        within: int = 1,
+    ) -> Iterator[Row]:
+        """Yield the row of a node, then those of what it holds. It stands at `place`, in `copies`
+        of all folds around it, `within` of those in one block.
+        """
+        node = _chained(node) if last else node
         numbered = node.name.rpartition(".")[2][:1].isdecimal()
-        copies = at.copies * node.count
-        within = 1 if numbered else at.within * node.count
-        place = ".".join(part for part in (at.place, node.name) if part) if at.last else ""
+        copies *= node.count
+        within = 1 if numbered else within * node.count
+        place = f"{place}.{node.name}".lstrip(".") if last else ""
         tensors = dict(node.tensors)
         tied = len(node.tied) == 1 and not (tensors or node.buffers or node.children)
         whole = not (node.tied or node.children) and is_line(node, self._joined)
@@ -502,7 +489,7 @@ class _Rows:
             seen = list(self._seen.setdefault(node.alike, []))
             self._seen[node.alike].append(place)
         yield Row(
-            last=at.last,
+            last=last,
             name=label(node, numbered) + (inside(node) if whole else ""),
             note=as_in(place, seen) if seen else note(node, numbered),
             role=node.role,
@@ -518,7 +505,7 @@ class _Rows:
             forms=forms_of(node, within),
             path=node.path,
         )
-        if seen or ((whole or tied) and at.last) or len(at.last) == self._depth:
+        if seen or ((whole or tied) and last) or len(last) == self._depth:
             return
         inner: list[Node | Row] = [*_tensor_rows(node, tensors, place, copies, within)]
         held = tuple(child for child in node.children if _is_kept(child))
@@ -528,13 +515,13 @@ class _Rows:
             own = Row(name=OWN, role=node.role, place=at_own, count=copies, flops=flops)
             inner.append(own)
         for i, item in enumerate(inner):
-            last = (*at.last, i == len(inner) - 1)
+            deeper = (*last, i == len(inner) - 1)
             if isinstance(item, Row):
-                yield replace(item, last=last)
+                yield replace(item, last=deeper)
                 continue
             # the neighbours of a period, and three projections, stand at their holder's place
             above = place.rpartition(".")[0] if node.module in (PERIOD, "") else place
-            yield from self.below(item, _At(last=last, place=above, copies=copies, within=within))
+            yield from self.below(item, deeper, above, copies, within)
 
 
 def _is_kept(node: Node) -> bool:
@@ -677,16 +664,15 @@ def as_in(place: str, seen: list[str]) -> str:
     >>> as_in("model.a.shared", ["model.a.mlp", "other.model.a.b.mlp"])
     'as in mlp'
     """
-    return AS_IN + min((_apart(place, other) for other in seen), key=len)
 
+    def apart(mine: list[str], theirs: list[str]) -> str:
+        while mine and theirs and mine[0] == theirs[0]:
+            mine, theirs = mine[1:], theirs[1:]
+        while len(theirs) > 1 and mine and mine[-1] == theirs[-1]:
+            mine, theirs = mine[:-1], theirs[:-1]
+        return ".".join(theirs)
 
-def _apart(mine: str, theirs: str) -> str:
-    here, there = mine.split("."), theirs.split(".")
-    while here and there and here[0] == there[0]:
-        here, there = here[1:], there[1:]
-    while len(there) > 1 and here and here[-1] == there[-1]:
-        here, there = here[:-1], there[:-1]
-    return ".".join(there)
+    return AS_IN + min((apart(place.split("."), other.split(".")) for other in seen), key=len)
 
 
 def is_line(node: Node, joined: int) -> bool:

@@ -12,7 +12,6 @@ from metacount.formulas.dim import Dim, floor_div, is_symbolic
 from metacount.formulas.tape import (
     CACHED,
     COLUMNS,
-    CROSS_PAIRS,
     EAGER,
     FLAG,
     FLASH,
@@ -42,12 +41,15 @@ INDEXER = "self_attn.indexer"
 
 
 @frozen
-class Sees:
-    """Who attends to whom, and by which word the pairs and positions of a layer are counted.
+class Attending:
+    """How a layer attends, beside its heads: to what, and what is done to queries and keys.
 
-    `mask`: what sdpa's kernel is given beside a causal mask: the mask of a "window" or of a
-    "prefix", [S, T]; `relative`: Transformer-XL's distances are part of the scores; `per_head`:
-    a bias of each head is, which has a gradient where `learned`.
+    `pairs` and `positions` are the words by which they are counted. `mask`: what sdpa's kernel is
+    given beside a causal mask: the mask of a "window" or of a "prefix", [S, T]; `relative`:
+    Transformer-XL's distances are part of the scores; `per_head`: a bias of each head is. So many
+    columns of a head are rotated (`rotary_dim`, None: none), queries `grown` by their position. A
+    layer that `borrows` reads keys and values of an earlier one; an `indexed` one has a block
+    indexer. With `adapter_rank` each of q, k and v has an adapter of its own (Zamba2).
     """
 
     pairs: str = PAIRS
@@ -55,10 +57,15 @@ class Sees:
     mask: str = ""
     relative: bool = False
     per_head: bool = False
-    learned: bool = False
+    rotary_dim: Dim | None = None
+    grown: bool = False
+    indexed: bool = False
+    borrows: bool = False
+    unit_offset: bool = False  # of the norms of queries and keys
+    adapter_rank: Dim | None = None
 
 
-EVERY_PAIR = Sees()
+EVERY_PAIR = Attending()
 
 
 def attention_core(
@@ -66,12 +73,12 @@ def attention_core(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sees: Sees,
+    how: Attending,
     *,
     heads: Dim,
     groups: Dim,
     widths: tuple[Dim, Dim],
-    parts: tuple[tuple[str, Dim], ...],
+    parts: tuple[tuple[str, Dim], ...] = (),
     softcap: float | None = None,
     sinks: str = "",
     bias: Tensor | None = None,
@@ -79,8 +86,8 @@ def attention_core(
     """Compute softmax(q·kᵀ + bias)·v of `heads` query heads over `groups` of keys and values.
 
     `widths` are those of a key's and of a value's head; `parts` name the products with their
-    multiply-adds a pair: scores first, the sums of values last. `sinks` names a weight of one value
-    a head, a further key of the softmax.
+    multiply-adds a pair, where these are others than the scores and the sums of values. `sinks`
+    names a weight of one value a head, a further key of the softmax.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; Dao et al. 2022, arXiv:2205.14135,
     algorithms 1 and 4 (flash: in the backward five products, the scores once more); gpt-oss model
@@ -88,13 +95,14 @@ def attention_core(
     """
     run, (key, value) = t.run, widths
     t.exchange_keys(k, k.rows * groups * 2 * key)  # values are filled up to the width of keys
+    parts = parts or (("scores", heads * key), ("sums of values", heads * value))
     t.products += [
-        Product(role=t.role, name=name, width=width, per=sees.pairs) for name, width in parts
+        Product(role=t.role, name=name, width=width, per=how.pairs) for name, width in parts
     ]
     learned = bias is not None and bias.grad
     sunk = bool(sinks) and t.weight(sinks, heads, cut=COLUMNS)  # of any kernel: they are stored
     if run.attention == FLASH or (run.attention == SDPA and not _is_written(key, value, learned)):
-        return _kernel(t, q, k, v, sees, heads=heads, widths=widths)
+        return _kernel(t, q, k, v, how, heads=heads, widths=widths)
     wide = run.attention == SDPA  # torch's CPU has no kernel: it writes out, in float32
     rows = run.batch_size * run.n_queries
     keys_columns, pairs_columns = heads * key, heads * run.n_keys
@@ -113,7 +121,7 @@ def attention_core(
     scores = Tensor(
         Store(rows, pairs_columns, q.store.width), pairs_columns, q.word, q.grad or k.grad
     )
-    scores = _product(t, "scores", q, k, scores, sees, width=heads * key)
+    scores = _product(t, "scores", q, k, scores, how, width=heads * key)
     if softcap is not None:
         scores = t.from_result(scores, "tanh")
     scores = t.widen(scores)
@@ -132,14 +140,14 @@ def attention_core(
     y = Tensor(
         Store(rows, heads * value, v.store.width), heads * value, q.word, weights.grad or v.grad
     )
-    y = _product(t, "sums of values", weights, v, y, sees, width=heads * value)
+    y = _product(t, "sums of values", weights, v, y, how, width=heads * value)
     return t.copy(t.narrow(y))  # from heads back to positions
 
 
 def _product(
-    t: Tape, name: str, a: Tensor, b: Tensor, out: Tensor, sees: Sees, *, width: Dim
+    t: Tape, name: str, a: Tensor, b: Tensor, out: Tensor, how: Attending, *, width: Dim
 ) -> Tensor:
-    return t.matmul(name, a, b, out, per=sees.pairs, width=width, listed=False)
+    return t.matmul(name, a, b, out, per=how.pairs, width=width, listed=False)
 
 
 def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
@@ -157,7 +165,7 @@ def _is_written(key: Dim, value: Dim, learned: bool) -> bool:
 
 
 def _kernel(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, sees: Sees, *, heads: Dim, widths: tuple[Dim, Dim]
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, how: Attending, *, heads: Dim, widths: tuple[Dim, Dim]
 ) -> Tensor:
     """Run a fused kernel: values as wide as the keys, filled with zeros where they are narrower."""
     run, (key, value) = t.run, widths
@@ -171,16 +179,16 @@ def _kernel(
     if run.attention == FLASH:
         numbers = [t.constant(rows, heads, width=FLOAT32), t.constant(RANDOM_STATE, width=INDEX)]
     masks: list[Store] = []
-    if run.attention == SDPA and (sees.per_head or sees.mask):
+    if run.attention == SDPA and (how.per_head or how.mask):
         # Transformer-XL's depends on the queries
-        each = run.batch_size * heads if sees.relative else heads if sees.per_head else 1
+        each = run.batch_size * heads if how.relative else heads if how.per_head else 1
         masks = [t.constant(run.n_queries * each, run.n_keys, width=run.value)]
-    one = run.counts[sees.pairs] * columns
+    one = run.counts[how.pairs] * columns
     t.record(
         "attention kernel",
         y,
         [*((x, grad) for x in (q, k, v, y)), *((store, grad) for store in (*numbers, *masks))],
-        rows=run.counts[sees.pairs],
+        rows=run.counts[how.pairs],
         width=2 * columns,
         factors=(grad,),
         backward=5 * one if grad else 0,  # torch computes q·kᵀ once more
@@ -220,26 +228,19 @@ def grouped_attention(
     t: Tape,
     part: Attention,
     x: Tensor,
-    d_model: Dim,
-    sees: Sees = EVERY_PAIR,
+    how: Attending = EVERY_PAIR,
     *,
-    norms: Norms = RMS,
-    rotary_dim: Dim | None = None,
-    grown: bool = False,
-    indexed: bool = False,
-    borrows: bool = False,
+    d_model: Dim | None = None,
     bias: Tensor | None = None,
     source: Tensor | None = None,
     asks: Tensor | None = None,
-    adapter_rank: Dim | None = None,
 ) -> Tensor:
     """Attention with h query heads over h_kv key/value heads: MHA (h_kv = h), GQA, MQA (h_kv = 1).
 
     q [h·h_d, d], k and v [h_kv·h_d, d], o [d, h·h_d], a bias of as many values as rows; with an
-    output gate q has twice the rows. In cross-attention keys and values are made of `source`; a
-    layer that `borrows` reads those of an earlier one. `asks` replaces x as what queries are made
-    of. `grown` queries are scaled by their position. With `adapter_rank` each of q, k and v has an
-    adapter of its own, under `shared_use` (Zamba2).
+    output gate q has twice the rows. The result has `d_model` columns (None: as many as x). In
+    cross-attention keys and values are made of `source`. `asks` replaces x as what queries are
+    made of.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2, their d_k = d_v is our h_d;
     Ainslie et al. 2023, arXiv:2305.13245, sec. 2.2, their G groups are our h_kv; Qiu et al. 2025,
@@ -257,65 +258,47 @@ def grouped_attention(
     made_of = made_of if source is None else source
     width = (2 if part.output_gate and own else 1) * h * w
     q = t.linear(asking, f"{name}.q_proj", width, bias=part.q_bias, cut=COLUMNS)
-    q = adapted(t, q, asking, "q", adapter_rank)
+    q = adapted(t, q, asking, "q", how.adapter_rank)
     if part.output_gate and own:
         copied = several(h)
         q, gate = t.copy(q, copied, columns=h * w), t.copy(q, copied, columns=h * w)
-    if borrows:
+    if how.borrows:
         k = v = t.tensor(g * w, TOKENS, grad=True)
     else:
         k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias, cut=COLUMNS)
-        k = adapted(t, k, made_of, "k", adapter_rank)
+        k = adapted(t, k, made_of, "k", how.adapter_rank)
         v = t.linear(made_of, f"{name}.v_proj", g * w, bias=part.v_bias, cut=COLUMNS)
-        v = adapted(t, v, made_of, "v", adapter_rank)
+        v = adapted(t, v, made_of, "v", how.adapter_rank)
     if own:
-        q = _head_norm(t, part, q, f"{name}.q_norm", h, norms)
-        if not borrows:
-            k = _head_norm(t, part, k, f"{name}.k_norm", g, norms)
+        q = _head_norm(t, part, how, q, f"{name}.q_norm", h)
+        if not how.borrows:
+            k = _head_norm(t, part, how, k, f"{name}.k_norm", g)
             if part.v_norm:
                 v = t.norm(v, "", RMS, rows=v.rows * g, affine=False)
-    if rotary_dim is not None:
-        q = _rotated(t, part, q, run.n_queries, h, rotary_dim)
-        k = k if borrows else _rotated(t, part, k, run.n_keys, g, rotary_dim)
-    if own and not borrows:
+    if how.rotary_dim is not None:
+        q = _rotated(t, part, q, run.n_queries, h, how.rotary_dim)
+        k = k if how.borrows else _rotated(t, part, k, run.n_keys, g, how.rotary_dim)
+    if own and not how.borrows:
         t.cached += [State(name="keys", shape=(g, w)), State(name="values", shape=(g, w))]
-    if grown:
+    if how.grown:
         q = t.scale_by(q, t.constant(run.n_queries), "grow")
-    if indexed:
+    if how.indexed:
         assert isinstance(part.indexer, BlockIndexer)
         block_index(t, part.indexer, x)
-    if sees.relative:
-        bias = relative_scores(t, part, q, d_model, sees)
+    d_model = x.columns if d_model is None else d_model
+    if how.relative:
+        bias = relative_scores(t, part, q, d_model, how)
         q = t.record("add", t.like(q, grad=bias.grad or q.grad))
-    sums = h * w
+    sinks = f"{name}.core.sinks" if part.sinks and own else ""
     y = attention_core(
-        t,
-        q,
-        k,
-        v,
-        sees,
-        heads=h,
-        groups=g,
-        widths=(w, w),
-        parts=(("scores", sums), ("sums of values", sums)),
-        softcap=part.softcap,
-        sinks=f"{name}.core.sinks" if part.sinks and own else "",
+        t, q, k, v, how, heads=h, groups=g, widths=(w, w), softcap=part.softcap, sinks=sinks,
         bias=bias,
-    )
+    )  # fmt: skip
     if gate is not None:
         y = t.mul(y, t.from_result(gate, "sigmoid"))
     y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias, cut=ROWS)
     y = t.sum_over_ranks(y)
     return t.scale(y, part.out_scale)
-
-
-def cross_attention(t: Tape, part: Attention, x: Tensor, memory: Tensor, d_model: Dim) -> Tensor:
-    """Run an attention whose keys and values are made of what the encoder gave."""
-    run = t.run
-    t.run = altered(run, n_keys=run.source_len)
-    y = grouped_attention(t, part, x, d_model, Sees(pairs=CROSS_PAIRS), source=memory)
-    t.run = run
-    return y
 
 
 def adapted(t: Tape, y: Tensor, x: Tensor, name: str, rank: Dim | None) -> Tensor:
@@ -341,13 +324,14 @@ def _rotated(t: Tape, part: Attention, x: Tensor, n: Dim, heads: Dim, rotary_dim
     return t.norm(x, "", RMS, rows=x.rows * heads, affine=False)
 
 
-def _head_norm(t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms: Norms) -> Tensor:
+def _head_norm(
+    t: Tape, part: Attention, how: Attending, x: Tensor, name: str, heads: Dim
+) -> Tensor:
     """Norm queries or keys, each head or all together, where the model does."""
-    width = part.head_dim
+    width, rms = part.head_dim, altered(RMS, unit_offset=how.unit_offset)
     if part.qk_norm == "full":
-        return t.norm(x, name, altered(RMS, unit_offset=norms.unit_offset))
-    made = {"head": altered(RMS, unit_offset=norms.unit_offset), "layernorm": LAYER}
-    kind = made.get(part.qk_norm)
+        return t.norm(x, name, rms)
+    kind = {"head": rms, "layernorm": LAYER}.get(part.qk_norm)
     if kind is None:
         return x
     for _ in range(1 + kind.bias):  # the heads of all ranks share the weight
@@ -355,7 +339,7 @@ def _head_norm(t: Tape, part: Attention, x: Tensor, name: str, heads: Dim, norms
     return t.norm(x, name, kind, rows=x.rows * heads, width=width)
 
 
-def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: Sees) -> Tensor:
+def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, how: Attending) -> Tensor:
     """Transformer-XL's scores by distance: (q + v)·(W·R)ᵀ, one column a distance, read by key.
 
     projection of the sinusoids [h·h_d, d], the vectors u and v [h, h_d]
@@ -366,15 +350,15 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
     h, width = part.n_heads, part.n_heads * part.head_dim
     # made in float64 in pairs, of which a copy takes d columns; where none is needed all are kept
     columns = d_model if run.value < FLOAT64 else 2 * floor_div(d_model + 1, 2)
-    n_distances = run.counts[sees.positions]  # of a window no more than it sees
+    n_distances = run.counts[how.positions]  # of a window no more than it sees
     table = Store(n_distances, columns, run.value)
-    sinusoids = Tensor(table, d_model, sees.positions, False)
+    sinusoids = Tensor(table, d_model, how.positions, False)
     t.products.append(
         Product(
             role=t.role,
             name="projection of the relative positions",
             width=d_model * width,
-            per=sees.positions,
+            per=how.positions,
         )
     )
     r = t.linear(sinusoids, "self_attn.relative.r_proj", width, counted=False)
@@ -386,7 +370,7 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
     rows = run.batch_size * run.n_queries
     by_distance = Tensor(Store(rows, columns, run.value), columns, q.word, False)
     name = "scores of the relative positions"
-    by_distance = t.matmul(name, asking, distances, by_distance, per=sees.pairs, width=width)
+    by_distance = t.matmul(name, asking, distances, by_distance, per=how.pairs, width=width)
     index = t.constant(run.n_queries, n_distances, width=INDEX)
     scores = t.gather(by_distance, index, t.like(by_distance))
     t.role = "attention"
@@ -395,13 +379,7 @@ def relative_scores(t: Tape, part: Attention, q: Tensor, d_model: Dim, sees: See
 
 
 def latent_attention(
-    t: Tape,
-    part: LatentAttention,
-    x: Tensor,
-    d_model: Dim,
-    sees: Sees = EVERY_PAIR,
-    *,
-    rotated: bool = True,
+    t: Tape, part: LatentAttention, x: Tensor, how: Attending = EVERY_PAIR
 ) -> Tensor:
     """Multi-head latent attention: keys and values of all heads from one cached latent.
 
@@ -419,7 +397,7 @@ def latent_attention(
     """
     t.role, run = "attention", t.run
     h, plain, turned = part.n_heads, part.qk_nope_head_dim, part.qk_rope_head_dim
-    value, rank = part.v_head_dim, part.kv_lora_rank
+    value, rank, d_model = part.v_head_dim, part.kv_lora_rank, x.columns
     query = d_model if part.q_lora_rank is None else part.q_lora_rank
     split = (("not rotated", query * h * plain), ("rotated", query * h * turned))
     latent = None
@@ -441,7 +419,7 @@ def latent_attention(
     )
     q_n, q_r = t.part(q, h * plain), t.part(q, h * turned)
     compressed, k_r = t.part(both, rank), t.part(both, turned)
-    if rotated:
+    if how.rotary_dim is not None:
         q_r = rotate(t, q_r, run.n_queries, turned)
         k_r = rotate(t, k_r, run.n_keys, turned)
     normed = t.norm(compressed, "self_attn.kv_a_layernorm", RMS)
@@ -450,7 +428,7 @@ def latent_attention(
     t.cached += [State(name="latents", shape=(rank,)), State(name="rotated keys", shape=(turned,))]
     if part.indexer is not None:
         assert latent is not None  # the spec requires it
-        position_index(t, part.indexer, x, latent, sees)
+        position_index(t, part.indexer, x, latent, how)
     t.sum_gradients(k_r)
     expanding = t.sum_gradients(Tensor(kept.store, rank, CACHED, kept.grad))
     expanded = t.linear(
@@ -472,7 +450,7 @@ def latent_attention(
     if run.decode:
         shared = t.part(kept, rank)
         attention_core(
-            t, q, shared, shared, sees, heads=h, groups=1, widths=(rank + turned, rank), parts=parts
+            t, q, shared, shared, how, heads=h, groups=1, widths=(rank + turned, rank), parts=parts
         )
         y = t.tensor(h * value, x.word, grad=True)
     else:
@@ -482,13 +460,13 @@ def latent_attention(
             lies = run.attention == SDPA and run.value < FLOAT32  # else the cast copies it anyhow
             v = v if lies else t.copy(v, several(run.batch_size, run.n_keys, h))
         y = attention_core(
-            t, q, k, v, sees, heads=h, groups=h, widths=(key, value), parts=parts,
+            t, q, k, v, how, heads=h, groups=h, widths=(key, value), parts=parts,
             softcap=part.softcap,
         )  # fmt: skip
     return t.sum_over_ranks(t.linear(y, "self_attn.o_proj", d_model, bias=part.bias, cut=ROWS))
 
 
-def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees) -> None:
+def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, how: Attending) -> None:
     """DeepSeek-V3.2's indexer: Σ_j w_j·relu(q_j·k) over h_i small heads; the best are read.
 
     q [h_i·d_i, r_q], k [d_i, d], weights [h_i, d], and a LayerNorm with bias over keys; h_i·d_i
@@ -506,9 +484,9 @@ def position_index(t: Tape, part: Indexer, x: Tensor, latent: Tensor, sees: Sees
     weights = u.linear(x, f"{INDEXER}.weights_proj", h)
     q, k = u.widen(q), u.widen(u.norm(k, f"{INDEXER}.k_norm", LAYER))
     scores = u.like(q, columns=h * u.run.n_keys)
-    scores = u.matmul("index scores", q, k, scores, per=sees.pairs, width=h * width)
+    scores = u.matmul("index scores", q, k, scores, per=how.pairs, width=h * width)
     total = u.like(scores, columns=u.run.n_keys)
-    u.matmul("index weights", weights, scores, total, per=sees.pairs, width=h)
+    u.matmul("index weights", weights, scores, total, per=how.pairs, width=h)
     t.cached.append(State(name="keys of the index", shape=(width,)))
 
 

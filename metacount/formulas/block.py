@@ -7,15 +7,11 @@ nothing below asks again which sort of layer it is.
 from __future__ import annotations
 
 from metacount.formulas import ends
-from metacount.formulas.attention import (
-    Sees,
-    cross_attention,
-    grouped_attention,
-    latent_attention,
-)
+from metacount.formulas.attention import Attending, grouped_attention, latent_attention
 from metacount.formulas.feed_forward import feed_forward, mixture
 from metacount.formulas.mixers import run_mixer
 from metacount.formulas.tape import (
+    CROSS_PAIRS,
     PAIRS,
     POSITIONS,
     SOURCE_PAIRS,
@@ -27,6 +23,7 @@ from metacount.formulas.tape import (
 from metacount.frozen import frozen
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention
+from metacount.spec.field import altered
 from metacount.spec.position import Alibi, Learned, RelativeBuckets, Rope, TransformerXL
 from metacount.spec.stack import (
     BESIDE,
@@ -247,56 +244,58 @@ def run_layer_mixer(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Gi
     return t.add(y, attended)
 
 
-def sees_of(spec: ModelSpec, layer: Layer) -> Sees:
-    """Say what the self-attention of a block sees, and by which words it is counted."""
-    positions, window = spec.positions, spec.last_stack.attention.window
+def attending(spec: ModelSpec, layer: Layer) -> Attending:
+    """Say how the self-attention of a block attends."""
+    last, positions = spec.last_stack, spec.positions
+    part, window = last.attention, last.attention.window
     chunked = window is not None and window.kind == "chunked"
     mask = ""
     if spec.kind == "prefix-decoder":
         mask = "prefix"
     elif (layer.windowed or chunked) and not isinstance(positions, Alibi):
         mask = "window"
-    return Sees(
+    rotary_dim = growth = None
+    if isinstance(positions, Rope):
+        growth = positions.growth
+        if layer.rotated and isinstance(part, LatentAttention):
+            rotary_dim = part.qk_rope_head_dim
+        elif layer.rotated and isinstance(part, Attention):
+            rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
+    return Attending(
         pairs=SOURCE_PAIRS if layer.of_encoder else WINDOWED_PAIRS if layer.windowed else PAIRS,
         positions=WINDOWED_POSITIONS if layer.windowed else POSITIONS,
         mask=mask,
         relative=isinstance(positions, TransformerXL),
         per_head=isinstance(positions, Alibi | RelativeBuckets | TransformerXL),
+        rotary_dim=rotary_dim,
+        grown=growth is not None and not (growth.nope_only and layer.rotated),
+        indexed=layer.indexed,
+        borrows=layer.borrows,
+        unit_offset=last.norms.unit_offset,
     )
 
 
 def run_attention(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor, given: Given) -> Tensor:
     """Run the self-attention of a block."""
-    part, positions, sees = spec.last_stack.attention, spec.positions, sees_of(spec, layer)
+    part, how = spec.last_stack.attention, attending(spec, layer)
     if isinstance(part, LatentAttention):
-        return latent_attention(t, part, x, spec.d_model, sees, rotated=layer.rotated)
+        return latent_attention(t, part, x, how)
     assert isinstance(part, Attention)
-    rotary_dim = growth = None
-    if isinstance(positions, Rope):
-        growth = positions.growth
-        if layer.rotated:
-            rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
-    return grouped_attention(
-        t,
-        part,
-        x,
-        spec.d_model,
-        sees,
-        norms=spec.last_stack.norms,
-        rotary_dim=rotary_dim,
-        grown=growth is not None and not (growth.nope_only and layer.rotated),
-        indexed=layer.indexed,
-        borrows=layer.borrows,
-        bias=given.bias,
-        asks=given.queries if layer.queried else None,
-    )
+    asks = given.queries if layer.queried else None
+    return grouped_attention(t, part, x, how, bias=given.bias, asks=asks)
 
 
 def run_cross(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
-    """Run cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
-    part = spec.last_stack.attention
+    """Run cross-attention: keys and values are made of what the encoder gave.
+
+    The same heads and biases, no positions, QK-norm, sinks and gate.
+    """
+    part, run = spec.last_stack.attention, t.run
     assert isinstance(part, Attention) and given.memory is not None
-    return cross_attention(t, part, x, given.memory, spec.d_model)
+    t.run = altered(run, n_keys=run.source_len)
+    y = grouped_attention(t, part, x, Attending(pairs=CROSS_PAIRS), source=given.memory)
+    t.run = run
+    return y
 
 
 def run_feed_forward(t: Tape, spec: ModelSpec, layer: Layer, x: Tensor) -> Tensor:
@@ -331,21 +330,12 @@ def run_shared(t: Tape, spec: ModelSpec, x: Tensor, given: Given) -> Tensor:
     first = x.grad if given.first is None else given.first.grad
     t.role = "other"
     both = t.record("cat", t.like(x, columns=2 * spec.d_model, grad=x.grad or first))
-    positions = spec.positions
-    rotary_dim = None
-    if isinstance(positions, Rope):
-        rotary_dim = part.head_dim if positions.rotary_dim is None else positions.rotary_dim
+    how = attending(spec, Layer(rotated=isinstance(spec.positions, Rope)))
+    if shared.attention_adapters:
+        how = altered(how, adapter_rank=shared.adapter_rank)
     t.prefix = STORED
     y = t.norm(both, "input_layernorm", norms)
-    y = grouped_attention(
-        t,
-        part,
-        y,
-        spec.d_model,
-        norms=norms,
-        rotary_dim=rotary_dim,
-        adapter_rank=shared.adapter_rank if shared.attention_adapters else None,
-    )
+    y = grouped_attention(t, part, y, how, d_model=spec.d_model)
     y = t.norm(y, "pre_ff_layernorm", norms)
     y = feed_forward(t, dense, y, dense.d_ff, adapter_rank=shared.adapter_rank)
     t.prefix, t.role = "", "other"

@@ -247,7 +247,7 @@ def _grouped(d_model: Dim, **sizes: object) -> Tape:
     if unknown := sizes.keys() - vars(HEADS).keys():
         raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
     part = altered(HEADS, **sizes)
-    return _recorded(d_model, lambda t, x: grouped_attention(t, part, x, d_model))
+    return _recorded(d_model, lambda t, x: grouped_attention(t, part, x))
 
 
 def attention_params(
@@ -307,7 +307,7 @@ def attention_projection_flops(
 
     def forward(t: Tape, x: Tensor) -> None:
         source = t.tensor(d_model, SOURCE, grad=True)
-        grouped_attention(t, part, x, d_model, source=source)
+        grouped_attention(t, part, x, source=source)
 
     n_kv = n_tokens if n_kv_tokens is None else n_kv_tokens
     return flops_of(_recorded(d_model, forward).weights, {TOKENS: n_tokens, SOURCE: n_kv})
@@ -367,9 +367,7 @@ def _latent(
         v_head_dim=v_head_dim,
         bias=bias,
     )
-    return _recorded(
-        d_model, lambda t, x: latent_attention(t, part, x, d_model, rotated=False), decode=absorbed
-    )
+    return _recorded(d_model, lambda t, x: latent_attention(t, part, x), decode=absorbed)
 
 
 def mla_params(d_model: Dim, n_heads: Dim, *, bias: bool = False, **sizes: Any) -> Dim:
@@ -442,7 +440,7 @@ def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
     576
     """
     part = altered(LATENT, kv_lora_rank=kv_lora_rank, qk_rope_head_dim=qk_rope_head_dim)
-    tape = _recorded(1, lambda t, x: latent_attention(t, part, x, 1))
+    tape = _recorded(1, lambda t, x: latent_attention(t, part, x))
     return sum(state.size for state in tape.cached)
 
 
@@ -570,7 +568,7 @@ def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
     2048
     """
     part = altered(LATENT, q_lora_rank=q_lora_rank, kv_lora_rank=kv_lora_rank)
-    return params_of_role(_recorded(1, lambda t, x: latent_attention(t, part, x, 1)), "norm")
+    return params_of_role(_recorded(1, lambda t, x: latent_attention(t, part, x)), "norm")
 
 
 def _feed_forward(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Tape:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
+from inspect import unwrap
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
-def _guarded(module: ModuleType) -> Iterator[FunctionType]:
+def _guarded(module: ModuleType | type) -> Iterator[FunctionType]:
     """Yield the functions under `torch._disable_dynamo`, found under all their decorators.
 
     Through closures, not `__wrapped__`, which decorators further out overwrite.
@@ -75,13 +76,14 @@ def _guarded(module: ModuleType) -> Iterator[FunctionType]:
 
 @cache
 def _all_guarded() -> tuple[FunctionType, ...]:
-    return (*_guarded(torch._refs), *_guarded(torch._refs.nn.functional))
+    places = (torch._refs, torch._refs.nn.functional, torch.optim.Optimizer)
+    return tuple(function for place in places for function in _guarded(place))
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Run torch's reference kernels on meta without torch's compiler, which the first elementwise
-    one would import (half of what importing torch costs).
+    """Run torch's reference kernels on meta, and make optimizers, without torch's compiler, which
+    the first of either would import (half of what importing torch costs).
 
     They are wrapped to tell the compiler not to trace them. As long as nobody has imported it
     there is nobody to tell; afterwards every function is left as it was found.
@@ -98,6 +100,12 @@ def without_compiler() -> Iterator[None]:
         finally:
             for function in functions:
                 delattr(function, SLOT)
+
+
+def step_of(optimizer: torch.optim.Optimizer) -> None:
+    """Step an optimizer of torch's as it is written: its decorators would import the compiler."""
+    with torch.no_grad():
+        unwrap(type(optimizer).step)(optimizer)
 
 
 def tensors_of(owner: nn.Module) -> dict[str, Tensor]:

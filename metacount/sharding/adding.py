@@ -182,13 +182,14 @@ def kind_from(
             phase=phase,
             kind=kind,
             group=group,
-            ranks=group_size(job.mesh, group),
+            ranks=group_layout(job.mesh, group)[0],
             n_bytes=n_bytes,
             times=times * often(job, group),
-            **machines_of(job, group),
+            machines=span(job.mesh, group, job.per_machine)[0],
+            outside=span(job.mesh, group, job.per_machine)[1],
         )
         for (phase, kind, group, n_bytes), times in sums.items()
-        if group_size(job.mesh, group) > 1
+        if group_layout(job.mesh, group)[0] > 1
     ]
     tokens = INDEX * job.rows * job.length if job.train else 0  # and as many targets of a loss
     sizes: dict[str, Any] = {
@@ -376,6 +377,7 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
     spread = job.mesh.tp if job.sequence_parallel else 1
+    machines, outside = span(job.mesh, "pp", job.per_machine)
     runs = job.passes | ({"backward": job.length} if job.train else {})
     for phase, length in runs.items():
         ahead, behind = (first, last) if phase == "backward" else (last, first)
@@ -389,16 +391,11 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
                         ranks=2,
                         n_bytes=one * length // spread,
                         times=job.micro_batches,
-                        **machines_of(job, "pp"),
+                        machines=machines,
+                        outside=outside,
                     )
                 )
     return found
-
-
-def machines_of(job: Job, group: str) -> dict[str, int]:
-    """Count the machines of a group's ranks, and its ranks on other machines than one's own."""
-    found = span(job.mesh, group, job.per_machine)
-    return {"machines": found.machines, "outside": found.outside}
 
 
 def often(job: Job, group: str) -> int:
@@ -409,12 +406,3 @@ def often(job: Job, group: str) -> int:
     if job.train and group in ("dp", "copies") and job.zero < 2:
         return 1
     return job.micro_batches
-
-
-def group_size(mesh: Mesh, group: str) -> int:
-    """Count the ranks of a group.
-
-    >>> group_size(Mesh(dp=4, tp=8, ep=16), "copies")
-    2
-    """
-    return group_layout(mesh, group)[0]

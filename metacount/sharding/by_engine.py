@@ -6,6 +6,8 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -141,7 +143,6 @@ def lent_to(model: Model, compute: torch.dtype | None) -> set[nn.Parameter] | No
 
 
 def _added_at_once(block: Block) -> Callable[..., tuple[Tensor, None]]:
-    """Make a forward that adds experts' output at once, as the next layer would."""
     forward: Callable[..., Tensor | tuple[Tensor, Tensor]] = block.forward
 
     def run(*args: object, **how: object) -> tuple[Tensor, None]:
@@ -406,37 +407,40 @@ class Measuring:
         self.layers = layers_of_stages(spec, job.mesh, plan)
         self.whole = Whole(spec, job.stored)
         self.parts = self.whole.parts(job.mesh.pp)
-        self._held: dict[int, list[list[Held]]] = {}
-        self._ran: dict[tuple[int, int], dict[str, Any]] = {}
-        self.tensor, self._at = [0], 0
-        self._state: dict[tuple[int, ...], int] = {}
 
     def kinds(self) -> list[Kind]:
         """Measure every kind of rank, the stages in order."""
-        self.tensor, groups = alike_ranks(self._flat, self.job)
-        for tensor in self.tensor:  # one rank after the other
-            for part in range(len(self.parts)):
-                self._run(part, tensor)
-        return kinds_of_mesh(self.spec, self.job, self.layers, self.parts, groups, self._piece)
 
-    def _flat(self, rank: int) -> list[Held]:
-        return [each for part in self._held_at(rank) for each in part]
-
-    def _held_at(self, rank: int) -> list[list[Held]]:
-        """Return what a rank of the first stage holds of each part."""
-        if rank not in self._held:
+        @cache
+        def held_at(rank: int) -> list[tuple[Held, ...]]:
             with fake_world(self.mesh, rank, self.job.zero) as world:
-                self._held[rank] = [
-                    place(self.whole.part(part), self.styles, world, self.job)
-                    for part in self.parts
-                ]
-        return self._held[rank]
+                models = map(self.whole.part, self.parts)
+                return [tuple(place(each, self.styles, world, self.job)) for each in models]
 
-    def _piece(self, part: int, rank: int) -> Piece:
-        held = tuple(self._held_at(rank)[part])
-        state = self._state_of(tuple(each.shard for each in held if each.trained))
-        ran = self._run(part, self.mesh.place(rank).tensor)
-        return Piece(held=held, optimizer_bytes=state, **{"kv_cache_bytes": 0, **ran})
+        tensor, groups = alike_ranks(lambda rank: [*chain(*held_at(rank))], self.job)
+        ran = {}
+        for rank in tensor:  # one rank after the other
+            forget_ranks()
+            for i, part in enumerate(self.parts):
+                with fake_world(self.mesh, rank, self.job.zero) as world:
+                    run = train_once if self.job.train else serve_once
+                    ran[i, rank] = run(self.whole.part(part), self.styles, world, self.job)
+
+        @cache
+        def state_of(sizes: tuple[int, ...]) -> int:
+            dtype = DTYPES[self.job.stored]
+            return state_bytes(self.job.optimizer, sizes, dtype) if self.job.train else 0
+
+        def piece(part: int, rank: int) -> Piece:
+            held = held_at(rank)[part]
+            at = max(i for i in tensor if i <= self.mesh.place(rank).tensor)
+            return Piece(
+                held=held,
+                optimizer_bytes=state_of(tuple(each.shard for each in held if each.trained)),
+                **{"kv_cache_bytes": 0, **ran[part, at]},
+            )
+
+        return kinds_of_mesh(self.spec, self.job, self.layers, self.parts, groups, piece)
 
     def with_peak(self, kind: Kind) -> Kind:
         """Add the peak of a step that is run; without one, leave what is counted."""
@@ -474,31 +478,6 @@ class Measuring:
         ]
         most = max(peaks, key=lambda parts: sum(parts.values()))
         return {part: size for part, size in most.items() if size}
-
-    def _state_of(self, sizes: tuple[int, ...]) -> int:
-        if not self.job.train:
-            return 0
-        if sizes not in self._state:
-            dtype = DTYPES[self.job.stored]
-            self._state[sizes] = state_bytes(self.job.optimizer, sizes, dtype)
-        return self._state[sizes]
-
-    def _run(self, part: int, tensor: int) -> dict[str, Any]:
-        """Measure what one copy of a part sends and keeps."""
-        key = part, max(i for i in self.tensor if i <= tensor)
-        if key not in self._ran:
-            self._ran[key] = self._run_at(*key)
-        return self._ran[key]
-
-    def _run_at(self, part: int, rank: int) -> dict[str, Any]:
-        job = self.job
-        if rank != self._at:
-            forget_ranks()
-            self._at = rank
-        with fake_world(self.mesh, rank, job.zero) as world:
-            model = self.whole.part(self.parts[part])
-            run = train_once if job.train else serve_once
-            return run(model, self.styles, world, job)
 
 
 class Followed(OnParts, Watch):

@@ -115,7 +115,6 @@ def units_of(spec: ModelSpec, pp: int) -> tuple[Unit, ...]:
 
 
 def _forward(spec: ModelSpec, layer: Layer, sizes: Pass) -> Tape:
-    """Record the forward of one block."""
     run = run_of(spec, sizes)
     _, bias, queries = ends.embed(Tape(run), spec, spec.last_stack, TOKENS)
     tape = Tape(run)
@@ -180,7 +179,6 @@ def rank_at(job: Job, number: int) -> Rank:
 
 
 def _held(unit: Unit, rank: Rank) -> tuple[Held, ...]:
-    """List what a rank holds of one part."""
     return tuple(
         Held(
             name="",
@@ -198,7 +196,6 @@ def _held(unit: Unit, rank: Rank) -> tuple[Held, ...]:
 
 
 def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
-    """Count what a rank holds and sends of one part."""
     held = _held(unit, rank)
     ops, tape = _ops_of(spec, job, unit, rank)
     moves: dict[tuple[str, str, str, int], int] = {}
@@ -246,7 +243,6 @@ def _ops_of(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> tuple[dict[str
 
 
 def _stepped(job: Job, held: Sequence[Held]) -> int:
-    """Count the bytes that the optimizer keeps of a rank's shares."""
     if not job.train:
         return 0
     state, width = STATES[job.optimizer], DTYPE_BYTES[job.stored]
@@ -271,7 +267,6 @@ def _kept(
 
 
 def _served(job: Job, unit: Unit, tape: Tape) -> tuple[int, int]:
-    """Count the bytes of keys and values, and of states, of the sequences that a rank serves."""
     if job.train or unit.layer is None or not job.decodes:
         return 0, 0
     width = DTYPE_BYTES[job.dtype]

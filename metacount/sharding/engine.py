@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -74,40 +73,24 @@ class World:
     stages: DeviceMesh  # pp
     dense: DeviceMesh  # replicate, shard, tp
     experts: DeviceMesh  # replicate, shard, ep
-    context: DeviceMesh | None = None  # cp
-
-    @cached_property
-    def tp(self) -> DeviceMesh:
-        """The ranks that hold parts of the same matrices; one object, as all of these."""
-        return self.dense["tp"]
-
-    @cached_property
-    def ep(self) -> DeviceMesh:
-        """The ranks that hold different experts."""
-        return self.experts["ep"]
-
-    @cached_property
-    def shares(self) -> DeviceMesh:
-        """The ranks that hold the same; without ZeRO, each of them all of it."""
-        return self.dense["shard" if self.zero else ("replicate", "shard")]
-
-    @cached_property
-    def expert_shares(self) -> DeviceMesh:
-        """The ranks that hold the same experts."""
-        return self.experts["shard" if self.zero else ("replicate", "shard")]
+    tp: DeviceMesh  # the ranks that hold parts of the same matrices
+    ep: DeviceMesh  # those that hold different experts
+    shares: DeviceMesh  # those that hold the same; without ZeRO, each of them all of it
+    expert_shares: DeviceMesh  # those that hold the same experts
+    context: DeviceMesh | None  # cp
 
     @property
     def groups(self) -> dict[str, str]:
         """What each process group of this rank is for, by the name torch gives it."""
-        found: dict[str, str] = {}
-        for mesh, prefix in ((self.experts, "copies"), (self.dense, "dp")):
+        purpose: dict[str, str] = {}
+        for mesh, of_copies in ((self.experts, "copies"), (self.dense, "dp")):
             for name in mesh.mesh_dim_names or ():
-                said = prefix if name in ("replicate", "shard") else name
-                found[str(mesh.get_group(name).group_name)] = said
-        for line, said in ((self.stages, "pp"), (self.context, "cp")):
+                group = str(mesh.get_group(name).group_name)
+                purpose[group] = of_copies if name in ("replicate", "shard") else name
+        for line, name in ((self.stages, "pp"), (self.context, "cp")):
             if line is not None:
-                found[str(line.get_group().group_name)] = said
-        return found
+                purpose[str(line.get_group().group_name)] = name
+        return purpose
 
 
 @contextmanager
@@ -153,33 +136,33 @@ def world_of(mesh: Mesh, rank: int, zero: int) -> World:
     """
     stage, within = divmod(rank, mesh.stage_ranks)
     stages = torch.arange(mesh.world).view(mesh.pp, mesh.stage_ranks)
-    made = []
-    for copies, whole, name in ((mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep")):
-        spread = (1, copies) if zero else (copies, 1)
-        ranks = stages[stage].view(*spread, whole)
-        made.append(device_mesh(ranks, rank, ("replicate", "shard", name)))
+    dense, experts = (
+        device_mesh(
+            stages[stage].view(*((1, copies) if zero else (copies, 1)), parts),
+            rank,
+            ("replicate", "shard", name),
+        )
+        for copies, parts, name in ((mesh.shard, mesh.tp, "tp"), (mesh.expert_shard, mesh.ep, "ep"))
+    )
+    line, context = device_mesh(stages[:, within], rank, ("pp",)), None
+    if mesh.cp > 1:
+        sequences = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
+        ((i, _, tensor),) = (sequences == rank).nonzero().tolist()
+        context = device_mesh(sequences[i, :, tensor], rank, ("cp",))
+    shared = "shard" if zero else ("replicate", "shard")
     return World(
         mesh=mesh,
         place=mesh.place(rank),
         zero=zero,
-        stages=one_group(stages[:, within], "pp"),
-        dense=made[0],
-        experts=made[1],
-        context=context_mesh(mesh, rank) if mesh.cp > 1 else None,
+        stages=line,
+        dense=dense,
+        experts=experts,
+        tp=dense["tp"],
+        ep=experts["ep"],
+        shares=dense[shared],
+        expert_shares=experts[shared],
+        context=context,
     )
-
-
-def context_mesh(mesh: Mesh, rank: int) -> DeviceMesh:
-    """Make a mesh of the ranks with parts of the same sequences."""
-    ranks = torch.arange(mesh.world).view(-1, mesh.cp, mesh.tp)
-    ((i, _, tensor),) = (ranks == rank).nonzero().tolist()
-    return one_group(ranks[i, :, tensor], "cp")
-
-
-def one_group(ranks: torch.Tensor, name: str) -> DeviceMesh:
-    """Make a mesh of one axis."""
-    group = dist.new_group(ranks.tolist(), use_local_synchronization=True)
-    return DeviceMesh.from_group(group, "cpu", mesh=ranks, mesh_dim_names=(name,))
 
 
 def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> DeviceMesh:
@@ -189,7 +172,8 @@ def device_mesh(ranks: torch.Tensor, rank: int, names: tuple[str, ...]) -> Devic
     for axis in range(len(names)):
         others = tuple(slice(None) if i == axis else at for i, at in enumerate(place))
         groups.append(dist.new_group(ranks[others].tolist(), use_local_synchronization=True))
-    return DeviceMesh.from_group(groups, "cpu", mesh=ranks, mesh_dim_names=names)
+    group = groups if len(groups) > 1 else groups[0]
+    return DeviceMesh.from_group(group, "cpu", mesh=ranks, mesh_dim_names=names)
 
 
 Style = Callable[[nn.Module, DeviceMesh, nn.Module], None]
@@ -287,29 +271,29 @@ def sum_norm_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
             _shared_weights(module, mesh, module)
 
 
-def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
-    """Sum the gradients of a whole module that each rank uses for its own heads."""
+def run_with(module: nn.Module, tensors: Callable[[], dict[str, Tensor]]) -> None:
+    """Let a module's forward run with other tensors in the place of its parameters."""
     forward = module.forward
 
     def run(*args: object, **kwargs: object) -> object:
-        own = {name: sum_gradient(p, mesh) for name, p in parameters_of(module).items()}
-        with in_place_of(module, own):
+        with in_place_of(module, tensors()):
             return forward(*args, **kwargs)
 
     module.forward = run
+
+
+def _shared_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
+    """Sum the gradients of a whole module that each rank uses for its own heads."""
+    run_with(
+        module, lambda: {name: sum_gradient(p, mesh) for name, p in parameters_of(module).items()}
+    )
 
 
 def _local_weights(module: nn.Module, mesh: DeviceMesh, parent: nn.Module) -> None:
     """Cut a module's parameters, one value for each head, with the heads."""
     for name in parameters_of(module):
         place(module, name, mesh, Shard(0))
-    forward = module.forward
-
-    def run(*args: object, **kwargs: object) -> object:
-        with in_place_of(module, local(module)):
-            return forward(*args, **kwargs)
-
-    module.forward = run
+    run_with(module, lambda: local(module))
 
 
 def _latent(module: nn.Module, mesh: DeviceMesh, parent: Any) -> None:
@@ -333,11 +317,11 @@ def _experts_cut(module: Any, mesh: DeviceMesh, parent: nn.Module) -> None:
     column = packed_in(1, 2) if module.gated else Shard(1)
     place(module, up, mesh, column)
     place(module, down, mesh, Shard(2))
+    run_with(module, lambda: local(module))
     forward = module.forward
 
     def run(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        with in_place_of(module, local(module)):
-            out = forward(sum_gradient(x, mesh), chosen, sum_gradient(weights, mesh))
+        out = forward(sum_gradient(x, mesh), chosen, sum_gradient(weights, mesh))
         return sum_output(out, mesh)
 
     module.forward = run
@@ -383,10 +367,6 @@ class _Scaled(torch.autograd.Function):
         return gradients[0] * ctx.factor, None
 
 
-def _scaled() -> Callable[[Tensor, float], Tensor]:
-    return _Scaled.apply
-
-
 def spread_experts(module: Any, world: World) -> None:
     """Put n_experts / ep experts on each rank, and let each token go where its experts are.
 
@@ -402,7 +382,7 @@ def spread_experts(module: Any, world: World) -> None:
     for name in parameters_of(module):
         place(module, name, ep, Shard(0))
     module.n_experts //= ep.size()
-    forward, scaled = module.forward, _scaled()
+    forward, scaled = module.forward, cast("Callable[[Tensor, float], Tensor]", _Scaled.apply)
 
     def run(x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         n_rows = len(x)
@@ -561,11 +541,7 @@ class RingAttention(TorchFunctionMode):
     """Inside, attention runs by flash attention's kernel of CUDA, which torch's ring takes."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Run the kernel, or let torch.
 
@@ -632,11 +608,7 @@ class OnParts(DispatchMode):
     """Runs each operator; of a DTensor's, those on this rank's part."""
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Let DTensor run what it is asked for: what it does with a part comes here again."""
         return NotImplemented if DTensor in types else self.ran(func, args, kwargs or {})
@@ -689,7 +661,6 @@ def _to_one(args: Iterable[object]) -> bool:
 
 
 def _bytes(values: Iterable[object]) -> list[int]:
-    """Count the bytes of each tensor in arguments and results, a list as one."""
     found = [0]
     for value in values:
         if isinstance(value, Tensor):

@@ -5,7 +5,7 @@ The memory of accelerators is what the driver reports, else what their makers st
 
 from __future__ import annotations
 
-from math import ceil, isqrt
+from math import ceil
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.formulas.model import params
@@ -13,7 +13,7 @@ from metacount.formulas.tape import Weight
 from metacount.frozen import frozen
 from metacount.sharding.adding import PASSING
 from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
-from metacount.sharding.mesh import MAX_RANKS, Mesh
+from metacount.sharding.mesh import MAX_RANKS, Mesh, divisors_of
 from metacount.sharding.plan import check_streams, default_plan
 from metacount.sharding.result import Kind
 from metacount.sharding.shard import Asked, job_of, missing
@@ -412,19 +412,13 @@ def meshes_of(spec: ModelSpec, world: int) -> Iterator[Mesh]:
     for tp in TENSOR:
         if world % tp:
             continue
-        for pp in _divisors(world // tp):
+        for pp in divisors_of(world // tp):
             if pp > spec.last_stack.n_layers:
                 break
             rest, ep = world // tp // pp, 1
             if mixture is not None:
-                ep = max(n for n in _divisors(rest * tp) if mixture.n_experts % n == 0)
+                ep = max(n for n in divisors_of(rest * tp) if mixture.n_experts % n == 0)
             yield Mesh(dp=rest, tp=tp, pp=pp, ep=ep)
-
-
-def _divisors(n: int) -> list[int]:
-    """List the divisors of a number, the smallest first."""
-    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
-    return sorted({*small, *(n // i for i in small)})
 
 
 def assumed(job: Job) -> str:
@@ -448,7 +442,6 @@ def assumed(job: Job) -> str:
 
 
 def _job(spec: ModelSpec, mesh: Mesh, train: bool, how: Json) -> Job | None:
-    """Make the job on a mesh; None where the mesh does not suit the model or the batch."""
     try:
         return job_of(spec, mesh, Asked(**how), train=train)
     except InputError as error:

@@ -9,6 +9,7 @@ all experts, and the groups that do hold copies.
 from __future__ import annotations
 
 from functools import cache
+from math import isqrt
 
 from metacount.errors import InputError, nearest, shown
 from metacount.frozen import frozen
@@ -96,14 +97,19 @@ class Place:
     expert: int
 
 
+def divisors_of(n: int) -> list[int]:
+    """List the divisors of a number, the smallest first."""
+    small = [i for i in range(1, isqrt(n) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
+
+
 def divisors(n: int, most: int = 12) -> str:
     """Write the divisors of n as a list of choices.
 
     >>> divisors(12)
     '1, 2, 3, 4, 6, 12'
     """
-    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
-    found = sorted({*small, *(n // i for i in small)})
+    found = divisors_of(n)
     return ", ".join(map(str, found[:most])) + (", ..." if len(found) > most else "")
 
 
@@ -229,18 +235,6 @@ def stage_layers(n_layers: int, pp: int, asked: Sequence[int] | None = None) -> 
 PER_MACHINE = 8
 
 
-@frozen
-class Span:
-    """The groups of one kind on machines of so many ranks.
-
-    `machines`: how many the group that is spread most has ranks in. `outside`: of a rank's group,
-    the ranks in other machines, for the rank that has most of them.
-    """
-
-    machines: int
-    outside: int
-
-
 def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
     """Return the number of ranks of a group, and how far its neighbours are apart.
 
@@ -259,17 +253,26 @@ def group_layout(mesh: Mesh, group: str) -> tuple[int, int]:
 
 
 @cache
-def span(mesh: Mesh, group: str, per_machine: int) -> Span:
+def span(mesh: Mesh, group: str, per_machine: int) -> tuple[int, int]:
     """Find how the groups of a kind lie on machines; ranks 0 to n - 1 are on the first, and so on.
 
+    Returns: in how many machines the group that is spread most has ranks; of a rank's group the
+    ranks in other machines, for the rank that has most of them.
+
     >>> span(Mesh(dp=4, tp=8), "tp", 8), span(Mesh(dp=4, tp=8), "dp", 8)
-    (Span(machines=1, outside=0), Span(machines=4, outside=3))
+    ((1, 0), (4, 3))
     >>> span(Mesh(tp=6, dp=4), "tp", 8)  # ranks 6 to 11 are on two machines
-    Span(machines=2, outside=4)
+    (2, 4)
     """
     size, apart = group_layout(mesh, group)
     machines, outside = 1, 0
-    for start in _starts(mesh.world, size, apart, per_machine):
+    block = size * apart
+    starts = (  # one for each way in which a group may lie on machines
+        i * block + j
+        for i in range(min(max(1, mesh.world // block), per_machine))
+        for j in range(min(apart, per_machine))
+    )
+    for start in starts:
         last = start + (size - 1) * apart
         if apart >= per_machine:
             touched, first_has, last_has = size, 1, 1
@@ -279,12 +282,4 @@ def span(mesh: Mesh, group: str, per_machine: int) -> Span:
             last_has = min(size, last % per_machine // apart + 1)
         machines = max(machines, touched)
         outside = max(outside, size - min(first_has, last_has))
-    return Span(machines=machines, outside=outside)
-
-
-def _starts(world: int, size: int, apart: int, per_machine: int) -> Iterator[int]:
-    """Yield the first ranks of groups, one for each way in which a group may lie on machines."""
-    block = size * apart
-    for i in range(min(max(1, world // block), per_machine)):
-        for j in range(min(apart, per_machine)):
-            yield i * block + j
+    return machines, outside

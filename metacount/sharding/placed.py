@@ -123,24 +123,31 @@ def place_module(
             f"--device-map builds the module: --dtype {dtype} is not one that it is built in; "
             f"choose one of {', '.join(DTYPES)}"
         )
-    module, said, unsplit = _built(model, dtype)
+    module, title, unsplit = _built(model, dtype)
     room: dict[int | str, int] = {i: device.room for i, device in enumerate(devices)}
     room[CPU] = cpu_memory
     version, parts, sizes = _mapped(module, room, unsplit, device_map)
-    names = {str(i): device.id for i, device in enumerate(devices)} | {CPU: CPU, DISK: DISK}
-    rooms: dict[str, int | None] = {str(key): size for key, size in room.items()} | {DISK: None}
-    held = _held(module, parts, names)
+    rows = [(str(i), device.id, device.room) for i, device in enumerate(devices)]
+    used = [(CPU, CPU, cpu_memory)] if CPU in parts.values() else []
+    held = {key: [0, 0] for key in (*(key for key, *_ in rows), CPU, DISK)}
+    for kind, tensors in enumerate((module.named_parameters(), module.named_buffers())):
+        for path, tensor in tensors:
+            place = next(parts[part] for part in _around(path) if part in parts)
+            held[place][kind] += tensor.numel() * tensor.element_size()
     places = tuple(
         Place(
             id=key,
             name=name,
-            room=rooms[key],
+            room=size,
             param_bytes=held[key][0],
             buffer_bytes=held[key][1],
             accelerate_bytes=sum(sizes[part] for part, place in parts.items() if place == key),
         )
-        for key, name in names.items()
-        if key in parts.values() or key not in (CPU, DISK)
+        for key, name, size in (
+            *rows,
+            *used,
+            *([(DISK, DISK, None)] if DISK in parts.values() else []),
+        )
     )
     formula = None
     if isinstance(model, Model):
@@ -148,7 +155,7 @@ def place_module(
 
         formula = int(params(model.spec)) * DTYPE_BYTES[dtype]
     return Placed(
-        module=said,
+        module=title,
         device_map=device_map,
         dtype=dtype,
         accelerate=version,
@@ -196,21 +203,7 @@ def _mapped(
     return accelerate.__version__, {part: str(place) for part, place in found.items()}, sizes
 
 
-def _held(
-    module: nn.Module, parts: Mapping[str, str], places: Iterable[str]
-) -> dict[str, list[int]]:
-    """Sum the bytes of parameters and of buffers in each place, each distinct tensor once."""
-    held = {place: [0, 0] for place in places}
-    kinds = (module.named_parameters(), module.named_buffers())
-    for kind, tensors in enumerate(kinds):
-        for path, tensor in tensors:
-            place = next(parts[part] for part in _around(path) if part in parts)
-            held[place][kind] += tensor.numel() * tensor.element_size()
-    return held
-
-
 def _around(path: str) -> Iterable[str]:
-    """Yield the path and those of the modules around it, the innermost first."""
     yield path
     while path:
         path = path.rpartition(".")[0]

@@ -268,7 +268,6 @@ class Job:
             "serving is no step": not self.train,
             "what stages hold in a schedule is not followed": mesh.pp > 1,
             "what a ring of cp ranks holds is not followed": mesh.cp > 1,
-            "rows go where a router sends them": mesh.ep > 1,
             f"ZeRO {self.zero} is not what FSDP2 does": (
                 self.zero < 2 and mesh.shard > 1 and not self.replicated
             ),

@@ -6,7 +6,7 @@ from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.frozen import frozen
 from metacount.measure.isolated import isolated
 from metacount.sharding.adding import STEP_COPIES
-from metacount.sharding.by_formula import STATES, without_formula
+from metacount.sharding.by_formula import STATES, counted_kinds, without_formula
 from metacount.sharding.mesh import PER_MACHINE, Mesh, divisors, parse_mesh
 from metacount.sharding.plan import Plan, check_fits, default_plan, read_plan
 from metacount.sharding.result import Job, Sharded
@@ -241,20 +241,29 @@ def shard(
     >>> found.largest.params, found.largest.param_bytes
     (842335232, 1684670464)
     """
+    from metacount.formulas.model import params
     from metacount.resolve import model_of
 
     known = model_of(model)
     spec = known.spec
-    whole = parse_mesh(mesh) if isinstance(mesh, str) else mesh
-    job = job_of(spec, whole, Asked(**how), train=train)
+    degrees = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+    job = job_of(spec, degrees, Asked(**how), train=train)
+    if isinstance(plan, str):
+        plan = read_plan(plan)
+    kinds = _kinds(spec, job, plan or default_plan(spec), formula)
+    source = "formula"
+    if not formula:
+        import torch
+
+        source = f"torch {torch.__version__.partition('+')[0]}, on a fake world"
     return Sharded(
         model=known.id,
         name=known.name,
         job=job,
-        kinds=tuple(_kinds(spec, job, plan_of(spec, plan), formula)),
-        params=_params(spec),
+        kinds=tuple(kinds),
+        params=int(params(spec)),
         missing=tuple(missing(spec, job, formula=formula)),
-        source="formula" if formula else _engine(),
+        source=source,
     )
 
 
@@ -276,30 +285,9 @@ def _kinds(spec: ModelSpec, job: Job, plan: Plan, formula: bool) -> list[Kind]:
                 f"{', '.join(DTYPES)}, or --formula"
             )
         return measured_kinds(spec, job, plan, whole_step=True)
-    from metacount.sharding.by_formula import counted_kinds
-
     if plan.source != "ours":
         raise InputError("--formula counts our own plan; leave out --plan or --formula")
     return counted_kinds(spec, job, plan)
-
-
-def _params(spec: ModelSpec) -> int:
-    from metacount.formulas.model import params
-
-    return int(params(spec))
-
-
-def _engine() -> str:
-    import torch
-
-    return f"torch {torch.__version__.partition('+')[0]}, on a fake world"
-
-
-def plan_of(spec: ModelSpec, plan: str | Plan | None) -> Plan:
-    """Return the plan that is given, as a file or as it is, or ours."""
-    if isinstance(plan, str):
-        return read_plan(plan)
-    return default_plan(spec) if plan is None else plan
 
 
 def missing(spec: ModelSpec, job: Job, *, formula: bool) -> list[str]:

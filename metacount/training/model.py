@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -154,11 +154,7 @@ class FusedAttention(TorchFunctionMode):
         self._run = kernels.get(way)
 
     def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: Callable[..., object], types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Run the kernel, or let torch."""
         given = kwargs or {}
@@ -253,11 +249,7 @@ class _Results(DispatchMode):
         self._watch = watch
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Run the operator, then say what it gave."""
         out = func(*args, **(kwargs or {}))

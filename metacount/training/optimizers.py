@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TypedDict
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from metacount.errors import InputError
 from metacount.measure.theirs import silent
+from metacount.measure.torch_private import step_of, without_compiler
 from metacount.training.setup import Setup
 
 
@@ -92,11 +93,9 @@ class Updates:
             }
         updated = self._master or trained
         matrices = [p for name, p in updated.items() if name in inner and p.dim() == 2]
-        self.optimizers = made(setup, list(updated.values()), matrices)
+        with without_compiler():
+            self.optimizers = made(setup, list(updated.values()), matrices)
         self._compiled = setup.optimizer == ADAM8BIT
-
-    def _running(self) -> AbstractContextManager[None]:
-        return uncompiled() if self._compiled else nullcontext()
 
     def master_tensors(self) -> list[Tensor]:
         """Return the float32 copies of parameters that the optimizer updates."""
@@ -121,9 +120,12 @@ class Updates:
         self._update()
 
     def _update(self) -> None:
-        with self._running():
+        with uncompiled() if self._compiled else without_compiler():
             for optimizer in self.optimizers:
-                optimizer.step()
+                if self._compiled:
+                    optimizer.step()
+                else:
+                    step_of(optimizer)
                 optimizer.zero_grad(set_to_none=True)
 
     def drop(self, name: str) -> list[Tensor]:

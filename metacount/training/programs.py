@@ -93,7 +93,6 @@ def as_trained(model: nn.Module, attention: str) -> Iterator[None]:
 
 
 def _even(experts: Experts) -> Callable[..., Tensor]:
-    """Make a `rows` that gives experts even shares on meta, where nobody can know the choice."""
 
     def rows(x_RD: Tensor, name: str, expert_R: Tensor, counts: list[int]) -> Tensor:
         each, rest = divmod(x_RD.shape[0], experts.n_experts)
@@ -104,7 +103,6 @@ def _even(experts: Experts) -> Callable[..., Tensor]:
 
 
 def _fused(core: ScaledDotProduct, way: str) -> Callable[..., Tensor]:
-    """Make the forward of attention's core by `scaled_dot_product_attention`."""
     if core.softcap is not None or core.sinks is not None:
         what = "caps its scores" if core.sinks is None else "has sinks"
         raise InputError(f"attention {way} is not for a model that {what}: choose eager")

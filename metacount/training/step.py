@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -112,7 +112,6 @@ class Ledger:
             self._marks.append(Mark(len(self._events), phase, place))
 
     def _totals(self) -> list[int]:
-        """Sum the bytes alive before each event, and after the last."""
         sizes = (self.bytes[n - 1] if n > 0 else -self.bytes[-n - 1] for n in self._events)
         return [*accumulate(sizes, initial=0)]
 
@@ -220,11 +219,7 @@ class StepCounter(FlopCounter, Watch):
         yield
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Iterable[type],
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         """Follow an operator; one of an optimizer's wrappers is followed through what it runs."""
         if self.phase == OPTIMIZER and any(map(is_wrapper, types)):
@@ -271,7 +266,6 @@ class StepCounter(FlopCounter, Watch):
         return found
 
     def _running(self) -> str:
-        """Name the innermost running module, or the loss if its phase runs outside of modules."""
         return super()._running() or (LOSS if self.phase == LOSS else "")
 
     def charge(self, packet: OpOverloadPacket, args: tuple[object, ...], flops: int) -> None:
@@ -559,7 +553,6 @@ def measure_step(program: Program, setup: Setup) -> Measured:
 
 
 def _there_before(ledger: Ledger, step: Step) -> dict[str, set[int]]:
-    """Number the storages that the step finds, by what they are."""
     program, updates = step.program, step.updates
     targets = [] if program.targets is None else [program.targets]
     return {
@@ -598,7 +591,6 @@ def _through_backward(
 
 
 def _gradients(step: Step, ledger: Ledger) -> dict[int, str]:
-    """Return the numbers of the gradients' storages, each with the first parameter that has it."""
     found: dict[int, str] = {}
     for name, p in step.trained.items():
         if p.grad is not None:

@@ -93,19 +93,33 @@ def _texts(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-def test_a_command_that_a_text_names_is_one_with_these_options(
-    capsys: pytest.CaptureFixture[str],
+def test_a_command_that_a_text_names_is_one_with_these_options_and_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "mine.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    meant = {
+        "FILE.py:NAME": f"{tmp_path / 'mine.py'}:net",
+        "FILE": str(tmp_path / "config.json"),
+        "NAME": "nanogpt",
+        "MODEL": "gpt2",
+    }
     files = (ROOT / "metacount").rglob("*.py")
     texts = [text for file in files for text in _texts(ast.parse(file.read_text("utf-8")))]
     named = {each for text in texts for each in re.findall(r"`metacount ([^`]+)`", text)}
     assert len(named) > 30
+    ran = 0
     for command in named:
         name, *words = command.split()
         help_text = run(capsys, name, *([] if name.startswith("-") else ["--help"]))
         options = [word for word in words if word.startswith("--")]
         assert all(re.search(rf"{option}\b", help_text) for option in options), command
         # a word that is neither the whole of an example nor in capitals is one of its choices
-        assert all(word.isupper() or word in help_text or "gpt2" in command for word in words), (
+        assert all(word in meant or word in help_text or "gpt2" in command for word in words), (
             command
         )
+        # what is more than the name of a command or of an option is run as it stands
+        if {"gpt2", *meant} & {*words} and "--folder" not in words:
+            ran += 1
+            assert run(capsys, name, *(meant.get(word, word) for word in words)), command
+    assert ran > 5

@@ -11,6 +11,7 @@ from helpers.release import daily, one_day_in
 
 import metacount
 from metacount import catalog
+from metacount.cli import main
 from metacount.errors import InputError
 from metacount.huggingface.module.model import longest_of
 
@@ -43,15 +44,9 @@ def test_every_command_runs_what_the_model_can_run(
     ):
         if name == "t5-11b" and "--conventions" in command:
             continue  # it is of models with one stack
-        codes = [metacount_main(capsys, *command, *seq) for seq in ((), ("--seq", str(length)))]
-        assert codes[0] == codes[1]
-
-
-def metacount_main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    from metacount.cli import main
-
-    code = main(arguments)
-    return code, capsys.readouterr().out
+        codes = [main([*command, *seq]) for seq in ((), ("--seq", str(length)))]
+        out = capsys.readouterr().out
+        assert codes[0] == codes[1] and out[: len(out) // 2] == out[len(out) // 2 :]
 
 
 def test_a_length_that_is_the_model_s_own_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,22 +106,6 @@ def test_a_model_without_a_formula_runs_what_its_config_says(
     assert "seq_len 512: max_position_embeddings of its config" in data["notes"]
     assert longest_of("ctrl") == (256, "max_position_embeddings")
     assert longest_of("mamba") is None
-
-
-def test_a_folder_runs_each_file_s_own_length(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for n in (5, 9, 4000):
-        config = {"model_type": "gpt2", "n_positions": n, "n_layer": 1}
-        (tmp_path / f"{n}.json").write_text(json.dumps(config))
-    for jobs in ("1", "2"):
-        lines = run(capsys, "count", "--folder", str(tmp_path), "--json", "--jobs", jobs)
-        found = [json.loads(line)["workload"]["seq_len"] for line in lines.splitlines()]
-        assert found == [2048, 5, 9]  # in the order of the names
-    text = run(capsys, "count", "--folder", str(tmp_path))
-    assert "seq 2048 (in 2 files with fewer positions, all of them)" in " ".join(text.split())
-    text = run(capsys, "count", "--folder", str(tmp_path), "--seq", "3")
-    assert "batch 1, seq 3, bf16" in text
 
 
 @one_day_in(6)

@@ -12,6 +12,7 @@ from helpers.command_line import refused, run
 from helpers.release import daily
 
 from metacount.catalog import entries
+from metacount.cli import main
 from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, latex, markdown
 from metacount.teaching.claims import claims
 
@@ -29,6 +30,8 @@ COMMANDS = [
     ("flow", "gpt2", "--set", "n_layers=2", "--seq", "8"),
     ("code", "norm"),
     ("count", "llama-7b", "--conventions"),
+    ("check", "d*(V + n_positions + 2 + N*(12*d + 13))", "gpt2"),
+    ("bench", "norm", "--device", "cpu", "--list"),
 ]
 TRICKY = 'a|b & 5 % of $x_1 #2 ~^ {y} \\ "z",\nx² <tag> `c` *d*'
 # in LaTeX these steer, unless a backslash stands before them
@@ -84,6 +87,15 @@ def test_three_formats_hold_the_same_table(
         for value, cell, cell_of_tex in zip(plain, marked, tex, strict=True):
             if value.isdecimal():
                 assert cell.replace(",", "") == cell_of_tex.replace(r"\,", "").strip("$") == value
+
+
+def test_what_is_refuted_is_a_table_of_what_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "12*N*d^2", "gpt2", "--csv"]) == 1
+    heads, formula, model, *terms = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert (heads, formula) == (["what", "form", "value"], ["formula", "12·N·d²", "84934656"])
+    assert model[2] == "124439808"
+    assert sum(int(term[2]) for term in terms) == 84_934_656 - 124_439_808
+    assert "--csv belongs to --list" in refused(capsys, "bench", "norm", "--csv")
 
 
 def test_count_exports_what_its_json_says(capsys: pytest.CaptureFixture[str]) -> None:

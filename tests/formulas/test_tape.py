@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from metacount.formulas import folds
-from metacount.formulas.attention import Sees, attention_core
+from metacount.formulas.attention import EVERY_PAIR, attention_core
 from metacount.formulas.ends import loss
 from metacount.formulas.tape import (
     EAGER,
@@ -208,9 +208,8 @@ def fused(operator: Any) -> Callable[..., torch.Tensor]:
 
 
 def attended(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> object:
-    both, one = (HEAD, HEAD), HEADS * HEAD
-    parts = (("scores", one), ("sums of values", one))
-    return attention_core(t, q, k, v, Sees(), heads=HEADS, groups=HEADS, widths=both, parts=parts)
+    widths = (HEAD, HEAD)
+    return attention_core(t, q, k, v, EVERY_PAIR, heads=HEADS, groups=HEADS, widths=widths)
 
 
 def kernel(operator: Any, attention: str) -> Case:

@@ -1,6 +1,6 @@
-"""Training's formulas against torch: what autograd keeps, and the products of a backward.
+"""Training by formulas alone: by hand; ints, symbols, arrays; as `formula` and `check` take it.
 
-And by formulas alone: ints, symbols, arrays; the quantities of `formula` and `check`.
+Against torch: `tests/training/`.
 """
 
 from __future__ import annotations
@@ -11,126 +11,33 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from helpers.autograd import Step
-from helpers.miniatures import TINY, miniature
+from helpers.miniatures import TINY
 from helpers.release import daily, one_in
 
-from metacount.catalog import NotExpressible, entries, entry
+from metacount.catalog import entry
 from metacount.check import check
 from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.formulas import attention as attention_forwards
-from metacount.formulas import block, ends, feed_forward, folds, pieces, tape
+from metacount.formulas import feed_forward, folds, tape
 from metacount.formulas.mtp import PREDICTION
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
-    check_alike,
-    recompute_matmul_flops_by_role,
 )
 from metacount.formulas.tape import TOKENS, Pass, Rank, Run
 from metacount.formulas.trained import (
-    OPTIMIZERS,
     optimizer_bytes_by_role,
 )
-from metacount.modules.build import build
-from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
+from metacount.spec import ModelSpec, Workload
 from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
 from metacount.textbook.count import QUANTITIES, run_sizes
 from metacount.textbook.training import OVER_TIME, TRAINING, count_step
 from metacount.training.setup import Setup
 
-Way = tuple[str, str, str]  # attention, checkpointing, dtype
-PLAIN: Way = ("eager", "none", "bf16")
-
-
-def few_layers(spec: ModelSpec) -> ModelSpec:
-    """As few layers as hold one of each kind: dense, routed, without rotation."""
-    n = max(2, spec.n_dense_layers + spec.moe_every, spec.nope_every or 0)
-    dense = min(spec.n_dense_layers, 1)
-    changes = {"n_layers": n - spec.n_dense_layers + dense, "n_dense_layers": dense}
-    if spec.has_encoder:
-        changes["n_encoder_layers"] = changes["n_layers"] + 1
-    return spec.replace(**changes)
-
-
-def of(name: str) -> ModelSpec:
-    """A miniature of few layers."""
-    return few_layers(miniature(entry(name).spec()))
-
-
-def alike() -> dict[ModelSpec, str]:
-    """Models with logits whose layers are alike, one of each miniature."""
-    found = {}
-    for one in entries():
-        try:
-            spec = one.spec()
-            check_alike(spec)
-        except (NotExpressible, SpecError):
-            continue
-        if spec.head is not None and spec.embedding is not None:
-            found[of(one.id)] = one.id
-    return found
-
-
-def run_of(spec: ModelSpec, batch_size: int, seq_len: int, dtype: str) -> Workload:
-    return Workload(
-        batch_size=batch_size,
-        seq_len=seq_len,
-        dtype=dtype,
-        source_len=seq_len - 4 if spec.has_encoder else None,
-        prefix_len=3 if spec.kind == "prefix-decoder" else 0,
-    )
-
 
 def kept(spec: ModelSpec, run: Pass) -> Any:
     return sum(activation_bytes_by_role(spec, run).values())
-
-
-def by_formula(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
-    """Bytes kept, and FLOPs of the backward with those that are repeated."""
-    attention, checkpointing, _ = way
-    sizes = Pass(
-        batch_size=run.batch_size,
-        seq_len=run.seq_len,
-        source_len=run.source_len,
-        bytes_per_value=DTYPE_BYTES[run.dtype],
-        attention=attention,
-        checkpointing=checkpointing,
-    )
-    flops = (
-        backward_matmul_flops_by_role(spec, sizes),
-        recompute_matmul_flops_by_role(spec, sizes),
-    )
-    return kept(spec, sizes), sum(sum(by_role.values()) for by_role in flops)
-
-
-def measured(spec: ModelSpec, run: Workload, way: Way) -> tuple[int, int]:
-    step = Step(spec, run, attention=way[0], checkpointing=way[1])
-    return step.activation_bytes, step.backward_flops
-
-
-@daily(6)
-@pytest.mark.parametrize("name", one_in(11, alike().values()))
-def test_formula_is_what_torch_keeps_and_multiplies(name: str) -> None:
-    full, small = few_layers(entry(name).spec()), of(name)
-    for spec, run in (
-        (full, run_of(full, 1, min(full.longest or 2048, 2048), "bf16")),
-        (small, run_of(small, 3, 11, "bf16")),
-    ):
-        assert by_formula(spec, run, PLAIN) == measured(spec, run, PLAIN)
-
-
-@pytest.mark.parametrize(
-    "name", ["mixtral-8x7b", "deepseek-v3", "llama4-scout-text", "gpt-oss-20b"]
-)
-def test_experts_keep_the_same_on_a_real_device(name: str) -> None:
-    spec = of(name)
-    real = Step(spec, run_of(spec, 2, 11, "fp32"), device="cpu", patched=False)
-    assert kept(spec, Pass(batch_size=2, seq_len=11, bytes_per_value=4)) == real.activation_bytes
-    assert all(torch.isfinite(g).all() for g in real.gradients.values())
 
 
 def test_one_layer_by_hand() -> None:
@@ -166,82 +73,6 @@ def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
     assert saved(Rank()) == router + here + summed
     # order, weight and weighed twice
     assert saved(Rank(ep=2)) == router + here + summed + 10 * 8 + 10 * 2 + 10 * 8 * 2
-
-
-# --- planted errors -------------------------------------------------------------------------------
-
-
-def no_experts(t: tape.Tape, part: Any, like: Any, x: tape.Tensor, *, name: str) -> tape.Tensor:
-    return x
-
-
-@daily(6)
-@pytest.mark.parametrize(
-    ("module", "name", "wrong", "model"),
-    [
-        (tape, "SAVES_RESULT", ("relu", "sigmoid", "silu"), "llama-7b"),
-        (tape.Tape, "scale_by", lambda t, x, table, name: x, "llama-7b"),
-        (attention_forwards, "several", lambda *counts: 1, "gemma-2b"),
-        (attention_forwards, "FLAG", 4, "gpt2"),
-        (attention_forwards, "INDEX", 4, "gopher-280b"),
-        (feed_forward, "INDEX", 4, "mixtral-8x7b"),
-        (block, "mixture", no_experts, "mixtral-8x7b"),
-        (ends, "loss", lambda t, logits: None, "gpt2"),
-    ],
-)
-def test_a_planted_error_is_caught(
-    module: Any, name: str, wrong: Any, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = of(model)
-    run = run_of(spec, 1, 11, "bf16")
-    found = measured(spec, run, PLAIN)
-    assert by_formula(spec, run, PLAIN) == found
-    monkeypatch.setattr(pieces, "_recorded", {})  # what was recorded without the error
-    monkeypatch.setattr(module, name, wrong)
-    assert by_formula(spec, run, PLAIN)[0] != found[0]
-
-
-# --- optimizers -----------------------------------------------------------------------------------
-
-
-def optimizers(
-    name: str, named: dict[str, torch.nn.Parameter], inner: list[torch.nn.Parameter]
-) -> list[torch.optim.Optimizer]:
-    if name == "adagrad":
-        return [torch.optim.Adagrad(named.values())]
-    if name == "adafactor":
-        return [torch.optim.Adafactor(named.values())]
-    if name == "muon":
-        rest = [p for p in named.values() if not any(p is q for q in inner)]
-        return [torch.optim.Muon(inner), torch.optim.AdamW(rest)]
-    if name == "adamw":
-        return [torch.optim.AdamW(named.values())]
-    return [torch.optim.SGD(named.values(), momentum=0.9 if name == "sgd-momentum" else 0.0)]
-
-
-@pytest.mark.parametrize("master", [False, True])
-# that in 8 bits is torchao's, which need not be installed: `training/test_adam8bit.py`
-@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adam8bit"])
-@pytest.mark.parametrize("model", ["gpt2", "mixtral-8x7b", "deepseek-v3", "gopher-280b"])
-def test_optimizers_keep_what_the_formula_says(model: str, name: str, master: bool) -> None:
-    spec = of(model)
-    named = {
-        n: torch.nn.Parameter(p.float() if master else p)
-        for n, p in build(spec, device="cpu").named_parameters()
-    }
-    for p in named.values():
-        p.grad = torch.zeros_like(p)
-    inner = [p for n, p in named.items() if ".layers." in n and p.dim() == 2]
-    found = 0
-    for one in optimizers(name, named, inner):
-        one.step()
-        for state in one.state.values():
-            tensors = [t for t in state.values() if isinstance(t, torch.Tensor)]
-            found += sum(t.untyped_storage().nbytes() for t in tensors)
-    by_role = optimizer_bytes_by_role(
-        spec, optimizer=name, bytes_per_value=2, master_weights=master
-    )
-    assert sum(by_role.values()) == found
 
 
 # --- by formulas alone ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -446,7 +447,7 @@ def test_heads_that_an_older_torch_does_not_take_are_one_line(
 @one_day_in(6)
 def test_nothing_is_left_behind() -> None:
     """torch puts the rank before each line of a traceback for as long as there is a group."""
-    spec, hook = SPECS["llama"], sys.excepthook
+    spec, hook, drawn = SPECS["llama"], sys.excepthook, random.getstate()
     one, other = job("dp=3,tp=2"), job("dp=2,tp=2,pp=3", -1)
     before = as_told(measured_kinds(spec, one, default_plan(spec)))
     measured_kinds(spec, other, default_plan(spec))
@@ -457,3 +458,4 @@ def test_nothing_is_left_behind() -> None:
     assert not dist.is_initialized()
     assert "RANK" not in os.environ
     assert sys.excepthook is hook
+    assert random.getstate() == drawn

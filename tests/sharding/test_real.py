@@ -92,6 +92,8 @@ CASES += [
     # torch's DistributedDataParallel, and gradients of micro-batches added up
     peak("gpt2", "dp=2", 0, micro=2, optimizer="sgd"),
     peak("qwen3", "dp=2", micro=3, seq=10),
+    # experts of which each is chosen as often as another
+    peak("mixtral", "dp=2,ep=2", seq=16),
 ]
 FIRST = len(CASES)  # of those that only `make release` runs
 CASES += [
@@ -125,6 +127,8 @@ CASES += [
     peak("modernbert", "dp=2,tp=2", seq=100),
     peak("llama", "dp=4", master=True, seq=256),
     peak("mixtral", "dp=4", 0, seq=16),
+    peak("deepseek", "dp=4,ep=2", micro=2, seq=16),
+    peak("mixtral", "dp=2,tp=2,ep=4", seq=16),
     peak("llama", "dp=1", micro=2),
     peak("llama", "dp=2,tp=2", 2, micro=2, sequence=True, seq=12),
     # the last, for it may have to be left out: of a tensor, one rank's share is kept in 8 bits

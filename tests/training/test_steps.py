@@ -25,11 +25,12 @@ from helpers.structures import with_logits
 import metacount
 from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
-from metacount.formulas import attention, block, ends, feed_forward, folds
-from metacount.formulas.attention import Sees
+from metacount.formulas import attention, block, ends, feed_forward, folds, tape
+from metacount.formulas.attention import Attending
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
 from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
+from metacount.spec.field import altered
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form
 from metacount.textbook.training import block_bytes, block_kinds, count_step
@@ -489,6 +490,11 @@ def two_for_one(ops: Any) -> Any:
     return ((op.role, op.factors * op.flops) for op in ops)
 
 
+def unmasked(spec: ModelSpec, layer: block.Layer) -> Attending:
+    return altered(RIGHTLY(spec, layer), mask="", per_head=False)
+
+
+RIGHTLY = block.attending
 MIXTRAL, UPPER = "mixtral-8x7b", {"freeze": (*BELOW, "down_proj")}
 # whose rule, its name, another rule, and the model and setup that show it
 PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
@@ -496,8 +502,8 @@ PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
         *(folds, "product_results", lambda ops: ()),
         *(MIXTRAL, FLASH | {"checkpointing": "selective"}),
     ),
-    "no mask of a window": (block, "sees_of", lambda spec, layer: Sees(), "mistral-7b", SDPA),
-    "no mask of a bias": (block, "sees_of", lambda spec, layer: Sees(), "bloom-176b", SDPA),
+    "no mask of a window": (block, "attending", unmasked, "mistral-7b", SDPA),
+    "no mask of a bias": (block, "attending", unmasked, "bloom-176b", SDPA),
     "a kernel for any width": (attention, "_is_written", lambda *_: False, "deepseek-v3", SDPA),
     "a choice has a gradient": (Tape, "without_gradients", lambda tape: tape, "deepseek-v3.2", {}),
     **{
@@ -508,6 +514,12 @@ PLANTED: dict[str, tuple[Any, str, Any, str, Changes]] = {
             ("minimax-text-01", {}),
         )
     },
+    "SiLU keeps its result": (tape, "SAVES_RESULT", ("relu", "sigmoid", "silu"), "llama-7b", {}),
+    "no table is kept": (Tape, "scale_by", lambda t, x, table, name: x, "llama-7b", {}),
+    "heads are read as they lie": (attention, "several", lambda *counts: 0, "gemma-2b", {}),
+    "a mask of float32": (attention, "FLAG", 4, "gpt2", {}),
+    "indices of four bytes": (attention, "INDEX", 4, "gopher-280b", {}),
+    "choices of four bytes": (feed_forward, "INDEX", 4, MIXTRAL, {}),
     "all is trained": (Tape, "is_trained", lambda tape, name: True, MIXTRAL, UPPER),
     "no norm": (Tape, "norm", lambda tape, x, name, norms, **_: x, MIXTRAL, UPPER),
     "no experts": (feed_forward, "experts", lambda t, part, like, x, name: x, MIXTRAL, {}),

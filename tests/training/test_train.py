@@ -1,27 +1,37 @@
-"""A training step by hand, by torch's own counter, and by what must hold for any setup."""
+"""A training step by hand, by torch's own counter, and by formulas, as `train` sets it up."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 from helpers.command_line import refused, run, run_json
 from helpers.miniatures import TINY, miniature
+from helpers.release import daily, one_day_in, one_in
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
+from metacount.cli.report import in_text
+from metacount.cli.train import report_of
+from metacount.formulas import trained as formulas_of_trained
+from metacount.formulas.step import backward_matmul_flops_by_role
+from metacount.formulas.tape import Pass
 from metacount.measure.counter import ROLES
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
+from metacount.textbook.training import COMPARED, OVER_TIME
 from metacount.training.programs import reference_program
 from metacount.training.step import Step
 
 SPEC = ModelSpec.from_dict(TINY)
 RUN = Workload(batch_size=2, seq_len=11, dtype="bf16")
 TOKENS = 2 * 11
+SHORT = Workload(batch_size=2, seq_len=7)
 
 
 def trained(spec: ModelSpec = SPEC, workload: Workload = RUN, **choices: Any) -> Training:
@@ -244,101 +254,219 @@ def test_a_module_of_somebodys_own() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_it_prints_itself(plain: Training) -> None:
-    assert f"{plain.peak_bytes:,}" in str(plain)
-    assert "decoder.layers.0-2" in str(plain)
-
-
 def test_two_runs_give_the_same(plain: Training) -> None:
     assert trained().to_dict() == plain.to_dict()
 
 
+# --- by formulas
+
+
+def small(name: str) -> ModelSpec:
+    return miniature(catalog.entry(name).spec())
+
+
+# a setup, and which figures have no formula then
+WAYS: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    ({"attention": "flash", "checkpointing": "full"}, set()),
+    ({"attention": "sdpa"}, set()),
+    ({"checkpointing": "selective"}, set()),
+    ({"checkpointing": "selective", "attention": "flash"}, set()),
+    ({"loss": "chunked", "checkpointing": "full"}, {"activation_bytes"}),
+    ({"foreach": True, "optimizer": "adafactor"}, set()),
+    ({"master_weights": True, "grad_dtype": "fp32", "optimizer": "muon"}, set()),
+    ({"lora_rank": 3, "lora_targets": ("all-linear",)}, set()),
+    ({"freeze": ("lm_head", "embed_tokens"), "optimizer": "muon"}, set()),
+]
+
+
+@daily(6)
+@pytest.mark.parametrize(("choices", "missing"), one_in(5, WAYS))
+@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2", "t5-base"])
+def test_formulas_stand_beside_what_was_measured(
+    name: str, choices: dict[str, Any], missing: set[str]
+) -> None:
+    if name == "t5-base" and choices.get("attention") == "flash":
+        choices = {**choices, "attention": "eager"}  # the kernel takes no bias
+    found = metacount.train(small(name), SHORT, Setup(**choices))
+    assert [*found.formula] == [*COMPARED]
+    assert {figure for figure, n in found.formula.items() if n is None} == missing
+    assert {*found.uncovered} == missing
+    for figure, counted in found.formula.items():
+        if counted is not None:
+            assert counted == getattr(found, figure), figure
+
+
+@daily(3)
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "bert-base", "chinchilla-70b"])
+def test_adapters_that_the_loss_does_not_see_are_stored(name: str) -> None:
+    """An indexer's and a pooler's; Transformer-XL's projection of positions is seen."""
+    setup = Setup(lora_rank=3, lora_targets=("all-linear",))
+    found = metacount.train(small(name), SHORT, setup)
+    counted = metacount.count_training(small(name), SHORT, setup)
+    for figure in ("params", "trainable_params", *COMPARED):
+        if getattr(counted, figure) is not None:
+            assert getattr(counted, figure) == getattr(found, figure), figure
+    assert {*counted.uncovered} & {*COMPARED} == (
+        {"activation_bytes"} if name == "bert-base" else set()
+    )
+
+
+def test_vectors_that_are_given_have_no_gradient() -> None:
+    """Two products for each of the forward are too many: this is why there is no formula."""
+    spec = small("textbook-block")
+    found = metacount.train(spec, SHORT)
+    assert found.formula["backward_matmul_flops"] is None
+    assert 2 * found.matmul_flops > found.backward_matmul_flops
+    with pytest.raises(SpecError, match="is given instead of tokens"):
+        backward_matmul_flops_by_role(spec, Pass(batch_size=2, seq_len=7))
+    assert "is given instead of tokens" in found.uncovered["backward_matmul_flops"]
+
+
+def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "formula  equal: param_bytes, gradient_bytes, optimizer_bytes" in in_text(
+        report_of(plain)
+    )
+    assert "None" not in in_text(report_of(plain))
+    monkeypatch.setattr(formulas_of_trained, "STEP", 5)
+    again = metacount.train(SPEC, SHORT)
+    # a counter for each of 3 layers' 9 tensors, two tables and the last norm
+    wrong = again.optimizer_bytes + 3 * 9 + 3
+    assert again.formula["optimizer_bytes"] == wrong
+    text = in_text(report_of(again))
+    assert f"formula  optimizer_bytes: {wrong:,}, +30" in text
+    assert "equal: param_bytes, gradient_bytes, activation_bytes" in text
+
+
+@daily(3)
 @pytest.mark.parametrize(
-    ("choices", "said"),
+    "more",
     [
-        ({"optimizer": "adamx"}, "optimizer"),
-        ({"attention": "flush"}, "attention"),
-        ({"lora_rank": 0}, "lora_rank"),
-        ({"grad_dtype": "fp8"}, "grad_dtype is unknown"),
-        ({"loss_chunks": True}, "loss_chunks"),
+        "",
+        "--attention flash --checkpointing full --optimizer muon",
+        "--master-weights --grad-dtype fp32 --loss chunked --foreach",
+        "--lora-rank 4",
+        "--freeze embed_tokens,decoder.layers.0.mlp",
     ],
 )
-def test_a_wrong_choice_is_refused(choices: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        Setup(**choices)
+def test_the_command_counts_what_it_measures(
+    capsys: pytest.CaptureFixture[str], eighty_columns: None, more: str
+) -> None:
+    line = ("train", "gpt2", "--set", "n_layers=2", "--seq", "32", *more.split())
+    measured, counted = run_json(capsys, *line), run_json(capsys, *line, "--formula")
+    text = run(capsys, *line, "--formula")
+    assert counted["source"] == "formula"
+    assert "one training step, by formulas\n" in text
+    assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
+    for key in ("model", "name", "workload", "setup", "trainable_params", "params"):
+        assert counted[key] == measured[key], key
+    assert (measured["timeline"][-1]["phase"], measured["setup"]["optimizer"]) == (
+        "optimizer",
+        counted["setup"]["optimizer"],
+    )
+    for key in (*COMPARED, *(key for key in counted if key.endswith("_by_role"))):
+        if counted[key] is None:
+            assert key.removesuffix("_by_role") in counted["uncovered"]
+            continue
+        assert counted[key] == measured[key], key
+        if counted[key] and isinstance(counted[key], int):
+            assert f"{key} " in text
+            assert f" {counted[key]:,} " in text
+    # what is not counted is told, and is no zero
+    part, uncovered = "lora" in more or "freeze" in more, counted["uncovered"]
+    assert {*OVER_TIME} <= uncovered.keys()
+    assert not {*OVER_TIME} & counted.keys()
+    assert ("activation_bytes" in uncovered) == ("chunked" in more)
+    assert ("optimizer_matmul_flops" in uncovered) == ("muon" in more)
+    assert ("activation_bytes_of_block" in uncovered) == part
+    told = " ".join(text.partition("\nno formula")[2].split())
+    assert all(name in told and why in told for name, why in uncovered.items())
+    equal = "formula  equal: param_bytes, gradient_bytes, optimizer_bytes, activation_bytes,"
+    assert (equal in run(capsys, *line)) == ("chunked" not in more)
+
+
+@one_day_in(6)
+def test_another_implementation_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "formula" not in str(metacount.train(nn.Linear(3, 5), input_size=(2, 3)))
+    line = ("train", "type:gpt2", "--seq", "5")
+    theirs = run_json(capsys, *line)
+    assert (theirs["source"], theirs["formula"], theirs["uncovered"]) == ("transformers", {}, {})
+    ours = run_json(capsys, *line, "--reference")
+    assert ours["formula"]["activation_bytes"] == ours["activation_bytes"]
+    # a reference module in hand has its spec, as long as nobody changes it
+    module = build(SPEC, dtype="bf16")
+    assert metacount.train(module, RUN).formula == metacount.train(SPEC, RUN).formula
+    assert metacount.count_training(module, RUN) == metacount.count_training(SPEC, RUN)
+    module.lm_head = None
+    with pytest.raises(InputError, match="it was changed after it was built"):
+        metacount.count_training(module, RUN)
+
+
+def test_torch_s_compiler_is_not_imported() -> None:
+    """It takes a quarter of the time of a step; torch's optimizers ask for it."""
+    program = (
+        "import sys; from metacount import Setup, train; "
+        "[train('gpt2', setup=Setup(optimizer=name)) for name in ('adamw', 'muon')]; "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# --- what is refused
 
 
 @pytest.mark.parametrize(
-    ("name", "choices", "said"),
+    ("asked", "line"),
     [
-        ("llama-7b", {"grad_dtype": "fp32"}, "grad_dtype"),
-        ("llama-7b", {"lora_rank": 2, "lora_targets": ("q_prj",)}, ""),
-        ("llama-7b", {"freeze": ("embed",)}, ""),
-        ("gpt2", {"freeze": ("core",)}, ""),
-        ("llama-7b", {"lora_rank": 2, "freeze": ("lora_a", "lora_b")}, "nothing is trained"),
-        ("gemma2-2b", {"attention": "sdpa"}, ""),
-        ("gpt-oss-20b", {"attention": "flash"}, ""),
-        ("bloom-176b", {"attention": "flash"}, ""),
+        ("", "MODEL is missing"),
+        ("gpt2 --optimizer x", "optimizer is unknown"),
+        ("gpt2 --attention flush", "attention is unknown"),
+        ("gpt2 --lora-rank 0", "lora_rank"),
+        ("gpt2 --grad-dtype fp8", "grad_dtype is unknown"),
+        ("gpt2 --dtype fp8", "dtype is not one that a module is trained in: got 'fp8'"),
+        ("gpt2 --dtype fp32 --master-weights", "master_weights is for 16-bit parameters"),
+        ("gpt2 --grad-dtype fp32", "grad_dtype must be that of the parameters (bf16)"),
+        ("gpt2 --input 2,3", "--input is for FILE.py:NAME"),
+        ("gpt2 --lora-rank 2 --lora-targets q_prj", "lora_targets"),
+        ("gpt2 --freeze lm_hed", "freeze"),
+        ("gpt2 --lora-rank 2 --freeze lora_a,lora_b", "nothing"),
+        ("llama4-scout --formula", "has no spec, so there is no formula"),
+        ("gpt2 --freeze lm_head,decoder --formula", "freeze leaves nothing to train"),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, choices: dict[str, Any], said: str) -> None:
-    spec = miniature(catalog.entry(name).spec())
-    with pytest.raises((InputError, SpecError), match=said or None):
-        trained(spec, Workload(seq_len=5), **choices)
+def test_what_cannot_be_is_one_line(
+    capsys: pytest.CaptureFixture[str], asked: str, line: str
+) -> None:
+    ways = ((), ("--formula",)) if "--formula" not in asked and asked else ((),)
+    for way in ways:
+        small_ones = ("--set", "n_layers=1", "--seq", "5") if asked.startswith("gpt2") else ()
+        assert line in refused(capsys, "train", *asked.split(), *small_ones, *way)
 
 
-def test_other_refusals() -> None:
-    with pytest.raises(SpecError, match="dtype"):
-        trained(workload=Workload(seq_len=5, dtype="fp8"))
-    with pytest.raises(InputError, match="flash"):
-        trained(workload=Workload(seq_len=5, dtype="fp32"), attention="flash")
-    with pytest.raises(SpecError, match="master_weights is for 16-bit parameters"):
-        trained(workload=Workload(seq_len=5, dtype="fp32"), master_weights=True)
+@pytest.mark.parametrize(
+    ("name", "attention", "line"),
+    [
+        ("gemma2-2b", "sdpa", "caps its scores: choose eager"),
+        ("gpt-oss-20b", "flash", "has sinks: choose eager"),
+        ("bloom-176b", "flash", "without a bias on the scores"),
+    ],
+)
+def test_what_no_kernel_computes_is_refused(name: str, attention: str, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        trained(small(name), Workload(seq_len=5), attention=attention)
+
+
+def test_modules_that_cannot_be_run_are_refused() -> None:
+    wide = Workload(seq_len=5, dtype="fp32")
+    with pytest.raises(InputError, match="is for 16-bit types"):
+        trained(workload=wide, attention="flash")
+    # no such kernel exists: nothing is said of what it would keep
+    counted = metacount.count_training(SPEC, wide, Setup(attention="flash")).uncovered
+    assert "is of a kernel for 16-bit types" in counted["activation_bytes"]
     with pytest.raises(InputError, match="give inputs"):
         metacount.train(Small())
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="its training step was not run"):
         metacount.train(Small(), input_size=(4, 7))
-    with pytest.raises(InputError, match="checkpointing"):
+    with pytest.raises(InputError, match="checkpointing is of layers"):
         metacount.train(nn.Linear(2, 3), input_size=(4, 2), setup=Setup(checkpointing="full"))
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    line = (
-        "train",
-        "llama-7b",
-        "--set",
-        "n_layers=3",
-        "--seq",
-        "64",
-        "--checkpointing",
-        "full",
-        "--master-weights",
-        "--attention",
-        "flash",
-    )
-    text = run(capsys, *line)
-    data = run_json(capsys, *line)
-    assert all(len(row) <= 80 and row == row.rstrip() for row in text.splitlines())
-    for key in (
-        "param_bytes",
-        "gradient_bytes",
-        "master_weight_bytes",
-        "optimizer_bytes",
-        "activation_bytes",
-        "peak_bytes",
-        "backward_matmul_flops",
-        "recompute_matmul_flops",
-    ):
-        assert f"{key} " in text
-        assert f" {data[key]:,} " in text
-    assert "decoder.layers.0-2" in text
-    assert data["setup"]["checkpointing"] == "full"
-    assert data["timeline"][-1]["phase"] == "optimizer"
-    assert "not counted" in text and data["not_counted"]
-
-
-def test_wrong_requests(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "optimizer is unknown" in refused(capsys, "train", "gpt2", "--optimizer", "x")
-    assert "--input is for" in refused(capsys, "train", "gpt2", "--input", "2,3")
-    assert "MODEL is missing" in refused(capsys, "train")
