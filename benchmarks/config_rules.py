@@ -160,7 +160,7 @@ def records() -> list[dict[str, Any]]:
     """All of it, from the installed transformers; the first says which, and all types it knows."""
     from helpers.small_configs import SMALL
 
-    from metacount.huggingface.config.families import FILES, rows_of
+    from metacount.huggingface.config.record import FILES, rows_of
     from metacount.huggingface.config.to_spec import LIKE
     from metacount.huggingface.module.model import config_class, config_names, version
 

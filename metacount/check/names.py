@@ -14,8 +14,7 @@ import sympy
 
 from metacount.algebra.exact import Named
 from metacount.errors import InputError, SpecError, nearest, shown
-from metacount.huggingface.config.families import family_of
-from metacount.huggingface.config.record import mapped_types
+from metacount.huggingface.config.record import family_of, mapped_types
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload, legend
 from metacount.spec.legend import SWITCHES
 from metacount.textbook.closed_form import BYTES, LAYERS, closed_form, layers_of, named_layers

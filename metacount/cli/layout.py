@@ -67,7 +67,7 @@ def coloured(text: str, role: str | None) -> str:
 
 
 def draws_lines() -> bool:
-    """Tell whether stdout can show the characters that lines are drawn with."""
+    """Tell whether stdout can show the characters that lines and bars are drawn with."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return encoding.lower().startswith("utf")
 
@@ -235,15 +235,7 @@ def bar(value: int, total: int, room: int, blocks: bool | None = None) -> str:
     """
     if not value:
         return ""
-    if not (_knows_blocks() if blocks is None else blocks):
+    if not (draws_lines() if blocks is None else blocks):
         return "#" * max(1, value * room // total)
     whole, eighths = divmod(max(1, value * room * 8 // total), 8)
     return "█" * whole + (EIGHTHS[eighths] if eighths else "")
-
-
-def _knows_blocks() -> bool:
-    try:
-        f"█{EIGHTHS}".encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True

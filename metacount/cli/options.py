@@ -386,7 +386,6 @@ def request_of(args: argparse.Namespace) -> Request:
 
 # ---- one command's parser
 
-argparse._ = str  # type: ignore[attr-defined]  # our help is English: no search for translations
 LONGEST_MESSAGE = 500  # characters of argparse's messages, which repeat what was typed
 
 

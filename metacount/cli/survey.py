@@ -57,12 +57,9 @@ def run(args: argparse.Namespace) -> Answer:
     found: dict[tuple[str, str], SurveyRow] = {}
     code, said = 0, ""
     try:
-
-        def progress(done: int, total: int, row: SurveyRow) -> None:
+        for row in survey(jobs, flops=not args.params_only):
             found[row.kind, row.model_type] = row
-            say(f"measured {done} of {total} types, the last {row.model_type}")
-
-        survey(jobs, flops=not args.params_only, progress=progress)
+            say(f"measured {len(found)} of {len(jobs)} types, the last {row.model_type}")
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(jobs), "types")
     rows = [found[job] for job in jobs if job in found]

@@ -279,7 +279,6 @@ class _Reading:
 
 
 def _tensor_names(name: str) -> set[str]:
-    """Name the tensors of an architecture, without the numbers of blocks."""
     from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 
     kind = next(kind for kind, known in MODEL_ARCH_NAMES.items() if known == name)
@@ -533,7 +532,6 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
 
 
 def _types() -> dict[int, tuple[str, int, int]]:
-    """Return the name of each of ggml's types, with the values and bytes of a block."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:

@@ -485,7 +485,6 @@ def _apart(word: str, variables: dict[str, str | None]) -> Iterable[str]:
 
 
 def _put_in(word: str, variables: dict[str, str | None]) -> str:
-    """Replace in the word every variable that the script gives one plain value."""
     found = VARIABLE.fullmatch(word)
     value = variables.get(found[1] or found[2]) if found else None
     return word if value is None else value

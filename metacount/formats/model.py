@@ -43,7 +43,6 @@ def from_path(argument: str) -> Model | TransformersOnly:
 
 
 def _in_one_line(read: Callable[[], Described | None], where: str) -> Described | None:
-    """Return what `read` gives; what is wrong is said with the place."""
     try:
         return read()
     except SpecError as error:
@@ -51,7 +50,6 @@ def _in_one_line(read: Callable[[], Described | None], where: str) -> Described 
 
 
 def _from_file(path: str) -> Described | None:
-    """Read what a file says that is told by its ending; None of any other."""
     ending = os.path.splitext(path)[1].lower()
     if ending == GGUF:
         from metacount.formats import gguf
@@ -69,7 +67,6 @@ def _from_file(path: str) -> Described | None:
 
 
 def _from_keys(data: Json) -> Described | None:
-    """Read what a JSON object says that is told by its keys; None of a config.json or of a spec."""
     if "architectures" in data or data.get("model_type", OWN_TYPE) != OWN_TYPE:
         return None
     if "dim" in data and "n_layers" in data:
@@ -86,7 +83,6 @@ def _from_keys(data: Json) -> Described | None:
 def _from_description(
     told: Described, where: str, *, name: str, source_of: dict[str, str]
 ) -> Model | TransformersOnly:
-    """Build the model that a description of another tool means."""
     if told.spec is not None:
         own: Json = {"entry": None, "changes": {}, "notes": told.notes}
         return Model(id=shown(where), name=shown(name), spec=told.spec, **own)
@@ -124,7 +120,6 @@ def from_data(
 
 
 def _names_a_size(data: Json) -> bool:
-    """Tell whether a key is a field of a spec, or what a config calls one."""
     from metacount.spec.legend import MODEL_TERMS
     from metacount.spec.model import FIELDS
 
@@ -206,7 +201,6 @@ def from_hugging_face(
 
 
 def _quantised(data: Json) -> Json | None:
-    """Return a config that says how its weights are packed."""
     parts = (data, data.get("text_config"))
     named = any(isinstance(part, dict) and part.get("quantization_config") for part in parts)
     return data if named else None

@@ -117,7 +117,6 @@ def _described(data: Json, defaults: Json, ignored: Collection[str], notes: list
 
 
 def _assigned(text: str, where: str) -> Json:
-    """Read every name that a file assigns, with the value of those that are sizes or choices."""
     import ast
     import warnings
 
@@ -152,7 +151,6 @@ def _assigned(text: str, where: str) -> Json:
 
 
 def _value(node: ast.expr, text: str, known: Json, here: str) -> object:
-    """Evaluate a constant, or arithmetic over numbers and earlier names."""
     import ast
 
     if isinstance(node, ast.Constant):

@@ -174,7 +174,6 @@ def _experts(moe: object) -> Json:
 
 
 def _needed(keys: Keys, name: str) -> int:
-    """Read a size that has no default."""
     _check_given(keys, name)
     return keys.size(name)
 

@@ -275,7 +275,6 @@ def _token(given: str | bool | None) -> str | None:
 
 
 def _said(error: Exception) -> str:
-    """Say what became of a request that got no answer."""
     name = type(error).__name__
     detail = f"{name}: {shown(error)}"
     if name in SILENT:
@@ -291,7 +290,6 @@ def _said(error: Exception) -> str:
 
 
 def _size(headers: Mapping[str, str], status: int) -> int | None:
-    """Read the file's length: `Content-Range: bytes 0-99/1234` of a part, or the whole's own."""
     text = headers.get("Content-Length", "")
     if status == 206:
         text = headers.get("Content-Range", "").rpartition("/")[2]

@@ -97,7 +97,6 @@ def _last_stack(spec: ModelSpec) -> str:
 def _matched(
     theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], spec: ModelSpec
 ) -> dict[str, tuple[str, Tensor]]:
-    """Match each of our names with theirs and the value."""
     names = [_split(name, spec) for name in theirs]
     if not any(name.rest in OF_ENDS for name in names):
         known = ", ".join(list(OF_ENDS)[:8])
@@ -140,7 +139,6 @@ def _is_no_weight(name: _Name, value: Tensor) -> bool:
 
 
 def _tensors(reference: Model) -> dict[str, Tensor]:
-    """Collect the parameters, each tied one once, and the buffers."""
     ours: dict[str, Tensor] = {**dict(reference.named_parameters())}
     ours |= dict(reference.named_buffers())
     for name, tensor in ours.items():
@@ -152,7 +150,6 @@ def _tensors(reference: Model) -> dict[str, Tensor]:
 def _parts(
     name: _Name, value: Tensor, table: Table, moves: Sequence[Elsewhere], spec: ModelSpec
 ) -> Iterable[tuple[str, Tensor]]:
-    """Split one of their tensors into our names and values."""
     stem, place = _place(name, table, moves, spec)
     if isinstance(place, str):
         place = PLACED.get(spec.norm_placement, {}).get(place, place)
@@ -179,7 +176,6 @@ def _feeds_forward_alone(stem: str, spec: ModelSpec) -> bool:
 def _place(
     name: _Name, table: Table, moves: Sequence[Elsewhere], spec: ModelSpec
 ) -> tuple[str, str | Place | None]:
-    """Find what stands before our names of a tensor, and its entry in the table."""
     if not name.stack:
         end = OF_ENDS.get(name.rest)
         return "", None if end is None else end.format(_last_stack(spec))

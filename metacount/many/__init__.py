@@ -1,3 +1,3 @@
-"""Goes over many models in parallel processes: the files of a folder, the types of transformers."""
+"""Jobs in parallel processes, and the survey of every type of transformers."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,8 +25,6 @@ MAX_PROCESSES = 2
 COLLECT_EVERY = 16
 TIMEOUT_S = 240.0  # of one type
 SURVEYED = Workload(batch_size=1, seq_len=48)
-
-Progress = Callable[[int, int, "SurveyRow"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,35 +215,25 @@ class _Measure:
 
 
 def survey(
-    types: Iterable[tuple[str, str]] | None = None,
+    types: Sequence[tuple[str, str]],
     *,
     flops: bool = True,
-    progress: Progress | None = None,
     processes: int = MAX_PROCESSES,
     timeout_s: float = TIMEOUT_S,
-) -> list[SurveyRow]:
-    """Measure every (kind, model type), in the order given; by default all of `survey_types()`.
-
-    `progress(done, total, row)` is called after each type, so that what was measured is not lost
-    when the rest is interrupted.
-    """
-    jobs = survey_types() if types is None else list(types)
-    rows: dict[tuple[str, str], SurveyRow] = {}
-    distinct = list(dict.fromkeys(jobs))
+) -> Iterator[SurveyRow]:
+    """Measure every (kind, model type); yield the rows as they come."""
     n_processes = min(processes, MAX_PROCESSES)
-    found = answers(_Measure(flops), distinct, processes=n_processes, timeout_s=timeout_s)
-    with closing(found):
-        for job, answer in found:
-            kind, model_type = distinct[job]
+    rows = answers(_Measure(flops), types, processes=n_processes, timeout_s=timeout_s)
+    with closing(rows):
+        for job, answer in rows:
+            kind, model_type = types[job]
             if isinstance(answer, Failed):
-                answer = SurveyRow(
+                yield SurveyRow(
                     model_type=model_type,
                     kind=kind,
                     class_name="",
                     shortfall=answer.reason,
                     seconds=timeout_s,
                 )
-            rows[kind, model_type] = answer
-            if progress is not None:
-                progress(len(rows), len(distinct), answer)
-    return [rows[job] for job in jobs]
+            else:
+                yield answer

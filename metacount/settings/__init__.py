@@ -60,9 +60,6 @@ def parse_settings(settings: Sequence[str]) -> Json:
 
 
 def _parsed(name: str, text: str) -> Json:
-    """Parse one setting's values, by flat name or path,
-    or by a word that several fields go under.
-    """
     if name == MULTIPLE_OF:
         return {name: multiple(text)}
     if name == BIAS:
@@ -161,7 +158,6 @@ def _rounded(
 
 
 def _written(value: int | Fraction) -> str:
-    """Write a value for the eye: whole, or with two decimals."""
     return f"{int(value):,}" if value == int(value) else f"{float(value):,.2f}"
 
 

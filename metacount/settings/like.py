@@ -88,7 +88,6 @@ def _listed(sizes: Mapping[str, object]) -> str:
 
 
 def _may(field: str, new: Mapping[str, int]) -> str:
-    """Say what a size may be, where few are possible."""
     if field != "n_kv_heads":
         return ""
     heads = new["n_heads"]

@@ -137,9 +137,6 @@ def _whole(field: Field, name: str, text: str) -> int | Arithmetic:
 
 
 def _is_arithmetic(text: str) -> bool:
-    """Tell whether somebody means arithmetic:
-    there is a sign in it, or it is the name of a size.
-    """
     return any(sign in text[1:] for sign in "+-*/%(·×^") or known(text.lstrip("+-"))
 
 
@@ -210,7 +207,6 @@ def known(name: str) -> bool:
 
 
 def _spelled(name: str) -> tuple[str, ...]:
-    """Return the fields of a letter, or of a word of others."""
     found = tuple(term.name for term in MODEL_TERMS if term.letter == name)
     found = found or tuple(word for word in ours(name) if word in FIELDS)
     return found or tuple(

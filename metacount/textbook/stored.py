@@ -123,15 +123,10 @@ def _up(size: int, part: int) -> int:
 
 
 def _format(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
-    """Find the format: its name, the bytes of a matrix, and which weights it takes."""
     method = said.get("quant_method")
     algorithm = said.get("quant_algo")
     if method == "mxfp4":
-        return (
-            "MXFP4, a scale of a byte for 32 values",
-            lambda o, i: (o * _up(i, 2) + o * _up(i, 32), o * _up(i, 32)),
-            lambda w: ".experts." in w.name and _is_matrix(w),
-        )
+        return "MXFP4, a scale of a byte for 32 values", _mxfp4, _is_expert
     if method in ("gptq", "awq"):
         return _words(said, method, width)
     if method == "bitsandbytes":
@@ -157,6 +152,11 @@ def _format(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], boo
         return _mlx(said, width)
     name = shown_name(str(algorithm or method))
     raise SpecError("quantization_config", f"is of a format that is not read: {name}", None, "")
+
+
+def _mxfp4(rows: int, columns: int) -> tuple[int, int]:
+    groups = rows * _up(columns, 32)
+    return rows * _up(columns, 2) + groups, groups
 
 
 def _nvfp4(rows: int, columns: int) -> tuple[int, int]:
@@ -228,11 +228,7 @@ def _compressed(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight],
     _group(it, 1)
     if kind == "float" and bits == 4 and it.get("group_size") in (16, 32):
         if it["group_size"] == 32:
-            return (
-                "MXFP4 of compressed-tensors",
-                lambda o, i: (o * _up(i, 2) + o * _up(i, 32), o * _up(i, 32)),
-                _is_linear,
-            )
+            return "MXFP4 of compressed-tensors", _mxfp4, _is_linear
         return "NVFP4 of compressed-tensors", _nvfp4, _is_linear
 
     def scales(rows: int, columns: int) -> int:
@@ -272,6 +268,10 @@ def _mlx(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]
 
 def _is_matrix(weight: Weight) -> bool:
     return len(weight.shape) == 2 and bool(weight.rows) and not weight.name.endswith("_bias")
+
+
+def _is_expert(weight: Weight) -> bool:
+    return ".experts." in weight.name and _is_matrix(weight)
 
 
 def _is_router(weight: Weight) -> bool:
@@ -323,7 +323,6 @@ class _Modules:
 
 
 def _read_pattern(name: str) -> list[str]:
-    """Write a name, a glob or a plain regular expression as globs."""
     if not name.startswith("re:"):
         return [name]
     text = name[3:].removeprefix("^").removesuffix("$").replace("\\.", "\0").replace(".*", "*")
@@ -341,7 +340,6 @@ def _read_pattern(name: str) -> list[str]:
 
 
 def _fits(name: str, pieces: list[str]) -> bool:
-    """Tell whether a name is these pieces with anything between them."""
     if not name.startswith(pieces[0]) or not name.endswith(pieces[-1]):
         return False
     at = len(pieces[0])
@@ -368,7 +366,6 @@ def _layers_of(spec: ModelSpec, weight: Weight) -> list[int]:
 
 
 def _packed_copies(spec: ModelSpec, weight: Weight, kept: _Modules) -> int:
-    """Count the copies of a weight that are packed."""
     times, name = int(weight.times), weight.name.removesuffix(".weight")
     if weight.role in ("head", "embedding"):
         head = weight.role == "head"
@@ -383,7 +380,6 @@ def _packed_copies(spec: ModelSpec, weight: Weight, kept: _Modules) -> int:
 
 
 def _in_use(name: str) -> Iterable[str]:
-    """Yield the names of a module in use."""
     for one in (name, *OTHER_NAMES.get(name, ())):
         one = one.format(0)
         yield one

@@ -13,8 +13,8 @@ import sympy
 
 from metacount.errors import InputError
 from metacount.frozen import frozen
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.limits import LAYER_COUNTS
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.module.model import running_config
 from metacount.spec import DTYPE_BYTES, ModelSpec, Workload
 from metacount.tracing.domain import in_words, is_at_most, is_below

@@ -15,8 +15,8 @@ from helpers import ROOT
 from helpers.release import one_day_in
 
 from metacount import catalog
+from metacount.cli.folder import count_folder, list_folder
 from metacount.huggingface.config.to_spec import spec_from_config
-from metacount.many.folder import count_folder, list_folder
 from metacount.spec import Workload
 from metacount.textbook.count import count
 

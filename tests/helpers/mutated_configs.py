@@ -15,8 +15,8 @@ from typing import Any
 from helpers.small_configs import SMALL
 from metacount.errors import SpecError
 from metacount.formulas import model as formulas
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import Unmapped, spec_from_config
 from metacount.huggingface.module.model import build_transformers, config_class
 

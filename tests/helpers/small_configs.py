@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from metacount.huggingface.config.families import family_of
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.module.model import config_class
 
 CLASSES = {

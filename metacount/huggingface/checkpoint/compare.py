@@ -395,7 +395,6 @@ class _Sides:
         self.params += n_values if kind == UNEXPLAINED else 0
 
     def _why(self, weight: Weight) -> str:
-        """Name the reason for which a checkpoint holds what is no parameter of the module."""
         name, parts = weight.name, weight.name.split(".")
         square = weight.shape is not None and weight.shape == (1, 1, *weight.shape[3:] * 2)
         if name in self.module.buffers or parts[-1] in OLD_BUFFERS:

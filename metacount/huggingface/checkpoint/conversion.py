@@ -94,7 +94,6 @@ class _Renames:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key for tensor names that puts expert 2 before expert 10."""
     return [
         (int(step), "") if step.isascii() and step.isdecimal() and len(step) < 10 else (-1, step)
         for step in name.split(".")

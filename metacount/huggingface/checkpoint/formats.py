@@ -120,7 +120,6 @@ def quantization_of(config: Json) -> Quantization:
 
 
 def _packing(said: object, bits: str) -> Packing:
-    """Read two whole numbers; None for what is none."""
     if not isinstance(said, dict):
         return Packing()
     numbers = [said.get(name) for name in (bits, "group_size")]

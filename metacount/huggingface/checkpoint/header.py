@@ -96,7 +96,6 @@ def header_length(start: bytes, size: int | None, where: str) -> int:
 
 
 def _parsed(text: bytes, where: str, most_objects: int, most_values: int) -> dict[str, object]:
-    """Parse a JSON object that can hold at most so many objects and values."""
     n_objects = text.count(b"{")
     n_values = text.count(b",") + text.count(b"[") + n_objects
     if n_objects > most_objects or n_values > most_values:
@@ -161,7 +160,6 @@ def _are_texts(notes: object) -> bool:
 
 
 def _entry(found: object, here: str) -> tuple[str, Shape, int, int]:
-    """Read the type, shape and place of one tensor, each checked against the others."""
     if not isinstance(found, dict) or set(found) != {"dtype", "shape", "data_offsets"}:
         raise wrong(here, "must have dtype, shape and data_offsets, and nothing else")
     dtype, shape, offsets = found["dtype"], found["shape"], found["data_offsets"]
@@ -215,7 +213,6 @@ def parse_index(text: bytes, where: str) -> Index:
 
 
 def _check_file(file: str, where: str) -> None:
-    """Check that a file is named from the folder of its index, and lies in it."""
     steps, named = file.split("/"), f"names the file {shown(repr(file))}, which is"
     if "\\" in file or ":" in file or any(step in ("", ".", "..") for step in steps):
         remedy = "name files without .. and without a root"

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import import_module
 
 from metacount.errors import shown_value
-from metacount.huggingface.config.keys import is_number
+from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number
+from metacount.huggingface.config.parts import Family
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -92,6 +94,35 @@ def _read() -> dict[str, str]:
             _first.update(json.loads(next(file)))
             _lines.update((line.split('"', 4)[3], line) for line in file)
     return _lines
+
+
+FILES = ("dense", "mixtures", "hybrids", "older", "encoders")
+
+
+def rows_of(file: str) -> dict[str, Family]:
+    """Load the rows of one file."""
+    rows: dict[str, Family] = import_module(f"metacount.huggingface.config.families.{file}").ROWS
+    return rows
+
+
+def family_of(model_type: str, text: str = "") -> Family | None:
+    """Find the mapping of a model type, if there is one; with the defaults of a type of `text`."""
+    if model_type not in mapped_types():
+        return None
+    record = recorded(model_type)
+    row = rows_of(record["file"])[model_type]
+    passed = (HARMLESS | NEUTRAL.keys() | {*row.ignored, "is_encoder_decoder"}) - {*row.reads}
+    own = {key: value for key, value in record["defaults"].items() if key not in passed}
+    defaults = {**own, **row.defaults}
+    aliases = {name: key for name, key in record["aliases"].items() if key in defaults}
+    return Family(
+        parts=row.parts,
+        classes={**record["classes"], **row.classes},
+        defaults={**defaults, **recorded_texts().get(text, {})},
+        aliases={**aliases, **row.aliases},
+        ignored=row.ignored,
+        kind=record["kind"],
+    )
 
 
 def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:

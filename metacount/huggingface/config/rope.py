@@ -126,9 +126,6 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json
 
 
 def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
-    """Read a number from the object when it stands there,
-    else from the key beside it, else the default.
-    """
     beside = keys.number(outside)
     value = found.get(name, beside)
     if not is_number(value) or not 0 < value < 1e12:

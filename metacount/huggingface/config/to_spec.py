@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from metacount.errors import RELATED, SpecError, nearest
 from metacount.frozen import frozen
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import (
     Keys,
     Unmapped,
@@ -18,7 +17,7 @@ from metacount.huggingface.config.keys import (
     pass_over,
     words,
 )
-from metacount.huggingface.config.record import is_known, mapped_types, refusals
+from metacount.huggingface.config.record import family_of, is_known, mapped_types, refusals
 from metacount.huggingface.config.rope import AXES
 from metacount.spec import ModelSpec
 
@@ -203,7 +202,6 @@ def _mapped(
 
 
 def _names_in(keys: Keys) -> dict[str, str]:
-    """Find the names that a config has for the fields of a spec."""
     from metacount.spec.legend import MODEL_TERMS
 
     names = {}
@@ -215,7 +213,6 @@ def _names_in(keys: Keys) -> dict[str, str]:
 
 
 def _choose_class(config: Json, family: Family) -> tuple[str, str, str]:
-    """Choose the class: its name, its end (head, body, pooled, encoder) and the reason in words."""
     classes = dict(family.classes)
     default = next(iter(classes))
     with_a_spec = ", ".join(name for name, end in classes.items() if end is not None)

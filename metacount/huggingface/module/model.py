@@ -185,7 +185,6 @@ def _unread_keys(config: PreTrainedConfig, data: Json, path: str = "") -> list[s
 
 
 def _parts(config: PreTrainedConfig, path: str) -> dict[str, PreTrainedConfig]:
-    """Find a config and those inside it, by the path before their keys."""
     parts = {path: config}
     for name, part in vars(config).items():
         if _is_config(part):
@@ -256,7 +255,6 @@ def _is_built(parts: dict[str, PreTrainedConfig], key: str, value: object, name:
 
 
 def _sizes(parts: dict[str, PreTrainedConfig], kind: str) -> dict[int, str]:
-    """Find what parts of a config say of one size: the field of each value."""
     sizes: dict[int, str] = {}
     for path, part in parts.items():
         for field in sorted(SIZES[kind]):
@@ -267,7 +265,6 @@ def _sizes(parts: dict[str, PreTrainedConfig], kind: str) -> dict[int, str]:
 
 
 def _prediction_modules(config: PreTrainedConfig) -> str:
-    """Say which prediction modules a config declares: no class has them among its layers."""
     for part in reversed(_parts(config, "").values()):
         for name in PREDICTION_COUNTS:
             count = _value(part, name)
@@ -280,9 +277,6 @@ def _prediction_modules(config: PreTrainedConfig) -> str:
 def _config_for(
     chosen: type[PreTrainedModel], config: PreTrainedConfig, model_type: str, unread: str
 ) -> tuple[PreTrainedConfig, str]:
-    """Choose the config that the class takes:
-    for a text class of a composite type, the text part.
-    """
     if chosen.__name__ in DECODER_PART:
         return config.decoder, f"{chosen.__name__} is the decoder of {type(config).__name__}"
     wants = getattr(chosen, "config_class", None)
@@ -382,9 +376,6 @@ def _bounded() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence advice on training or speed, and pause garbage collection,
-    while the block makes many objects.
-    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -396,9 +387,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _made(name: str, make: Callable[[], T]) -> T:
-    """Call `make` and return what it makes;
-    whatever transformers raises over a config becomes one clear line.
-    """
     try:
         return make()
     except SpecError:

@@ -107,7 +107,6 @@ def _predicted(
     figures: dict[str, int | None],
     parts: dict[str, dict[str, int] | None],
 ) -> list[str]:
-    """Fill in what its prediction modules show, where it has some; return what is to be said."""
     modules, why = prediction_modules(module, run_dtype(workload))
     if modules is None:
         return [why] if why else []
@@ -130,7 +129,6 @@ def shortfall(error: Exception) -> str:
 
 
 def _tower_params(module: nn.Module) -> dict[str, int | None]:
-    """Count the parameters of what sees and of what hears, by the configs of these modules."""
     figures: dict[str, int | None] = {}
     for name, words in TOWERS.items():
         configs = [getattr(module.config, f"{word}_config", None) for word in words]
@@ -178,7 +176,6 @@ def _run_figures(
     figures: dict[str, int | None],
     parts: dict[str, dict[str, int] | None],
 ) -> list[str]:
-    """Fill in what the run showed; return what has to be said with it."""
     figures["matmul_flops"] = run.prefill.matmul_flops - run.prefill.idle
     parts["matmul_flops_by_role"] = run.prefill.chosen_by_role
     said = list(run.assumed)
@@ -227,7 +224,6 @@ def _run_figures(
 
 
 def _is_latent(module: nn.Module) -> bool:
-    """Tell whether attention goes through a compressed latent of keys and values."""
     config = text_config(module.config)
     return getattr(config, "kv_lora_rank", None) is not None
 
@@ -278,7 +274,6 @@ def prediction_flops(modules: nn.Module, workload: Workload) -> tuple[int | None
 
 
 def _ran(modules: Any, workload: Workload, roles: Roles) -> FlopCounter:
-    """Read as many hidden states and tokens as the workload has, in every module in turn."""
     batch, length = workload.batch_size, workload.seq_len
     counter = FlopCounter(ClassBook(roles, Ordinary(length - 1)))
     width, like = modules.config.hidden_size, next(modules.parameters())

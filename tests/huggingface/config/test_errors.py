@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import metacount
 from metacount.errors import InputError, SpecError
 from metacount.huggingface.config import limits
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import words
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import (
     Mapped,
     mapped_types,

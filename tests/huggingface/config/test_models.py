@@ -108,16 +108,6 @@ def test_longcat_is_the_model_of_the_catalog_and_rows_that_nobody_reads() -> Non
     assert longcat.notes is not None and f"{UNREAD:,} parameters" in longcat.notes
 
 
-def test_longcat_without_zero_experts() -> None:
-    """transformers takes no null here, which is said; as others write it, there are none."""
-    small = {"model_type": "longcat_flash", **SMALL["longcat_flash"]}
-    none, null = (spec_from_config({**small, "zero_expert_num": n}) for n in (0, None))
-    assert none.spec == null.spec and none.spec.n_zero_experts == 0
-    assert none.refused == () and "zero_expert_num must be a whole number" in null.refused[0]
-    alone = {k: v for k, v in small.items() if k != "num_layers"}
-    assert spec_from_config({**alone, "num_hidden_layers": 6}).spec.n_layers == 6
-
-
 # ---- MiniMax-M3 ----
 
 M3 = "minimax_m3_vl_text"

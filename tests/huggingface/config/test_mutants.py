@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from helpers.mutated_configs import answers, bases, figures_differ, mutants  # noqa: E402
 
-from metacount.huggingface.config.families import family_of  # noqa: E402
+from metacount.huggingface.config.record import family_of  # noqa: E402
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config  # noqa: E402
 
 torch.set_num_threads(1)

@@ -22,9 +22,14 @@ import metacount
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.formulas.model import params
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
-from metacount.huggingface.config.record import FILE, recorded, recorded_version, refusals
+from metacount.huggingface.config.record import (
+    FILE,
+    family_of,
+    recorded,
+    recorded_version,
+    refusals,
+)
 from metacount.huggingface.config.to_spec import Unmapped, mapped_types, spec_from_config
 from metacount.huggingface.module.model import build_transformers, config_class, version
 from metacount.resolve import find_model

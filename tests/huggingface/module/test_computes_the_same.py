@@ -20,8 +20,8 @@ from helpers.small_configs import small_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metacount.huggingface.config.families import family_of
 from metacount.huggingface.config.keys import HARMLESS
+from metacount.huggingface.config.record import family_of
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
 from metacount.huggingface.module.model import config_class
 

@@ -14,10 +14,9 @@ from helpers.miniatures import TINY, TINY_PARAMS
 from helpers.release import one_day_in
 
 from metacount import catalog
-from metacount.cli import main
+from metacount.cli import folder, main
+from metacount.cli.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
 from metacount.errors import InputError
-from metacount.many import folder
-from metacount.many.folder import FILES_AT_ONCE, Outcome, count_folder, list_folder
 from metacount.resolve import find_in_file
 from metacount.spec import Workload
 
