@@ -57,6 +57,8 @@ def command(*arguments: str) -> str:
         command("count", "t5-11b", "gemma3-27b-text"),
         command("train", "llama-7b", "--formula"),
         command("train", "deepseek-v3", "--formula", "--json"),
+        command(*["shard", "llama-7b", "--mesh", "dp=64,tp=8,pp=8", "--train", "--formula"]),
+        command("fit", "llama-7b"),
         command("models"),
         command("models", "--fields"),
         command("--version"),

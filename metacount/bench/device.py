@@ -408,7 +408,7 @@ def measure_ceiling(
     finally:
         if cuda:
             prefer(before)
-    shape, library = max(rates, key=lambda found: rates[found])
+    shape, library = max(rates, key=lambda pair: rates[pair])
     if copy_bytes is None:
         copy_bytes = copy_size(device, cache_bytes, free_bytes(device))
     source = torch.randint(2**31 - 1, (copy_bytes // 4,), dtype=torch.int32, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -195,29 +195,25 @@ class Rates:
     source: str
 
 
-def rates_for(plan: Plan) -> Callable[[str], Rates]:
-    """Return what gives the rates of a dtype: those that the vendor states, of a CPU a quick look.
+@cache
+def rates_of(plan: Plan, dtype: str) -> Rates:
+    """Return the rates of a dtype: those that the vendor states, of a CPU a quick look.
 
     Of a GPU that is not known they are an H200's.
     """
-
-    @cache
-    def rates(dtype: str) -> Rates:
-        if not plan.cuda:
-            return _probed(dtype)
-        present = torch.cuda.is_available()
-        name = torch.cuda.get_device_properties(plan.device).name if present else ""
-        name = name if name in devices.STATED_PEAKS else DEFAULT_GPU
-        peaks = devices.STATED_PEAKS[name]
-        tflops = peaks["bf16_tflops"] / 2 if dtype == TF32 else peaks[f"{dtype}_tflops"]
-        return Rates(
-            flops_per_s=tflops * 1e12,
-            bytes_per_s=peaks["memory_tbytes_per_s"] * 1e12,
-            flush_s=60e-6,
-            source=f"stated for {name}",
-        )
-
-    return rates
+    if not plan.cuda:
+        return _probed(dtype)
+    present = torch.cuda.is_available()
+    name = torch.cuda.get_device_properties(plan.device).name if present else ""
+    name = name if name in devices.STATED_PEAKS else DEFAULT_GPU
+    peaks = devices.STATED_PEAKS[name]
+    tflops = peaks["bf16_tflops"] / 2 if dtype == TF32 else peaks[f"{dtype}_tflops"]
+    return Rates(
+        flops_per_s=tflops * 1e12,
+        bytes_per_s=peaks["memory_tbytes_per_s"] * 1e12,
+        flush_s=60e-6,
+        source=f"stated for {name}",
+    )
 
 
 def _probed(dtype: str) -> Rates:

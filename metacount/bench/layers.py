@@ -367,13 +367,7 @@ class Positions:
 
     @property
     def kept_pairs(self) -> int:
-        """Pairs that the causal mask keeps: all, less the triangle ahead of the new tokens.
-
-        >>> Positions(batch_size=1, seq_len=5, kv_len=5).kept_pairs  # 1 + 2 + 3 + 4 + 5
-        15
-        >>> Positions(batch_size=3, seq_len=1, kv_len=7).kept_pairs
-        21
-        """
+        """Pairs that the causal mask keeps: all, less the triangle ahead of the new tokens."""
         ahead = causal_pairs(self.seq_len) - self.seq_len
         return int(self.batch_size * (self.seq_len * self.kv_len - ahead))
 

@@ -162,13 +162,6 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     The k-th smallest and the k-th largest value, k as large as the binomial distribution allows;
     None for fewer than six values: of six that are independent, the smallest and the largest have
     the median between them with probability 1 - 2/2^6 = 96.9 %; of five with 93.75 %.
-
-    >>> median_interval([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
-    (1.0, 6.0)
-    >>> median_interval([float(i) for i in range(1, 21)])  # P(less than 6 of 20 below) = 2.07 %
-    (6.0, 15.0)
-    >>> median_interval([1.0] * 5) is None
-    True
     """
     n = len(values)
     if n < FEWEST_FOR_INTERVAL:
@@ -183,11 +176,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Compute half of the interval as a share of the median; infinite where there is no interval.
-
-    >>> half_width([9.0, 10.0, 10.0, 10.0, 10.0, 11.0]), half_width([1.0])
-    (0.1, inf)
-    """
+    """Compute half of the interval as a share of the median; infinite where there is none."""
     interval = median_interval(values)
     return math.inf if interval is None else (interval[1] - interval[0]) / 2 / median(values)
 
@@ -197,9 +186,6 @@ def times(rounds: Sequence[Sequence[float]]) -> Json:
 
     `low_s` and `high_s` are the interval of the median over rounds (95 %), None for fewer than six;
     `apart` is how far the medians of the first and the second half of the rounds lie apart.
-
-    >>> times([[1.0, 1.0], [1.0], [1.5, 1.5], [1.5]])["apart"]
-    0.5
     """
     medians = [median(burst) for burst in rounds]
     samples = [sample for burst in rounds for sample in burst]

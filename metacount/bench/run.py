@@ -220,12 +220,12 @@ def run_case(
     entrants: list[Entrant] = []
     rows: list[Row] = []
     with torch.no_grad(), product_precision(case.dtype):
-        references: dict[object, Expected] = {}  # of variants that share one and their inputs
+        preparation = Preparation(case, plan, flush, room)
         for variant in variants:
             if plan.only is None or variant.name in plan.only:
                 tell(variant.name)
                 try:
-                    entrants += prepare(case, variant, plan, references, flush, room)
+                    entrants += preparation.entrants(variant)
                 except Refused as error:
                     rows.append(_refused(case, variant, error.status, error.reason, **error.known))
                     if plan.cuda:
@@ -258,46 +258,106 @@ def of_work(work: Work) -> Json:
     return {name: getattr(work, name) for name in names}
 
 
-def prepare(
-    case: Case,
-    variant: Variant,
-    plan: Plan,
-    known: dict[object, Expected],
-    flush: Call,
-    room: CaptureRoom | None,
-) -> list[Entrant]:
-    """Count, compile, compare with the reference and warm up: an entrant a launch, or `Refused`."""
-    if variant.missing is not None:
-        raise Refused(NOT_AVAILABLE, variant.missing)
-    if variant.compiled and not plan.compile:
-        raise Refused(NOT_AVAILABLE, "--no-compile")
-    check = partial(_check, case, variant, known)
-    try:
-        seen = observe(variant)
-        refuse_miscount(variant, seen)
-        call = compiled_of(variant)
-        working = _working_bytes(variant, call, plan, seen)
-        error = check(call(*variant.inputs[0]))
-        calls = [partial(call, *inputs) for inputs in variant.inputs]
-        watches, note = _watches(variant, calls, flush, plan, room, check)
-    except UncountedOp as error:
-        raise Refused(MISCOUNTED, str(error)) from None
-    except Exception as error:
-        if isinstance(error, Refused) or not variant.may_raise(error):
-            raise
-        raise Refused(*failure_of(error)) from None
-    # a compiler may fuse what the counted forward did one by one
-    as_counted = not variant.compiled and variant.stand_in is None
-    fields = of_work(variant.work) | {
-        "relative_error": error,
-        "operators": seen.operators,
-        "counted_on": variant.stand_in_name,
-        "operator_bytes": seen.operator_bytes if as_counted else None,
-        "working_bytes": working,
-        "peak_bytes": None if working is None else seen.held_bytes + working,
-        "note": note,
-    }
-    return [Entrant(variant=variant, watch=watch, known=fields) for watch in watches]
+class Preparation:
+    """What is done with each variant of a case before it is timed."""
+
+    def __init__(self, case: Case, plan: Plan, flush: Call, room: CaptureRoom | None) -> None:
+        self.case, self.plan, self.flush, self.room = case, plan, flush, room
+        self.rows = rows_to_check(case.rows, case.checked_rows)
+        self.references: dict[object, Expected] = {}  # of variants that share one and their inputs
+
+    def entrants(self, variant: Variant) -> list[Entrant]:
+        """Count, compile, compare with the reference, warm up: one a launch, or `Refused`."""
+        if variant.missing is not None:
+            raise Refused(NOT_AVAILABLE, variant.missing)
+        if variant.compiled and not self.plan.compile:
+            raise Refused(NOT_AVAILABLE, "--no-compile")
+        check = partial(self.check, variant)
+        try:
+            seen = observe(variant)
+            refuse_miscount(variant, seen)
+            call = compiled_of(variant)
+            working = self.working_bytes(variant, call, seen)
+            error = check(call(*variant.inputs[0]))
+            calls = [partial(call, *inputs) for inputs in variant.inputs]
+            watches, note = self.watches(variant, calls, check)
+        except UncountedOp as error:
+            raise Refused(MISCOUNTED, str(error)) from None
+        except Exception as error:
+            if isinstance(error, Refused) or not variant.may_raise(error):
+                raise
+            raise Refused(*failure_of(error)) from None
+        # a compiler may fuse what the counted forward did one by one
+        as_counted = not variant.compiled and variant.stand_in is None
+        fields = of_work(variant.work) | {
+            "relative_error": error,
+            "operators": seen.operators,
+            "counted_on": variant.stand_in_name,
+            "operator_bytes": seen.operator_bytes if as_counted else None,
+            "working_bytes": working,
+            "peak_bytes": None if working is None else seen.held_bytes + working,
+            "note": note,
+        }
+        return [Entrant(variant=variant, watch=watch, known=fields) for watch in watches]
+
+    def check(self, variant: Variant, out: Output) -> float:
+        """Compare what a call gave with the reference: its error, or `Refused`."""
+        key = variant.reference, id(variant.inputs[0])
+        if key not in self.references:
+            self.references[key] = variant.reference(variant.inputs[0], self.rows)
+        error = error_in(out, self.rows, self.references[key], variant.pick)
+        bound = TOLERANCE[self.case.dtype]
+        if not error <= bound:  # not a number is wrong too
+            raise Refused(
+                WRONG,
+                f"relative error {error:.2g} against float64, {self.case.dtype} explains at most "
+                f"{bound:.2g}",
+                relative_error=None if math.isnan(error) else error,
+            )
+        return error
+
+    def watches(
+        self, variant: Variant, calls: Sequence[Call], check: Callable[[Output], object]
+    ) -> tuple[list[Stopwatch], str | None]:
+        """Make a stopwatch for each launch, and a note on a missing graph."""
+        plan, flush, room = self.plan, self.flush, self.room
+        call_s = estimate_call(calls[0], plan.device)
+        for call in calls:
+            for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
+                call()
+        eager = Stopwatch(calls, flush, call_s, plan.device)
+        if room is None:
+            return [eager], None
+        room.warm_up(calls[0])
+        waits, note = waits_for_host(calls[0], plan.device), None
+        if waits and not variant.reads_back:
+            note = f"no graph: {waits}"
+        elif variant.reads_back and not waits:
+            note = "no graph: said to wait for the host, though no wait was seen"
+        watches: list[Stopwatch] = []
+        if GRAPH in plan.launches and not waits and not variant.reads_back:
+            watches.append(
+                GraphStopwatch(calls, flush, call_s, room=room, states=plan.states, check=check)
+            )
+        if EAGER in plan.launches or not watches:
+            watches.append(eager)
+        torch.cuda.empty_cache()  # what this variant worked with is not kept while others run
+        return watches, note
+
+    def working_bytes(
+        self, variant: Variant, call: Callable[..., Output], seen: Observed
+    ) -> int | None:
+        """Measure memory beyond weights and inputs: the allocator's, on a CPU the tensors'."""
+        device = self.plan.device
+        if not self.plan.cuda:
+            return None if variant.compiled else seen.working_bytes
+        call(*variant.inputs[0])  # compiles, and lets libraries make their workspaces
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call(*variant.inputs[0])
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
 
 
 def compiled_of(variant: Variant) -> Callable[..., Output]:
@@ -318,58 +378,6 @@ def compiled_of(variant: Variant) -> Callable[..., Output]:
     return call
 
 
-def _check(case: Case, variant: Variant, known: dict[object, Expected], out: Output) -> float:
-    """Compare what a call gave with the reference: its error, or `Refused`."""
-    rows, key = (
-        rows_to_check(case.rows, case.checked_rows),
-        (variant.reference, id(variant.inputs[0])),
-    )
-    if key not in known:
-        known[key] = variant.reference(variant.inputs[0], rows)
-    error = error_in(out, rows, known[key], variant.pick)
-    bound = TOLERANCE[case.dtype]
-    if not error <= bound:  # not a number is wrong too
-        raise Refused(
-            WRONG,
-            f"relative error {error:.2g} against float64, {case.dtype} explains at most "
-            f"{bound:.2g}",
-            relative_error=None if math.isnan(error) else error,
-        )
-    return error
-
-
-def _watches(
-    variant: Variant,
-    calls: Sequence[Call],
-    flush: Call,
-    plan: Plan,
-    room: CaptureRoom | None,
-    check: Callable[[Output], object],
-) -> tuple[list[Stopwatch], str | None]:
-    call_s = estimate_call(calls[0], plan.device)
-    for call in calls:
-        for _ in range(WARM_UPS if call_s * len(calls) < 0.1 else 0):
-            call()
-    eager = Stopwatch(calls, flush, call_s, plan.device)
-    if room is None:
-        return [eager], None
-    room.warm_up(calls[0])
-    waits, note = waits_for_host(calls[0], plan.device), None
-    if waits and not variant.reads_back:
-        note = f"no graph: {waits}"
-    elif variant.reads_back and not waits:
-        note = "no graph: said to wait for the host, though no wait was seen"
-    watches: list[Stopwatch] = []
-    if GRAPH in plan.launches and not waits and not variant.reads_back:
-        watches.append(
-            GraphStopwatch(calls, flush, call_s, room=room, states=plan.states, check=check)
-        )
-    if EAGER in plan.launches or not watches:
-        watches.append(eager)
-    torch.cuda.empty_cache()  # what this variant worked with is not kept while others run
-    return watches, note
-
-
 def refuse_miscount(variant: Variant, seen: Observed) -> None:
     """Refuse a count that the operators do not confirm, to the last digit: it gives no rate."""
     work = variant.work
@@ -382,21 +390,6 @@ def refuse_miscount(variant: Variant, seen: Observed) -> None:
                 MISCOUNTED,
                 f"the formula gives {formula:,} FLOPs ({what}), the operators {measured:,}",
             )
-
-
-def _working_bytes(
-    variant: Variant, call: Callable[..., Output], plan: Plan, seen: Observed
-) -> int | None:
-    """Measure memory beyond weights and inputs: the allocator's on CUDA, the tensors' on a CPU."""
-    if not plan.cuda:
-        return None if variant.compiled else seen.working_bytes
-    call(*variant.inputs[0])  # compiles, and lets libraries make their workspaces
-    torch.cuda.synchronize(plan.device)
-    before = torch.cuda.memory_allocated(plan.device)
-    torch.cuda.reset_peak_memory_stats(plan.device)
-    call(*variant.inputs[0])
-    torch.cuda.synchronize(plan.device)
-    return torch.cuda.max_memory_allocated(plan.device) - before
 
 
 def rows_of_case(

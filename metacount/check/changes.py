@@ -117,7 +117,7 @@ COPIES = ("counted twice", "counted three times", "only half counted")
 class Changes:
     """The changes of a model's sizes, by how they move the powers of a product.
 
-    `written` are the numbers in the text of the formula that were read as no size.
+    `sums` are those that stand in the formula, before it was multiplied out.
     """
 
     def __init__(
@@ -152,7 +152,10 @@ class Changes:
         self.by_move: dict[Iterable[int], dict[Monomial, list[Change]]] = {}
 
     def between(self, table: Table, target: Table, written: frozenset[int]) -> Iterator[Change]:
-        """Yield the changes that make of a product of `table` one of `target`."""
+        """Yield the changes that make of a product of `table` one of `target`.
+
+        `written` are the numbers of the formula that were read as no size.
+        """
         if written not in self.by_move:
             index = self.by_move[written] = {}
             for change in (*self.usual, *self.numbers(written)):

@@ -58,6 +58,7 @@ MOST_ALTERNATIVES = 3
 MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # explanations as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
+UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
 SAME = 0.12  # mistakes that add the same, where one is little less likely
 TWO = 1.7  # two mistakes in place of one change: with less between them, both are named
 
@@ -188,7 +189,8 @@ class Explainer:
         if ours is None or len(less(reading.theirs, ours)) > MOST_MONOMIALS:
             return
         key = key_of(reading.theirs), key_of(ours)
-        if key in self.seen or reading.cost + 1 >= self.dearest:
+        late = self.searches > MOST_SEARCHES or reading.cost + 1 >= self.dearest
+        if late or key in self.seen:
             return
         self.seen.add(key)
         level: list[tuple[tuple[Change, ...], Table, float]] = [((), ours, reading.cost)]
@@ -267,10 +269,16 @@ class Explainer:
                 table = None if table is None else change.of(table)
             return table
 
+        scales = [change.by.get(self.space.one) for change in everywhere if change.of_all]
+        undone = [UNDOES[factor] for factor in scales if factor in UNDOES]
         for edit in self.library.known:
             true = reading.taken(edit.adds)
             if true and (adds := changed(true)):
-                yield altered(edit, adds=adds, true=true)
+                cost = edit.cost + AGAINST * any(edit.words.endswith(words) for words in undone)
+                yield altered(edit, adds=adds, true=true, cost=cost)
+                if not scales and adds != true and min(true.values()) > 0:
+                    # what is counted too much may have been written as it is
+                    yield altered(edit, adds=true, true=true, cost=cost + SCOPED, late=True)
         places = {change.place for change in everywhere if change.place is not None}
         for scope in self.library.scopes:
             before = reading.taken(scope.table)
@@ -387,17 +395,17 @@ def _parts(
     if best is None:
         return [], ""
     now, parts = best.reading.taken(space.table(plain(truth.expr))) or {}, []
-    for edit in best.edits:
-        table = edit.true or edit.adds
-        other = explainer.instead(best.reading, edit, table) if edit.change else ""
-        parts.append((space.expr(table), edit.words + other))
+    steps: list[Edit | Change] = [edit for edit in best.edits if not edit.late]
+    steps += [*best.everywhere, *(edit for edit in best.edits if edit.late)]
+    for step in steps:
+        if isinstance(step, Edit):
+            table, plainly = step.true or step.adds, not step.change
+        else:
+            after = step.of(now) or {}
+            table, plainly = less(after, now), step.of_all or not step.cost
         now = plus(now, table)
-    for change in best.everywhere:
-        after = change.of(now) or {}
-        table, now = less(after, now), after
-        plainly = change.of_all or not change.cost
-        other = "" if plainly else explainer.instead(best.reading, change, table)
-        parts.append((space.expr(table), change.words + other))
+        other = "" if plainly else explainer.instead(best.reading, step, table)
+        parts.append((space.expr(table), step.words + other))
     words = ", ".join(best.reading.words)
     return (parts, words) if now == best.reading.theirs else ([], words)
 

@@ -89,6 +89,12 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
             if o.n_zero_experts:
                 words = "zero experts counted like others; they have no matrices"
                 yield words, o.n_zero_experts * expert
+                router = n_moe * o.n_zero_experts * o.d_model
+                yield "the router's rows for zero experts left out", -router
+            if o.n_zero_experts and not o.zero_expert_rows:
+                rest = o.n_zero_experts * (expert - n_moe * o.d_model * o.d_ff_expert)
+                words = "rows for zero experts counted, which transformers' class stores and "
+                yield f"{words}no token reads", rest
     for has, what, size in absent:
         if not has:
             yield f"{what} counted; the model has none", size
@@ -165,6 +171,7 @@ class Edit:
     uses: Uses = ()
     change: bool = False
     true: Table | None = None  # what it adds, where something is changed everywhere besides
+    late: bool = False  # what was changed everywhere did not change it
 
 
 class Library:

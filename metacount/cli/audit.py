@@ -135,8 +135,8 @@ def _table(args: argparse.Namespace) -> Answer:
     wanted = chosen(tuple(args.names))
     found, code, said = {}, 0, ""
     try:
-        for i, one in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
-            found[i] = one
+        for i, judged in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
+            found[i] = judged
             say(f"judged {len(found)} of {len(wanted)} formulas")
     except KeyboardInterrupt:
         code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
@@ -170,45 +170,45 @@ def _kind(group: Sequence[Audited], outside: bool) -> Callable[[int], list[str]]
         room = min(width, WIDEST) - 4
         head, *rows = table(HEADS, [_row(a) for a in group], "<>>>>>")
         lines = [dim(head)]
-        for line, one in zip(rows, group, strict=True):
-            said = (dim(f"    {t}") for text in _said(one, outside) for t in wrapped(text, room))
+        for line, judged in zip(rows, group, strict=True):
+            said = (dim(f"    {t}") for text in _said(judged, outside) for t in wrapped(text, room))
             lines += [line, *said]
         return lines
 
     return drawn
 
 
-def _row(one: Audited) -> tuple[str, ...]:
-    if not one.found:
-        return (one.formula.id, "-", "-", "-", "-", "not judged")
-    counts = [one.asked(), *(len(one.of(v)) for v in ("equal", "equal_here", "wrong"))]
-    worst = one.worst()
-    return (one.formula.id, *map(str, counts), percent(worst.off) if worst else "")
+def _row(judged: Audited) -> tuple[str, ...]:
+    if not judged.found:
+        return (judged.formula.id, "-", "-", "-", "-", "not judged")
+    counts = [judged.asked(), *(len(judged.of(v)) for v in ("equal", "equal_here", "wrong"))]
+    worst = judged.worst()
+    return (judged.formula.id, *map(str, counts), percent(worst.off) if worst else "")
 
 
-def _said(one: Audited, outside: bool) -> Iterator[str]:
+def _said(judged: Audited, outside: bool) -> Iterator[str]:
     """Yield the lines under a formula: its condition, where it is furthest off and why."""
     from metacount.audit.judge import misses_at
     from metacount.audit.record import NO_COUNT
 
-    if not one.found:
+    if not judged.found:
         yield NO_COUNT
         return
-    yield from (f"if {condition}" for condition in one.conditions if condition)
-    if (worst := one.worst()) is not None:
-        parts = [line["of"] for line in misses_at(one.formula, worst)]
+    yield from (f"if {condition}" for condition in judged.conditions if condition)
+    if (worst := judged.worst()) is not None:
+        parts = [line["of"] for line in misses_at(judged.formula, worst)]
         why = "; ".join(parts if worst.accounted else [*parts, "and more, not accounted for"])
         yield f"{worst.model}, {exact(worst.seq_len)} tokens: {why}"
     if not outside:
         return
-    n, worst = one.asked(in_scope=False), one.worst(in_scope=False)
+    n, worst = judged.asked(in_scope=False), judged.worst(in_scope=False)
     if not n:
         yield "outside its scope no model has all that it asks for"
     elif worst is None:
         yield f"outside its scope: equal at {n} models"
     else:
         yield (
-            f"outside its scope: off at {len(one.of('wrong', in_scope=False))} of {n} models, "
+            f"outside its scope: off at {len(judged.of('wrong', in_scope=False))} of {n} models, "
             f"at most {percent(worst.off)}, {worst.model}, {exact(worst.seq_len)} tokens"
         )
 
@@ -233,29 +233,29 @@ def _summary(audits: Sequence[Audited]) -> list[Block]:
     return [Text(head, bold, whole=True), Text(words, most=WIDEST)]
 
 
-def _audit_data(one: Audited) -> Json:
+def _audit_data(judged: Audited) -> Json:
     from metacount.audit.judge import misses_at
 
     def counts(*, in_scope: bool) -> dict[str, int]:
         verdicts = ("equal", "equal_here", "wrong", "cannot be asked")
-        return {v.replace(" ", "_"): len(one.of(v, in_scope=in_scope)) for v in verdicts}
+        return {v.replace(" ", "_"): len(judged.of(v, in_scope=in_scope)) for v in verdicts}
 
     def worst(*, in_scope: bool) -> Json | None:
-        found = one.worst(in_scope=in_scope)
-        misses = [] if found is None else [line["of"] for line in misses_at(one.formula, found)]
+        found = judged.worst(in_scope=in_scope)
+        misses = [] if found is None else [line["of"] for line in misses_at(judged.formula, found)]
         return None if found is None else {**found.to_dict(), "misses": misses}
 
     return {
-        **one.formula.to_dict(),
-        "verdict": one.verdict,
-        "compared": one.compared,
+        **judged.formula.to_dict(),
+        "verdict": judged.verdict,
+        "compared": judged.compared,
         "in_scope": counts(in_scope=True),
         "outside": counts(in_scope=False),
-        "conditions": list(one.conditions),
+        "conditions": list(judged.conditions),
         "worst": worst(in_scope=True),
         "worst_outside": worst(in_scope=False),
-        "witness": one.witness,
-        "models": [f.to_dict() for f in one.found],
+        "witness": judged.witness,
+        "models": [f.to_dict() for f in judged.found],
     }
 
 

@@ -207,9 +207,8 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         )
     plan = _plan(args, device)
     if args.dry_run:
-        rates = grid.rates_for(plan)
-        plans = [grid.plan_of(case, plan, rates(case.dtype)) for case in cases]
-        by = {dtype: rates(dtype) for dtype in dict.fromkeys(case.dtype for case in cases)}
+        by = {case.dtype: grid.rates_of(plan, case.dtype) for case in cases}
+        plans = [grid.plan_of(case, plan, by[case.dtype]) for case in cases]
         return Answer(
             report=lambda: [[Lines(lambda _: bench_rows.plan_lines(plans, by))]],
             data=lambda: plans,
@@ -260,23 +259,23 @@ class Session:
         from datetime import UTC, datetime
 
         from metacount.bench.device import Roofs, environment
-        from metacount.bench.grid import plan_of, rates_for
+        from metacount.bench.grid import plan_of, rates_of
         from metacount.bench.run import run_cases
         from metacount.cli import bench_rows as show
         from metacount.cli.progress import Running
 
         terminal = sys.stderr is not None and sys.stderr.isatty()
         with _stoppable() as codes, Running("metacount bench") if terminal else nullcontext():
-            here = environment(self.plan.device, command=_command(self.args))
-            if here["other_load"] is not None:
-                _say(f"warning: {here['other_load']}")
-            rates = rates_for(self.plan)
-            seconds = [plan_of(c, self.plan, rates(c.dtype))["seconds"] for c in self.cases]
+            machine = environment(self.plan.device, command=_command(self.args))
+            if machine["other_load"] is not None:
+                _say(f"warning: {machine['other_load']}")
+            by = {case.dtype: rates_of(self.plan, case.dtype) for case in self.cases}
+            seconds = [plan_of(c, self.plan, by[c.dtype])["seconds"] for c in self.cases]
             budget, n = self.args.budget, len(self.cases)
             within = "" if budget is None else f", of which {budget:g} s may be used"
             _say(f"{n} case{'s' * (n != 1)}, about {duration(sum(seconds))}{within}")
             date = datetime.now(UTC).isoformat(timespec="seconds")
-            yield _cleared(show.where_text({"date": date, **here}))
+            yield _cleared(show.where_text({"date": date, **machine}))
             roofs = None if self.args.no_ceiling else Roofs(self.plan.device)
             self.roofs = {} if roofs is None else roofs.last
             seen: set[str] = set()
@@ -289,13 +288,13 @@ class Session:
                     seconds=seconds,
                     tell=self._tell,
                 ):
-                    self._keep(rows, here, date)
+                    self._keep(rows, machine, date)
                     if not terminal:
                         _say(f"{self.place}, {duration(time.perf_counter() - self.began)}")
                     self.began = time.perf_counter()
                     new = {dtype: roof for dtype, roof in self.roofs.items() if dtype not in seen}
                     seen |= new.keys()
-                    yield _cleared(show.case_text(rows, new, here))
+                    yield _cleared(show.case_text(rows, new, machine))
             except KeyboardInterrupt:
                 self.stopped = codes[-1] if codes else INTERRUPTED
                 done = {(row.model, *row.workload.values(), row.dtype) for row in self.rows}

@@ -109,7 +109,7 @@ def _share(share: float | None) -> str:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    return next((found for found in TIME_UNITS if seconds >= found[0]), TIME_UNITS[-1])
+    return next((unit for unit in TIME_UNITS if seconds >= unit[0]), TIME_UNITS[-1])
 
 
 def figure(x: float) -> str:
@@ -237,20 +237,20 @@ def _joined(parts: Sequence[Sequence[str]], *, last: bool = False) -> str:
 
 
 def _where(environment: Json) -> list[str]:
-    said = [environment["device"]]
+    words = [environment["device"]]
     if environment["threads"] is not None:
-        said.append(
+        words.append(
             "1 thread" if environment["threads"] == 1 else f"{environment['threads']} threads"
         )
     if environment["driver"] is not None:
-        said.append(f"driver {environment['driver']}")
+        words.append(f"driver {environment['driver']}")
     if environment["load_average"] is not None and environment["kind"] == "cpu":
-        said.append(f"load average {environment['load_average']} at the start")
-    said += [f"torch {environment['torch']}", environment["date"]]
+        words.append(f"load average {environment['load_average']} at the start")
+    words += [f"torch {environment['torch']}", environment["date"]]
     if environment["commit"] is not None:
         commit, *changed = environment["commit"].split("+")
-        said.append(f"commit {commit[:10]}{' and changes' if changed else ''}")
-    return wrapped(", ".join(said), min(columns(), WIDEST_TEXT))
+        words.append(f"commit {commit[:10]}{' and changes' if changed else ''}")
+    return wrapped(", ".join(words), min(columns(), WIDEST_TEXT))
 
 
 def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:

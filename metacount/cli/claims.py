@@ -12,6 +12,7 @@ from metacount.cli.progress import say as show
 from metacount.cli.report import Grid, Lines, Text
 from metacount.errors import EXIT_INTERRUPTED, interrupted
 from metacount.languages import checked_language, terminal_language
+from metacount.teaching.texts import VERDICTS, translated
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ INDENT = "  "
 
 def options() -> Sequence[Option]:
     from metacount.teaching.claims import TOPICS, claims
-    from metacount.teaching.texts import VERDICTS
 
     return (
         option(
@@ -64,7 +64,6 @@ def options() -> Sequence[Option]:
 
 def run(args: argparse.Namespace) -> Answer:
     from metacount.teaching.claims import TOPICS, claims, judge_claim, needs_torch
-    from metacount.teaching.texts import VERDICTS, translated
 
     if args.lang is not None:
         checked_language(args.lang)
@@ -111,7 +110,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
     """Report every statement with its verdict and the reason, by topic; then how many of each."""
-    from metacount.teaching.texts import VERDICTS, translated
 
     sections: list[list[Block]] = []
     topic = ""
@@ -144,14 +142,10 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
 
 
 def _topic(topic: str, lang: str) -> str:
-    from metacount.teaching.texts import translated
-
     return topic.upper() if lang == "en" else translated(f"topic:{topic}", lang)
 
 
 def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
-    from metacount.teaching.texts import translated
-
     heads = ("claim", "topic", "statement", "verdict", "condition", "correct", "reason")
     rows = [
         (
@@ -171,7 +165,6 @@ def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
 
 def _letters(verdicts: Sequence[Verdict]) -> Lines:
     from metacount.spec.legend import MODEL_TERMS
-    from metacount.teaching.texts import translated
 
     used = {
         letter
@@ -197,8 +190,6 @@ def _listed(verdict: Verdict) -> Lines:
 
 
 def _drawn(verdict: Verdict, width: int) -> list[str]:
-    from metacount.teaching.texts import translated
-
     room = width - len(INDENT)
     word = translated(verdict.verdict, verdict.lang)
     hang = cells(word) + len(INDENT)
@@ -218,7 +209,6 @@ def _drawn(verdict: Verdict, width: int) -> list[str]:
 def verdict_report(verdict: Verdict) -> Report:
     """Report one statement with everything that was computed about it."""
     from metacount.spec.model import FIELDS
-    from metacount.teaching.texts import translated
 
     claim, lang = verdict.claim, verdict.lang
     topic = f"({claim.topic})" if lang == "en" else _topic(claim.topic, lang)

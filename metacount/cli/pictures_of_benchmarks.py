@@ -246,31 +246,19 @@ def _roof(axes: Axes, ceiling: Ceiling, points: Sequence[Row]) -> None:
     axes.plot([low, ceiling.ridge, high], [low * slope, top, top], color="black", linewidth=1.2)
     axes.axvline(ceiling.ridge, color="#888888", linewidth=0.8, linestyle=":")
     n, k, m = ceiling.shape
-    axes.annotate(
-        f"best product [{n}, {k}] @ [{k}, {m}]: {figure(top)} TFLOP/s",
-        (high, top),
-        ha="right",
-        va="bottom",
-        xytext=(0, 4),
-        textcoords="offset points",
-    )
-    axes.annotate(
-        f"copy {figure(slope * 1000)} GB/s",
-        (ceiling.ridge / 2, top / 2),
-        ha="right",
-        va="bottom",
-        xytext=(-6, 2),
-        textcoords="offset points",
-    )
-    axes.annotate(
-        f"ridge {figure(ceiling.ridge)}",
-        (ceiling.ridge, 0.02),
-        ha="left",
-        xycoords=("data", "axes fraction"),
-        xytext=(4, 0),
-        textcoords="offset points",
-        color="#555555",
-    )
+    best = f"best product [{n}, {k}] @ [{k}, {m}]: {figure(top)} TFLOP/s"
+    copy, ridge = f"copy {figure(slope * 1000)} GB/s", f"ridge {figure(ceiling.ridge)}"
+    at_right: Look = {"ha": "right", "va": "bottom"}
+    at_ridge: Look = {"ha": "left", "xycoords": ("data", "axes fraction"), "color": "#555555"}
+    _annotate(axes, best, (high, top), (0, 4), **at_right)
+    _annotate(axes, copy, (ceiling.ridge / 2, top / 2), (-6, 2), **at_right)
+    _annotate(axes, ridge, (ceiling.ridge, 0.02), (4, 0), **at_ridge)
+
+
+def _annotate(
+    axes: Axes, text: str, at: tuple[float, float], points: tuple[int, int], **look: Any
+) -> None:
+    axes.annotate(text, at, xytext=points, textcoords="offset points", **look)
 
 
 def _key(marker: str, label: str, look: Look) -> Line2D:
@@ -354,14 +342,8 @@ def _curve_roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
     """Draw the best product, and what the copy allows to GELU at each number of tokens."""
     top = ceiling.flops_per_s / 1e12
     axes.axhline(top, color="black", linewidth=1.2)
-    axes.annotate(
-        f"best product {figure(top)}",
-        (0.02, top),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 3),
-        textcoords="offset points",
-        fontsize=7.5,
-    )
+    look: Look = {"xycoords": ("axes fraction", "data"), "fontsize": 7.5}
+    _annotate(axes, f"best product {figure(top)}", (0.02, top), (0, 3), **look)
     gelu = sorted((row for row in rows if row.variant == "gelu" and row.intensity), key=_tokens)
     if len(gelu) > 1:
         slope = ceiling.bytes_per_s / 1e12
@@ -376,14 +358,13 @@ def _curve_roof(axes: Axes, rows: Sequence[Row], ceiling: Ceiling) -> None:
 
 def _ticks(rates: Axes, ratios: Axes, rows: Sequence[Row]) -> None:
     """Put a label at most at every fourfold of tokens, short ones: 1, 16, 256, 4K."""
-    found = sorted({_tokens(row) for row in rows})
-    kept: list[int] = []
-    for n in found:
-        if not kept or n >= 4 * kept[-1]:
-            kept.append(n)
+    ticks: list[int] = []
+    for n in sorted({_tokens(row) for row in rows}):
+        if not ticks or n >= 4 * ticks[-1]:
+            ticks.append(n)
     for axes in (rates, ratios):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(kept, [short_tokens(n) for n in kept])
+        axes.set_xticks(ticks, [short_tokens(n) for n in ticks])
         axes.set_xticks([], minor=True)
 
 

@@ -62,7 +62,9 @@ from metacount.spec.stack import Norms
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Made = TypeVar("Made", Attention, LatentAttention)
 
 
 # --- a sublayer of a model --------------------------------------------------------------------
@@ -243,11 +245,20 @@ def _recorded(d_model: Dim, forward: Callable[[Tape, Tensor], object], **run: bo
     return tape
 
 
-def _grouped(d_model: Dim, **sizes: object) -> Tape:
-    if unknown := sizes.keys() - vars(HEADS).keys():
+def _sized(part: Made, sizes: dict[str, Any]) -> Made:
+    if unknown := sizes.keys() - vars(part).keys():
         raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
-    part = altered(HEADS, **sizes)
+    return altered(part, **sizes)
+
+
+def _grouped(d_model: Dim, **sizes: Any) -> Tape:
+    part = _sized(HEADS, sizes)
     return _recorded(d_model, lambda t, x: grouped_attention(t, part, x))
+
+
+def _latent(d_model: Dim, *, absorbed: bool = False, **sizes: Any) -> Tape:
+    part = _sized(LATENT, sizes)
+    return _recorded(d_model, lambda t, x: latent_attention(t, part, x), decode=absorbed)
 
 
 def attention_params(
@@ -345,31 +356,6 @@ def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
     return sum(state.size for state in tape.cached)
 
 
-def _latent(
-    d_model: Dim,
-    n_heads: Dim,
-    *,
-    q_lora_rank: Dim | None,
-    kv_lora_rank: Dim,
-    qk_nope_head_dim: Dim,
-    qk_rope_head_dim: Dim,
-    v_head_dim: Dim,
-    bias: bool = False,
-    absorbed: bool = False,
-) -> Tape:
-    part = altered(
-        LATENT,
-        n_heads=n_heads,
-        q_lora_rank=q_lora_rank,
-        kv_lora_rank=kv_lora_rank,
-        qk_nope_head_dim=qk_nope_head_dim,
-        qk_rope_head_dim=qk_rope_head_dim,
-        v_head_dim=v_head_dim,
-        bias=bias,
-    )
-    return _recorded(d_model, lambda t, x: latent_attention(t, part, x), decode=absorbed)
-
-
 def mla_params(d_model: Dim, n_heads: Dim, *, bias: bool = False, **sizes: Any) -> Dim:
     """Count the parameters of one MLA layer.
 
@@ -386,7 +372,7 @@ def mla_params(d_model: Dim, n_heads: Dim, *, bias: bool = False, **sizes: Any) 
     ...            qk_rope_head_dim=64, v_head_dim=128)  # DeepSeek-V3
     187105280
     """
-    return params_of_role(_latent(d_model, n_heads, bias=bias, **sizes), "attention")
+    return params_of_role(_latent(d_model, n_heads=n_heads, bias=bias, **sizes), "attention")
 
 
 def mla_matmul_flops(
@@ -422,7 +408,7 @@ def mla_matmul_flops(
     ...                  absorbed=False)  # DeepSeek-V3, 128 tokens
     49241128960
     """
-    tape = _latent(d_model, n_heads, absorbed=absorbed, **sizes)
+    tape = _latent(d_model, n_heads=n_heads, absorbed=absorbed, **sizes)
     n_cached = n_tokens if absorbed or n_kv_tokens is None else n_kv_tokens
     run = {TOKENS: n_tokens, CACHED: n_cached, PAIRS: n_pairs}
     return flops_of((*tape.weights, *tape.products), run)
@@ -439,8 +425,7 @@ def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
     >>> mla_kv_cache_values(512, 64)  # DeepSeek-V3
     576
     """
-    part = altered(LATENT, kv_lora_rank=kv_lora_rank, qk_rope_head_dim=qk_rope_head_dim)
-    tape = _recorded(1, lambda t, x: latent_attention(t, part, x))
+    tape = _latent(1, kv_lora_rank=kv_lora_rank, qk_rope_head_dim=qk_rope_head_dim)
     return sum(state.size for state in tape.cached)
 
 
@@ -567,8 +552,7 @@ def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
     >>> latent_norm_params(1536, 512)  # DeepSeek-V3
     2048
     """
-    part = altered(LATENT, q_lora_rank=q_lora_rank, kv_lora_rank=kv_lora_rank)
-    return params_of_role(_recorded(1, lambda t, x: latent_attention(t, part, x)), "norm")
+    return params_of_role(_latent(1, q_lora_rank=q_lora_rank, kv_lora_rank=kv_lora_rank), "norm")
 
 
 def _feed_forward(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Tape:

@@ -7,6 +7,7 @@ elementwise work, reductions, softmax, sorting and copies are free by that conve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -212,11 +213,14 @@ FREE = {
 
 def is_free(op: OpOverload) -> bool:
     """Tell whether an operator is elementwise, a view, or in the list of free ones."""
-    if op.overloadpacket in FREE or torch.Tag.pointwise in op.tags:
-        return True
-    if operator_name(op).startswith("aten::_foreach_"):
-        return True  # elementwise work over a list of tensors
-    return returns_its_input(op)
+    return op.overloadpacket in FREE or _is_free_by_kind(op)
+
+
+@cache
+def _is_free_by_kind(op: OpOverload) -> bool:
+    # `_foreach_`: elementwise work over a list of tensors
+    elementwise = torch.Tag.pointwise in op.tags or operator_name(op).startswith("aten::_foreach_")
+    return elementwise or returns_its_input(op)
 
 
 def flops_of(op: OpOverload, args: tuple[Any, ...], out: Any) -> int:

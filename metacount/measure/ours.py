@@ -38,7 +38,7 @@ from metacount.modules.attention import (
 )
 from metacount.modules.block import Block
 from metacount.modules.cache import Cache, LayerCache, Lent, StateCache
-from metacount.modules.convolution import ShortConvolution
+from metacount.modules.convolution import RecurrentBlock, ShortConvolution
 from metacount.modules.delta import GatedDelta, KimiDelta
 from metacount.modules.ffn import FeedForward, GatedFeedForward
 from metacount.modules.lightning import Lightning
@@ -59,7 +59,6 @@ from metacount.modules.model import (
 from metacount.modules.moe import Experts, MixtureOfExperts
 from metacount.modules.norm import LayerNorm, RMSNorm
 from metacount.modules.position import RelativeBias, RelativeProjection, RelativeScores
-from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.shared_block import AttentionAdapter, FeedForwardAdapter, SharedUse
 from metacount.modules.state_space import GatedNorm, Mamba, Mamba2
 from metacount.spec import Workload
@@ -198,8 +197,9 @@ class ReferenceBook(Book):
     A charge's detail is the visibility of the attention product being computed, None elsewhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folding: Folding | None = None) -> None:
         self._visibility: list[Visibility] = []
+        self._folding = folding
 
     def role(self, path: list[nn.Module]) -> str | None:
         """Return the role that the modules from the root to the running one give."""
@@ -238,9 +238,12 @@ class ReferenceBook(Book):
     @contextmanager
     def running(self, counter: FlopCounter, model: nn.Module) -> Iterator[None]:
         """Run blocks that are alike once, on meta."""
-        on_meta = all(p.is_meta for p in model.parameters())
-        with Folding(_blocks(model) if on_meta else ()).counting(counter):
+        with (self._folding or _folding_of(model)).counting(counter):
             yield
+
+
+def _folding_of(model: nn.Module) -> Folding:
+    return Folding(_blocks(model) if all(p.is_meta for p in model.parameters()) else ())
 
 
 def _blocks(model: nn.Module) -> Iterator[tuple[nn.Module, int, object]]:
@@ -281,6 +284,7 @@ class ReferenceForwards(Forwards):
     def __init__(self, model: Model, workload: Any) -> None:
         super().__init__(model, workload)
         self.kind = model.spec.kind
+        self.folding = _folding_of(model)
         self._memory: Tensor | None = None
 
     def forward(
@@ -288,7 +292,8 @@ class ReferenceForwards(Forwards):
     ) -> tuple[FlopCounter, Cache | None]:
         """Run a forward, of the encoder first where there is no cache yet."""
         model, run = self.model, self.workload
-        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        book, absorbed = ReferenceBook(self.folding), cache is not None
+        counting = (counter or self.counter)(book)
         with torch.no_grad(), counting.watching(model):
             if self.kind == "encoder":
                 model(self._input(length))
@@ -350,14 +355,15 @@ class PredictionForwards(ReferenceForwards):
 
     def __init__(self, module: MultiTokenPrediction, workload: Workload) -> None:
         Forwards.__init__(self, module, workload)
-        self.kind = "decoder"
+        self.kind, self.folding = "decoder", _folding_of(module)
 
     def forward(
         self, length: int, *, cache: Cache | None = None, counter: MakeCounter | None = None
     ) -> tuple[FlopCounter, Cache]:
         """Run a forward of the modules, perhaps from a cache."""
         module, batch = self.model, self.workload.batch_size
-        counting, absorbed = (counter or self.counter)(ReferenceBook()), cache is not None
+        book, absorbed = ReferenceBook(self.folding), cache is not None
+        counting = (counter or self.counter)(book)
         cache = cache or module.new_cache()
         if length:
             width, like = module.main.spec.d_model, next(module.parameters())

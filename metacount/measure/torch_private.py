@@ -74,6 +74,12 @@ def _guarded(module: ModuleType | type) -> Iterator[FunctionType]:
             function = inner
 
 
+@cache
+def _all_guarded() -> tuple[FunctionType, ...]:
+    places = (torch._refs, torch._refs.nn.functional, torch.optim.Optimizer)
+    return tuple(function for place in places for function in _guarded(place))
+
+
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """Run torch's reference kernels on meta, and make optimizers, without torch's compiler, which
@@ -86,12 +92,7 @@ def without_compiler() -> Iterator[None]:
         yield
         return
     with ONE_AT_A_TIME:
-        functions = {
-            function
-            for module in (torch._refs, torch._refs.nn.functional, torch.optim.Optimizer)
-            for function in _guarded(module)
-            if not hasattr(function, SLOT)
-        }
+        functions = {function for function in _all_guarded() if not hasattr(function, SLOT)}
         for function in functions:
             setattr(function, SLOT, function)
         try:

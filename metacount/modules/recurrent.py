@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from metacount.modules.convolution import ShortConvolution
+from metacount.modules.convolution import RecurrentBlock, ShortConvolution
 from metacount.modules.delta import GatedDelta, KimiDelta
 from metacount.modules.lightning import Lightning
 from metacount.modules.mlstm import MLstm
-from metacount.modules.rg_lru import RecurrentBlock
 from metacount.modules.state_space import Mamba, Mamba2
 from metacount.spec import mixers as parts
 from metacount.spec.stack import Norms

@@ -177,19 +177,23 @@ def kind_from(
     if spread and job.mesh.shard > 1:
         cuts = (sum(prod(each.cut) for each in piece.held) for piece in pieces)
         gathered = max(cuts, default=0) if job.zero == 3 else whole
+    groups = {
+        name: (group_layout(job.mesh, name)[0], *span(job.mesh, name, job.per_machine))
+        for name in {group for _, _, group, _ in sums}
+    }
     found = [
         Collective(
             phase=phase,
             kind=kind,
             group=group,
-            ranks=group_layout(job.mesh, group)[0],
+            ranks=groups[group][0],
             n_bytes=n_bytes,
             times=times * often(job, group),
-            machines=span(job.mesh, group, job.per_machine)[0],
-            outside=span(job.mesh, group, job.per_machine)[1],
+            machines=groups[group][1],
+            outside=groups[group][2],
         )
         for (phase, kind, group, n_bytes), times in sums.items()
-        if group_layout(job.mesh, group)[0] > 1
+        if groups[group][0] > 1
     ]
     tokens = INDEX * job.rows * job.length if job.train else 0  # and as many targets of a loss
     sizes: dict[str, Any] = {

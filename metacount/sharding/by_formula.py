@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import chain
 
 from metacount.errors import SpecError
 from metacount.formulas import ends, folds
@@ -150,13 +151,14 @@ def counted_kinds(spec: ModelSpec, job: Job, plan: Plan) -> list[Kind]:
     """
     units = units_of(spec, job.mesh.pp)
 
+    @cache
+    def held_at(rank: int) -> list[tuple[Held, ...]]:
+        return [_held(unit, rank_at(job, rank)) for unit in units]
+
     def piece(part: int, rank: int) -> Piece:
-        return _piece(spec, job, units[part], rank_at(job, rank))
+        return _piece(spec, job, units[part], rank_at(job, rank), held_at(rank)[part])
 
-    def held_at(rank: int) -> list[Held]:
-        return [each for unit in units for each in _held(unit, rank_at(job, rank))]
-
-    _, groups = alike_ranks(held_at, job)
+    _, groups = alike_ranks(lambda rank: [*chain(*held_at(rank))], job)
     return kinds_of_mesh(spec, job, layers_of_stages(spec, job.mesh, plan), units, groups, piece)
 
 
@@ -195,8 +197,7 @@ def _held(unit: Unit, rank: Rank) -> tuple[Held, ...]:
     )
 
 
-def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank) -> Piece:
-    held = _held(unit, rank)
+def _piece(spec: ModelSpec, job: Job, unit: Unit, rank: Rank, held: tuple[Held, ...]) -> Piece:
     ops, tape = _ops_of(spec, job, unit, rank)
     moves: dict[tuple[str, str, str, int], int] = {}
     width = DTYPE_BYTES[job.dtype]

@@ -233,10 +233,13 @@ def layers_of_stages(spec: ModelSpec, mesh: Mesh, plan: Plan) -> list[int]:
 
 def _together(spec: ModelSpec) -> list[int]:
     """Count the layers that a stage must have together, group by group."""
+    stack = spec.last_stack
+    if BESIDE not in stack.ffn_pattern:
+        return [1] * stack.n_layers
     found, n = [], 0
-    for i in range(spec.last_stack.n_layers):
+    for i in range(stack.n_layers):
         n += 1
-        if spec.last_stack.ffn_of(i) != BESIDE:
+        if stack.ffn_of(i) != BESIDE:
             found.append(n)
             n = 0
     return found

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from metacount.check.given.file import NAME, loaded
+from metacount.check.given.process import NAME, loaded
 from metacount.errors import InputError, shown
 from metacount.flow.equations import of_torch
 from metacount.flow.steps import Recording, Step, WholeAttention, steps_of, tensors_in

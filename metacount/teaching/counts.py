@@ -181,27 +181,12 @@ def learned_params(spec: ModelSpec) -> int:
     return int(each * len(spec.stacks))
 
 
-def at_the_ends(spec: ModelSpec) -> int:
-    """Count all parameters before and after the blocks, final norms apart."""
-    return int(sum(sublayers.end_params(spec).values())) + learned_params(spec)
-
-
-def head_flops(spec: ModelSpec) -> int:
-    """Count the FLOPs of the head for one token."""
-    return int(sublayers.end_flops(spec, {"tokens": 1, "sequences": 0})["head"])
-
-
 # Roles.
 
 
 def roles(spec: ModelSpec, *, active: bool = False) -> dict[str, Dim]:
     """Count all parameters by role, or those that a token uses."""
     return (model.active_params_by_role if active else model.params_by_role)(spec)
-
-
-def norm_params_of_attention(spec: ModelSpec) -> int:
-    """Count the parameters of norms inside the attention of a block."""
-    return int(sublayers.params_of_role(sublayers.attention_tape(spec), "norm"))
 
 
 def costs(spec: ModelSpec) -> list[Row]:

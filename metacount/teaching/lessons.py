@@ -318,7 +318,7 @@ ABOUT_MODELS: dict[str, Callable[..., object]] = {
     "users": lambda _, field, value: sum(getattr(spec, field) == value for _, spec in models()),
 }
 FILES = {"counts": "counts"} | {
-    file: f"experiments.{file}" for file in ("norm", "ffn", "position", "attention", "moe", "gpt")
+    file: f"experiments.{file}" for file in ("layers", "ffn", "moe", "gpt")
 }
 
 

@@ -12,9 +12,9 @@ from fractions import Fraction
 from metacount.algebra.text import at, read
 from metacount.errors import InputError
 from metacount.files import table_of_package
-from metacount.formulas import ends, model, pieces, sublayers
+from metacount.formulas import model, sublayers
 from metacount.formulas.dim import Dim
-from metacount.formulas.tape import OF_PAIRS, Product, Weight
+from metacount.formulas.tape import OF_PAIRS, Product, Weight, flops_of, params_of
 from metacount.formulas.tape import by_role as terms_by_role
 from metacount.frozen import frozen
 
@@ -137,6 +137,9 @@ class Amounts:
         }
 
 
+# Tables with a row a position: embeddings, PanGu's queries; what scores experts: routers, gates.
+OF_POSITIONS = ("embed_positions.", "embed_queries.")
+OF_SCORES = (".gate.proj.weight", ".shared_expert_gate.weight")
 # a letter that stands for the same amount as another one is written as the other
 SAME = (("Q", "P"), ("T", "E"), ("D", "A"))
 
@@ -198,7 +201,8 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
     weights = sum(by_role.values())
     around = sum(sublayers.end_flops(spec, run).values())
     token_table = sublayers.token_table_params(spec)
-    positions = _position_rows(spec)
+    positions = params_of(w for w in model.weights(spec) if w.name.startswith(OF_POSITIONS))
+    scoring = [weight for weight in model.weights(spec) if weight.name.endswith(OF_SCORES)]
     return Amounts(
         tokens=n_tokens,
         params=sum(model.active_params_by_role(spec).values()),
@@ -209,29 +213,13 @@ def amounts_at(spec: ModelSpec, batch_size: Dim, seq_len: Dim, prefix_len: Dim =
         weights=weights,
         head=by_role["head"],
         blocks=weights - around,
-        routers=2 * n_tokens * _router_weights(spec),
+        routers=flops_of(scoring, run),
         pairs=full - weights,
         # 2 FLOPs, scores and values, d columns for each of S positions in every block
         square_pairs=4 * n_tokens * seq_len * spec.n_layers * spec.d_model,
         kept_pairs=causal - weights,
         causal=spec.kind != "encoder",
     )
-
-
-def _position_rows(spec: ModelSpec) -> Dim:
-    """Count the parameters of tables with a row a position: embeddings, PanGu's queries."""
-    rows: Dim = spec.n_query_positions * spec.d_model
-    if spec.position == "learned" and spec.n_positions is not None:
-        rows += spec.n_positions * ends.table_width(spec)
-    return rows
-
-
-def _router_weights(spec: ModelSpec) -> Dim:
-    """Count the weights that score experts in all layers: routers, gates of shared experts."""
-    if spec.n_experts is None:
-        return 0
-    rows = spec.n_experts + spec.n_zero_experts + int(spec.shared_expert_gate)
-    return pieces.moe_layers(spec, spec.n_layers) * sublayers.router_params(spec.d_model, rows)
 
 
 def conventions(spec: ModelSpec, workload: Workload) -> tuple[Convention, ...]:

@@ -31,7 +31,7 @@ def test_the_default_grid_of_a_device_is_counted_right(topic: str) -> None:
 
 def test_the_plan_of_a_device_that_is_not_here() -> None:
     plan = Plan(device=torch.device("cuda"), rounds=40, seconds=0.3)
-    rates = grid.rates_for(plan)("bf16")
+    rates = grid.rates_of(plan, "bf16")
     for topic in grid.TOPICS:
         plans = [grid.plan_of(case, plan, rates) for case in grid.cases(topic, "cuda")]
         total = sum(one["seconds"] for one in plans)

@@ -38,6 +38,8 @@ def test_the_interval_of_a_median_by_hand() -> None:
     # since 2 · (1 + 8) / 256 = 7.0 %
     assert median_interval([float(x) for x in range(1, 10)]) == (2.0, 8.0)
     assert median_interval([float(x) for x in range(1, 9)]) == (1.0, 8.0)
+    assert median_interval([float(x) for x in range(1, 21)]) == (6.0, 15.0)  # 2.07 % below the 6th
+    assert half_width([1.0]) == float("inf")
     assert half_width([98.0, 100.0, 100.0, 100.0, 100.0, 102.0]) == pytest.approx(0.02)
 
 

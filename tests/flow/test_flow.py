@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.command_line import refused, run, run_json
 from helpers.release import daily, one_day_in, one_in
-from torch import Tensor
+from torch import Tensor, nn
 
 import metacount
 from metacount import catalog
@@ -19,9 +19,10 @@ from metacount.cli.flow import report_of
 from metacount.cli.report import in_text
 from metacount.flow import equations
 from metacount.flow import letters as sizes
+from metacount.flow.equations import of_torch
 from metacount.flow.letters import Letters
 from metacount.flow.run import flow, reference_steps
-from metacount.flow.steps import Step, summed
+from metacount.flow.steps import Seen, Step, summed
 from metacount.modules.build import build
 from metacount.modules.norm import RMSNorm
 from metacount.spec import ModelSpec, Workload
@@ -262,17 +263,6 @@ def test_every_row_of_equations_is_met_and_every_variation_explained(
     assert [row for row in every_row if row not in met] == []
 
 
-def test_a_repeated_block_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "flow", "llama-7b")
-    assert text.count("q_proj") == 1
-    assert "layers.0-31 ×32" in text
-    assert "scores = q·kᵀ / √h_d" in text
-    assert "[B, S, d] → [B, S, m] = [1, 2048, 4096] → [1, 2048, 11008]" in text
-    assert "29,261,612,187,648 FLOPs" in text
-    alternating = run(capsys, "flow", "gemma2-2b", "--depth", "3")
-    assert "layers.0-25 ×13, each" in alternating
-
-
 @one_day_in(6)
 def test_periods_fold_in_periods() -> None:
     # seven of eight layers are of one kind, every second one has experts
@@ -480,3 +470,65 @@ def test_more_tokens_than_positions_are_told() -> None:
     )
     assert metacount.flow("gpt2", Workload(seq_len=2048)).notes == (said,)
     assert metacount.flow("gpt2").notes == ()
+
+
+def seen(module: nn.Module, *operators: str, name: str = "") -> Seen:
+    return Seen(
+        module=module, holder=None, name=name, gives="", operators=operators, inputs=((2, 3),)
+    )
+
+
+@pytest.mark.parametrize("product", ["mm", "bmm", "mv"])
+def test_a_product_alone_has_no_bias(product: str) -> None:
+    assert of_torch(seen(nn.Linear(3, 4, bias=False), product)) == "y = x·Wᵀ"
+
+
+@pytest.mark.parametrize("operators", [("addmm",), ("addmv",), ("mm", "add"), ("bmm", "add")])
+def test_a_bias_is_in_the_product_or_added(operators: tuple[str, ...]) -> None:
+    assert of_torch(seen(nn.Linear(3, 4), *operators)) == "y = x·Wᵀ + b"
+
+
+@pytest.mark.parametrize("operators", [(), ("add",), ("mm", "mul"), ("addmm", "silu")])
+def test_what_ran_is_no_linear_alone(operators: tuple[str, ...]) -> None:
+    assert of_torch(seen(nn.Linear(3, 4), *operators)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "equation"),
+    [
+        ("q_proj", "q = x·W_qᵀ"),
+        ("k_proj", "k = x·W_kᵀ"),
+        ("v_proj", "v = x·W_vᵀ"),
+        ("o_proj", "y = x·W_oᵀ"),
+        ("gate_proj", "gate = x·W_gateᵀ"),
+        ("up_proj", "up = x·W_upᵀ"),
+        ("down_proj", "y = x·W_downᵀ"),
+        ("lm_head", "logits = x·W_headᵀ"),
+        ("q_a_proj", "c_q = x·W_DQᵀ"),
+        ("kv_b_proj", "[k_n, v] = x·W_UKVᵀ"),
+        ("fc1", "y = x·Wᵀ"),
+    ],
+)
+def test_names_of_projections_say_what_they_give(name: str, equation: str) -> None:
+    assert of_torch(seen(nn.Linear(3, 4, bias=False), "mm", name=name)) == equation
+
+
+@pytest.mark.parametrize(
+    ("module", "operator", "equation"),
+    [
+        (nn.Embedding(5, 3), "embedding", "y = row x of the table"),
+        (nn.LayerNorm(3), "native_layer_norm", "y = (x − mean(x)) / √(var(x) + ε) · w + b"),
+        (
+            nn.LayerNorm(3, bias=False),
+            "native_layer_norm",
+            "y = (x − mean(x)) / √(var(x) + ε) · w",
+        ),
+        (nn.Conv1d(3, 3, 2), "convolution", "y = x ∗ W + b"),
+        (nn.Conv1d(3, 3, 2, bias=False), "convolution", "y = x ∗ W"),
+        (nn.SiLU(), "silu", "y = silu(x)"),
+        (nn.Tanh(), "tanh", "y = tanh(x)"),
+    ],
+)
+def test_other_modules(module: nn.Module, operator: str, equation: str) -> None:
+    assert of_torch(seen(module, operator)) == equation
+    assert of_torch(seen(module, operator, "mul")) is None

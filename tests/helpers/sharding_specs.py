@@ -26,27 +26,18 @@ LATENT = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 5,
 }
+BIASES = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "norm_bias"), True)
+PLAIN = {"gated": False, "activation": "gelu", "norm": "layernorm", "position": "learned"}
 EXPERTS = {"n_experts": 8, "top_k": 3, "d_ff_expert": 6, "router": "softmax_renorm"}
 
 SPECS = {
     "llama": ModelSpec(**COMMON, **HEADS, d_ff=11),
     "qwen3": ModelSpec(**COMMON, **HEADS, d_ff=13, qk_norm="head", tie_embeddings=True),
     "gpt2": ModelSpec(
-        **{
-            **COMMON,
-            "gated": False,
-            "activation": "gelu",
-            "norm": "layernorm",
-            "position": "learned",
-        },
+        **{**COMMON, **PLAIN},
         **{**HEADS, "n_kv_heads": 4},
+        **BIASES,
         d_ff=29,
-        q_bias=True,
-        k_bias=True,
-        v_bias=True,
-        o_bias=True,
-        ffn_bias=True,
-        norm_bias=True,
         n_positions=23,
         tie_embeddings=True,
     ),
@@ -77,30 +68,18 @@ SPECS = {
 
 # a masked language model's encoder; ELECTRA's tables are narrower than its blocks
 BERT = ModelSpec(
-    kind="encoder",
-    d_model=16,
-    n_layers=3,
-    vocab_size=53,
+    **{**COMMON, **PLAIN, "kind": "encoder"},
+    **{**HEADS, "n_kv_heads": 4},
+    **BIASES,
     tie_embeddings=True,
     head_bias=True,
     n_token_types=2,
     embedding_norm=True,
     head_transform=True,
     head_transform_bias=True,
-    **{**HEADS, "n_kv_heads": 4},
-    q_bias=True,
-    k_bias=True,
-    v_bias=True,
-    o_bias=True,
     d_ff=29,
-    ffn_bias=True,
-    activation="gelu",
-    gated=False,
-    norm="layernorm",
-    norm_bias=True,
     norm_placement="post",
     final_norm=False,
-    position="learned",
     n_positions=23,
 )
 ENCODERS = {

@@ -12,7 +12,7 @@ from helpers.release import daily
 import metacount
 from metacount.catalog import entry
 from metacount.teaching import counts
-from metacount.teaching.experiments import attention, ffn, moe, norm
+from metacount.teaching.experiments import ffn, layers, moe
 from metacount.teaching.experiments.modules import PLACEMENTS
 from metacount.teaching.lessons import TOPICS, page_of
 
@@ -56,7 +56,7 @@ def test_a_changed_token_changes_its_own_output_alone() -> None:
 
 
 def test_weights_of_the_attention_add_up_and_the_mask_is_exact() -> None:
-    weights = attention.followed()["weights"]
+    weights = layers.followed()["weights"]
     for i, row in enumerate(weights):
         assert sum(row) == pytest.approx(1, abs=1e-12)
         assert row[i + 1 :] == [0.0] * (len(row) - i - 1)
@@ -70,10 +70,10 @@ def test_scores_of_rotated_vectors_depend_on_the_distance() -> None:
 
 
 def test_a_wrong_placement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    norm.checked.cache_clear()
+    layers.checked.cache_clear()
     monkeypatch.setitem(PLACEMENTS, "pre", PLACEMENTS["post"])
     with pytest.raises(AssertionError, match="pre: by hand"):
-        norm.checked("pre")
+        layers.checked("pre")
 
 
 @daily(5)

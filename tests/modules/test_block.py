@@ -101,19 +101,6 @@ def test_placement_with_cross_attention(placement: str, scale: float, norm: dict
     assert_near(y, by_hand(placement, block, x, sublayers, scale))
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_layers", "alpha"),
-    [
-        ("decoder", 8, 2.0),  # (2·8)^(1/4)
-        ("encoder", 8, 2.0),
-        ("decoder", 40, 80**0.25),
-    ],
-)
-def test_deep_norm_of_one_stack(kind: str, n_layers: int, alpha: float) -> None:
-    spec = small(kind=kind, n_layers=n_layers, norm_placement="deep", has_head=kind == "decoder")
-    assert abs(Block(spec, 0).alpha - alpha) < 1e-14
-
-
 def test_deep_norm_of_an_encoder_decoder() -> None:
     """Wang et al. 2022, arXiv:2203.00555, figure 2: N encoder and M decoder layers."""
     spec = small(

@@ -11,7 +11,7 @@ from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
 from helpers.release import daily, one_in
 from torch import Tensor
 
-from metacount.modules import Attention, Cache, LayerCache, Model
+from metacount.modules import Attention, Cache, Model
 from metacount.spec import ModelSpec
 
 SPECS: dict[str, ModelSpec] = {
@@ -124,58 +124,6 @@ def test_a_prompt_longer_than_the_window() -> None:
     assert_near(torch.cat(done, dim=1), whole, 1e-10)
 
 
-def test_what_the_window_kept_is_what_was_computed() -> None:
-    """The rows of a windowed cache are the last rows of an unlimited one."""
-    spec = small(ROPE, window=4, n_layers=1)
-    model: Model = randomised(Model(spec))
-    x = draw(model, 11)
-    short, long = model.new_cache(), Cache([None])
-    end(model, x, cache=short)
-    end(model, x, cache=long)
-    for kept, everything in zip(short.tensors(), long.tensors(), strict=True):
-        assert torch.equal(kept, everything[..., 8:, :])
-
-
-def test_layer_cache_by_hand() -> None:
-    def row(*values: int) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64).view(1, -1, 1)
-
-    cache = LayerCache(keep=2)
-    assert (cache.length, cache.start, cache.tensors) == (0, 0, ())
-    # the new tokens see all that was kept and themselves, later ones only what is kept
-    (seen,) = cache.update(row(0, 1, 2, 3))
-    assert seen.flatten().tolist() == [0, 1, 2, 3]
-    assert cache.tensors[0].flatten().tolist() == [2, 3]
-    assert (cache.length, cache.start) == (4, 2)
-    (seen,) = cache.update(row(4))
-    assert seen.flatten().tolist() == [2, 3, 4]
-    assert cache.tensors[0].flatten().tolist() == [3, 4]
-    assert (cache.length, cache.start) == (5, 3)
-    whole = LayerCache()
-    whole.update(row(0), row(10))
-    keys, values = whole.update(row(1, 2), row(11, 12))
-    assert (keys.flatten().tolist(), values.flatten().tolist()) == ([0, 1, 2], [10, 11, 12])
-    assert (whole.length, whole.start) == (3, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("gqa rope", 3 * 2 * 2 * 10),  # layers · (k and v) · key/value heads · head_dim
-        ("mqa alibi", 3 * 2 * 1 * 5),
-        ("mla", 3 * (11 + 4)),  # layers · (latent + rotated key)
-        ("mla, whole queries", 3 * (11 + 4)),
-        ("transformer-xl", 3 * 2 * 2 * 5),
-    ],
-)
-def test_values_per_token(name: str, values: int) -> None:
-    model: Model = randomised(Model(SPECS[name]))
-    for length in (1, 7):
-        cache = model.new_cache()
-        end(model, draw(model, length), cache=cache)
-        assert sum(t.numel() for t in cache.tensors()) == 2 * length * values
-
-
 def test_cross_attention_keeps_the_source_once() -> None:
     model: Model = randomised(Model(SPECS["t5 encoder-decoder"]))
     source = draw(model, 5)
@@ -224,15 +172,3 @@ def test_a_prefix_cannot_be_read_in_parts() -> None:
         end(model, x[:, 4:], cache=cache, prefix_len=6)
     rest = end(model, x[:, 4:], cache=cache, prefix_len=4)  # all of it is past: nothing opens
     assert_near(torch.cat([first, rest], dim=1), end(model, x, prefix_len=4), 1e-10)
-
-
-def test_moe_by_token_chooses_as_it_does_in_a_batch() -> None:
-    model: Any = randomised(Model(SPECS["moe"]))
-    x, chosen = draw(model, 6), []
-    model.decoder.layers[2].mlp.gate.register_forward_hook(
-        lambda _, args, routing: chosen.append(routing.chosen_Nk)
-    )
-    end(model, x)
-    in_parts(model, x, [1] * 6, model.new_cache())
-    whole, steps = chosen[0].view(2, 6, 3), torch.stack(chosen[1:], dim=1)
-    assert torch.equal(whole, steps)

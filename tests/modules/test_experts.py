@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.module_loops import assert_near, expert, moe, randomised, route
 from helpers.module_parts import make_mixture
-from helpers.module_specs import MLA, small, tokens
+from helpers.module_specs import MLA, small
 from torch import Tensor
 
 from metacount.modules import MixtureOfExperts, Model, Visibility
@@ -130,12 +130,6 @@ def test_a_token_may_choose_an_expert_alone_and_experts_may_be_idle() -> None:
     assert_near(y, expected)
 
 
-def test_the_weight_of_an_expert_s_input_is_not_taken_twice() -> None:
-    module, x = randomised(make(**LONGCAT, router_scales_input=True)), inputs()[0]
-    chosen, weights = torch.full((9, K), E), torch.rand(9, K, dtype=torch.float64)
-    assert_near(module.experts(x, chosen, weights), x * weights.sum(-1, keepdim=True))
-
-
 def test_nobody_reads_the_rows_of_zero_experts() -> None:
     module, x = randomised(make(**LONGCAT, rows=True)), inputs()
     shapes = {name: tuple(p.shape) for name, p in module.experts.named_parameters()}
@@ -198,16 +192,3 @@ def test_what_experts_give_is_added_one_layer_later(name: str) -> None:
             given = scale * block.moe(normed) if letter == "B" else given
         expected, later = expected + later, given
     assert_near(stack(x), stack.norm(expected))
-
-
-@pytest.mark.parametrize("name", BESIDE)
-def test_decoding_goes_on_where_a_prefill_ended(name: str) -> None:
-    model: Model = randomised(build(spec_of(name), device="cpu", dtype="fp64", seed=3))
-    ids, cache = tokens(9), model.new_cache()
-    absorbed = model.spec.attention == "mla"
-    with torch.no_grad():
-        whole = model(ids).logits_BSV
-        parts = [ids[:, :5], *ids[:, 5:].split(1, dim=1)]
-        steps = [model(part, cache=cache, absorbed=absorbed).logits_BSV for part in parts]
-    assert whole is not None
-    assert_near(torch.cat([step for step in steps if step is not None], dim=1), whole)

@@ -16,7 +16,6 @@ from metacount.catalog import entry
 from metacount.modules import Visibility
 from metacount.modules.attention import CHOOSING, BlockIndexer, Indexer
 from metacount.modules.build import build
-from metacount.spec import ModelSpec
 from metacount.spec import attention as spec
 from metacount.spec.position import Rope
 
@@ -53,18 +52,6 @@ def test_one_token_after_the_other_reads_the_same() -> None:
 
 
 # --- in a model -----------------------------------------------------------------------------------
-
-SIZES: dict[str, Any] = {
-    **{"kind": "decoder", "d_model": 13, "n_layers": 3, "vocab_size": 101, "n_heads": 6},
-    **{"n_kv_heads": 2, "head_dim": 8, "d_ff": 17, "activation": "silu", "gated": True},
-    **{"norm": "rmsnorm", "position": "rope"},
-}
-INDEX = {"index_block_len": 3, "index_top_blocks": 2, "index_local_blocks": 1}
-INDEX |= {"n_index_heads": 3, "index_head_dim": 10}
-
-
-def model(**changes: Any) -> Any:
-    return build(ModelSpec(**{**SIZES, **changes}), device="cpu", dtype="fp64", seed=5)
 
 
 @pytest.mark.parametrize(

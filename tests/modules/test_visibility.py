@@ -60,9 +60,3 @@ def test_keep_is_the_brute_force_set(case: dict[str, object]) -> None:
             compared += 1
         assert torch.equal(sees.keep(CPU, slice(1, 3)), keep[1:3])
     assert compared == 165  # (1 + 3 + 11) × the 11 pairs with key_start <= query_start
-
-
-def test_cross_attention_sees_every_source_position() -> None:
-    # the positions of queries and keys are of two sequences: 9 queries, 4 keys
-    sees = Visibility(n_queries=9, n_keys=4, kind="bidirectional")
-    assert sees.keep(CPU).tolist() == [[True] * 4] * 9

@@ -12,8 +12,6 @@ EQUIVALENT = {
     "metacount/formulas/mixers/state_space.py  1 -> 0   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
     "metacount/formulas/mixers/state_space.py  int(seq_len.max()) - 1 -> int(seq_len.max())   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
     "metacount/formulas/mixers/state_space.py  int(seq_len.max()) - 1 -> int(seq_len.max()) + 1   in: most = (int(seq_len.max()) - 1).bit_length()": "a round more reaches no position",
-    "metacount/formulas/trained.py  1 -> 0   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
-    "metacount/formulas/trained.py  1 -> 2   in: every = Part(rank=1, targets=(ALL_LINEAR,))": "any rank that is one",
     "metacount/formulas/ranks.py  sizes[0] < rank.copies -> sizes[0] <= rank.copies   in: axis = int(sizes[0] < rank.copies and sizes[1] % rank.copies == 0)": "as many experts as copies are cut alike on either axis",
     "metacount/formulas/sublayers.py  ('position', 'attention') -> ('position',)   in: return by_role(terms, lambda term: term.flops(run), (\"position\", \"attention\"))": "an attention has terms of its own role",
     "metacount/measure/ours.py  2 ** 22 // sees.n_keys -> 2 ** 22   in: rows = max(1, 2**22 // sees.n_keys)": "how many rows are laid out at once",

@@ -1,30 +1,21 @@
-"""What is asked of sizes, in the fewest words: chunks, ends, what follows from the rest."""
+"""Sizes that are symbols: what is asked of them; `int` and `math` that take them."""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import sympy
+from transformers import GPT2LMHeadModel
 
 from metacount.cli.expressions import in_fields, whole_python
-from metacount.spec import Workload
-from metacount.tracing.domain import for_arithmetic, in_words, sign_above
-from metacount.tracing.forms import Tracer
-from metacount.tracing.symbols import divides, in_one_chunk, known_counts, symbol
+from metacount.tracing.domain import for_arithmetic, sign_above
+from metacount.tracing.symbols import ROPE, Sizes, symbol, with_symbols
 
 S, c, w, n = (symbol(name) for name in ("S", "c", "w", "n"))
-CHUNKS = sympy.ceiling(S / c)
-
-
-def test_one_chunk_is_a_length_that_fits() -> None:
-    one = in_one_chunk(sympy.Eq(CHUNKS, 1, evaluate=False))
-    assert in_words(one, str) == "S ≤ c"
-    two = sympy.Eq(CHUNKS, 2, evaluate=False)
-    assert in_one_chunk(two) == two
-    assert known_counts([one, sympy.Eq(sympy.ceiling(S / 64), 32, evaluate=False)]) == {
-        CHUNKS: 1,
-        sympy.ceiling(S / 64): 32,
-    }
-    assert known_counts([sympy.Le(S + 1, c), divides(c, S)]) == {}
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 700])
@@ -39,17 +30,6 @@ def test_a_number_of_chunks_in_words_and_in_python(length: int) -> None:
     assert eval(whole_python(squared), at) == 5 - 2 * chunks * chunks
     cubed = S * sympy.ceiling((S + n) / c) ** 2
     assert eval(whole_python(cubed), at) == length * chunks * chunks
-
-
-@pytest.mark.release
-def test_equal_sizes_are_not_asked_to_differ() -> None:
-    # the table of positions is cut to S, which is all of it here
-    config = {"model_type": "mpt", "n_layers": 2, "max_seq_len": 64}
-    at_the_end = Tracer(config, Workload(seq_len=64)).form("matmul_flops")
-    before = Tracer(config, Workload(seq_len=48)).form("matmul_flops")
-    assert sympy.expand(at_the_end.total - before.total) == 0
-    assert "S ≤ max_seq_len" in [in_words(one, str) for one in at_the_end.domain]
-    assert "S < max_seq_len" in [in_words(one, str) for one in before.domain]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +49,65 @@ def test_signs_are_shown_of_all_sizes_from_three(text: str, sign: int) -> None:
     expr = sympy.sympify(text, locals={"a": a, "b": b})
     assert sign_above(for_arithmetic(expr, [a, b]), {a: 3, b: 3}) == sign
     assert sign_above(expr, {a: 3, b: 3}) == sign  # the slower way
+
+
+MODULE = "transformers.models.gpt2.modeling_gpt2"
+pytestmark = pytest.mark.usefixtures("restored")
+
+
+def files() -> dict[str, dict[str, Any]]:
+    return {name: vars(sys.modules[name]) for name in (MODULE, ROPE)}
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Puts the modules' own names back, should a test find them changed."""
+    before = {name: dict(space) for name, space in files().items()}
+    yield
+    for name, space in files().items():
+        for added in set(space) - set(before[name]):
+            del space[added]
+        space.update(before[name])
+
+
+def evaluated(code: str, sizes: Sizes, *, hint: int = 12, module: str = MODULE) -> Any:
+    """A line of code as if it stood in a module, with a size x."""
+    x = sizes.new("x", hint)
+    with with_symbols(GPT2LMHeadModel):
+        return eval(code, vars(sys.modules[module]), {"x": x})
+
+
+@pytest.mark.parametrize("module", [MODULE, ROPE])
+def test_a_symbol_is_a_whole_number(module: str) -> None:
+    sizes = Sizes()
+    assert evaluated("isinstance(x, int)", sizes, module=module) is True
+    assert evaluated("isinstance(5, int) and isinstance(True, int)", Sizes(), module=module) is True
+    assert evaluated("isinstance(5.0, int) or isinstance(x / 2, int)", Sizes(), module=module) is (
+        False
+    )
+    assert sizes.constants == {}
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_everything_is_as_before(failing: bool) -> None:
+    before = {name: dict(space) for name, space in files().items()}
+    stretch = GPT2LMHeadModel._adjust_bias
+
+    def inside() -> None:
+        with with_symbols(GPT2LMHeadModel):
+            for name, space in files().items():
+                assert space["int"] is not int, name
+                assert space["math"] is not math, name
+            assert GPT2LMHeadModel._adjust_bias is not stretch
+            if failing:
+                raise ZeroDivisionError("of somebody's code")
+
+    if failing:
+        with pytest.raises(ZeroDivisionError, match="of somebody's code"):
+            inside()
+    else:
+        inside()
+    for name, space in files().items():
+        assert set(space) == set(before[name])
+        assert all(space[key] is value for key, value in before[name].items())
+    assert GPT2LMHeadModel._adjust_bias is stretch

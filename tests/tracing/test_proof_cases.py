@@ -17,16 +17,14 @@ from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import mapped_types
 from metacount.spec import Workload
 from metacount.spec.field import altered
-from metacount.textbook.proven import holds, structure
+from metacount.textbook.proven import structure
 from metacount.tracing.sources import As
 from metacount.verify.cases import (
-    OF_A_MODEL,
-    OF_A_RUN,
     cases,
     small,
     spec_of,
 )
-from metacount.verify.for_all_sizes import conditions_of, of_type, prove
+from metacount.verify.for_all_sizes import of_type, prove
 
 ONES = (
     "gemma-2b",
@@ -66,16 +64,6 @@ def test_a_window_has_two_sides() -> None:
         sides.setdefault(case.model.window > case.workload.seq_len, []).append(case.name)
     assert set(sides) == {True, False}
     assert all("above" in name or "at the" in name for name in sides[False])
-
-
-def test_one_sequence_is_a_case_of_every_kind() -> None:
-    for name in ("llama-7b", "gemma-2b", "mistral-7b"):
-        every = list(cases(entry(name).spec()))
-        kinds = {case.name.removesuffix(", one sequence") for case in every}
-        assert {
-            case.name.removesuffix(", one sequence") for case in every if case.run_as.one_sequence
-        } == kinds
-        assert {q for case in every for q in case.quantities} == {*OF_A_MODEL, *OF_A_RUN}
 
 
 @one_day_in(6)
@@ -162,23 +150,6 @@ def test_a_planted_error_that_a_1_would_hide_is_refuted(
 
 
 @ONLY
-@pytest.mark.parametrize("window", [64, 128, 32])
-def test_every_side_of_a_window_has_its_condition(window: int) -> None:
-    spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97)
-    run = {"S": 100, "T": 100, "B": 5, "bytes_per_value": 2}
-    (cache,) = prove(spec.replace(window=window), Workload(seq_len=64), As(), ("kv_cache_bytes",))
-    assert cache.proven
-    asked = conditions_of(cache, str)
-    sides = [
-        all(holds(one.test, {**spec.to_dict(), **run, "window": wide}) for one in asked)
-        for wide in (200, 50, 100)
-    ]
-    # what is kept with as many tokens as the window is wide is kept with more, too
-    assert sides[:2] == [window == 128, window in (32, 64)]
-    assert sides[2] or window != 64
-
-
-@ONLY
 def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     """FLOPs are read with more tokens than the window, one token's with fewer, in one run."""
     spec = entry("mistral-7b").spec().replace(n_layers=4, vocab_size=97, window=64)
@@ -187,31 +158,6 @@ def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     assert first.proven and second.proven
     assert {"S + 1 > window"} <= {str(one) for one in first.domain}
     assert {"S >= window", "T <= window"} <= {str(one) for one in second.domain}
-
-
-@ONLY
-def test_one_sequence_is_no_case_of_many() -> None:
-    spec = entry("llama-7b").spec().replace(n_layers=4, n_kv_heads=4)
-    found = {}
-    for one in (True, False):
-        (flops,) = prove(spec, Workload(seq_len=64), As(one_sequence=one), ("matmul_flops",))
-        assert flops.proven
-        found[one] = dict(flops.least).get("B"), [str(c) for c in flops.domain]
-    assert found[False][0] == 2
-    assert "Eq(B, 1)" in found[True][1]
-
-
-@pytest.mark.release
-def test_as_many_key_value_heads_as_heads_is_a_case_of_its_own() -> None:
-    spec = entry("llama-7b").spec().replace(n_layers=4)
-    found = {}
-    for tied in (True, False):
-        model = spec if tied else spec.replace(n_kv_heads=4)
-        (flops,) = prove(model, Workload(seq_len=64), As(tied=tied), ("matmul_flops",))
-        assert flops.proven
-        found[tied] = [str(c) for c in flops.domain]
-    assert "Eq(n_heads, n_kv_heads)" in found[True]
-    assert "n_heads >= 2*n_kv_heads" in found[False]
 
 
 @one_day_in(6)

@@ -438,18 +438,18 @@ def test_the_record_is_written_as_it_was_read() -> None:
 
 
 # What `benchmarks/prove.py --stale --save` has not gone through: `count` calls none of it proven.
+# afmoe was not through after a quarter of an hour; xLSTM goes through its chunks one by one.
 NOT_YET = """
-    afmoe glm_moe_dsa xlstm
+    afmoe cohere2_moe glm_moe_dsa xlstm
 """
 NOT_YET_OURS = """
     xlstm-7b
 """
-# Of catalog models, their types' codes in other structures than the default's.
+# Of catalog models, their types' codes in other structures than the default's. Of those with a scan
+# each takes from five minutes of a core to more than half an hour.
 NOT_YET_OF = """
-    bamba:default bert:bert-base deepseek_v2:deepseek-v2 falcon:falcon-180b falcon_h1:falcon-h1-7b
-    falcon_mamba:falcon-mamba-7b glm4_moe:glm-4.5 granitemoehybrid:default
-    granitemoehybrid:granite-4.0-h-micro granitemoehybrid:granite-4.0-h-small
-    granitemoehybrid:granite-4.0-micro kimi_linear:kimi-linear-48b-a3b lfm2_moe:lfm2-8b-a1b
+    bamba:default falcon_h1:falcon-h1-7b falcon_mamba:falcon-mamba-7b
+    granitemoehybrid:granite-4.0-h-small granitemoehybrid:granite-4.0-micro
     minimax_m3_vl_text:minimax-m3-text nemotron_h:nemotron-3-nano-30b-a3b nemotron_h:nemotron-h-8b
     olmo_hybrid:olmo-hybrid-7b switch_transformers:switch-base-16
     switch_transformers:switch-c-2048 zamba2:zamba2-1.2b zamba2:zamba2-7b

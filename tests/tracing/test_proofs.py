@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 import sympy
 from helpers.release import one_in
-from helpers.small_configs import SMALL
 
 from metacount.catalog import entry
-from metacount.errors import SpecError
 from metacount.formulas import block, pieces
 from metacount.formulas.tape import Tape, Tensor
-from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import fitted
 from metacount.tracing.forms import CodeForm, Tracer
@@ -74,14 +71,6 @@ def test_a_formula_with_any_term_changed_is_refuted(model_type: str, quantity: s
     assert tried >= 1
 
 
-def test_a_size_that_can_only_be_a_sum_is_no_difference() -> None:
-    """LongCat-Flash's config writes qk_head_dim down, which can be no other number."""
-    config = {"model_type": "longcat_flash", **SMALL["longcat_flash"]}
-    (found,) = prove(config, RUN, As(), ("params",))
-    assert (found.differences, found.problem) == ({}, "")
-    assert not any("config_qk_head_dim" in str(c) for c in found.domain)
-
-
 MAMBA2 = {
     "model_type": "mamba2",
     **{"num_hidden_layers": 2, "hidden_size": 32, "num_heads": 4, "head_dim": 16, "expand": 2},
@@ -112,12 +101,6 @@ def test_a_size_that_others_imply_is_no_excuse(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(textbook_forms, "FOLLOWS", wrong)
     (found,) = prove(MAMBA2, RUN, As(), ("params",))
     assert found.differences
-
-
-def test_a_number_of_the_structure_is_said() -> None:
-    """Of OPT's position table two rows come before the first position."""
-    (opt,) = prove({"model_type": "opt"}, RUN, As(), ("params",))
-    assert opt.proven and opt.numbers == (("position_offset", 2),)
 
 
 def test_numbers_that_say_which_layers_are_of_a_kind_are_said() -> None:
@@ -167,15 +150,6 @@ def test_active_parameters_are_the_code_s_where_its_flops_are(flops: Proof, said
     assert _routed_as_meant({**found, "active_params": wrong}, nothing, nothing, RUN) == wrong
 
 
-@pytest.mark.release
-def test_chunks_are_counted_for_any_length() -> None:
-    (found,) = prove(MAMBA2, RUN, As(one_sequence=True), ("matmul_flops",))
-    assert found.proven
-    assert found.form is not None
-    assert found.form.total.has(sympy.ceiling(symbol("S") / symbol("chunk_size")))
-    assert not any(isinstance(one, sympy.Lt) and one.lhs == symbol("S") for one in found.domain)
-
-
 def test_a_wrong_textbook_is_named_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
     code, right = both("llama")[1], block.run_feed_forward
 
@@ -211,33 +185,3 @@ def test_the_textbook_is_what_our_modules_do(model: str) -> None:
     B, S, N, h, a = map(symbol, ("B", "S", "n_layers", "n_heads", "head_dim"))
     halved = {**right, "attention": right["attention"] - 2 * B * S * N * h * a}
     assert differences(halved, code) == {"attention": -2 * B * S * N * h * a}
-
-
-@pytest.mark.release
-def test_no_chunk_is_full_where_a_sequence_is_shorter_than_one() -> None:
-    spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=128)
-    (causal,) = (proof for proof in prove(spec, Workload(seq_len=31)) if proof.quantity == CAUSAL)
-    assert causal.proven and causal.form is not None
-    assert "window" in {letter.name for c in causal.form.domain for letter in c.free_symbols}
-
-
-@pytest.mark.release
-def test_a_spec_has_one_width_where_a_config_has_two() -> None:
-    config = {
-        "model_type": "bart",
-        "architectures": ["BartForConditionalGeneration"],
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-    }
-    (params,) = (p for p in prove(config, RUN) if p.quantity == "params")
-    assert params.proven
-    # the mapping refuses a config in which they differ
-    with pytest.raises(SpecError, match="decoder_ffn_dim"):
-        spec_from_config({**config, "decoder_ffn_dim": 64})
-
-
-@pytest.mark.release
-def test_chunks_that_fill_a_sequence_are_no_rounded_number() -> None:
-    spec = entry("llama4-scout-text").spec().replace(n_layers=4, vocab_size=97, window=8)
-    (causal,) = (proof for proof in prove(spec, Workload(seq_len=24)) if proof.quantity == CAUSAL)
-    assert causal.form is not None and causal.differences == {}

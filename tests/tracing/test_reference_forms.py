@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import sympy
 from helpers.miniatures import miniature
-from helpers.release import ONLY, one_in
+from helpers.release import one_in
 
 from metacount.catalog import entry
 from metacount.spec import ModelSpec, Workload
-from metacount.tracing.domain import in_words
 from metacount.tracing.forms import Tracer
 from metacount.tracing.layers import CodeForm
 
@@ -57,17 +56,11 @@ def same(found: Any, expected: Any) -> bool:
     return bool(sympy.expand(found - expected) == 0)
 
 
-def said(found: CodeForm) -> list[str]:
-    return [in_words(condition, str) for condition in found.domain]
-
-
 # q and o, k and v; scores and values over as many pairs
 MATRICES = 2 * d * h * a + 2 * d * g * a
 GATED = 3 * d * m
 # the pairs of S tokens that do not look ahead
 CAUSAL = S * (S + 1) / 2
-# of one block of MLA: down and up for queries, down for keys and values with the rotary key, up, o
-MLA = d * q + q * h * (nope + rope) + d * (c + rope) + c * h * (nope + v) + h * v * d
 
 # model -> quantity -> (by role, what it comes to at the miniature's sizes)
 BY_HAND: dict[str, dict[str, tuple[dict[str, Any], int]]] = {
@@ -143,64 +136,6 @@ def test_as_written_by_hand(name: str, quantity: str) -> None:
     assert not any(isinstance(condition, sympy.Eq) for condition in found.domain)
 
 
-def test_mla_and_experts_have_parameters_by_role() -> None:
-    found = form("deepseek-v3", "params")
-    moe_layers = N - first
-    expected = {
-        "embedding": V * d,
-        "head": V * d,
-        "attention": N * MLA,
-        # one more norm at the end; q and the latent have their own
-        "norm": N * (2 * d + q + c) + d,
-        "ffn": first * 3 * d * m,
-        "moe": moe_layers * (d * E + E * 3 * d * f),
-    }
-    shared = 3 * d * letters("d_ff_shared") * letters("n_shared_experts")
-    expected["moe"] += moe_layers * shared
-    assert set(found.by_role) == set(expected)
-    for role, expr in expected.items():
-        assert same(found.by_role[role], expr), role
-    assert found.how == "traced"
-    # in so small a model no other number of groups goes with the others
-    assert set(found.untried) <= {"n_groups"}
-    assert found.confirmed >= 3
-
-
-def test_dense_and_moe_layers_are_counted_by_the_spec() -> None:
-    laws = {
-        (part.where, part.role): part.layers
-        for part in form("deepseek-v3", "params").parts
-        if part.layers is not None
-    }
-    for role in ("attention", "norm", "ffn"):
-        assert laws["decoder.layers[0-1]", role].expr == first
-    for role in ("attention", "norm", "moe"):
-        assert laws["decoder.layers[2-4]", role].expr == N - first
-    assert len(laws) == 6
-    assert {law.count for law in laws.values()} == {2, 3}
-    assert all(law.confirmed >= 5 for law in laws.values())
-
-
-@ONLY
-def test_an_encoder_reads_another_number_of_tokens() -> None:
-    # d 13, m 17, h = g = 6, a 5, N 2, 3 layers of the encoder, V 101; S 48, S_e 37
-    found = form("t5-small", "matmul_flops")
-    encoder = 2 * B * Se * (MATRICES + 2 * d * m) + 4 * B * Se**2 * h * a
-    own = 2 * B * S * MATRICES + 4 * B * S**2 * h * a
-    # queries and outputs of the decoder's tokens, keys and values of the encoder's
-    cross = 2 * B * S * 2 * d * h * a + 2 * B * Se * 2 * d * g * a + 4 * B * S * Se * h * a
-    expected = Ne * encoder + N * (own + cross + 2 * B * S * 2 * d * m) + 2 * B * S * d * V
-    assert same(found.total, expected)
-    assert (found.how, found.untried) == ("traced", ())
-    assert found.confirmed >= 3
-    # MATRICES 4·13·30 = 1560, feed-forward 2·13·17 = 442
-    assert found.value == (
-        3 * (74 * 2002 + 4 * 1369 * 30)
-        + 2 * (96 * 2002 + 4 * 2304 * 30 + 96 * 780 + 74 * 780 + 4 * 48 * 37 * 30)
-        + 96 * 1313
-    )
-
-
 def test_an_encoder_hides_nothing() -> None:
     every, causal = (form("bert-base", name) for name in ("matmul_flops", "causal_matmul_flops"))
     assert every.by_role == causal.by_role
@@ -208,38 +143,6 @@ def test_an_encoder_hides_nothing() -> None:
     assert every.by_role["other"] == 2 * B * d**2
     assert (causal.how, causal.untried) == ("traced", ())
     assert causal.confirmed >= 3
-
-
-@pytest.mark.release
-@pytest.mark.parametrize(
-    ("window", "asked", "pairs", "kept"),
-    [
-        (64, "S + 1 ≤ window", CAUSAL, S),
-        # the next token fills the window
-        (12, "S ≥ window", W * S - W * (W - 1) / 2, W - 1),
-    ],
-)
-def test_before_and_after_the_window_is_reached(
-    window: int, asked: str, pairs: Any, kept: Any
-) -> None:
-    tracer = Tracer(small("llama-7b").replace(window=window), Workload(seq_len=31))
-    causal, cache_bytes = (tracer.form(q) for q in ("causal_matmul_flops", "kv_cache_bytes"))
-    assert asked in said(causal) and asked in said(cache_bytes)
-    found = causal.by_role["attention"] - 2 * B * S * N * MATRICES
-    assert same(found, 4 * B * N * h * a * pairs)
-    assert same(cache_bytes.total, 4 * B * kept * N * g * a)
-
-
-@ONLY
-def test_layers_with_a_window_and_without_are_told_apart() -> None:
-    spec = small("llama-7b").replace(window=12, window_pattern="LLG", n_layers=6)
-    found = Tracer(spec, Workload(seq_len=20)).form("kv_cache_bytes")
-    whole = sympy.floor(N / 3)
-    assert same(found.total, 4 * B * g * a * (whole * S + (N - whole) * (W - 1)))
-    assert [part.where for part in found.parts] == [
-        "decoder.layers[0-1, 3-4]",
-        "decoder.layers[2, 5]",
-    ]
 
 
 @pytest.mark.parametrize("quantity", ["matmul_flops", "causal_matmul_flops"])
@@ -253,22 +156,3 @@ def test_operators_come_to_what_roles_come_to(quantity: str) -> None:
     assert operators.value == roles.value
     assert (operators.split, roles.split) == ("operator", "role")
     assert operators.confirmed >= 3
-
-
-@ONLY
-def test_a_cache_of_one_byte_is_half_as_large() -> None:
-    half = Tracer(small("llama-7b"), Workload(seq_len=48, dtype="fp8")).form("kv_cache_bytes")
-    assert same(2 * half.total, form("llama-7b", "kv_cache_bytes").total)
-    assert same(half.total, 2 * B * S * N * g * a)
-    assert half.value == 2 * 48 * 2 * 60
-    assert (half.how, half.untried) == ("traced", ())
-
-
-@pytest.mark.release
-def test_a_prefix_looks_ahead() -> None:
-    spec = small("llama-7b").replace(kind="prefix-decoder")
-    found = Tracer(spec, Workload(seq_len=48, prefix_len=7)).form("causal_matmul_flops")
-    pairs = found.by_role["attention"] - 2 * B * S * N * MATRICES
-    # 1 + 2 + … + 6 pairs whose key comes later
-    assert same(pairs, 4 * B * N * h * a * (CAUSAL + 21))
-    assert "S ≥ 7" in said(found)

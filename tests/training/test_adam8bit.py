@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.command_line import refused, run
+from helpers.command_line import refused
 from helpers.miniatures import miniature
 from helpers.real_step import on_meta, really
-from helpers.release import one_day_in
 from torch import nn
 
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
-from metacount.check import check
 from metacount.formulas.tape import Weight
 from metacount.formulas.trained import (
     adam8bit_state,
@@ -150,16 +148,3 @@ def test_without_torchao_it_is_refused(
     monkeypatch.setitem(sys.modules, "torchao.optim", broken)
     with pytest.raises(InputError):
         metacount.train(small("gpt2"), Workload(seq_len=5), Setup(optimizer=ADAM8BIT))
-
-
-@one_day_in(6)
-def test_formula_and_check_take_it(capsys: pytest.CaptureFixture[str]) -> None:
-    quantity = "optimizer_bytes:adam8bit"
-    counted = optimizer_bytes(catalog.entry("llama-7b").spec())
-    scope: dict[str, Any] = {}
-    exec(run(capsys, "formula", "llama-7b", "--quantity", quantity, "--python"), scope)
-    assert scope["optimizer_bytes_adam8bit"]() == counted
-    # at these sizes every tensor is kept in 8 bits; elsewhere not
-    values = "2*V*d + N*(2*d*h_d*(h + h_kv) + 3*d*m) + (2*N + 1)*d"
-    text = f"2*(1 + 1/64)*({values}) + 2*1024*(9*N + 3) + 4*(9*N + 3)"
-    assert check(text, "llama-7b", quantity=quantity).verdict == "equal_here"

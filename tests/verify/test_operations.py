@@ -24,7 +24,6 @@ from metacount.measure.theirs import measure_any_forward
 from metacount.modules.build import build
 from metacount.resolve import Source
 from metacount.spec import ModelSpec, Workload
-from metacount.summary.training_step import train
 from metacount.training.programs import reference_program
 from metacount.training.setup import Setup
 from metacount.training.step import measure_step
@@ -220,17 +219,6 @@ def test_mistakes_that_cancel_in_a_step_are_found(
     assert of_step(spec, "eager") == []
     monkeypatch.setattr(*place)
     assert any(line.startswith(said) for line in of_step(spec, "eager"))
-
-
-def test_train_says_what_is_first_to_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, name, said = PLANTED_IN_A_STEP["a gradient of gate counted with up"]
-    spec = miniature(entry(name).spec())
-    run = Workload(batch_size=2, seq_len=11)
-    assert not any("differs" in note for note in train(spec, run).notes)
-    monkeypatch.setattr(*place)
-    found = train(spec, run)
-    assert found.formula["backward_matmul_flops"] == found.backward_matmul_flops
-    assert any(note.startswith(said) for note in found.notes)
 
 
 # ---- transformers' modules, layer by layer

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from metacount.check.call import ask
 from metacount.check.comparison import TRIED_AS_DATA
-from metacount.check.given.file import NAME, loaded
-from metacount.check.given.process import ENDED
+from metacount.check.given.process import ENDED, NAME, loaded
 from metacount.check.names import Vocabulary
 from metacount.errors import InputError, shown
 from metacount.spec import ModelSpec, Workload

@@ -1,4 +1,5 @@
-"""The process in which somebody's file is run, from outside: it ends in time, with all it started.
+"""Somebody's file as a module, and the process in which it is run, from outside: it ends in time,
+with all it started.
 
 What it leaves behind may hold its pipes open, ignore signals, or move to a session of its own, so
 nothing here waits for the end of a pipe, and descendants are looked for until none is left: below
@@ -9,6 +10,7 @@ that ends this child, its parent, and clears the environment of what it leaves i
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import selectors
@@ -18,9 +20,10 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
-from metacount.errors import InputError
+from metacount.errors import InputError, shown
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -160,3 +163,31 @@ def _marked(mark: str) -> list[int]:
                         if sign in file.read():
                             found.append(int(name))
     return found
+
+
+NAME = "formula_file"  # of what is loaded, to itself
+
+
+def loaded(path: str, shown_as: str) -> ModuleType:
+    """Load a file as a module; what it raises, but for a `MemoryError`,
+    becomes one line, an `InputError`.
+    """
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{shown_as}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InputError(
+            f"{shown(path)}, line {error.lineno}: is not Python: {error.msg}"
+        ) from None
+    except MemoryError:
+        raise
+    except BaseException as error:
+        raise InputError(
+            f"{shown(path)}: raised {type(error).__name__} when it was loaded: {shown(error)}"
+        ) from None
+    return module

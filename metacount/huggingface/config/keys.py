@@ -161,10 +161,7 @@ class Keys:
 
     def number(self, name: str) -> float:
         """Read a positive number."""
-        value = self.raw(name)
-        if not is_number(value) or not 0 < value < 1e12:
-            raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
-        return float(value)
+        return positive(name, self.raw(name))
 
     def optional_number(self, name: str) -> float | None:
         """Read a positive number or null."""
@@ -314,6 +311,13 @@ def in_names(error: SpecError, names: Mapping[str, str]) -> SpecError:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Tell whether a value is an int or float that is not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def positive(name: str, value: object) -> float:
+    """Check that a value is a positive number."""
+    if not is_number(value) or not 0 < value < 1e12:
+        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
+    return float(value)
 
 
 def same(value: object, other: object) -> bool:

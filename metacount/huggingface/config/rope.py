@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from metacount.errors import SpecError, shown_name
-from metacount.huggingface.config.keys import Keys, is_number, words
+from metacount.huggingface.config.keys import Keys, positive, words
 from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -127,10 +127,7 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json
 
 def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
     beside = keys.number(outside)
-    value = found.get(name, beside)
-    if not is_number(value) or not 0 < value < 1e12:
-        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
-    return float(value)
+    return positive(name, found.get(name, beside))
 
 
 def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
@@ -166,7 +163,7 @@ def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
         return {"n_trained": trained, **{name: found.get(name) for name in names}}
     factor = found.get("factor")
     if factor is None:
-        factor = _number("max_position_embeddings", _limit(keys)) / _number(TRAINED, trained)
+        factor = positive("max_position_embeddings", _limit(keys)) / positive(TRAINED, trained)
     if kind == "longrope":
         short, long = (
             tuple(value) if isinstance(value, list) else value
@@ -202,12 +199,6 @@ def _trained(keys: Keys, found: Json) -> object:
     return beside if beside is not None else _limit(keys) if inside is None else inside
 
 
-def _number(name: str, value: object) -> float:
-    if not is_number(value) or not 0 < value < 1e12:
-        raise SpecError(name, "must be a positive number", value, "choose one below 1e12")
-    return float(value)
-
-
 def yarn_scale(factor: float, weight: float = 1.0) -> float:
     """Compute 0.1·weight·ln(factor) + 1: Peng et al. 2023, arXiv:2309.00071, eq.
     22, and DeepSeek's code.
@@ -225,10 +216,10 @@ def _yarn_attention(found: Json, factor: object) -> object:
     given, all_dim = found.get("attention_factor"), found.get("mscale_all_dim")
     if given is not None:
         return given
-    scale = _number("factor", factor)
+    scale = positive("factor", factor)
     if found.get("mscale") and all_dim:
-        own = yarn_scale(scale, _number("mscale", found["mscale"]))
-        return own / yarn_scale(scale, _number("mscale_all_dim", all_dim))
+        own = yarn_scale(scale, positive("mscale", found["mscale"]))
+        return own / yarn_scale(scale, positive("mscale_all_dim", all_dim))
     return yarn_scale(scale)
 
 
@@ -239,7 +230,7 @@ def _longrope_attention(found: Json, factor: object, trained: object) -> object:
     given = found.get("attention_factor")
     if given is not None:
         return given
-    times, length = _number("factor", factor), _number(TRAINED, trained)
+    times, length = positive("factor", factor), positive(TRAINED, trained)
     return math.sqrt(1 + math.log(times) / math.log(length)) if min(times, length) > 1 else 1.0
 
 
@@ -250,8 +241,8 @@ def latent_scale(keys: Keys, found: Json, width: int) -> float | None:
     if kind_of(found) == "default" or not found.get("mscale_all_dim"):
         return None
     try:
-        all_dim = _number("mscale_all_dim", found["mscale_all_dim"])
-        scale = yarn_scale(_number("factor", found.get("factor")), all_dim)
+        all_dim = positive("mscale_all_dim", found["mscale_all_dim"])
+        scale = yarn_scale(positive("factor", found.get("factor")), all_dim)
     except SpecError as error:
         keys.differs(f"the scale of scores by mscale_all_dim is not in the spec, for {error}")
         return None

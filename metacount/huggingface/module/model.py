@@ -440,19 +440,6 @@ def longest_of(source: str | Json) -> tuple[int, str] | None:
     return min(found, default=None)
 
 
-__all__ = [
-    "ClassChoice",
-    "build_transformers",
-    "built_quietly",
-    "chosen_class",
-    "default_config",
-    "longest_of",
-    "made_really",
-    "running_config",
-    "small_configs",
-]
-
-
 # Without `architectures`: the first of these mappings that has the type.
 MAPPINGS = (
     ("causal-LM", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),

@@ -1,4 +1,4 @@
-"""Forms at other sizes, against measurements that are made up here; what agrees, what is inside."""
+"""Forms at other sizes, against readings and measurements that are made up here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,53 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import ONLY
 
-from metacount.spec import Workload
 from metacount.tracing.domain import asked_of, in_words
-from metacount.tracing.forms import OtherSizes, Tracer
-from metacount.tracing.layers import CodeForm, FormDiffers
+from metacount.tracing.forms import OtherSizes, Reading, solved_constants
+from metacount.tracing.layers import CodeForm, CodePart, FormDiffers
 from metacount.tracing.symbols import Sizes, divides, symbol, unread
 
-SIZES = {"w": 16, "x": 6, "y": 6, "z": 10}
+EXPERTS, width, chosen, LAYERS_ = (
+    symbol(name) for name in ("EXPERTS", "width", "chosen", "LAYERS_")
+)
+NUMBERS = {EXPERTS: 8, width: 64, chosen: 2, LAYERS_: 20}
+
+
+def reading(expr: Any, *domain: Any, number: int = 8) -> Reading:
+    part = CodePart(role="moe", expr=expr, layers=None, where="")
+    return Reading(parts=(part,), domain=(sympy.Eq(EXPERTS, number, evaluate=False), *domain))
+
+
+def read_as(make: Callable[[int], Reading]) -> Callable[[dict[str, int]], Reading]:
+    return lambda change: make(change["EXPERTS"])
+
+
+def test_a_polynomial_of_degree_two_is_found() -> None:
+    def at(n: int) -> Reading:
+        return reading(3 * n * n * width + 5 * n * chosen + 7, chosen <= n, number=n)
+
+    found = solved_constants(at(8), {"EXPERTS"}, NUMBERS, read_as(at))
+    assert (
+        sympy.expand(found.parts[0].expr - (3 * EXPERTS**2 * width + 5 * EXPERTS * chosen + 7)) == 0
+    )
+    assert found.domain == (chosen <= EXPERTS,)
+    assert found.solved_for == (("EXPERTS", (8, 9, 16, 24, 32)),)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: reading(width * n**3, number=n),  # of a higher degree
+        lambda n: reading(width * 2**n, number=n),
+        lambda n: reading(width * n, width >= (5 if n == 8 else 6), number=n),  # of another domain
+        lambda n: reading(width * (n if n != 24 else n + 1), number=n),
+    ],
+)
+def test_what_is_none_stays_a_number(make: Callable[[int], Reading]) -> None:
+    here = make(8)
+    assert solved_constants(here, {"EXPERTS"}, NUMBERS, read_as(make)) is here
+
+
 W, X, Y, Z, N, B, S, T, H, K, U = map(symbol, "wxyznBSThku")
 
 
@@ -78,15 +116,6 @@ def test_a_right_form_is_confirmed_three_times() -> None:
     assert all(change["x"] != 6 for change in measured.seen)
 
 
-def test_every_letter_of_a_right_form_is_changed() -> None:
-    # one at a time, where no model can be built with more
-    measured = Measured(SIZES, lambda n: {"a": n["w"] * n["x"] + n["y"] * n["z"]}, most_changes=1)
-    found = OtherSizes(made({"a": W * X + Y * Z}, SIZES), set(SIZES), set(), set(), measured)
-    assert (found.stuck, found.untried) == ((), [])
-    assert {name for change in measured.accepted for name in change} == set(SIZES)
-    assert found.confirmed == len(measured.accepted) >= 4
-
-
 @pytest.mark.parametrize("quantity", ["params", "active_params", "kv_cache_bytes"])
 def test_a_size_that_is_left_out_stays_what_it_is(quantity: str) -> None:
     own = {"x": 6, "z": 10}
@@ -97,17 +126,6 @@ def test_a_size_that_is_left_out_stays_what_it_is(quantity: str) -> None:
     assert found.confirmed >= 3
     assert found.untried == []
     assert all("z" not in change for change in measured.seen[-3:])
-
-
-@pytest.mark.parametrize("quantity", ["params", "matmul_flops", "kv_cache_bytes", "state_bytes"])
-def test_a_size_that_alone_is_wrong_stays_what_it_is(quantity: str) -> None:
-    # many others, so that three models may be right before y has been changed
-    own = {**SIZES, **{f"f{i}": 8 for i in range(8)}}
-    measured = Measured(own, lambda n: {"a": n["w"] * n["x"] * 6 * n["z"]}, most_changes=1)
-    form = made({"a": W * X * Y * Z}, own, quantity=quantity)
-    found = OtherSizes(form, set(own), set(), set(), measured)
-    assert found.stuck == (fixed(Y, 6),)
-    assert found.untried == []
 
 
 def test_sizes_that_were_only_equal_are_blamed() -> None:
@@ -127,17 +145,6 @@ def test_a_form_that_is_wrong_for_another_run_is_refused(name: str) -> None:
     form = made({"a": X * B}, own, quantity="matmul_flops")
     with pytest.raises(FormDiffers, match=f"matmul_flops: wrong for another {name}$"):
         OtherSizes(form, {"x"}, set(), {"B", "S", "S_e"}, measured)
-
-
-def test_a_model_that_can_be_built_in_no_other_way() -> None:
-    own = {"x": 6, "y": 6}
-    measured = Measured(own, lambda n: None)
-    form = made({"a": X * Y, "b": T}, own)
-    found = OtherSizes(form, {"x", "y"}, set(), {"B", "S"}, measured)
-    # T is S of the run; B is not in the form, but nobody has seen that it need not be
-    assert (found.confirmed, found.stuck, found.untried) == (0, (), ["B", "S", "x", "y"])
-    # 24 attempts, and 4 for each of the 4 letters
-    assert 3 < len(measured.seen) <= 24 + 4 * 4
 
 
 def test_what_is_drawn_is_inside_the_domain() -> None:
@@ -161,25 +168,6 @@ def test_what_is_drawn_is_inside_the_domain() -> None:
         assert now["x"] >= now["k"]
         assert "u" not in change
         assert all(now[name] != own[name] for name in change)
-
-
-def test_by_operator_the_sum_is_compared() -> None:
-    own = {"x": 6, "z": 10}
-    measured = Measured(own, lambda n: {"mm": n["x"] + n["z"]})
-    forms = {"mm": X, "bmm": Z}
-    summed = OtherSizes(made(forms, own, split="operator"), set(own), set(), set(), measured)
-    assert summed.confirmed >= 3
-    assert summed.stuck == ()
-    apart = OtherSizes(made(forms, own), set(own), set(), set(), measured)
-    assert apart.confirmed == 0
-    assert set(apart.stuck) == {fixed(X, 6), fixed(Z, 10)}
-
-
-@ONLY
-def test_a_config_that_copies_a_number_for_itself() -> None:
-    # dots3's config gives the layers that slide the rank of the others where they have none
-    form = Tracer({"model_type": "dots3_note_text"}, Workload(seq_len=48)).form("params")
-    assert "q_lora_rank = 1024" in [in_words(c, str) for c in form.domain]
 
 
 def asked(*questions: Callable[[Any, Any], bool]) -> list[str]:
