@@ -90,7 +90,7 @@ def on_a_mesh(setting: dict[str, Any]) -> dict[str, int]:
     from metacount.sharding.engine import fake_world
     from metacount.sharding.mesh import Mesh
     from metacount.sharding.shard import Asked, job_of
-    from metacount.training.model import Unwatched, checkpointed
+    from metacount.training.model import Watch, checkpointed
     from metacount.training.programs import as_trained
     from metacount.training.setup import Setup
     from metacount.training.step import loss_of
@@ -123,5 +123,5 @@ def on_a_mesh(setting: dict[str, Any]) -> dict[str, int]:
                     return loss_of(out, targets, Setup(attention=job.attention))
 
             blocks = [*model.last_stack.blocks]
-            with checkpointed(blocks, job.checkpointing, Unwatched(), lambda: fused(job)):
+            with checkpointed(blocks, job.checkpointing, Watch(), lambda: fused(job)):
                 return followed(tracker, forward, optimizer)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from metacount.cli.answer import Answer
 from metacount.cli.layout import bold, dim, table, wrapped
-from metacount.cli.options import JSON, MODEL_HELP, SETTINGS, Several, each_of, option
+from metacount.cli.options import FORMATS, MODEL_HELP, SETTINGS, Several, each_of, option
 from metacount.cli.progress import say
 from metacount.cli.report import Grid, Lines, Notes, Text
 from metacount.errors import EXIT_INTERRUPTED, InputError, interrupted, shown
@@ -63,7 +63,7 @@ def options() -> Sequence[Option]:
         ),
         option("--jobs", "N", "processes (default 1)", type=_jobs, default=1),
         *SETTINGS,
-        JSON,
+        *FORMATS,
     )
 
 
@@ -146,7 +146,12 @@ def _table(args: argparse.Namespace) -> Answer:
         sections = audits_report(audits, outside=bool(args.names)) if audits else []
         return [*sections, [Text(said if audits else "")]]
 
-    return Answer(report=report, data=lambda: _plain_data([*map(_audit_data, audits)]), code=code)
+    return Answer(
+        report=report,
+        data=lambda: _plain_data([*map(_audit_data, audits)]),
+        table=lambda: Grid(heads=HEADS, rows=[*map(_row, audits)], align="<>>>>>"),
+        code=code,
+    )
 
 
 def audits_report(audits: Sequence[Audited], *, outside: bool) -> Report:
@@ -286,6 +291,16 @@ def _details(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: [section for each in details for section in _detail_report(model, *each)],
         data=lambda: _plain_data([data for _, data in details]),
+        table=lambda: Grid(
+            heads=("formula", "tokens", "side", "term", "value"),
+            rows=[
+                (f.id, data["found"]["seq_len"], side, line["of"], _plain_data(line["value"]))
+                for f, data in details
+                for side in ("theirs", "ours", "difference")
+                for line in data[side]
+            ],
+            align="<><<>",
+        ),
     )
 
 

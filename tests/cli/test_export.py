@@ -32,6 +32,9 @@ COMMANDS = [
     ("count", "llama-7b", "--conventions"),
     ("check", "d*(V + n_positions + 2 + N*(12*d + 13))", "gpt2"),
     ("bench", "norm", "--device", "cpu", "--list"),
+    ("audit", "nanochat-kv-cache"),
+    ("audit", "nanochat-training", "--model", "llama-7b"),
+    ("audit", "--mfu", "llama-7b", "--peak", "900", "--tokens-per-second", "4000"),
 ]
 TRICKY = 'a|b & 5 % of $x_1 #2 ~^ {y} \\ "z",\nx² <tag> `c` *d*'
 # in LaTeX these steer, unless a backslash stands before them
