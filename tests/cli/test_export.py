@@ -30,7 +30,7 @@ COMMANDS = [
     ("flow", "gpt2", "--set", "n_layers=2", "--seq", "8"),
     ("code", "norm"),
     ("count", "llama-7b", "--conventions"),
-    ("check", "d*(V + n_positions + 2 + N*(12*d + 13))", "gpt2"),
+    ("check", "2*V*d + d + N*(2*d + 2*d*h*h_d + 2*d*h_kv*h_d + 3*d*m)", "llama-7b"),
     ("bench", "norm", "--device", "cpu", "--list"),
     ("audit", "nanochat-kv-cache"),
     ("audit", "nanochat-training", "--model", "llama-7b"),
