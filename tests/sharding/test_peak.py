@@ -43,7 +43,7 @@ def compared(model: Any, seq_len: int, way: dict[str, str]) -> tuple[int | None,
     return kind.peak_bytes, kind.most_bytes, less_buffers
 
 
-@daily(8)
+@daily(16)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()) or "plain")
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_on_one_device_train_and_shard_have_one_peak(name: str, way: dict[str, str]) -> None:

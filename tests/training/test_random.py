@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 import metacount
 from metacount import Setup, Workload
 from metacount.errors import InputError, SpecError
-from metacount.formulas import step as formulas
 from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import ModelSpec
-from metacount.textbook.training import count_step
+from metacount.textbook.training import OF_PASS, count_step
 from metacount.training.setup import Training
 
 NAMES = ["embed_tokens", "lm_head", "q_proj", "k_proj", "o_proj", "down_proj", "up_proj"]
@@ -102,7 +101,6 @@ def test_any_structure(data: st.DataObject, chance: random.Random) -> None:
 def test_a_planted_error_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ModelSpec(**TINY), Workload(batch_size=1, seq_len=5), Setup()
     assert not differing(metacount.train(*run))
-    right = formulas.activation_bytes_by_role
-    wrong = lambda *model: {**right(*model), "norm": 0}  # noqa: E731
-    monkeypatch.setattr(formulas, "activation_bytes_by_role", wrong)
+    right = OF_PASS["activation_bytes"]
+    monkeypatch.setitem(OF_PASS, "activation_bytes", lambda *model: {**right(*model), "norm": 0})
     assert set(differing(metacount.train(*run))) == {"activation_bytes"}
