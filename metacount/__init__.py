@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from metacount.api import Tree as Tree
     from metacount.api import count as count
+    from metacount.api import count_training as count_training
     from metacount.api import diff as diff
     from metacount.api import flow as flow
     from metacount.api import like as like
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec as ModelSpec
     from metacount.spec import Request as Request
     from metacount.spec import Workload as Workload
-    from metacount.summary.counted import count_training as count_training
     from metacount.summary.summary import Summary as Summary
     from metacount.summary.training_step import train as train
     from metacount.teaching.claims import judge_claim as judge_claim
@@ -67,7 +67,7 @@ else:
 
 # The public names of each module.
 _NAMES = {
-    "api": "Tree count diff flow like summary tree verify",
+    "api": "Tree count count_training diff flow like summary tree verify",
     "audit.judge": "audit",
     "catalog": "CatalogEntry compare_published entries entry ids",
     "check.judgement": "Judgement",
@@ -84,7 +84,6 @@ _NAMES = {
     "sharding.result": "Sharded",
     "sharding.shard": "shard",
     "spec": "ModelSpec Request Workload",
-    "summary.counted": "count_training",
     "summary.summary": "Summary",
     "summary.training_step": "train",
     "teaching.claims": "judge_claim",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request, Workload
     from metacount.summary.summary import Summary
     from metacount.textbook.count import Count
+    from metacount.textbook.training import TrainingCount
+    from metacount.training.setup import Setup
     from metacount.verify.compare import Verification
 
     Outputs: TypeAlias = dict[str, list[list[int]]]  # shapes of what modules give, by path
@@ -83,6 +85,33 @@ def count(
     counted = count(given.spec, run, notes=given.notes, quantised=given.quantised)
     check_size(model, counted.params)
     return counted
+
+
+def count_training(
+    model: Given, workload: Workload | Request | None = None, setup: Setup | None = None
+) -> TrainingCount:
+    """Count one training step of a model by formulas alone, without torch; `train` measures it.
+
+    What has no formula is None, and `uncovered` says why.
+
+    >>> step = count_training("llama-7b")
+    >>> step.backward_matmul_flops, step.activation_bytes, step.optimizer_bytes
+    (58523224375296, 39605280772, 26953663628)
+    """
+    from metacount.formulas.model import params
+    from metacount.given import check_size
+    from metacount.resolve import model_of
+    from metacount.spec import Request
+    from metacount.textbook.count import fitted
+    from metacount.textbook.training import count_step
+    from metacount.training.setup import Setup, check_dtypes
+
+    spec, chosen = model_of(model).spec, setup or Setup()
+    run = fitted(spec, workload or Request())
+    check_dtypes(chosen, run.dtype)
+    step = count_step(spec, run, chosen)
+    check_size(model, params(spec))  # a sum over what the step has recorded
+    return step
 
 
 def like(name: str, **sizes: object) -> Model:

@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
-    from metacount.summary.counted import count_training
+    from metacount.api import count_training
 
     model = find_model(args.model, args.settings)
     found = count_training(model, request_of(args), setup)
