@@ -582,6 +582,8 @@ def follow_step(
         updates.prepare()
         tokens, targets = (torch.zeros((job.rows, job.length), dtype=torch.long) for _ in range(2))
         run_step(model, job, tokens, targets)  # in which FSDP2 and DTensor prepare themselves
+        for name in [name for name, p in trained.items() if p.grad is None]:
+            updates.drop(name)  # the loss does not reach it
         model.zero_grad()
         follow.forget()
         ran: nn.Module = model

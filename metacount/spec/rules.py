@@ -9,6 +9,7 @@ from metacount.spec.mixers import NoRecurrent
 from metacount.spec.position import (
     Learned,
     NoPositions,
+    RelativeBuckets,
     Rope,
     RopeScaling,
     Sinusoidal,
@@ -96,11 +97,14 @@ def _check_ends(spec: ModelSpec) -> None:
 
 def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
     mixer, positions = stack.attention, spec.positions
-    if isinstance(mixer, NoAttention):
-        if not isinstance(positions, NoPositions | Learned | Sinusoidal):
-            word = vars(type(positions))["word"]
-            rule = "belongs to attention, which no layer has"
-            raise SpecError("position", rule, word, "choose none")
+    without = isinstance(mixer, NoAttention)
+    # of T5's a table is made, which a layer has to read
+    reads = without or isinstance(positions, RelativeBuckets)
+    attends = set(stack.mixer_pattern[: stack.n_layers]) & set(WITH_ATTENTION) and not without
+    if reads and not attends and not isinstance(positions, NoPositions | Learned | Sinusoidal):
+        word = vars(type(positions))["word"]
+        raise SpecError("position", "belongs to attention, which no layer has", word, "choose none")
+    if without:
         return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):

@@ -438,6 +438,9 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      {"activation": None, "gated": None, "d_ff": None, "head_transform": True},
      "activation is needed by head_transform: got None; set activation"),
     (FFN_ALONE, {"position": "rope"}, "position belongs to attention, which no layer has: got"),
+    ({**DENSE, **GRIFFIN, "position": "t5", "n_buckets": 4, "max_distance": 8},
+     {"mixer_pattern": "RRRRRA", "n_layers": 5},
+     "position belongs to attention, which no layer has: got 't5'; choose none"),
     # sizes that torch cannot count
     (DENSE, {"d_model": WIDE, "n_heads": WIDE, "head_dim": WIDE},
      "n_heads makes one tensor of more than 2^62 values: got 16777216; lower n_heads"),
