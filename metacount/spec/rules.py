@@ -97,14 +97,14 @@ def _check_ends(spec: ModelSpec) -> None:
 
 def _check_mixer(spec: ModelSpec, stack: Stack) -> None:
     mixer, positions = stack.attention, spec.positions
-    without = isinstance(mixer, NoAttention)
-    # of T5's a table is made, which a layer has to read
-    reads = without or isinstance(positions, RelativeBuckets)
-    attends = set(stack.mixer_pattern[: stack.n_layers]) & set(WITH_ATTENTION) and not without
-    if reads and not attends and not isinstance(positions, NoPositions | Learned | Sinusoidal):
-        word = vars(type(positions))["word"]
-        raise SpecError("position", "belongs to attention, which no layer has", word, "choose none")
-    if without:
+    attends = set(stack.mixer_pattern[: stack.n_layers]) & set(WITH_ATTENTION)
+    # of T5's buckets a table is made, which a layer has to read
+    unread = isinstance(positions, RelativeBuckets) and not attends
+    of_attention = not isinstance(positions, NoPositions | Learned | Sinusoidal)
+    if unread or (isinstance(mixer, NoAttention) and of_attention):
+        word, rule = vars(type(positions))["word"], "belongs to attention, which no layer has"
+        raise SpecError("position", rule, word, "choose none")
+    if isinstance(mixer, NoAttention):
         return
     if isinstance(mixer, LatentAttention):
         if isinstance(positions, Rope):

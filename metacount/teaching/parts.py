@@ -138,6 +138,14 @@ def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]
     return counted
 
 
+def _shared_blocks(spec: ModelSpec) -> Dim:
+    """Count the blocks that many layers share; raise `SpecError` where there is none."""
+    if spec.n_shared_blocks is None:
+        rule = "is needed by a claim about shared blocks"
+        raise SpecError("n_shared_blocks", rule, None, "name a model that has some")
+    return spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0])
+
+
 # name -> parameters (or FLOPs of one token, or values of the cache) of that part
 PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "attention": sublayers.self_attention_params,
@@ -201,7 +209,7 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "mtp_params": mtp.params,
     "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
     "mtp_with_copies": lambda spec: sum(mtp.with_copies(spec).values()),
-    "shared_blocks": lambda spec: spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0]),
+    "shared_blocks": _shared_blocks,
 }
 
 
