@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 from helpers import ROOT
 from helpers.processes import in_a_group
 from helpers.real_ranks import job_of
@@ -151,8 +152,11 @@ def numbers(wanted: Callable[[dict[str, Any]], bool]) -> list[Any]:
 
 
 def run_for_real(file: Path, cases: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """What each process found of each case."""
+    """What each process found of each case; what was found before is only read."""
     processes = max(parse_mesh(case["mesh"]).world for case in cases)
+    found = [Path(f"{file}-{rank}") for rank in range(processes)]
+    if all(each.exists() for each in found):
+        return [json.loads(each.read_text()) for each in found]
     paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [
@@ -164,7 +168,7 @@ def run_for_real(file: Path, cases: list[dict[str, Any]]) -> list[list[dict[str,
     ]
     code, said = in_a_group(command, SECONDS, env=environment)
     assert code == 0, said[-3000:]
-    return [json.loads(Path(f"{file}-{rank}").read_text()) for rank in range(processes)]
+    return [json.loads(each.read_text()) for each in found]
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +176,11 @@ def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """What the processes found of a case, by its number: one job runs those that are asked for."""
     tests = [item for item in request.session.items if item.path == request.path]
     asked = sorted({item.callspec.params["number"] for item in tests})  # type: ignore[attr-defined]
-    cases = [CASES[i] for i in asked]
-    ranks = run_for_real(tmp_path_factory.mktemp("real") / "found", cases)
+    cases, folder = [CASES[i] for i in asked], tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the first of several workers runs them for all
+        folder = folder.parent
+    with FileLock(folder / "real.lock"):
+        ranks = run_for_real(folder / "real", cases)
     return lambda number: [each[asked.index(number)] for each in ranks]
 
 
