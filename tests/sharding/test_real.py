@@ -85,11 +85,8 @@ CASES = [
 ]
 RING = len(CASES) - 1
 CASES += [
-    peak("llama", "dp=2,tp=2", sequence=True, seq=10),
     peak("qwen3", "dp=2", master=True, seq=64),
-    peak("mixtral", "dp=2"),
     peak("falcon-h1", "dp=2", optimizer="sgd-momentum"),
-    peak("llama", "tp=2", dtype="fp32", seq=61, optimizer="sgd"),
     # torch's DistributedDataParallel, and gradients of micro-batches added up
     peak("gpt2", "dp=2", 0, micro=2, optimizer="sgd"),
     peak("qwen3", "dp=2", micro=3, seq=10),
@@ -116,6 +113,9 @@ CASES += [
     ring("deepseek", "dp=2,cp=2", 2, "fp64"),
     ring("qwen3", "dp=2,cp=2", 1, "bf16"),
     ring("deepseek", "cp=2,tp=2", 3, "bf16"),
+    peak("llama", "dp=2,tp=2", sequence=True, seq=10),
+    peak("mixtral", "dp=2"),
+    peak("llama", "tp=2", dtype="fp32", seq=61, optimizer="sgd"),
     peak("gpt2", "dp=4"),
     peak("deepseek", "dp=2,tp=2", seq=32),
     peak("sandwich", "dp=2,tp=2", seq=64, **FULL),
