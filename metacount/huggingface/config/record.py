@@ -46,6 +46,8 @@ KINDS = {
     "quantization_config": "dict|null",
     "torch_dtype": "str|null",
 }
+# Types whose code reads rope_parameters as they are written, without defaults.
+READ_BY_THEMSELVES = ("cohere2_moe",)
 # Numbers that the angles of a scaled RoPE are computed with, by its type; no other of them is read.
 ROPE_NUMBERS = {
     "linear": ("factor",),
@@ -147,8 +149,13 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     if rules["pads"] and is_number(padding) and not -spec.vocab_size <= padding < spec.vocab_size:
         broken.append(f"pad_token_id must be below the vocabulary's {spec.vocab_size}: {padding}")
     name = "ignore_keys_at_rope_validation"
-    if "rope_parameters" in rules["defaults"] and isinstance(config.get(name), int | float):
+    own_reading = config["model_type"] in READ_BY_THEMSELVES
+    rotates = own_reading or "rope_parameters" in rules["defaults"]
+    if rotates and isinstance(config.get(name), int | float):
         broken.append(f"{name} must be a list: got {shown_value(config[name])}")
+    rope = config.get("rope_parameters") or {}
+    if own_reading and "rope_parameters" in config and "rope_theta" not in rope:
+        broken.append("rope_parameters must have rope_theta")
     broken += _broken_rope(config.get("rope_scaling") or config.get("rope_parameters"))
     return tuple(f"transformers {version} refuses this config: {rule}" for rule in broken)
 

@@ -123,6 +123,9 @@ OF_ROPE: list[dict[str, Any]] = [
     [
         *itertools.product(("llama", "qwen3", "gpt2"), OF_ALL),
         *itertools.product(("llama", "qwen3"), OF_ROPE),
+        ("cohere2_moe", {"ignore_keys_at_rope_validation": 2}),
+        ("cohere2_moe", {"rope_parameters": {"rope_type": "default"}}),
+        ("cohere2_moe", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
     ],
 )
 def test_a_config_is_refused_where_no_module_is_built(
