@@ -33,7 +33,7 @@ from metacount.check.changes import (
 )
 from metacount.check.comparison import RUN, Truth, count_of
 from metacount.check.judgement import Term
-from metacount.check.mistakes import SCOPED, Edit, Library, Scope
+from metacount.check.mistakes import SCOPED, Edit, ModelTerms, Scope
 from metacount.check.names import LETTERS, numbers_of
 from metacount.check.parts import Letters, parts_of
 from metacount.check.readings import Formula
@@ -173,8 +173,8 @@ class Explanation:
 class Explainer:
     """The cheapest explanation so far, over readings and changes of the whole count."""
 
-    def __init__(self, library: Library, changes: Changes) -> None:
-        self.library, self.changes, self.space = library, changes, library.space
+    def __init__(self, model_terms: ModelTerms, changes: Changes) -> None:
+        self.model_terms, self.changes, self.space = model_terms, changes, model_terms.space
         self.best: Explanation | None = None
         self.seen: set[tuple[Key, Key]] = set()
         self.searches = 0
@@ -185,7 +185,7 @@ class Explainer:
 
     def look(self, reading: Reading) -> None:
         """Look for a cheaper explanation under this reading."""
-        ours = reading.taken(self.library.total)
+        ours = reading.taken(self.model_terms.total)
         if ours is None or len(less(reading.theirs, ours)) > MOST_MONOMIALS:
             return
         key = key_of(reading.theirs), key_of(ours)
@@ -225,7 +225,7 @@ class Explainer:
         numbers = self.changes.numbers(reading.numbers) if run else ()
         for change in (
             *self.changes.between(table, difference, reading.numbers),
-            *factors(self.space, theirs, table, self.library.quantity),
+            *factors(self.space, theirs, table, self.model_terms.quantity),
             *(change for change in numbers if change.place in run),
         ):
             after = cost + 1 + change.cost
@@ -247,7 +247,7 @@ class Explainer:
         if self.searches > MOST_SEARCHES:
             return
         if difference:
-            search = Search(self._edits(reading, everywhere, difference), self.library.room)
+            search = Search(self._edits(reading, everywhere, difference), self.model_terms.room)
             most = MOST_MISTAKES - len(everywhere)
             cheapest = search.cheapest(difference, self.dearest - cost, most)
             if cheapest is None:
@@ -271,7 +271,7 @@ class Explainer:
 
         scales = [change.by.get(self.space.one) for change in everywhere if change.of_all]
         undone = [UNDOES[factor] for factor in scales if factor in UNDOES]
-        for edit in self.library.known:
+        for edit in self.model_terms.known:
             true = reading.taken(edit.adds)
             if true and (adds := changed(true)):
                 cost = edit.cost + AGAINST * any(edit.words.endswith(words) for words in undone)
@@ -280,7 +280,7 @@ class Explainer:
                     # what is counted too much may have been written as it is
                     yield altered(edit, adds=true, true=true, cost=cost + SCOPED, late=True)
         places = {change.place for change in everywhere if change.place is not None}
-        for scope in self.library.scopes:
+        for scope in self.model_terms.scopes:
             before = reading.taken(scope.table)
             tables = [(before, changed(before))]
             if before != scope.table and not everywhere:  # of sizes that are equal here
@@ -312,7 +312,7 @@ class Explainer:
         """Name two mistakes that add what one change adds, where they are little less likely."""
         words = change.words.rpartition(": ")[2]  # of two halves it is no other mistake
         edits = [edit for edit in self._edits(reading, (), table) if words not in edit.words]
-        index = Search(edits, self.library.room).by_adds
+        index = Search(edits, self.model_terms.room).by_adds
         best, text = change.cost + TWO, ""
         for key, edit in index.items():
             other = index.get(key_of(less(table, edit.adds)))
@@ -320,7 +320,7 @@ class Explainer:
                 continue
             cost = 1 + edit.cost + other.cost
             cost += AGAINST * (not reading.relations and against(edit, other))
-            if cost < best and fits((edit, other), self.library.room):
+            if cost < best and fits((edit, other), self.model_terms.room):
                 best = cost
                 both = (f"({e.words})" if OR in e.words else e.words for e in (edit, other))
                 text = OR + " and ".join(both)
@@ -382,14 +382,14 @@ def _parts(
     """Return what each mistake adds, in words, and what was taken as equal."""
     formula = Formula(theirs, numbers, text, meanings)
     marks = [formula.expr, *formula.values]
-    library = _library(truth, [plain(formula.expr), plain(truth.expr), *marks, *numbers])
-    space = library.space
+    model_terms = _terms_of_model(truth, [plain(formula.expr), plain(truth.expr), *marks, *numbers])
+    space = model_terms.space
     sizes = {**numbers, **formula.values}
     as_numbers = plain(formula.expr.xreplace(formula.values))
     sums = formula.expr.atoms(sympy.Add)
-    changes = Changes(space, sizes, space.table(as_numbers), library.total, sums)
-    explainer = Explainer(library, changes)
-    for reading in formula.readings(library.total, space):
+    changes = Changes(space, sizes, space.table(as_numbers), model_terms.total, sums)
+    explainer = Explainer(model_terms, changes)
+    for reading in formula.readings(model_terms.total, space):
         explainer.look(reading)
     best = explainer.best
     if best is None:
@@ -410,13 +410,13 @@ def _parts(
     return (parts, words) if now == best.reading.theirs else ([], words)
 
 
-def _library(truth: Truth, exprs: Iterable[sympy.Expr]) -> Library:
+def _terms_of_model(truth: Truth, exprs: Iterable[sympy.Expr]) -> ModelTerms:
     """Return the known mistakes of a count, in a space that has the letters of `exprs` too."""
     letters = Letters(truth.spec, truth.workload)
     parts = parts_of(letters, truth.quantity)
     counted = [part.expr for part in parts]
     counted += [expr for part in parts for _, expr in part.variants]
-    return Library(letters, truth.quantity, parts, Space([*map(plain, counted), *exprs]))
+    return ModelTerms(letters, truth.quantity, parts, Space([*map(plain, counted), *exprs]))
 
 
 FEWEST, MOST = 8, 16  # sizes at which a mistake must fit before it is named; that are looked at
@@ -456,13 +456,13 @@ def _terms_at(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, .
         words = factor_words(factor, [], truth.quantity)
         return (Term(expr=None, value=wanted[0], words=words),)
     numbers = numbers_of(*tried[0][0])
-    library = _library(truth, numbers)
-    space = library.space
+    model_terms = _terms_of_model(truth, numbers)
+    space = model_terms.space
     at = [space.values(numbers_of(*case)) for case, _ in tried]
-    changes = Changes(space, numbers, {}, library.total)
+    changes = Changes(space, numbers, {}, model_terms.total)
     usual = [c for c in changes.usual if all(abs(n) == 1 for n in c.by.values())]
-    edits = [*library.known]
-    for scope in (Scope(name="", table=library.total, uses=()), *library.scopes):
+    edits = [*model_terms.known]
+    for scope in (Scope(name="", table=model_terms.total, uses=()), *model_terms.scopes):
         for change in (*usual, *changes.numbers(())):
             if scope.name and change.cost > GROUPS:
                 continue
@@ -477,7 +477,7 @@ def _terms_at(tried: list[tuple[Case, Fraction]], truth: Truth) -> tuple[Term, .
         (edit.cost, edit.words, tuple(space.value(edit.adds, sizes) for sizes in at))
         for edit in edits
     ]
-    values += [(cost, words, wanted) for cost, words in _sizes(library, wanted, at)]
+    values += [(cost, words, wanted) for cost, words in _sizes(model_terms, wanted, at)]
     for cost, words, adds in sorted(values, key=lambda value: value[0]):
         least, first = costs.setdefault(adds, (cost, words))
         if words != first and cost <= least and OR not in first:
@@ -510,16 +510,16 @@ def _fitting(wanted: Values, costs: Mapping[Values, float]) -> tuple[Values, ...
 
 
 def _sizes(
-    library: Library, wanted: Values, at: list[list[Fraction]]
+    model_terms: ModelTerms, wanted: Values, at: list[list[Fraction]]
 ) -> Iterator[tuple[float, str]]:
     """Yield what would make the difference at every size, in one size's place.
 
     That is a number, or a multiple of the residual width.
     """
-    space = library.space
+    space = model_terms.space
     d_model = [values[space.place[LETTERS["d_model"]]] for values in at]
-    scopes = [("", library.total, 0.0)]
-    scopes += [(f"{s.name}: ", s.table, SCOPED + s.cost) for s in library.scopes]
+    scopes = [("", model_terms.total, 0.0)]
+    scopes += [(f"{s.name}: ", s.table, SCOPED + s.cost) for s in model_terms.scopes]
     for name, letter in LETTERS.items():
         i = space.place.get(letter, -1)
         for words, table, cost in scopes if i >= 0 else ():

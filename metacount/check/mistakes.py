@@ -174,7 +174,7 @@ class Edit:
     late: bool = False  # what was changed everywhere did not change it
 
 
-class Library:
+class ModelTerms:
     """The known mistakes of one quantity of one model, and what else may have been changed."""
 
     def __init__(self, letters: Letters, quantity: str, parts: list[Part], space: Space) -> None:
