@@ -10,30 +10,27 @@ import importlib
 import json
 import os
 import sys
-import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-warnings.simplefilter("ignore")  # of torch about itself; what is wrong shows in the figures
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.multiprocessing import start_processes
+from torch.nn.parallel import DistributedDataParallel
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
-from torch.distributed.tensor.parallel import loss_parallel  # noqa: E402
-from torch.multiprocessing import start_processes  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
-
-from helpers.allocations import Alive  # noqa: E402
-from helpers.real_context import in_parts  # noqa: E402
-from helpers.sharding_specs import ALL  # noqa: E402
-from metacount.measure.torch_private import resizing_told  # noqa: E402
-from metacount.modules.build import build  # noqa: E402
-from metacount.modules.moe import Experts  # noqa: E402
-from metacount.sharding.by_engine import (  # noqa: E402
+from helpers.allocations import Alive
+from helpers.real_context import in_parts
+from helpers.sharding_specs import ALL
+from metacount.measure.torch_private import resizing_told
+from metacount.modules.build import build
+from metacount.modules.moe import Experts
+from metacount.sharding.by_engine import (
     Followed,
     Whole,
     fused,
@@ -41,7 +38,7 @@ from metacount.sharding.by_engine import (  # noqa: E402
     result,
     run_step,
 )
-from metacount.sharding.engine import (  # noqa: E402
+from metacount.sharding.engine import (
     RingAttention,
     Traffic,
     end_step,
@@ -49,15 +46,15 @@ from metacount.sharding.engine import (  # noqa: E402
     states,
     world_of,
 )
-from metacount.sharding.engine import stepped as one_step  # noqa: E402
-from metacount.sharding.mesh import parse_mesh, stage_layers  # noqa: E402
-from metacount.sharding.plan import default_plan, for_mesh  # noqa: E402
-from metacount.sharding.result import Job  # noqa: E402
-from metacount.tensors import tensor_bytes  # noqa: E402
-from metacount.training.model import Watch, checkpointed  # noqa: E402
-from metacount.training.optimizers import made  # noqa: E402
-from metacount.training.programs import as_trained  # noqa: E402
-from metacount.training.setup import Setup  # noqa: E402
+from metacount.sharding.engine import stepped as one_step
+from metacount.sharding.mesh import parse_mesh, stage_layers
+from metacount.sharding.plan import default_plan, for_mesh
+from metacount.sharding.result import Job
+from metacount.tensors import tensor_bytes
+from metacount.training.model import Watch, checkpointed
+from metacount.training.optimizers import made
+from metacount.training.programs import as_trained
+from metacount.training.setup import Setup
 
 SEED = 5
 

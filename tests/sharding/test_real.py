@@ -160,7 +160,7 @@ def run_for_real(file: Path, cases: list[dict[str, Any]]) -> list[list[dict[str,
     paths = [str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [
-        sys.executable,
+        *(sys.executable, "-W", "ignore"),  # torch warns of itself; what is wrong shows in figures
         str(ROOT / "tests" / "helpers" / "real_ranks.py"),
         str(processes),
         str(file),
