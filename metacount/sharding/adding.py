@@ -290,7 +290,8 @@ def _at_worst(
     if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
         why = UNSEEN
     if not why and not (exact and even and most == totals[worst] + buckets):
-        why = "what comes and goes in a block, or FSDP2's gathered parameters, may be more"
+        gathered = "" if alone else ", or FSDP2's gathered parameters,"
+        why = f"what comes and goes in a block{gathered} may be more"
     at_peak = moments[worst] | ({"bucket_bytes": buckets} if buckets else {})
     return {
         "parts": moments[worst],
