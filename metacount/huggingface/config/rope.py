@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
-from metacount.errors import SpecError, shown_name
+from metacount.errors import SpecError, shown_name, shown_value
 from metacount.huggingface.config.keys import Keys, positive, words
 from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from metacount.files import Json
 
 TRAINED = "original_max_position_embeddings"
@@ -22,6 +25,37 @@ ROPE_DETAILS = words(
     "mscale_all_dim attention_factor short_factor long_factor short_mscale long_mscale truncate "
     "llama_4_scaling_beta"
 )
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float)  # true and false among them, as in Python
+
+
+# What transformers computes the angles of a scaled RoPE with, by its type: in words, and as a test.
+REAL = ("a number", _is_real)
+NOT_ZERO = ("a number other than 0", lambda value: _is_real(value) and value != 0)
+ABOVE_0 = ("a number above 0", lambda value: _is_real(value) and value > 0)
+REAL_OR_NULL = ("a number or null", lambda value: value is None or _is_real(value))
+ABOVE_0_OR_NULL = ("a number above 0, or null", lambda value: not value or ABOVE_0[1](value))
+NUMBERS = ("a list of numbers", lambda value: isinstance(value, list) and all(map(_is_real, value)))
+MISSING: object = object()
+NEEDED: dict[str, dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "linear": {"factor": REAL},
+    "dynamic": {"factor": REAL},
+    "llama3": {
+        "factor": REAL,
+        "low_freq_factor": NOT_ZERO,
+        "high_freq_factor": NOT_ZERO,
+        TRAINED: REAL,
+    },
+    "yarn": {
+        "factor": REAL_OR_NULL,
+        "beta_fast": ABOVE_0_OR_NULL,
+        "beta_slow": ABOVE_0_OR_NULL,
+        TRAINED: ABOVE_0,
+    },
+    "longrope": {"short_factor": NUMBERS, "long_factor": NUMBERS},
+}
 
 
 def rotation(
@@ -43,7 +77,7 @@ def rotation(
         "position": "rope",
         "rope_style": style,
         "rope_theta": base,
-        "rope_scaling": scaling_of(keys, found),
+        "rope_scaling": scaling_of(keys, found, base),
     }
     if partial in keys.defaults:
         factor = _rope_number(keys, found, "partial_rotary_factor", partial)
@@ -93,7 +127,7 @@ def rope_by_layer_type(
         inner = {**inner, **scaling} if kind in scaled else inner
         _check_whole(keys, inner)
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
-        scalings[kind] = scaling_of(keys, inner, nested=True)
+        scalings[kind] = scaling_of(keys, inner, bases[kind], nested=True)
     full, local = "full_attention", "sliding_attention"
     fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
     if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
@@ -130,20 +164,44 @@ def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
     return positive(name, found.get(name, beside))
 
 
-def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
+def scaling_of(keys: Keys, found: Json, base: float, *, nested: bool = False) -> RopeScaling | None:
     """Read the scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
-    `nested`: the object is one of several, by kind of layer. A scaling that cannot be read changes
-    no count: it is left out, and the config's module is not one to load weights into.
+    `base` is the rotation's; `nested`: the object is one of several, by kind of layer. A scaling
+    that cannot be read changes no count: it is left out, and the config's module is not one to load
+    weights into.
     """
     kind = kind_of(found)
     if kind == "default":
         return None
+    _check_numbers(keys, kind, found, base)
     try:
         return RopeScaling(kind=kind, **_details(keys, kind, found, nested))
     except SpecError as error:
         keys.differs(f"RoPE scaling of type {kind} is not in the spec, for {error}")
         return None
+
+
+def _check_numbers(keys: Keys, kind: str, found: Json, base: float) -> None:
+    """Note what transformers cannot compute the angles with."""
+    limit = keys.data.get("max_position_embeddings", 1)  # or transformers' default, a number
+    beside, inside = keys.data.get(TRAINED, keys.defaults.get(TRAINED)), found.get(TRAINED, limit)
+    values = {"factor": MISSING, **found, TRAINED: inside if beside is None else beside}
+    needed = dict(NEEDED[kind])
+    if kind == "yarn":
+        values["rope_theta"] = base
+        needed["rope_theta"] = ("other than 1", lambda theta: theta != 1)
+        scales = values.get("mscale"), values.get("mscale_all_dim")
+        factor = values["factor"]
+        scaled = _is_real(factor) and factor > 1 and values.get("attention_factor") is None
+        if scaled and all(scales):
+            needed |= {"mscale": REAL, "mscale_all_dim": REAL}
+    for name, (rule, holds) in needed.items():
+        value = values.get(name)
+        if value is MISSING:
+            keys.refused.append(f"{name} of RoPE of type {kind} is missing")
+        elif not holds(value):
+            keys.refused.append(f"{name} of RoPE must be {rule}: got {shown_value(value)}")
 
 
 def kind_of(found: Json) -> str:
