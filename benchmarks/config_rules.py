@@ -108,9 +108,6 @@ def refuses(model_type: str, own: dict[str, Any]) -> dict[str, list[str]]:
 
     from helpers.mutated_configs import bases, keys_of, source_text, words_near
 
-    from metacount.huggingface.config import record
-
-    record._read()[model_type] = json.dumps({**plain(own), "refuses": {}})
     code, configs, found = source_text(model_type), [*bases(model_type).values()], {}
     for key in keys_of(model_type):
         named = key in own["aliases"] or re.search(rf"\b{key}\b", code)
@@ -122,6 +119,34 @@ def refuses(model_type: str, own: dict[str, Any]) -> dict[str, list[str]]:
             counted = (config for config in changed if is_counted(config))
             if (first := next(counted, None)) and not any(map(builds, (first, *counted))):
                 found.setdefault(key, []).append(kind)
+    return found
+
+
+TRAINED = {"original_max_position_embeddings": 32}
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 2.0},
+    "dynamic": {"factor": 2.0},
+    "llama3": {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED},
+    "yarn": {"factor": 2.0, **TRAINED},
+    "longrope": {"factor": 2.0, **TRAINED},
+}
+
+
+def scalings(small: dict[str, Any]) -> dict[str, str]:
+    """The kinds of scaled RoPE that are counted, and of which a type builds no module: without
+    head_dim, or whatever else there is.
+    """
+    from metacount.huggingface.config.to_spec import spec_from_config
+
+    spec, found = spec_from_config(small).spec, {}
+    for kind, numbers in SCALINGS.items():
+        factors = [1.0] * ((spec.rotary_dim or spec.head_dim) // 2)
+        lists = {"short_factor": factors, "long_factor": factors} if kind == "longrope" else {}
+        theta = {"rope_type": kind, "rope_theta": 1e4}
+        plain = {**small, "rope_parameters": {**theta, **numbers, **lists}}
+        if is_counted(plain) and not builds(plain):
+            headed = builds({**plain, "head_dim": spec.head_dim})
+            found[kind] = "without head_dim" if headed else "at all"
     return found
 
 
@@ -218,7 +243,7 @@ def records(types: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """
     from helpers.small_configs import SMALL
 
-    from metacount.huggingface.config.record import FILES, rows_of
+    from metacount.huggingface.config.record import FILES, _read, rows_of
     from metacount.huggingface.config.to_spec import LIKE
     from metacount.huggingface.module.model import config_class, config_names, version
 
@@ -248,6 +273,10 @@ def records(types: list[str] | None = None) -> Iterator[dict[str, Any]]:
             "pads": pads({"model_type": model_type, **SMALL[model_type]}),
             "padding": next(iter(padding), None),
         }
+        record |= {"scalings": {}, "refuses": {}}
+        _read()[model_type] = json.dumps(plain(record))  # what is tried now has no rules yet
+        if "rope_parameters" in record["defaults"]:
+            record["scalings"] = scalings({"model_type": model_type, **SMALL[model_type]})
         yield {**record, "refuses": refuses(model_type, record)}
 
 

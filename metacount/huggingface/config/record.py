@@ -159,13 +159,26 @@ def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]
         broken.append(f"{name} must be a list: got {shown_value(config[name])}")
     if rotates:
         key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-        if config.get(key) and not isinstance(config[key], dict):
-            broken.append(f"{key} must be an object: got {shown_value(config[key])}")
+        broken += _broken_rope(key, config.get(key) or {}, rules["scalings"], config)
     given = config.get("rope_parameters", {"rope_theta": None})
     if own_reading and "rope_theta" not in (given or {}):
         broken.append("rope_parameters must have rope_theta")
     lines = dict.fromkeys([*broken, *known])
     return tuple(f"transformers {version} refuses this config: {rule}" for rule in lines)
+
+
+def _broken_rope(key: str, value: object, scalings: Json, config: Json) -> list[str]:
+    if not isinstance(value, dict):
+        return [f"{key} must be an object: got {shown_value(value)}"]
+    broken = []
+    for each in (value, *value.values()):  # or one for each kind of layer
+        kind = each.get("rope_type") or each.get("type") if isinstance(each, dict) else None
+        when = scalings.get(kind, "") if isinstance(kind, str) else ""
+        if when == "at all":
+            broken.append(f"its code has no RoPE of type {kind}")
+        elif when and config.get("head_dim") is None:
+            broken.append(f"head_dim must be a whole number for RoPE of type {kind}: got null")
+    return broken
 
 
 def kind_of(value: object) -> str:

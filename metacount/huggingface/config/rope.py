@@ -11,9 +11,11 @@ from metacount.spec.position import RopeScaling
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeGuard
 
     from metacount.files import Json
+
+    Needed = dict[str, tuple[str, Callable[[Any], bool]]]
 
 TRAINED = "original_max_position_embeddings"
 AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
@@ -27,8 +29,12 @@ ROPE_DETAILS = words(
 )
 
 
-def _is_real(value: object) -> bool:
+def _is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float)  # true and false among them, as in Python
+
+
+def _are_real(value: object) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and all(map(_is_real, value))
 
 
 # What transformers computes the angles of a scaled RoPE with, by its type: in words, and as a test.
@@ -37,9 +43,9 @@ NOT_ZERO = ("a number other than 0", lambda value: _is_real(value) and value != 
 ABOVE_0 = ("a number above 0", lambda value: _is_real(value) and value > 0)
 REAL_OR_NULL = ("a number or null", lambda value: value is None or _is_real(value))
 ABOVE_0_OR_NULL = ("a number above 0, or null", lambda value: not value or ABOVE_0[1](value))
-NUMBERS = ("a list of numbers", lambda value: isinstance(value, list) and all(map(_is_real, value)))
+NUMBERS = ("a list of numbers", lambda value: isinstance(value, dict) or _are_real(value))
 MISSING: object = object()
-NEEDED: dict[str, dict[str, tuple[str, Callable[[Any], bool]]]] = {
+NEEDED: dict[str, Needed] = {
     "linear": {"factor": REAL},
     "dynamic": {"factor": REAL},
     "llama3": {
@@ -77,7 +83,7 @@ def rotation(
         "position": "rope",
         "rope_style": style,
         "rope_theta": base,
-        "rope_scaling": scaling_of(keys, found, base),
+        "rope_scaling": scaling_of(keys, found),
     }
     if partial in keys.defaults:
         factor = _rope_number(keys, found, "partial_rotary_factor", partial)
@@ -85,6 +91,7 @@ def rotation(
     else:
         keys.fixed("partial_rotary_factor", 1.0)
         _check_whole(keys, found)
+    _check_numbers(keys, found, base, fields.get("rotary_dim") or head_dim)
     return fields
 
 
@@ -111,9 +118,10 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
 
 
 def rope_by_layer_type(
-    keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
+    keys: Keys, pattern: str, *, old_global: str, old_local: str, scaled: tuple[str, ...]
 ) -> Json:
-    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
+    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT), those with an
+    L in `pattern`.
 
     `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
     """
@@ -121,16 +129,19 @@ def rope_by_layer_type(
     found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
     scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
     bases, scalings = {}, {}
-    for kind, old in (("full_attention", old_global), ("sliding_attention", old_local)):
+    letters = (("full_attention", "G", old_global), ("sliding_attention", "L", old_local))
+    for kind, letter, old in letters:
         inner = found.get(kind)
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
         inner = {**inner, **scaling} if kind in scaled else inner
         _check_whole(keys, inner)
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
-        scalings[kind] = scaling_of(keys, inner, bases[kind], nested=True)
+        scalings[kind] = scaling_of(keys, inner, nested=True)
+        if letter in pattern:
+            _check_numbers(keys, inner, bases[kind], None)
     full, local = "full_attention", "sliding_attention"
     fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
-    if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
+    if "L" in pattern and (bases[full] != bases[local] or scalings[full] != scalings[local]):
         fields["rope_theta_windowed"] = bases[local]
         fields["rope_scaling_windowed"] = scalings[local]
     return fields
@@ -164,17 +175,15 @@ def _rope_number(keys: Keys, found: Json, name: str, outside: str) -> float:
     return positive(name, found.get(name, beside))
 
 
-def scaling_of(keys: Keys, found: Json, base: float, *, nested: bool = False) -> RopeScaling | None:
+def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling | None:
     """Read the scaling that a checked `rope_parameters` or `rope_scaling` object asks for.
 
-    `base` is the rotation's; `nested`: the object is one of several, by kind of layer. A scaling
-    that cannot be read changes no count: it is left out, and the config's module is not one to load
-    weights into.
+    `nested`: the object is one of several, by kind of layer. A scaling that cannot be read changes
+    no count: it is left out, and the config's module is not one to load weights into.
     """
     kind = kind_of(found)
     if kind == "default":
         return None
-    _check_numbers(keys, kind, found, base)
     try:
         return RopeScaling(kind=kind, **_details(keys, kind, found, nested))
     except SpecError as error:
@@ -182,26 +191,42 @@ def scaling_of(keys: Keys, found: Json, base: float, *, nested: bool = False) ->
         return None
 
 
-def _check_numbers(keys: Keys, kind: str, found: Json, base: float) -> None:
-    """Note what transformers cannot compute the angles with."""
+def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> None:
+    """Note what transformers cannot compute the angles of `width` rotated values with."""
+    kind = kind_of(found)
     limit = keys.data.get("max_position_embeddings", 1)  # or transformers' default, a number
     beside, inside = keys.data.get(TRAINED, keys.defaults.get(TRAINED)), found.get(TRAINED, limit)
     values = {"factor": MISSING, **found, TRAINED: inside if beside is None else beside}
-    needed = dict(NEEDED[kind])
+    needed = dict(NEEDED.get(kind, {}))
     if kind == "yarn":
         values["rope_theta"] = base
         needed["rope_theta"] = ("other than 1", lambda theta: theta != 1)
-        scales = values.get("mscale"), values.get("mscale_all_dim")
-        factor = values["factor"]
-        scaled = _is_real(factor) and factor > 1 and values.get("attention_factor") is None
-        if scaled and all(scales):
-            needed |= {"mscale": REAL, "mscale_all_dim": REAL}
+        needed |= _of_scale(found, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
+    if kind == "dynamic" and width == 2:
+        keys.refused.append("RoPE of type dynamic must rotate more than 2 values: got 2")
+    if kind == "longrope":
+        pairs = found.get("short_factor")
+        if width is not None and _are_real(pairs) and len(pairs) not in (1, (width + 1) // 2):
+            rule = f"one number, or one for each of {(width + 1) // 2} pairs"
+            keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(pairs)}")
+        values["factor"] = found.get("factor")
+        if found.get("attention_factor") is None:
+            needed["factor"] = REAL_OR_NULL
+            if found.get("factor") is None:
+                needed[TRAINED] = NOT_ZERO
     for name, (rule, holds) in needed.items():
         value = values.get(name)
         if value is MISSING:
             keys.refused.append(f"{name} of RoPE of type {kind} is missing")
         elif not holds(value):
             keys.refused.append(f"{name} of RoPE must be {rule}: got {shown_value(value)}")
+
+
+def _of_scale(found: Json, needed: Needed) -> Needed:
+    """Return what YaRN's scale needs, where it is computed by both of its weights."""
+    factor = found.get("factor")
+    computed = _is_real(factor) and factor > 1 and found.get("attention_factor") is None
+    return needed if computed and all(map(found.get, needed)) else {}
 
 
 def kind_of(found: Json) -> str:
