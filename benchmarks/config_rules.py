@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -44,7 +46,7 @@ def kind_of(annotation: Any) -> str | None:
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         parts = [kind_of(arg) for arg in args]
-        return None if None in parts else "|".join(sorted(part for part in parts if part))
+        return None if None in parts else "|".join(sorted({*parts} - {None}))
     if origin is Literal:
         return "|".join(sorted(f"'{arg}'" for arg in args))
     if origin in (list, tuple) and args[0] in (int, float, str):  # JSON has no tuples
@@ -104,22 +106,45 @@ def refuses(model_type: str, own: dict[str, Any]) -> dict[str, list[str]]:
     """The kinds of value of each key that are counted, and that no config of the type may have:
     tried for each of its classes. `own` is what the record says of the type besides.
     """
-    import re
-
     from helpers.mutated_configs import bases, keys_of, source_text, words_near
 
     code, configs, found = source_text(model_type), [*bases(model_type).values()], {}
-    for key in keys_of(model_type):
-        named = key in own["aliases"] or re.search(rf"\b{key}\b", code)
-        if not named or key in RULED or key in own["shares"]:
-            continue
-        for kind, values in TRIED.items():
-            values += words_near(model_type, key) if kind == "text" else ()
-            changed = ({**base, key: value} for base in configs for value in values)
-            counted = (config for config in changed if is_counted(config))
-            if (first := next(counted, None)) and not any(map(builds, (first, *counted))):
+    named = [key for key in keys_of(model_type) if key in own["aliases"] or key in words_of(code)]
+    keys = [key for key in named if key not in RULED and key not in own["shares"]]
+    for kind, values in TRIED.items():
+        # of a key that has a kind, one of these is as good as another
+        tried = [key for key in keys if kind != "a whole number" or key not in own["kinds"]]
+        first = {
+            key: value
+            for key in tried
+            for value in values[:1]
+            if is_counted({**configs[0], key: value})
+        }
+        for key in failing(configs[0], first):
+            more = words_near(model_type, key) if kind == "text" else ()
+            changed = ({**base, key: value} for base in configs for value in (*values, *more))
+            if not any(builds(config) for config in changed if is_counted(config)):
                 found.setdefault(key, []).append(kind)
-    return found
+    return dict(sorted(found.items()))
+
+
+@cache
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(re.findall(r"\w+", text))
+
+
+def failing(base: dict[str, Any], changes: dict[str, Any]) -> list[str]:
+    """The keys whose changes leave no module to build, each alone; tried together as long as one is
+    built.
+    """
+    if not changes or builds({**base, **changes}):
+        return []
+    if len(changes) == 1:
+        return [*changes]
+    items = [*changes.items()]
+    half = len(items) // 2
+    return failing(base, dict(items[:half])) + failing(base, dict(items[half:]))
 
 
 TRAINED = {"original_max_position_embeddings": 32}
