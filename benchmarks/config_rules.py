@@ -147,10 +147,11 @@ def failing(base: dict[str, Any], changes: dict[str, Any]) -> list[str]:
     return failing(base, dict(items[:half])) + failing(base, dict(items[half:]))
 
 
-TRAINED = {"original_max_position_embeddings": 32}
+# the last two are Phi-MoE's, of any kind
+TRAINED = {"original_max_position_embeddings": 32, "short_mscale": 1.0, "long_mscale": 1.0}
 SCALINGS: dict[str, dict[str, Any]] = {
-    "linear": {"factor": 2.0},
-    "dynamic": {"factor": 2.0},
+    "linear": {"factor": 2.0, **TRAINED},
+    "dynamic": {"factor": 2.0, **TRAINED},
     "llama3": {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED},
     "yarn": {"factor": 2.0, **TRAINED},
     "longrope": {"factor": 2.0, **TRAINED},
@@ -163,9 +164,12 @@ def scalings(small: dict[str, Any]) -> dict[str, str]:
     """
     from metacount.huggingface.config.to_spec import spec_from_config
 
+    if "head_dim" in small:
+        small = {**small, "head_dim": 16}  # of a half or a quarter, whole pairs
     spec, found = spec_from_config(small).spec, {}
     for kind, numbers in SCALINGS.items():
-        factors = [1.0] * ((spec.rotary_dim or spec.head_dim) // 2)
+        rotated = spec.rotary_dim or spec.head_dim or spec.qk_rope_head_dim or 0
+        factors = [1.0] * (rotated // 2)
         lists = {"short_factor": factors, "long_factor": factors} if kind == "longrope" else {}
         theta = {"rope_type": kind, "rope_theta": 1e4}
         plain = {**small, "rope_parameters": {**theta, **numbers, **lists}}

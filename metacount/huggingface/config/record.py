@@ -157,9 +157,8 @@ def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]
     rotates = own_reading or "rope_parameters" in rules["defaults"]
     if rotates and isinstance(config.get(name), int | float):
         broken.append(f"{name} must be a list: got {shown_value(config[name])}")
-    if rotates:
-        key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-        broken += _broken_rope(key, config.get(key) or {}, rules["scalings"], config)
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    broken += _broken_rope(key, config.get(key) or {}, rules["scalings"], config)
     given = config.get("rope_parameters", {"rope_theta": None})
     if own_reading and "rope_theta" not in (given or {}):
         broken.append("rope_parameters must have rope_theta")

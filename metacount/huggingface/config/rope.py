@@ -205,10 +205,10 @@ def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> N
     if kind == "dynamic" and width == 2:
         keys.refused.append("RoPE of type dynamic must rotate more than 2 values: got 2")
     if kind == "longrope":
-        pairs = found.get("short_factor")
-        if width is not None and _are_real(pairs) and len(pairs) not in (1, (width + 1) // 2):
-            rule = f"one number, or one for each of {(width + 1) // 2} pairs"
-            keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(pairs)}")
+        factors, pairs = found.get("short_factor"), ((width or 0) + 1) // 2
+        if pairs > 1 and _are_real(factors) and len(factors) not in (1, pairs):
+            rule = f"one number, or one for each of {pairs} pairs"
+            keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(factors)}")
         values["factor"] = found.get("factor")
         if found.get("attention_factor") is None:
             needed["factor"] = REAL_OR_NULL

@@ -17,7 +17,6 @@ from helpers.release import one_day_in
 import metacount
 from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
     "model_type": "llama",
@@ -59,16 +58,6 @@ def test_a_folder_with_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert names == ["formula", "reference", "transformers"]
     for quantity in ("params", "matmul_flops", "decode_matmul_flops", "kv_cache_bytes"):
         assert len({witness[quantity] for witness in verified["witnesses"]}) == 1
-
-
-def test_counting_a_config_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "tiny", TINY)
-    code = (
-        "import sys; from metacount.cli import main\n"
-        f"assert main(['count', {str(folder)!r}]) == 0\n"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_model_without_a_spec_is_measured(
@@ -113,13 +102,9 @@ LLAVA = {"model_type": "llava", "text_config": TEXT}
     ("config", "field"),
     [
         ({**BERT, "n_layer": 5}, "n_layer"),
-        ({**BERT, "n_embd": 24}, "n_embd"),
-        ({**BERT, "n_inner": 19}, "n_inner"),
         ({**BERT, "num_key_value_heads": 2}, "num_key_value_heads"),
         ({**BERT, "num_experts": 8}, "num_experts"),
-        ({**BERT, "padded_vocab_size": 103.0}, "padded_vocab_size"),
         ({**LLAVA, "hidden_size": 24}, "hidden_size"),
-        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "n_layer": 5}, "n_layer"),
         ({**LLAVA, "text_config": {**TEXT, "n_layer": 5}}, "text_config.n_layer"),
         ({**LLAVA, "vision_config": {"n_head": 5}}, "vision_config.n_head"),
         ({**LLAVA, "llm_config": {**TEXT, "hidden_size": 24}}, "llm_config.hidden_size"),
@@ -170,9 +155,7 @@ def test_what_the_class_does_not_read_is_named(
     ("config", "place"),
     [
         ({**TINY, "an_odd_key": 3, "num_nextn_predict_layers": 2}, "detail"),
-        ({**BERT, "num_mtp_modules": 2}, "detail"),
         ({**LLAVA, "text_config": {**TEXT, "mtp_num_hidden_layers": 2}}, "detail"),
-        ({"model_type": "minimax_m2", "num_mtp_modules": 2}, "notes"),
         ({"model_type": "nemotron_h", "num_nextn_predict_layers": 2}, "notes"),
     ],
 )
@@ -232,18 +215,6 @@ def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
     assert line.startswith("checkpoint: lm_head.weight (1,212 values): the config says")
 
 
-def test_a_broken_checkpoint_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = folder_of(tmp_path / "tiny", TINY)
-    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
-    assert main(["verify", str(folder)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("metacount: error: ")
-    assert printed.err.count("\n") == 1
-
-
 def test_a_type_whose_default_makes_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
     """DeepSeek-V2's default names no number of experts per token."""
     code, verified = answer(capsys, "verify", "type:deepseek_v2", "--seq", "16")
@@ -252,14 +223,6 @@ def test_a_type_whose_default_makes_no_spec(capsys: pytest.CaptureFixture[str]) 
     assert (theirs["name"], theirs["active_params"]) == ("transformers", None)
     assert theirs["params"] > 10**10
     assert "num_experts_per_tok must be a whole number: got None" in verified["notes"][0]
-
-
-def test_sizes_that_were_changed_leave_the_config_behind(tmp_path: Path) -> None:
-    folder = str(folder_of(tmp_path / "tiny", TINY))
-    model = find_any(folder, ["n_layers=5"])
-    assert isinstance(model, Model)
-    assert (model.spec.n_layers, model.source) == (5, None)
-    assert isinstance(find_any("type:zamba"), TransformersOnly)
 
 
 def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
