@@ -17,8 +17,7 @@ import os
 
 from metacount.files import read_of_package
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES
-from metacount.spec.legend import MODEL_TERMS
+from metacount.spec import DTYPE_BYTES, LIMITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ NO_COUNTS = (
     "sparsity_pattern",
 )
 ONE_WIDTH = ("d_ff_pattern", "M")
-SIZES = frozenset(term.name for term in MODEL_TERMS) - {*NO_COUNTS}
+SIZES = frozenset(LIMITS) - {*NO_COUNTS}
 SHOWN = 8  # conditions on a screen
 FROM = 3  # torch asks of every size whether it is 0 or 1; smaller ones are cases of their own
 CODE, OURS = "transformers", "reference"
