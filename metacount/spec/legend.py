@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
 from metacount.frozen import REQUIRED
-from metacount.spec.field import Field as Term
+from metacount.spec.field import Field
 from metacount.spec.model import FIELDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import sympy
+
+
+Term = Field  # one size: its name, letter, meaning and unit, and what others call it
 
 
 def term_of(name: str) -> Term:
