@@ -224,8 +224,8 @@ def proven(
     record = read_structure(structure(spec)) if record is None else record
     if record is None:
         return None
-    sides = by_side(record, own_type)
-    at_hand = _AtHand(record, _numbers(spec, result.workload), config or {}, result)
+    sides, numbers = by_side(record, own_type), _numbers(spec, result.workload)
+    at_hand = _AtHand(record, numbers, config or {}, result)
     code = at_hand.best(sides[CODE])
     if code and own_type not in (None, code.name) and not code.of("equal", "chosen"):
         code = None  # what was not shown of another type's code says nothing of this one
@@ -237,7 +237,7 @@ def proven(
         own_type=own_type,
         small=tuple(
             f"{name} = {n}"
-            for name, n in at_hand.numbers.items()
+            for name, n in numbers.items()
             if name in RUN_SIZES | SIZES and 0 < n < FROM and name != "moe_every"
         ),
     )
