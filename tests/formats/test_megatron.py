@@ -92,14 +92,6 @@ def test_a_script_is_the_catalogs_model(tmp_path: Path, text: str, name: str) ->
     assert read(tmp_path, text) == catalog.entry(name).spec()
 
 
-def test_a_file_of_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "llama.args"
-    file.write_text(LLAMA)
-    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
-    file.write_text(LLAMA.replace(" ", "=").replace("\n", " ").replace("=--", " --"))
-    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
-
-
 def test_what_megatron_takes_where_nothing_is_said(tmp_path: Path) -> None:
     small = """--num-layers 3 --hidden-size 130 --num-attention-heads 5
     --max-position-embeddings 37 --vocab-size 101"""
@@ -203,6 +195,12 @@ def test_nothing_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert read(tmp_path, f"touch {told}; $(touch {told}) `touch {told}`\n{LLAMA}").d_ff == 11008
     assert not told.exists()
     assert "no such file" in refused(capsys, "count", str(tmp_path / "gone.sh"))
+
+
+def test_a_file_of_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "llama.args"
+    file.write_text(LLAMA.replace(" ", "=").replace("\n", " ").replace("=--", " --"))
+    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
 
 
 def test_a_value_may_begin_like_an_option() -> None:

@@ -73,13 +73,6 @@ def test_a_published_file_is_the_catalogs_model(data: dict[str, Any], name: str)
     assert {k: v for k, v in mine.items() if theirs[k] != v}.keys() <= said
 
 
-def test_scaled_rope_is_that_of_llama_3_1() -> None:
-    scaling = model_of(LLAMA31_405B).spec.rope_scaling
-    assert (scaling.kind, scaling.factor, scaling.n_trained) == ("llama3", 8.0, 8192)
-    other = model_of({**LLAMA31_405B, "rope_scaling_factor": 32, "rope_high_freq_factor": 4})
-    assert other.spec.rope_scaling.factor == 32.0
-
-
 def test_what_is_taken_for_granted_is_said() -> None:
     notes = "\n".join(model_of(LLAMA2_7B).notes)
     assert "d_ff 11008 by its rule from dim, multiple_of and ffn_dim_multiplier" in notes

@@ -17,7 +17,6 @@ from helpers import one_line
 from metacount import __version__
 from metacount.errors import InputError
 from metacount.huggingface import hub
-from metacount.huggingface.checkpoint.hub import read_repository
 
 constants = pytest.importorskip("huggingface_hub.constants")
 
@@ -211,11 +210,3 @@ def test_a_token_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None
     assert b"hf_secret" not in other.asked
     liar.listener.close()
     other.listener.close()
-
-
-def test_a_slow_header_of_a_checkpoint_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    liar = answered((says("206 OK", PART + "*", length=-1), b" ", 0.1), monkeypatch)
-    with pytest.raises(InputError, match="is too slow") as caught:
-        read_repository("org/name")
-    one_line(caught.value)
-    liar.listener.close()

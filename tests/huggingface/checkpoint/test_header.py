@@ -20,7 +20,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
-from metacount.huggingface.checkpoint import header as checkpoint_header
 from metacount.huggingface.checkpoint.header import (
     DTYPE_BITS,
     StoredTensor,
@@ -88,17 +87,13 @@ REFUSED = [
     (b'{"\xff":1}', b"", "no text in UTF-8"),
     (b'{"a\\ud800":1}', b"", "printable characters"),
     ({"a" * 1001: U8}, b"xxx", "1 to 1000 printable"),
-    ({"t": []}, b"xxx", "must have dtype, shape and data_offsets"),
     ({"t": {"dtype": "U8", "shape": [3]}}, b"xxx", "must have dtype, shape and data_offsets"),
     (entry(more=1), b"xxx", "and nothing else"),
     (entry(dtype="U9"), b"xxx", "'U9' is not one of safetensors' types: BOOL, U8"),
     (entry(shape=[-3]), b"xxx", r"shape must be a list of sizes: got \[-3\]"),
-    (entry(shape=[True, 3]), b"xxx", "shape must be a list of sizes"),
     (entry(shape=[2**63, 0], data_offsets=[0, 0]), b"", "shape must be a list of sizes"),
     (entry(shape=[2**62, 2**62]), b"xxx", "takes .* bits, its offsets 0 to 3 hold 24"),
-    (entry(shape="3"), b"xxx", "shape must be a list of sizes"),
     (entry(data_offsets=[0]), b"xxx", r"data_offsets must be \[begin, end\]"),
-    (entry(data_offsets=[3, 0]), b"xxx", "takes 24 bits, its offsets 3 to 0 hold -24"),
     (entry(data_offsets=[0, 4]), b"xxxx", "U8 .* takes 24 bits, its offsets 0 to 4 hold 32"),
     (entry(data_offsets=[1, 4]), b"xxxx", "leaves a gap before it"),
     ({"a": U8, "b": {**U8, "data_offsets": [1, 4]}}, b"xxxx", "overlaps the tensor before it"),
@@ -111,7 +106,6 @@ REFUSED = [
     ),
     ({"__metadata__": {"a": 1}}, b"", "__metadata__ must hold texts alone"),
     (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
-    (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply"),
     (b'{"a":{"dtype":"U8","shape":[' + b"1" * 5000 + b"]}}", b"", "a number of 5000 digits"),
     (b'{"a":NaN}', b"", "NaN is not a number"),
 ]
@@ -155,30 +149,11 @@ def test_a_header_too_long_is_not_read(tmp_path: Path) -> None:
         read(str(file))
 
 
-def test_what_is_no_regular_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    for name, message in (
-        ("fifo", "is not a regular file"),
-        ("folder", "is a folder"),
-        ("none", "no such file"),
-        ("nul\0", "cannot be read: .*embedded null"),
-        ("x" * 300, "cannot be read: File name too long"),
-    ):
-        with pytest.raises(InputError, match=message):
-            read(str(tmp_path / name))
-    with pytest.raises(InputError):
-        read("/dev/zero")
-
-
 HOSTILE = {  # a start, and what is repeated after it
     "objects": (b'{"a":[', b"{},", 10**7),
     "metadata": (b'{"__metadata__":{', b'"a":"b",', 4 * 10**6),
     "names": (b'{"', b"a", 3 * 10**7),
-    "escapes": (b'{"', b"\\n", 15 * 10**6),
-    "spaces": (b"{", b" ", 3 * 10**7),
     "brackets": (b'{"a":', b"[", 3 * 10**7),
-    "quotes": (b'{"a":{', b'"",', 10**7),
 }
 HOSTILE_INDEX = {
     "files": (b'{"weight_map":{', b'"a":"b",', 8 * 10**6),
@@ -202,14 +177,6 @@ def test_nothing_takes_much_memory(kind: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < (64 if kind in HOSTILE else 1) * 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_too_many_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checkpoint_header, "MAX_TENSORS", 2)
-    none = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
-    assert len(read(written(tmp_path / "x", {"a": none, "b": none}))) == 2
-    with pytest.raises(InputError):
-        read(written(tmp_path / "x", {"a": none, "b": none, "c": none}))
 
 
 # A file of three tensors, whose bytes are then changed.
@@ -261,23 +228,3 @@ def test_changed_bytes(
     path = tmp_path_factory.getbasetemp() / "changed.safetensors"
     path.write_bytes(bytes(content[:cut]))
     right_or_refused(str(path))
-
-
-SIZES = st.one_of(st.integers(-1, 9), st.sampled_from([2**31, 2**63, 2**64, True, 2.0, None, "3"]))
-ENTRIES = st.fixed_dictionaries(
-    {
-        "dtype": st.sampled_from([*DTYPE_BITS, "f32", "", None]),
-        "shape": st.lists(SIZES, max_size=3),
-        "data_offsets": st.lists(SIZES, min_size=1, max_size=3),
-    }
-)
-
-
-@one_day_in(6)
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), st.integers(0, 40))
-def test_any_entries(
-    tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], n_data: int
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "entries.safetensors"
-    right_or_refused(written(path, header, bytes(n_data)))

@@ -90,21 +90,6 @@ def test_an_index_at_its_limit_and_one_more(hub: Any, monkeypatch: pytest.Monkey
         read(hub)
 
 
-def test_the_token_goes_with_it(hub: Any) -> None:
-    serve_one(hub.folder)
-    read(hub, token="hf_secret")
-    assert hub.asked[0][1]["authorization"] == "Bearer hf_secret"
-    read(hub, token=False)
-    assert "authorization" not in hub.asked[1][1]
-
-
-@pytest.mark.parametrize("behaviour", ["redirect", "no range"])
-def test_a_server_that_has_its_ways(hub: Any, behaviour: str) -> None:
-    serve_one(hub.folder)
-    hub.behaviour = behaviour
-    assert len(read(hub).tensors) == 3
-
-
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [

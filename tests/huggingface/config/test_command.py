@@ -76,21 +76,6 @@ def test_a_model_without_a_spec_is_measured(
     assert main(["formula", str(folder)]) == 2
 
 
-def test_a_config_that_transformers_refuses_is_counted_with_the_reason(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """rms_norm_eps is no number with a decimal point: from Python as on the command line."""
-    wrong = {**TINY, "rms_norm_eps": 1}
-    assert main(["count", str(folder_of(tmp_path / "wrong", wrong)), "--json"]) == 0
-    notes = json.loads(capsys.readouterr().out)["notes"]
-    result = metacount.count(wrong)
-    assert [*result.notes] == result.to_dict()["notes"] == notes
-    (reason,) = (note for note in notes if "refuses this config" in note)
-    assert "rms_norm_eps" in reason and "rms_norm_eps" in repr(result)
-    assert result.params == TINY_PARAMS
-    assert len(metacount.count(TINY).notes) == len(notes) - 1
-
-
 BERT = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101,
         "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
         "intermediate_size": 17}  # fmt: skip
@@ -149,31 +134,6 @@ def test_what_the_class_does_not_read_is_named(
     saved = transformers.NomicBertConfig(**{k: v for k, v in BERT.items() if k != "model_type"})
     code, counted = answer(capsys, "count", str(folder_of(tmp_path / "saved", saved.to_dict())))
     assert (code, "has no field for" in counted["detail"]) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("config", "place"),
-    [
-        ({**TINY, "an_odd_key": 3, "num_nextn_predict_layers": 2}, "detail"),
-        ({**LLAVA, "text_config": {**TEXT, "mtp_num_hidden_layers": 2}}, "detail"),
-        ({"model_type": "nemotron_h", "num_nextn_predict_layers": 2}, "notes"),
-    ],
-)
-def test_prediction_modules_that_are_not_counted_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], place: str
-) -> None:
-    folder = folder_of(tmp_path / "model", config)
-    (key,) = {name for part in (config, config.get("text_config", {})) for name in part
-              if name.startswith(("num_nextn", "num_mtp", "mtp_"))}  # fmt: skip
-    counted = answer(capsys, "count", str(folder))[1]
-    assert key in str(counted[place])
-    assert main(["count", str(folder)]) == 0
-    assert key in capsys.readouterr().out
-    without = {k: v for k, v in config.items() if k != key}
-    without |= {"text_config": TEXT} if "text_config" in config else {}
-    said = answer(capsys, "count", str(folder_of(tmp_path / "without", without)))[1]
-    assert said["params"] == counted["params"]
-    assert "prediction" not in str(said[place])
 
 
 def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_parameters_by_hand(name: str) -> None:
         assert formulas.params(spec) + mtp.params(spec) == 7_833_409_536
 
 
-EVERY = {config["model_type"]: name for name, config in CONFIGS.items()
+EVERY = {config["model_type"]: name for name, config in reversed(CONFIGS.items())
          if config.get("model_type") in REMOTE}  # fmt: skip
 SIZES = (
     "hidden_size n_embd num_hidden_layers num_layers n_layer n_head num_attention_heads "

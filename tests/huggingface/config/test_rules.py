@@ -18,7 +18,6 @@ from helpers.small_configs import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import metacount
 from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.formulas.model import params
@@ -32,7 +31,6 @@ from metacount.huggingface.config.record import (
 )
 from metacount.huggingface.config.to_spec import mapped_types, spec_from_config
 from metacount.huggingface.module.model import build_transformers, config_class, version
-from metacount.resolve import find_model
 
 BENCHMARKS = ROOT / "benchmarks"
 VERSION = recorded_version()
@@ -102,10 +100,6 @@ def scaled(kind: str, **numbers: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, **numbers}}
 
 
-LLAMA3 = {"factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LENGTH = {"original_max_position_embeddings": 32}
-ONES = {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4, **LENGTH}
-YARN = {"factor": 2.0, "mscale": 1.0, "mscale_all_dim": 0.7, **LENGTH}
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "llama qwen3 gpt2": [
         *({"pad_token_id": token} for token in (101, -102, 100)),
@@ -115,40 +109,10 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"dtype": 3},
         {"ignore_keys_at_rope_validation": 2},
     ],
-    "llama": [
-        scaled("linear", factor=2.0),
-        scaled("linear", factor="2"),
-        scaled("dynamic", factor=None),
-        scaled("llama3", **LLAMA3, **LENGTH),
-        scaled("llama3", **{**LLAMA3, "low_freq_factor": 0}, **LENGTH),
-        scaled("llama3", **LLAMA3, original_max_position_embeddings="8"),
-        scaled("longrope", **ONES),
-        scaled("longrope", **{**ONES, "short_factor": [1.0] * 3}),
-        scaled("longrope", **{**ONES, "short_factor": None}),
-        scaled("longrope", **ONES, factor="2"),
-        scaled("longrope", **{**ONES, "original_max_position_embeddings": 0}),
-        scaled("longrope", **ONES, factor="2", attention_factor=1.0),
-        *(
-            scaled("yarn", **{**YARN, **change})
-            for change in (
-                {},
-                {"factor": None},
-                {"factor": "2"},
-                {"rope_theta": 1},
-                {"mscale": "1"},
-                {"mscale": "1", "attention_factor": 1.0},
-                {"mscale": "1", "factor": 1.0},
-                {"beta_fast": -1},
-                {"beta_slow": None},
-                {"beta_slow": "1"},
-                {"original_max_position_embeddings": 0},
-            )
-        ),
-        scaled("yarn", **LENGTH),
-    ],
     # without head_dim its class makes no width of a head
-    "mixtral": [scaled("linear", factor=2.0), scaled("yarn", **YARN), scaled("longrope", **ONES)],
-    "phi3": [scaled("linear", factor=2.0), scaled("longrope", **ONES)],
+    "mixtral": [scaled("linear", factor=2.0), scaled("yarn", factor=2.0),
+                {"head_dim": 8, **scaled("yarn", factor=2.0)}],
+    "phi3": [scaled("linear", factor=2.0)],
     "kimi_linear": [{"rope_parameters": 1}, {"rope_scaling": "x"}, {"rope_scaling": False}],
     "xglm": [{"vocab_size": 1}, {"vocab_size": 2}],
     "gptj": [{"n_positions": -1}],
@@ -178,6 +142,40 @@ def test_a_config_is_refused_where_no_module_is_built(
     small = {"model_type": model_type, **SMALL[model_type], **keys}
     small.pop("architectures", None)
     assert bool(spec_from_config(small).refused) == (not builds(small))
+
+
+ROPE_NAMES = {
+    "linear": "factor",
+    "dynamic": "factor",
+    "llama3": "factor low_freq_factor high_freq_factor original_max_position_embeddings",
+    "yarn": "factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim "
+    "attention_factor rope_theta",
+    "longrope": "short_factor long_factor original_max_position_embeddings factor attention_factor",
+}
+ODD_NUMBERS = st.sampled_from([None, True, 0, 1, 2.0, -1, 32, "2", [], [1.0], [1.0] * 4, [1.0] * 3])
+
+
+@one_day_in(3)
+@settings(max_examples=150)
+@given(
+    st.sampled_from([*ROPE_NAMES]), st.sampled_from(["llama", "gpt_neox", "ministral3"]), st.data()
+)
+def test_numbers_of_rope_are_refused_where_no_angles_are_made(
+    kind: str, model_type: str, data: st.DataObject
+) -> None:
+    right = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "mscale": 1.0,
+             "mscale_all_dim": 0.7, "original_max_position_embeddings": 32, "beta_fast": 32,
+             "beta_slow": 1, "short_factor": [1.0] * 4, "long_factor": [1.0] * 4,
+             "rope_theta": 1e4}  # fmt: skip
+    names = ROPE_NAMES[kind].split()
+    odd = data.draw(st.dictionaries(st.sampled_from(names), ODD_NUMBERS, max_size=2))
+    rope = {name: right[name] for name in names if name in right} | odd
+    config = {"model_type": model_type, **SMALL[model_type], **scaled(kind, **rope)}
+    try:
+        refused = spec_from_config(config).refused
+    except SpecError:  # ours goes no further
+        return
+    assert bool(refused) == (not builds(config)), (rope, refused)
 
 
 @pytest.mark.parametrize(
@@ -228,26 +226,3 @@ def test_a_class_under_its_older_name_is_built_under_the_one_of_today() -> None:
     mapped = spec_from_config(config)
     assert mapped.refused == ()
     assert params(mapped.spec) == sum(p.numel() for p in module.parameters())
-
-
-# ---- remedies ----
-
-
-@pytest.mark.parametrize(
-    ("model", "changes", "python", "typed"),
-    [
-        ("mixtral-8x7b", {"n_experts": None}, "pass top_k=None", "add `--set top_k=none`"),
-        ("mixtral-8x7b", {"d_ff": 7}, "pass d_ff=None", "leave out `--set d_ff`"),
-    ],
-)
-def test_remedies_in_the_words_of_the_medium(
-    capsys: pytest.CaptureFixture[str], model: str, changes: dict[str, Any], python: str, typed: str
-) -> None:
-    with pytest.raises(SpecError, match="; ") as caught:
-        find_model(model).spec.replace(**changes)
-    assert caught.value.remedy == python
-    settings = [f"--set={name}={str(value).lower()}" for name, value in changes.items()]
-    assert main(["count", model, *settings]) == 2
-    assert capsys.readouterr().err.endswith(f"; {typed}\n")
-    with pytest.raises(SpecError, match=r"leave \w+ out|set \w+"):
-        metacount.ModelSpec.from_dict({**find_model(model).spec.to_dict(), **changes})

@@ -34,23 +34,3 @@ def test_nothing_foreign_reaches_stderr(arguments: list[str]) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout
-
-
-def test_quiet_leaves_the_caller_s_settings_and_errors() -> None:
-    import warnings
-
-    from transformers.utils import logging
-
-    from metacount.measure.theirs import quiet
-
-    before = logging.get_verbosity()
-    try:
-        logging.set_verbosity(logging.INFO)
-        with pytest.raises(RuntimeError, match="real"), quiet():
-            warnings.warn("advice", stacklevel=1)  # warnings are errors in these tests
-            raise RuntimeError("real")
-        assert logging.get_verbosity() == logging.INFO
-        with pytest.raises(UserWarning, match="ours"):
-            warnings.warn("ours", stacklevel=1)
-    finally:
-        logging.set_verbosity(before)
