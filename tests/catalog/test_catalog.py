@@ -121,19 +121,6 @@ def test_an_entry_is_complete(id: str) -> None:
     assert {k: v for k, v in defaults.items() if k in dict(entry.sizes)} == dict(entry.sizes)
 
 
-@pytest.mark.parametrize("id", BUILT)
-def test_a_file_states_only_what_differs_from_a_default(id: str) -> None:
-    required = {*words("kind d_model n_layers vocab_size n_heads activation gated norm position")}
-    sizes = dict(catalog.entry(id).sizes or ())
-    if sizes.get("attention") == "none":
-        required -= {"n_heads"}
-    if sizes.get("ffn_pattern") == "N":
-        required -= {"activation", "gated"}
-    assert required <= set(sizes)
-    for name in set(sizes) - required:
-        assert sizes[name] != FIELDS[name].absent, name
-
-
 @daily(3)
 @pytest.mark.parametrize("id", sorted(MEASURED))
 def test_our_count_is_what_others_measured(id: str) -> None:

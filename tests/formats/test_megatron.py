@@ -133,12 +133,8 @@ def test_experts_in_some_layers(tmp_path: Path) -> None:
         "--moe-shared-expert-intermediate-size 11",
     )
     assert (routed.router, routed.n_groups, routed.top_groups) == ("sigmoid_renorm", 6, 2)
-    assert (routed.group_score, routed.selection_bias, routed.routed_scale) == (
-        "top2_sum",
-        True,
-        2.5,
-    )
-    assert (routed.n_shared_experts, routed.d_ff_shared, routed.shared_expert_gate) == (1, 11, True)
+    assert (routed.group_score, routed.selection_bias) == ("top2_sum", True)
+    assert (routed.routed_scale, routed.d_ff_shared, routed.shared_expert_gate) == (2.5, 11, True)
     assert read(tmp_path, moe + "--moe-router-pre-softmax").router == "softmax"
     # by hand: a router 4,096·12, twelve experts of 3·4,096·7, beside attention and two norms
     layer = 4 * 4096**2 + 2 * 4096 + 12 * 4096 + 12 * 3 * 4096 * 7

@@ -41,6 +41,8 @@ def _are_real(value: object) -> TypeGuard[list[float]]:
 REAL = ("a number", _is_real)
 NOT_ZERO = ("a number other than 0", lambda value: _is_real(value) and value != 0)
 ABOVE_0 = ("a number above 0", lambda value: _is_real(value) and value > 0)
+NEITHER_0_NOR_1 = ("a number, neither 0 nor 1", lambda v: _is_real(v) and v not in (0, 1))
+ABOVE_0_NOT_1 = ("a number above 0, not 1", lambda v: _is_real(v) and v > 0 and v != 1)
 REAL_OR_NULL = ("a number or null", lambda value: value is None or _is_real(value))
 ABOVE_0_OR_NULL = ("a number above 0, or null", lambda value: not value or ABOVE_0[1](value))
 NUMBERS = ("a list of numbers", lambda value: isinstance(value, dict) or _are_real(value))
@@ -209,11 +211,13 @@ def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> N
         if pairs > 1 and _are_real(factors) and len(factors) not in (1, pairs):
             rule = f"one number, or one for each of {pairs} pairs"
             keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(factors)}")
-        values["factor"] = found.get("factor")
-        if found.get("attention_factor") is None:
+        values["factor"] = factor = found.get("factor")
+        if found.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
             needed["factor"] = REAL_OR_NULL
-            if found.get("factor") is None:
-                needed[TRAINED] = NOT_ZERO
+            if factor is None:
+                needed[TRAINED] = NEITHER_0_NOR_1
+            elif _is_real(factor) and factor > 1:
+                needed[TRAINED] = ABOVE_0_NOT_1
     for name, (rule, holds) in needed.items():
         value = values.get(name)
         if value is MISSING:

@@ -11,6 +11,7 @@ import pytest
 from helpers.release import daily
 from helpers.small_configs import SMALL
 
+from metacount.formats.tensors import Shape, StoredTensor
 from metacount.huggingface.checkpoint.compare import (
     BUFFER,
     IGNORED,
@@ -26,7 +27,6 @@ from metacount.huggingface.checkpoint.compare import (
 )
 from metacount.huggingface.checkpoint.conversion import transformers_conversion
 from metacount.huggingface.checkpoint.formats import quantization_of
-from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.huggingface.checkpoint.witness import checkpoint_witness, read_checkpoint
 from metacount.huggingface.module.model import chosen_class
 

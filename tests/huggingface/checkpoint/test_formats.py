@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from metacount.formats.tensors import StoredTensor
 from metacount.huggingface.checkpoint.formats import quantization_of, unpack
-from metacount.huggingface.checkpoint.header import StoredTensor
 
 NOT_KNOWN = "bits not known from header and config"
 Tensors = dict[str, tuple[str, tuple[int, ...]]]

@@ -20,9 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
+from metacount.formats.tensors import DTYPE_BITS, StoredTensor
 from metacount.huggingface.checkpoint.header import (
-    DTYPE_BITS,
-    StoredTensor,
     parse_header,
     parse_index,
     read_local_header,

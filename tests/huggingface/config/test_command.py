@@ -16,7 +16,6 @@ from helpers.release import one_day_in
 
 import metacount
 from metacount.cli import main
-from metacount.errors import SpecError
 
 TINY = {
     "model_type": "llama",
@@ -100,18 +99,14 @@ LLAVA = {"model_type": "llava", "text_config": TEXT}
 def test_a_size_that_the_class_does_not_read_is_no_count(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(SpecError, match=" got ") as raised:
-        metacount.verify(config)
-    assert raised.value.field == field
-    assert "remove" not in raised.value.remedy
-    # nor is one told to give as many heads as there are for keys
-    assert ("write it as" in raised.value.remedy) is (
-        field not in ("num_key_value_heads", "num_experts", "architectures")
-    )
     folder = folder_of(tmp_path / "wrong", config)
     for command in ("count", "verify", "tree"):
         assert main([command, str(folder)]) == 2
-        assert field in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"{field} " in said and "remove" not in said
+        # nor is one told to give as many heads as there are for keys
+        sizes = field not in ("num_key_value_heads", "num_experts", "architectures")
+        assert ("write it as" in said) is sizes
 
 
 def test_what_the_class_does_not_read_is_named(
@@ -124,10 +119,7 @@ def test_what_the_class_does_not_read_is_named(
     code, counted = answer(capsys, "count", str(folder))
     # tables 101 and 2 (of types); per layer: 4·12², 3·12·17 and two norms; one after the embedding
     assert counted["params"] == 103 * 12 + 3 * (4 * 12**2 + 3 * 12 * 17 + 4 * 12) + 2 * 12
-    assert (code, "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]) == (
-        0,
-        True,
-    )
+    assert code == 0 and "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]
     assert "no field for odd_key, head_dims" in str(metacount.summary(folder).notes)
     for name in (*sizes, "unset", "temperature"):
         assert name not in counted["detail"]

@@ -78,22 +78,14 @@ def test_a_text_that_says_nothing_has_the_sizes_of_its_own_type(kind: str) -> No
 
 def test_flat_configs_are_read() -> None:
     """Qwen2-VL-2B as published: text beside vision_config."""
-    found = text_from_config(
-        {
-            "model_type": "qwen2_vl",
-            "architectures": ["Qwen2VLForConditionalGeneration"],
-            "vision_start_token_id": 151652,
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_attention_heads": 12,
-            "num_hidden_layers": 28,
-            "num_key_value_heads": 2,
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-            "tie_word_embeddings": True,
-            "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 1536},
-            "vocab_size": 151936,
-        }
-    )
+    sizes = {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12,
+             "num_hidden_layers": 28, "num_key_value_heads": 2, "vocab_size": 151936}  # fmt: skip
+    found = text_from_config({
+        **sizes, "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"],
+        "vision_start_token_id": 151652, "tie_word_embeddings": True,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "vision_config": {"depth": 32, "embed_dim": 1280, "hidden_size": 1536},
+    })  # fmt: skip
     assert found is not None
     # Qwen2-1.5B: 1,543,714,304
     assert formulas.params(found[1].spec) == 1_543_714_304

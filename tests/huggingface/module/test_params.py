@@ -7,38 +7,19 @@ from typing import Any
 
 import pytest
 from helpers import one_line
+from helpers.small_configs import small_config
 
 torch = pytest.importorskip("torch")
 
 from metacount.errors import SpecError  # noqa: E402
 from metacount.huggingface.module.model import build_transformers  # noqa: E402
 
-LLAMA_7B = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-}
-TINY_MIXTRAL = {
-    "model_type": "mixtral",
-    "vocab_size": 101,
-    "hidden_size": 12,
-    "intermediate_size": 17,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "num_local_experts": 5,
-    "num_experts_per_tok": 2,
-    "sliding_window": None,
-}
+TINY_MIXTRAL = small_config("mixtral")
 
 
 def test_class_named_by_architectures_and_by_type() -> None:
-    assert str(build_transformers(LLAMA_7B)[1]) == "LlamaForCausalLM (named by architectures)"
+    named = {**TINY_MIXTRAL, "architectures": ["MixtralForCausalLM"]}
+    assert str(build_transformers(named)[1]) == "MixtralForCausalLM (named by architectures)"
     for model_type, said in [
         ("llama", "LlamaForCausalLM (the causal-LM class of type llama)"),
         ("t5", "T5ForConditionalGeneration (the seq2seq class of type t5)"),
