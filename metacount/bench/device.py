@@ -394,6 +394,7 @@ def measure_ceiling(
 ) -> Ceiling:
     """Measure the roof on random data, warmed up: median of `rounds` a shape, then the best one."""
     cuda, rates = device.type == "cuda", {}
+    began, busy = time.perf_counter(), time.process_time()
     prefer: Any = torch.backends.cuda.preferred_blas_library
     before = prefer() if cuda else None
     try:
@@ -423,6 +424,7 @@ def measure_ceiling(
         bytes_per_s=2 * source.nbytes / copy_s,  # read once, written once
         read_bytes_per_s=source.nbytes / read_s,
         blas_library=library,
+        core_share=None if cuda else (time.process_time() - busy) / (time.perf_counter() - began),
     )
 
 

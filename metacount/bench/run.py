@@ -424,6 +424,7 @@ def rows_of_case(
                 "calls_per_sample": entrant.watch.calls_per_sample,
                 "graph_nodes": None if variant.direction == BACKWARD else entrant.watch.nodes,
                 "clock_mhz": clock_mhz,
+                "core_share": None if plan.cuda else entrant.core_share,
             }
             row |= times(entrant.rounds[state])
             rate = rates(variant.work, row["median_s"], ceiling)
@@ -487,6 +488,7 @@ def _backwards(timed: Sequence[Entrant]) -> Iterator[Entrant]:
                 "note": "forward and backward less the forward of the same round",
             },
             windows=both.windows,
+            busy_s=both.busy_s,
         )
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import ROOT
-from helpers.release import one_day_in
 
 from metacount import catalog
-from metacount.cli.folder import count_folder, list_folder
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.spec import Workload
 from metacount.textbook.count import count
@@ -33,11 +29,6 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield from loaded("peer_results", monkeypatch)
 
 
-@pytest.fixture
-def scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    yield from loaded("scale", monkeypatch)
-
-
 def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module(name)
@@ -48,10 +39,6 @@ def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def saved_results() -> dict[str, Any]:
     found: dict[str, Any] = json.loads((BENCHMARKS / "results" / "peers.json").read_text("utf-8"))
     return found
-
-
-def test_there_are_fifteen_models() -> None:
-    assert len(CONFIGS) == 15
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -85,22 +72,3 @@ def test_the_saved_summary_is_that_of_the_saved_runs(results: Any) -> None:
     runs = [results.Result(**run) for run in saved["runs"]]
     assert results.collected(saved["truth"], runs, saved["versions"])["summary"] == saved["summary"]
     assert {each["tool"] for each in saved["summary"]} == set(results.TOOLS)
-
-
-@one_day_in(6)
-def test_the_folders_of_the_benchmark_hold_different_models_that_can_be_counted(
-    scale: Any, tmp_path: Path
-) -> None:
-    scale.write_configs(tmp_path / "configs", 400)
-    listing = list_folder(str(tmp_path / "configs"))
-    outcomes = [o for part in count_folder(listing, Workload(), jobs=1) for o in part]
-    assert [o.error for o in outcomes if o.error is not None] == []
-    assert len(outcomes) == 400
-    # a random size may come twice, not often
-    assert len({(o.data["params"], o.data["matmul_flops"]) for o in outcomes}) > 395
-
-
-def test_random_configs_are_the_same_each_time(scale: Any) -> None:
-    bases = list(CONFIGS.values())
-    one, two = ([scale.random_config(random.Random(3), bases) for _ in range(5)] for _ in range(2))
-    assert one == two
