@@ -2,7 +2,8 @@
 
 `data/` holds the statements, one file per topic. Nothing there says which of them are right: every
 claim names a judge, a row of `data/judges.json`: the values that are computed, by expressions and
-by functions of the file that it `uses`, and what has to hold of them. Then a claim is
+by functions of the file that it `uses`, or of `experiments/` if it `runs` one, and what has to hold
+of them. Then a claim is
 
 right        if everything holds; a rounded number holds when the exact one rounds to it
 conditional  if it holds in some of the cases that it is said of, and not in others
@@ -20,7 +21,8 @@ from __future__ import annotations
 import json
 import os
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 from metacount import catalog
 from metacount.errors import SpecError, nearest
@@ -29,7 +31,7 @@ from metacount.languages import LANGUAGES
 from metacount.measure.isolated import isolated
 from metacount.spec import FIELDS
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.parts import RUNNING, Subject, computation, models, value, without_biases
+from metacount.teaching.parts import Subject, computation, models, value, without_biases
 from metacount.teaching.texts import (
     CONDITIONAL,
     DATA,
@@ -48,6 +50,7 @@ from metacount.teaching.texts import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
 
     from metacount.files import Json
     from metacount.spec import ModelSpec
@@ -86,7 +89,7 @@ def find_claim(id: str) -> Claim:
 
 def needs_torch(claim: Claim) -> bool:
     """Tell whether judging a claim runs modules."""
-    return judges()[claim.judge][1].get("uses") in RUNNING
+    return "runs" in judges()[claim.judge][1]
 
 
 class About(Subject):
@@ -95,7 +98,7 @@ class About(Subject):
     What is known of the claim's model, what the judge computed, and the verdict.
     """
 
-    def __init__(self, claim: Claim, lang: str = "en", uses: tuple[str, ...] = ()) -> None:
+    def __init__(self, claim: Claim, lang: str = "en", uses: tuple[ModuleType, ...] = ()) -> None:
         values: dict[str, object] = {"claimed": claim.claimed, "options": claim.options}
         if claim.model is not None:
             entry = catalog.entry(claim.model)
@@ -107,8 +110,7 @@ class About(Subject):
     @property
     def spec(self) -> ModelSpec:
         """The claim's model, with the sizes that the claim sets itself."""
-        spec: ModelSpec = self.name("spec")
-        return spec
+        return cast("ModelSpec", self.name("spec"))
 
     def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
         """Compute what a model has, or one of `OF_CLAIMS`."""
@@ -184,7 +186,9 @@ def judge_claim(claim: Claim | str, *, lang: str = "en") -> Verdict:
 def _judged(claim: Claim, lang: str) -> Verdict:
     """Compute the values, one after the other, then what has to hold; then write the texts."""
     texts, judge = judges()[claim.judge]
-    known = About(claim, uses=tuple(judge.get("uses", "").split()))
+    uses = [f"experiments.{judge['runs']}"] if "runs" in judge else judge.get("uses", "").split()
+    modules = tuple(import_module(f"metacount.teaching.{name}") for name in uses)
+    known = About(claim, uses=modules)
     for name, expression in judge["values"].items():
         result = computed(expression, known)
         known.values |= result if name == "*" else {name: result}
@@ -215,14 +219,14 @@ def _judged(claim: Claim, lang: str) -> Verdict:
 def judges() -> dict[str, tuple[dict[str, Text], Json]]:
     """Read of every judge its texts by name: says, correct, computation, witness and others.
 
-    And how it judges: `uses`, a file of functions; `values` by name, `*` for several at once; and
-    `holds`, the list of what the verdict goes by, or the verdict.
+    And how it judges: `uses` or `runs` a file of functions; `values` by name, `*` for several at
+    once; and `holds`, the list of what the verdict goes by, or the verdict.
     """
     with open(os.path.join(DATA, "judges.json"), encoding="utf-8") as file:
         data: dict[str, Json] = json.load(file)
     rows: dict[str, tuple[dict[str, Text], Json]] = {}
     for name, texts in data.items():
-        how: Json = {it: texts.pop(it) for it in ("uses", "values", "holds") if it in texts}
+        how: Json = {it: texts.pop(it) for it in ("uses", "runs", "values", "holds") if it in texts}
         rows[name] = {title: text_of(text) for title, text in texts.items()}, how
     return rows
 

@@ -30,6 +30,7 @@ import os
 import re
 from fractions import Fraction
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from metacount import catalog
@@ -39,6 +40,7 @@ from metacount.languages import checked_language
 from metacount.resolve import find_model, model_of
 from metacount.spec import Request, legend
 from metacount.spec.rules import beyond_branches
+from metacount.teaching import counts
 from metacount.teaching.parts import Subject, models
 from metacount.teaching.texts import Known, computed, evaluated, filled
 from metacount.teaching.texts import shown as as_text
@@ -219,7 +221,9 @@ class Here(Subject):
 
     def __init__(self, model: Model, lang: str, source: Source, **values: object) -> None:
         self.model, self.source, self.computed = model, source, dict(values)
-        self.uses = ("counts", *source.head.get("runs", "").split())
+        runs = source.head.get("runs", "").split()
+        run = (import_module(f"metacount.teaching.experiments.{file}") for file in runs)
+        self.uses = (counts, *run)
         super().__init__({}, lang)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from metacount import catalog
@@ -20,6 +19,7 @@ from metacount.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
     from typing import Any
 
     import sympy
@@ -270,23 +270,16 @@ RUNS: dict[str, Callable[..., Dim]] = {
 }
 
 
-# files of functions that a page or a judge may name -> their modules, and those that import torch
-RUNNING = ("ffn", "gpt", "layers", "moe")
-LIBRARY = {name: f"experiments.{name}" for name in RUNNING} | {
-    name: name for name in ("algebra", "counts")
-}
-
-
 class Subject(Known):
     """What the names in a text about a model stand for.
 
-    Values, and as functions: those of the files of `LIBRARY` that the text uses; parts and sizes of
-    the model, of another one (`ffn("llama-7b")`) or of the same with other fields
-    (`ffn(gated=False)`); what takes a length (`RUNS`); and the formulas of sublayers by their
-    sizes, `glu_params(4*d_model, d_ff)`.
+    Values, and as functions: those of the modules that the text uses; parts and sizes of the model,
+    of another one (`ffn("llama-7b")`) or of the same with other fields (`ffn(gated=False)`); what
+    takes a length (`RUNS`); and the formulas of sublayers by their sizes,
+    `glu_params(4*d_model, d_ff)`.
     """
 
-    uses: tuple[str, ...] = ()
+    uses: tuple[ModuleType, ...] = ()
 
     @property
     def spec(self) -> ModelSpec:
@@ -295,8 +288,7 @@ class Subject(Known):
 
     def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
         """Call a function of a file, compute a part or a run, look up a size, or use a formula."""
-        for file in self.uses:
-            module = import_module(f"metacount.teaching.{LIBRARY[file]}")
+        for module in self.uses:
             if (function := getattr(module, name, None)) is not None:
                 return function(*arguments, **options)
         if name in FUNCTIONS:

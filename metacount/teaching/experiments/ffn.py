@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -285,7 +285,7 @@ def _grid() -> Tensor:
 
 def activation_forms(forms: Sequence[str]) -> Values:
     """Lay activations of the modules beside their formulas."""
-    x, rows = _grid(), []
+    x, rows = _grid(), list[dict[str, Any]]()
     at = torch.tensor((-2.0, 0.5, 2.0), dtype=torch.float64)
     for text, name, beta, form in map(FORMS.__getitem__, forms):
         shown_as = name if name != "silu" else f"silu, β = {beta:g}"
