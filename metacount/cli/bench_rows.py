@@ -46,7 +46,7 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
                 )
                 for row in shown
             ]
-            align = "<<" + "".join("<" if head in ("", "bound", HELD) else ">" for head in cells)
+            align = "<<" + "".join("<" if head in ("", "bound") else ">" for head in cells)
             grid = Grid(
                 heads=("variant", "state", *cells), rows=rows_of_table, align=align, drops=drops
             )
@@ -162,7 +162,6 @@ def _joules(row: Row) -> str:
     return f"{figure(joules)} J" if joules >= 1 else f"{figure(1e3 * joules)} mJ"
 
 
-HELD = "held back by"
 # what is said of a timed row, table by table: the head of a column, and its cell
 Cells = dict[str, "Callable[[Row], str]"]
 TIMES: Cells = {
@@ -189,7 +188,6 @@ POWER: Cells = {
     "power": lambda row: f"{row.power_w:.0f} W",
     "per call": _joules,
     "degrees": lambda row: f"{row.temperature_c}",
-    HELD: lambda row: row.throttled or DASH,
 }
 LEGEND = {
     "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "

@@ -11,9 +11,8 @@ from fractions import Fraction
 import pytest
 from helpers.release import daily
 
-from metacount.audit.judge import NOT_ASKED, Found, judged, mfu
-from metacount.audit.record import NO_COUNT, Formula, chosen
-from metacount.catalog import entry
+from metacount.audit.judge import Found, mfu
+from metacount.audit.record import Formula
 from metacount.cli import main
 
 
@@ -117,15 +116,6 @@ def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     both = json.loads(printed(capsys, *run))
     assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
     assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
-
-
-def test_what_is_not_judged_or_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    formula = chosen(("megatron-lm-optimizer",))[0]
-    values = {name: getattr(formula, name) for name in Formula.__annotations__}
-    found = judged(Formula(**{**values, "convention": None}), entry("gpt2").spec(), "gpt2")
-    assert found.verdict == NOT_ASKED and found.condition == NO_COUNT
-    text = printed(capsys, "maxtext-deepseek-training", "--model", "gpt2")
-    assert "cannot be asked: the model has no qk_nope_head_dim" in text and "in all" not in text
 
 
 @pytest.mark.parametrize(

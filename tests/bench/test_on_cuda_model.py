@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from metacount.bench import run
 from metacount.bench.case import Case, Variant
-from metacount.bench.device import Roofs, measure_ceiling
+from metacount.bench.device import Roofs
 from metacount.bench.rows import Ceiling, Row
 from metacount.bench.run import run_case
 from metacount.bench.timing import CaptureRoom, Plan
@@ -157,33 +157,3 @@ def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
     assert found["swiglu"].status == "wrong result"
     assert "while it was timed: relative error 1" in (found["swiglu"].reason or "")
     assert run.disagrees(rows)
-
-
-def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, shapes = ["cublas"], []
-
-    def prefer(name: str | None = None) -> str:
-        if name is not None:
-            chosen.append(name)
-        return chosen[-1]
-
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", prefer)
-
-    def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-        shapes.append((a.shape[0], a.shape[1], b.shape[1], chosen[-1]))
-        faster = 2 if chosen[-1] == "cublaslt" else 1
-        return gpu.kernel("mm", 1e-3 / faster, gives=lambda: out)()
-
-    monkeypatch.setattr(torch, "mm", mm)
-    monkeypatch.setattr(Tensor, "copy_", lambda self, other: gpu.kernel("copy", 4e-3)())
-    monkeypatch.setattr(torch, "amax", lambda x, dim: gpu.kernel("read", 1e-3)())
-    real_empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *s, device=None, dtype=None: torch.ones(s))
-    monkeypatch.setattr(torch, "empty_like", lambda t: real_empty_like(t))
-    roof = measure_ceiling(DEVICE, "fp32", 1, shapes=((8, 8, 8), (16, 8, 8)), copy_bytes=4096)
-    # both libraries at both shapes; the faster one at the larger, in half a millisecond
-    assert {s[3] for s in shapes} == {"cublas", "cublaslt"} and chosen[-1] == "cublas"
-    assert (roof.shape, roof.blas_library) == ((16, 8, 8), "cublaslt")
-    assert roof.flops_per_s == pytest.approx(2 * 16 * 8 * 8 / 5e-4, rel=0.01)
-    assert roof.bytes_per_s == pytest.approx(2 * 4096 / 4e-3, rel=0.01)
-    assert roof.read_bytes_per_s == pytest.approx(4096 / 1e-3, rel=0.01)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -22,29 +20,6 @@ D, E, N = 5, 4, 3
 
 def values(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-# what a computation has to show of what was run
-SHOWN = {
-    "softmax-only-two-places": ("softmax in ScaledDotProduct 2", "Router"),
-    "deepnorm": ("norms in the block: 2, stated 2", f"= {math.sqrt(2):.4f}; with α = 1"),  # (2·2)^¼
-    "sandwich-norm": ("norms in the block: 4, stated 4",),
-    "causal-mask": (
-        "a whole decoder: token 0 changes 0, 1, 2, 3, 4; token 1 changes 1, 2, 3, 4; token 2 "
-        "changes 2, 3, 4; token 3 changes 3, 4; token 4 changes 4",
-        "attention without a mask: token 0 changes 0, 1, 2, 3, 4; token 1 changes 0, 1",
-    ),
-    # Switch keeps the probability (its eq. 2)
-    "gate-softmax-order-a": ("switch-base-8",),
-    "swish-silu": [f"at x = {x:g}: {x / (1 + math.exp(-x)):.6f}" for x in (-2.0, 0.5, 2.0)],
-    "relu-max": ["at x = -2: 0.000000", "at x = 0.5: 0.500000", "at x = 2: 2.000000"],
-}
-
-
-@pytest.mark.parametrize("id", SHOWN)
-def test_a_computation_shows_what_was_run(id: str) -> None:
-    text = "\n".join(verdict_on(id).computation)
-    assert [part for part in SHOWN[id] if part not in text] == []
 
 
 def test_the_balancing_loss_of_transformers_is_the_stated_one_for_every_k() -> None:
@@ -80,18 +55,6 @@ def test_gelu_and_its_approximation() -> None:
     tanh = x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     assert f"{float((exact - tanh).abs().max()):.3e}" == "4.732e-04"
     assert any("4.732e-04" in line for line in verdict_on("gelu-erf").computation)
-
-
-@pytest.mark.parametrize(
-    ("id", "act"),
-    [("ffn-gelu-equation", F.gelu), ("swiglu-equation", F.silu), ("glu-sigmoid", torch.sigmoid)],
-)
-def test_the_first_hidden_value_is_that_of_torch(id: str, act: Callable[[Tensor], Tensor]) -> None:
-    line = verdict_on(id).computation[-1]
-    steps = line.partition(": ")[2]
-    u, v, h = re.fullmatch(r"\w+\((\S+)\)(?:·(\S+))? = (?:.* = )?(\S+)", steps).groups()  # type: ignore[union-attr]
-    expected = float(act(torch.tensor(float(u)))) * float(v or 1)
-    assert float(h) == pytest.approx(expected, abs=2e-5)  # printed to six decimals
 
 
 def test_sinusoids_by_hand() -> None:
