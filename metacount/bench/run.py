@@ -136,8 +136,9 @@ def run_cases(
                     monitor=monitor,
                     tell=partial(tell, done, len(cases), case.label),
                 )
-        for dtype in () if roofs is None else roofs.first:  # what the device can do at the end
-            roofs.of(dtype, again=True)
+        if roofs is not None:
+            for dtype in roofs.first:  # what the device can still do at the end
+                roofs.of(dtype, again=True)
 
 
 def disagrees(rows: Sequence[Row]) -> bool:
