@@ -70,6 +70,16 @@ def test_source_and_prefix(ask: Ask) -> None:
     assert glm["causal_matmul_flops"] > plain["causal_matmul_flops"]
 
 
+def test_a_folder_that_has_the_name_of_a_model_is_said(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpt2").mkdir()
+    plain = ask("count gpt2")
+    monkeypatch.chdir(tmp_path)
+    assert "the folder of that name is ./gpt2" in ask("count gpt2")
+    assert "./gpt2" in ask.json("count gpt2")["notes"][0] and "folder" not in plain
+
+
 def test_huge_workloads_are_exact(ask: Ask) -> None:
     # what looked at each position would never end
     for name in ("gemma3-27b-text", "llama4-scout-text", "gpt3-175b", "t5-11b", "deepseek-v3"):
