@@ -254,7 +254,7 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
                 }
                 for side, against in sides.items()
                 if against
-                for one in against.said
+                for one in against.verdicts
                 if one.quantity == quantity
             },
         }
