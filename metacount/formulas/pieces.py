@@ -380,39 +380,27 @@ def counts_of(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     In a step of decoding one token of each sequence is new, and `seq_len` positions are attended
     to, of a windowed layer as many as it sees; the encoder does not run again.
     """
-    batch, n, source = run.batch_size, run.seq_len, run.source
-    part, of_mixer = spec.last_stack.recurrent, {}
-    if not isinstance(part, NoRecurrent):
-        of_mixer = mixer_counts(part, batch, 1 if run.decode else n, decode=run.decode)
+    batch, n, source, near = run.batch_size, run.seq_len, run.source, run.seq_len
+    new, n_read = (1, 0) if run.decode else (n, source)
     if run.decode:
         from metacount.formulas.masks import attended_positions
 
         window = spec.last_stack.attention.window
         near = attended_positions(n, None if window is None else window.size)
-        return {
-            TOKENS: batch,
-            SOURCE: 0,
-            CACHED: batch,
-            SEQUENCES: batch,
-            POSITIONS: n,
-            WINDOWED_POSITIONS: near,
-            PAIRS: batch * n,
-            WINDOWED_PAIRS: batch * near,
-            CROSS_PAIRS: batch * source,
-            SOURCE_PAIRS: 0,
-            **of_mixer,
-        }
+    part, of_mixer = spec.last_stack.recurrent, {}
+    if not isinstance(part, NoRecurrent):
+        of_mixer = mixer_counts(part, batch, new, decode=run.decode)
     return {
-        TOKENS: batch * n,
-        SOURCE: batch * source,
-        CACHED: batch * n,
+        TOKENS: batch * new,
+        SOURCE: batch * n_read,
+        CACHED: batch * new,
         SEQUENCES: batch,
         POSITIONS: n,
-        WINDOWED_POSITIONS: n,
-        PAIRS: batch * n * n,
-        WINDOWED_PAIRS: batch * n * n,
-        CROSS_PAIRS: batch * n * source,
-        SOURCE_PAIRS: batch * source * source,
+        WINDOWED_POSITIONS: near,
+        PAIRS: batch * new * n,
+        WINDOWED_PAIRS: batch * new * near,
+        CROSS_PAIRS: batch * new * source,
+        SOURCE_PAIRS: batch * n_read * source,
         **of_mixer,
     }
 

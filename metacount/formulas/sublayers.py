@@ -134,10 +134,7 @@ def params_of_role(tape: Tape, role: str) -> Dim:
 
 
 def block_params(spec: ModelSpec, *, moe: bool) -> dict[str, Dim]:
-    """Count by role the parameters of one block with attention, and if `moe` with experts.
-
-    Returns: parameters, exact.
-    """
+    """Count by role the parameters of one block with attention, and if `moe` with experts."""
     layer = Layer(ffn="E" if moe else "F")
     tape = recorded(spec, lambda t, x: run_block(t, spec, layer, x, Given()))
     roles = ("position", "attention", "norm", "moe" if moe else "ffn")
@@ -174,7 +171,6 @@ def self_attention_flops(
     Per sequence, n_queries new tokens attend to n_keys positions over n_pairs pairs.
     `absorbed` chooses the form of MLA.
 
-    Returns: FLOPs of the forward, exact.
     Not counted: softmax, norms, rotary embedding, biases, mask.
     """
     run = {
@@ -190,19 +186,12 @@ def self_attention_flops(
 
 
 def mixture_flops(spec: ModelSpec, n_tokens: Dim) -> Dim:
-    """Count the FLOPs of the mixture of one block.
-
-    Returns: FLOPs of the forward, exact.
-    Not counted: activations, biases, the choice of experts, dispatch and weighting.
-    """
+    """Count the FLOPs of the mixture of one block; not of the choice of experts and dispatch."""
     return flops_of(mixture_tape(spec).weights, {TOKENS: n_tokens})
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
-    """Count the parameters before and after the blocks by role, without what belongs to each stack.
-
-    Returns: parameters, exact.
-    """
+    """Count the parameters before and after the blocks by role, without those of each stack."""
     roles = ("embedding", "position", "head", "norm", "other")
     return by_role(end_weights(spec), lambda weight: weight.params, roles)
 

@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
-from metacount.formulas.step import backward_matmul_flops_by_role
-from metacount.formulas.tape import Pass
-from metacount.formulas.trained import (
+from metacount.formulas.step import (
     Part,
+    backward_matmul_flops_by_role,
     chosen_tensors,
     is_inner,
     tensors_by_path,
     trained_tensors,
 )
+from metacount.formulas.tape import Pass
 from metacount.measure.ours import measure_params
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm

@@ -18,11 +18,9 @@ from metacount.errors import SpecError
 from metacount.formulas import feed_forward, folds, tape
 from metacount.formulas.step import (
     activation_bytes_by_role,
-)
-from metacount.formulas.tape import TOKENS, Pass, Rank, Run
-from metacount.formulas.trained import (
     optimizer_bytes_by_role,
 )
+from metacount.formulas.tape import TOKENS, Pass, Rank, Run
 from metacount.spec import ModelSpec, Workload
 from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, closed_form
