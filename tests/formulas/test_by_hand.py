@@ -23,7 +23,7 @@ from metacount.formulas.masks import (
 )
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
-from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
     GatedDelta,
@@ -267,17 +267,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------
-
-
-def test_symbols_give_closed_forms() -> None:
-    d, k, s, w, h = sympy.symbols("d k_c S w_l h_l", positive=True, integer=True)
-    short = recorded(altered(SHORT, conv_kernel=k), d, 1, 2)
-    assert sympy.expand(params_of(short.weights)) == 4 * d**2 + d * k
-    positions = convolved_positions(1, s, k)
-    assert [positions.subs({s: n, k: 5}) for n in (2, 9)] == [9, 13]
-    gates = recorded(altered(RG_LRU, lru_width=w, n_lru_blocks=h, conv_kernel=k), d, 1, 2)
-    form = params_of(gates.weights)
-    assert sympy.expand(form - (3 * d * w + k * w + 2 * w**2 / h + 6 * w + d)) == 0
 
 
 @pytest.mark.parametrize("n", [1, 10, 11, 12, 23])

@@ -194,20 +194,3 @@ def test_the_kernel_of_latent_attention_needs_numbers(name: str, size: Any) -> N
     assert activation_bytes_by_role(swept, EAGER)
     if name == "v_head_dim" and isinstance(size, sympy.Symbol):
         assert activation_bytes_by_role(swept, FLASH)
-
-
-@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2"])
-@pytest.mark.parametrize("attention", ["eager", "flash"])
-def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> None:
-    """Where a step copies what several heads give, it is asked of each size."""
-    heads, lengths = np.array([1, 1, 2, 6], dtype=object), np.array([1, 5, 1, 5], dtype=object)
-    spec = small(name)
-    if spec.n_kv_heads is not None:
-        spec = spec.replace(n_kv_heads=1)
-
-    def kept(n_heads: Any, seq_len: Any) -> Any:
-        run = Pass(batch_size=2, seq_len=seq_len, attention=attention)
-        return sum(activation_bytes_by_role(spec.substituted(n_heads=n_heads), run).values())
-
-    swept = kept(heads, lengths)
-    assert swept.tolist() == [kept(*sizes) for sizes in zip(heads, lengths, strict=True)]

@@ -18,7 +18,6 @@ from metacount.errors import SpecError
 from metacount.formulas import feed_forward, folds, tape
 from metacount.formulas.step import (
     activation_bytes_by_role,
-    optimizer_bytes_by_role,
 )
 from metacount.formulas.tape import TOKENS, Pass, Rank, Run
 from metacount.spec import ModelSpec, Workload
@@ -132,12 +131,6 @@ def test_what_is_not_covered_is_none_with_a_reason(
     step = count_step(entry(name).spec(), Workload(), setup)
     assert getattr(step, figure) is None
     assert said in step.uncovered[figure]
-
-
-@pytest.mark.parametrize("name", ["adam", "lion"])
-def test_an_optimizer_that_is_unknown(name: str) -> None:
-    with pytest.raises(SpecError, match=f"optimizer .*{name}"):
-        optimizer_bytes_by_role(LLAMA, optimizer=name, bytes_per_value=2)
 
 
 # of Llama, key/value heads apart: (b) what its blocks, last norm and head keep in bf16

@@ -626,20 +626,6 @@ def test_the_bases_are_valid_and_come_back(base: dict[str, Any]) -> None:
         spec.d_model = 7  # type: ignore[misc]
 
 
-def test_layers_by_hand() -> None:
-    moe = ModelSpec.from_dict({**MOE, "n_layers": 8, "n_dense_layers": 3, "moe_every": 2})
-    assert [i for i in range(8) if moe.is_moe_layer(i)] == [3, 5, 7]
-    assert not any(map(ModelSpec.from_dict(DENSE).is_moe_layer, range(3)))
-    local = ModelSpec.from_dict({**DENSE, "n_layers": 7, "window": 5, "window_pattern": "LLG"})
-    assert [i for i in range(7) if not local.is_windowed_layer(i)] == [2, 5]
-    assert not ModelSpec.from_dict(DENSE).is_windowed_layer(0)
-    nope = ModelSpec.from_dict({**DENSE, "n_layers": 6, "nope_every": 3})
-    assert [i for i in range(6) if not nope.has_rope_layer(i)] == [2, 5]
-    assert not ModelSpec.from_dict(ENCODER).has_rope_layer(0)
-    assert Workload(seq_len=7).encoder_len == 7
-    assert Workload(seq_len=7, source_len=5).encoder_len == 5
-
-
 def test_substituted_puts_anything_in_place_of_a_size() -> None:
     spec = ModelSpec.from_dict(DENSE)
     other = spec.substituted(d_model="d", n_layers=0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from fractions import Fraction
 
 import pytest
 
-from metacount import InputError, Workload, entry, find_model
+from metacount import InputError, Workload, entry
 from metacount.cli import main
-from metacount.cli.conventions import conventions_report
-from metacount.cli.report import in_text
 from metacount.textbook import conventions as by
 from metacount.textbook.conventions import amounts, conventions
 
@@ -170,30 +167,6 @@ def test_a_width_that_the_heads_do_not_divide_has_no_row_of_d_over_h() -> None:
     assert {SOURCES[user] for user in ("torchtitan", "lingua", "llm_c")} <= users
 
 
-def test_what_was_not_looked_up_is_marked() -> None:
-    sources = SOURCES.values()
-    assert {s for s in sources if not s.read} == {
-        SOURCES[user] for user in ("palm", "thumb", "profiler_times_3")
-    }
-    for source in sources:
-        assert ("not looked up" in source.told()) == (not source.read and source.where != "")
-        assert source.read or source.where or "no source" in source.told()
-        if source.read and source not in (SOURCES["ours"], SOURCES["ours_times_3"]):
-            # a commit, a version or a paper's section, and the line
-            assert re.search(
-                r"[0-9a-f]{7}, .*:\d+|^\w+ \d.*:\d+|arXiv:\d{4}\.\d{5}, \w+", source.where
-            )
-
-
-def test_tables_that_are_looked_up() -> None:
-    # GPT-2: (50257 + 1024)·768; BERT: (30522 + 2 + 512)·768; a tied table counts as looked up
-    assert amounts(entry("gpt2").spec(), Workload()).looked_up == 39_383_808
-    assert amounts(entry("bert-base").spec(), Workload()).looked_up == 23_835_648
-    # PanGu: 40,000 tokens, 1,024 positions and 1,024 queries of the last layer
-    pangu = amounts(entry("pangu-alpha-207b").spec(), Workload())
-    assert (pangu.looked_up, pangu.positions) == (42_048 * 16_384, 2_048 * 16_384)
-
-
 def test_an_encoder_has_no_causal_convention() -> None:
     found = values("bert-base", Workload())
     assert "W + A" in found and "8·P + 4·A" in found
@@ -203,20 +176,6 @@ def test_an_encoder_has_no_causal_convention() -> None:
 def test_two_stacks_are_refused() -> None:
     with pytest.raises(InputError):
         amounts(entry("t5-small").spec(), Workload())
-
-
-def test_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for width in (80, 100, 180):
-        monkeypatch.setenv("COLUMNS", str(width))
-        assert main(["count", "llama3-8b", "--seq", str(S), "--conventions"]) == 0
-        out = capsys.readouterr().out
-        said = " ".join(out.split())
-        assert "range from 41.9, 3·B, to 81.4, 8·P + 4·A. They differ" in said
-        assert "as nanoGPT's model.py:292 describes it; not looked up" in said
-        assert "Kaplan et al. 2020" in said and "torchtitan" in said
-        assert max(map(len, out.splitlines())) <= width
-        assert out.count("workload") == (2 if width == 80 else 3)
-    assert "tied" in in_text(conventions_report(find_model("gpt2"), Workload()))
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
