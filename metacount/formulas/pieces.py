@@ -11,6 +11,8 @@ every count is a sum over branches.
 
 from __future__ import annotations
 
+from operator import is_
+
 from metacount.errors import SpecError
 from metacount.formulas import ends
 from metacount.formulas.block import (
@@ -608,7 +610,7 @@ _recorded: dict[str, tuple[tuple[object, ...], Any]] = {}
 def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], *of: object) -> Made:
     """Make something of a spec and of a run, or give what was just made of the same: many ask."""
     known, key = _recorded.get(name), (spec, *of)
-    if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
+    if known is None or not all(map(is_, known[0], key)):
         known = _recorded[name] = key, make()
     made: Made = known[1]
     return made

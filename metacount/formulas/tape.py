@@ -78,6 +78,8 @@ class Weight:
 
     def repeated(self, times: Dim) -> Weight:
         """Repeat the tensor in `times` layers."""
+        if type(times) is int and times == 1:
+            return self
         return altered(
             self,
             times=times * self.times,

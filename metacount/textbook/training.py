@@ -28,7 +28,7 @@ from metacount.formulas.tape import (
 )
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import Attention, BlockIndexer, NoAttention
 from metacount.spec.position import Rope
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
@@ -304,6 +304,7 @@ MIXERS = {
     "S": "recurrent behind a shared block",
     "N": "no mixer",
 }
+OTHERWISE = ("without rotation", "without a first norm", "with an index")
 FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
 
 
@@ -319,39 +320,26 @@ def block_kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
 
 def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     last, positions = spec.last_stack, spec.positions
-    turns = positions.law.holds if isinstance(positions, Rope) else None
-    some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
+    rotates = isinstance(positions, Rope) and positions.nope_every is not None
+    index = getattr(last.attention, "indexer", None)
+    some_index = isinstance(index, BlockIndexer) and len({*index.law.sequence(last.n_layers)}) > 1
     found: dict[tuple[bool, str, str, bool, bool, bool], tuple[int, Stack, int]] = {}
     for stack in spec.stacks:
         for i in range(stack.n_layers):
             mixer = last.mixer_of(i)
-            unturned = turns is not None and mixer in WITH_ATTENTION and not turns(i)
+            unrotated = rotates and mixer in WITH_ATTENTION and not spec.has_rope_layer(i)
             without_norm = i == 0 and not last.norms.first
             indexed = some_index and spec.has_index_layer(i)
-            key = (stack is spec.decoder, mixer, last.ffn_of(i), unturned, without_norm, indexed)
-            number, first, index = found.get(key, (0, stack, i))
-            found[key] = number + 1, first, index
-    return {_kind_text(spec, *key): numbers for key, numbers in found.items()}
-
-
-def _kind_text(
-    spec: ModelSpec,
-    of_decoder: bool,
-    mixer: str,
-    ffn: str,
-    unturned: bool,
-    without_norm: bool,
-    indexed: bool,
-) -> str:
-    words = {
-        "decoder" if of_decoder else "encoder": spec.has_encoder,
-        MIXERS[mixer]: not spec.last_stack.uniform,
-        FFNS[ffn]: True,
-        "without rotation": unturned,
-        "without a first norm": without_norm,
-        "with an index": indexed,
-    }
-    return ", ".join(word for word, holds in words.items() if holds)
+            key = (stack is spec.decoder, mixer, last.ffn_of(i), unrotated, without_norm, indexed)
+            number, first, index_of_first = found.get(key, (0, stack, i))
+            found[key] = number + 1, first, index_of_first
+    kinds = {}
+    for (of_decoder, mixer, ffn, *others), numbers in found.items():
+        words = ["decoder" if of_decoder else "encoder"] if spec.has_encoder else []
+        words += [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
+        words += [word for word, holds in zip(OTHERWISE, others, strict=True) if holds]
+        kinds[", ".join(words)] = numbers
+    return kinds
 
 
 def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:

@@ -16,13 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacount.spec
-from metacount.cli.models import field_rows
-from metacount.errors import InputError, SpecError
-from metacount.settings import parse_settings
+from metacount.errors import SpecError
 from metacount.spec import FIELDS, ModelSpec, Workload
 from metacount.spec.attention import Attention, Window
-from metacount.spec.field import Field, altered, declared
-from metacount.spec.model import RECORDS, ROOT, fields_of
+from metacount.spec.field import Field, altered
+from metacount.spec.model import ROOT, fields_of
 from metacount.spec.position import QueryGrowth, Rope, RopeScaling
 from metacount.spec.stack import Encoder, Norms, Stack
 
@@ -192,7 +190,9 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"kv_lora_rank": 5}, "kv_lora_rank has no meaning with attention gqa: got 5; leave kv"),
     (DENSE, {"n_kv_heads": 7}, "n_kv_heads must be at most n_heads = 6: got 7; choose 1 to 6"),
     (DENSE, {"n_kv_heads": 4}, "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2, 3,"),
-    (DENSE, {"n_heads": 5040, "n_kv_heads": 11}, "n_kv_heads must divide n_heads: 5040 % 11 = 2:"),
+    (DENSE, {"n_heads": 5040, "n_kv_heads": 11},
+     "n_kv_heads must divide n_heads: 5040 % 11 = 2: got 11; choose 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,"
+     " 12, 14, ..."),
     (MLA, {"kv_lora_rank": None}, "kv_lora_rank is needed by attention mla: got None; set kv_lora"),
     (MLA, {"head_dim": 10}, "head_dim has no meaning with attention mla: got 10; leave head_dim"),
     (MLA, {"position": "alibi"}, "attention mla needs a decoder with position rope or none: "),
@@ -459,13 +459,6 @@ WORKLOADS: list[tuple[dict[str, Any], str]] = [
 
 HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10}
 
-# names of parts that stand in one place, where a model has one of them
-ONE_OF_SEVERAL = {
-    field.name
-    for place in (ROOT["positions"], declared(Stack)["attention"], declared(Stack)["recurrent"])
-    for kind in place.kinds.values()
-    for _, field in fields_of(kind)
-} - {"n_heads", "window"}
 
 # a part made by itself, and what it says
 PARTS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
@@ -503,28 +496,6 @@ def test_a_model_is_made_of_its_parts(base: dict[str, Any]) -> None:
     )
     assert made == spec and made.to_dict() == spec.to_dict()
     assert (spec.encoder is None) == (base["kind"] == "decoder")
-
-
-def test_a_part_reads_what_its_flat_names_say() -> None:
-    """Every flat name is the value at its path, where the model has that part."""
-    for base in BASES.values():
-        spec = ModelSpec.from_dict(base)
-        paths = spec.paths()
-        assert set(FIELDS) - set(paths.values()) <= ONE_OF_SEVERAL | {"n_encoder_layers"}
-        for path, name in paths.items():
-            above: Any = spec
-            *before, last = path.split(".")
-            for step in before:
-                above = getattr(above, step, None)
-            flat = getattr(spec, name)
-            if above is None:
-                assert flat == FIELDS[name].absent, name
-            elif name in ("attention", "recurrent", "position"):
-                assert type(getattr(above, last)).word == flat
-            elif FIELDS[name].takes == "flag" and not isinstance(getattr(above, last), bool):
-                assert (getattr(above, last) is not None) is flat, name
-            else:
-                assert getattr(above, last) == flat, name
 
 
 @pytest.mark.parametrize(("base", "changes", "message"), RULES)
@@ -633,35 +604,11 @@ def test_substituted_puts_anything_in_place_of_a_size() -> None:
     assert not other.is_moe_layer(0)
 
 
+WORDS = ["mla", "t5", "encoder", "encoder-decoder", "prefix-decoder", "LG", "learned", "chunked"]
+ODD = [10**5000, -(10**5000), 2**62, [], {}, b"", "\n", "x" * 999, 1j, *WORDS]
 JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 40),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=9),
-    st.sampled_from(
-        [
-            10**5000,
-            -(10**5000),
-            2**62,
-            [],
-            {},
-            b"",
-            "\n",
-            "x" * 999,
-            1j,
-            "mla",
-            "t5",
-            "encoder",
-            "encoder-decoder",
-            "prefix-decoder",
-            "LG",
-            "learned",
-            "chunked",
-        ]
-    ),
-)
+    st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), st.text(max_size=9)
+) | st.sampled_from(ODD)
 
 
 @given(
@@ -691,11 +638,6 @@ def test_junk_is_no_workload(junk: dict[str, Any]) -> None:
         assert str(error).isprintable() and error.field in Workload.__annotations__
 
 
-def test_a_field_takes_nothing_but_its_own_part() -> None:
-    with pytest.raises(SpecError, match="query_growth"):
-        ModelSpec(**{**DENSE, "query_growth": RopeScaling(kind="linear", factor=2.0)})
-
-
 @pytest.mark.parametrize("part", [YARN, LONG, LLAMA3])
 @pytest.mark.parametrize("base", [DENSE, MOE])
 def test_a_part_comes_back_from_plain_data(base: dict[str, Any], part: dict[str, Any]) -> None:
@@ -710,11 +652,3 @@ def test_a_part_comes_back_from_plain_data(base: dict[str, Any], part: dict[str,
     assert spec.replace(n_layers=7).query_growth == QueryGrowth(**GROWTH)
     assert spec.substituted(n_layers="N").rope_scaling == spec.rope_scaling
     assert spec.replace(rope_scaling=None).rope_scaling is None
-
-
-def test_a_part_is_listed_and_not_set_on_the_command_line() -> None:
-    takes = {row["field"]: row["takes"] for row in field_rows()}
-    assert {takes[name] for name in RECORDS} == {"object, or none"}
-    assert parse_settings(["rope_scaling=none"]) == {"rope_scaling": None}
-    with pytest.raises(InputError, match="--set rope_scaling"):
-        parse_settings(["rope_scaling=yarn"])
