@@ -698,10 +698,14 @@ class Tape:
         """Add two tensors: nothing is saved."""
         return self.record(name, self.like(a, grad=a.grad or b.grad))
 
-    def mul(self, a: Tensor, b: Tensor, name: str = "mul") -> Tensor:
-        """Multiply element by element: each factor is saved for the other's gradient."""
-        y = self.like(a, grad=a.grad or b.grad, width=max(a.store.width, b.store.width))
-        return self.record(name, y, [(a, b.grad), (b, a.grad)])
+    def mul(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Multiply element by element: each factor is saved for the other's gradient.
+
+        `out` is the result where one of them is repeated along an axis.
+        """
+        y = self.like(a, width=max(a.store.width, b.store.width)) if out is None else out
+        y.grad = a.grad or b.grad
+        return self.record("mul", y, [(a, b.grad), (b, a.grad)])
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
         """Multiply by a number: nothing is saved; by 1, x stays itself."""
