@@ -92,7 +92,6 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
     (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
     where these are fewer.
 
-    Returns: a count.
     Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
 
     >>> lettered_layers(32, "RRRRARRR", "A")  # Jamba
@@ -109,7 +108,6 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
 def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
     """Count the layers that see a window only: letter L of a pattern repeated over the layers.
 
-    Returns: a count.
     Source: Gemma 3, arXiv:2503.19786, sec. 2 (LLLLLG).
 
     >>> windowed_layers(62, "LLLLLG")  # Gemma 3 27B
@@ -258,7 +256,7 @@ def mixer_kinds(spec: ModelSpec, stack: Stack, *, in_detail: bool = True) -> lis
     last, n = spec.last_stack, stack.n_layers
     of_encoder = spec.has_encoder and stack is not spec.decoder
     plain = Layer(of_encoder=of_encoder)
-    found: list[Kind] = []
+    kinds: list[Kind] = []
     pattern = last.mixer_pattern
     for letter, letters in (("A", "A"), ("P", "P"), ("R", "R" + SHARING)):
         if not set(pattern) & set(letters):
@@ -266,10 +264,10 @@ def mixer_kinds(spec: ModelSpec, stack: Stack, *, in_detail: bool = True) -> lis
         times = lettered_layers(n, pattern, letters)
         base = altered(plain, mixer=letter)
         if letter == "R":
-            found.append(Kind(times=times, layer=base))
+            kinds.append(Kind(times=times, layer=base))
             continue
-        found += _attention_kinds(spec, stack, base, times, in_detail)
-    return found
+        kinds += _attention_kinds(spec, stack, base, times, in_detail)
+    return kinds
 
 
 def _attention_kinds(
@@ -290,12 +288,12 @@ def _attention_kinds(
         different.append((1, {"first_norm": False}))
     if has_queries(spec) and in_detail:
         different.append((1, {"queried": True}))
-    found = [Kind(times=times, layer=base)]
+    kinds = [Kind(times=times, layer=base)]
     for number, fields in different:
         if not is_zero(number):
-            found.append(Kind(times=number, layer=altered(base, **fields)))
-            found.append(Kind(times=-number, layer=base))
-    return found
+            kinds.append(Kind(times=number, layer=altered(base, **fields)))
+            kinds.append(Kind(times=-number, layer=base))
+    return kinds
 
 
 def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
@@ -308,14 +306,14 @@ def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
     dense, routed = dense_layers(spec, n) - both, moe_layers(spec, n) - both
     second = 0 if part.second is None else lettered_layers(n, part.second_pattern, "W")
     plain = Layer(of_encoder=spec.has_encoder and stack is not spec.decoder)
-    found = [
+    kinds = [
         Kind(times=routed, layer=altered(plain, ffn="E")),
         Kind(times=both, layer=altered(plain, ffn=BESIDE)),
     ]
     if part.d_ff is not None and last.shared is None:
-        found.append(Kind(times=dense - second, layer=plain))
-        found.append(Kind(times=second, layer=altered(plain, second=True)))
-    return [kind for kind in found if not is_zero(kind.times)]
+        kinds.append(Kind(times=dense - second, layer=plain))
+        kinds.append(Kind(times=second, layer=altered(plain, second=True)))
+    return [kind for kind in kinds if not is_zero(kind.times)]
 
 
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
@@ -333,8 +331,8 @@ def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns
         both = lettered_layers(n_layers, last.ffn_pattern, BESIDE)
         routed = moe_layers(spec, n_layers) - both
         dense = dense_layers(spec, n_layers) - both
-        found = {"E": routed, "F": dense, "B": both, "N": n_layers - routed - dense - both}
-        return sum(found[ffn] for ffn in ffns)
+        by_letter = {"E": routed, "F": dense, "B": both, "N": n_layers - routed - dense - both}
+        return sum(by_letter[ffn] for ffn in ffns)
     if not set(last.mixer_pattern) & set(mixers):
         return 0
     if last.mixture is not None and not last.names_experts:
@@ -572,19 +570,19 @@ def _branches(
 def _side_by_side(mixers: list[Kind], feeds: list[Kind]) -> list[Kind]:
     """Join the kinds of mixers and of feed-forwards that stand side by side in one branch."""
     plain, *others = feeds
-    found = [
+    kinds = [
         Kind(
             times=kind.times,
             layer=altered(kind.layer, ffn=plain.layer.ffn, second=plain.layer.second),
         )
         for kind in mixers
     ]
-    base = found[0].layer
+    base = kinds[0].layer
     for other in others:
         layer = altered(base, ffn=other.layer.ffn, second=other.layer.second)
-        found.append(Kind(times=other.times, layer=layer))
-        found.append(Kind(times=-other.times, layer=base))
-    return found
+        kinds.append(Kind(times=other.times, layer=layer))
+        kinds.append(Kind(times=-other.times, layer=base))
+    return kinds
 
 
 def merged(terms: Iterable[tuple[Dim, Term]]) -> list[tuple[Dim, Term]]:
@@ -635,7 +633,7 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
 
     Those of blocks that many layers share stand last, once, with their own numbers.
     """
-    found: list[tuple[Dim, Weight]] = []
+    counted: list[tuple[Dim, Weight]] = []
     shared: list[Weight] = []
     known: set[str] = set()
     for piece in pieces:
@@ -643,8 +641,8 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
             if weight.name.startswith(STORED):
                 stack = spec.last_stack
                 assert stack.shared is not None
-                one = altered(weight, name=weight.name.removeprefix(STORED))
-                shared.append(one.shared(stack.shared.n_blocks, piece.times))
+                renamed = altered(weight, name=weight.name.removeprefix(STORED))
+                shared.append(renamed.shared(stack.shared.n_blocks, piece.times))
                 continue
             if piece.place != BLOCK and weight.name.startswith(ends.OF_MODEL):
                 if weight.name in known:  # of the encoder too
@@ -652,8 +650,8 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
                 known.add(weight.name)
                 if weight.rows == SOURCE:
                     weight = altered(weight, rows=TOKENS)
-            found.append((piece.times, generic(weight) if piece.place == BLOCK else weight))
-    return [*merged(found), *((1, one) for one in shared)]
+            counted.append((piece.times, generic(weight) if piece.place == BLOCK else weight))
+    return [*merged(counted), *((1, renamed) for renamed in shared)]
 
 
 def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
@@ -673,5 +671,5 @@ def generic(weight: Weight) -> Weight:
 
 def products_of_pieces(pieces: list[Piece]) -> list[Product]:
     """List the products of activations of some pieces."""
-    found = merged((piece.times, product) for piece in pieces for product in piece.tape.products)
-    return [product.repeated(number) for number, product in found]
+    counted = merged((piece.times, product) for piece in pieces for product in piece.tape.products)
+    return [product.repeated(number) for number, product in counted]

@@ -114,13 +114,13 @@ def check_reached(spec: ModelSpec) -> None:
 
 
 def _collect(spec: ModelSpec) -> list[tuple[Weight, bool]]:
-    found = []
+    tensors = []
     for inner in (True, False):
         pieces = [piece for piece in nominal_pieces(spec) if (piece.place == BLOCK) is inner]
         for number, weight in counted_weights(spec, pieces):
             if weight.seen and not any(is_zero(n) for n in weight.shape):
-                found.append((as_stored(weight).repeated(number), inner))
-    return found
+                tensors.append((as_stored(weight).repeated(number), inner))
+    return tensors
 
 
 def as_stored(weight: Weight) -> Weight:
@@ -180,7 +180,7 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
     `spec` has letters.
     """
     structure = structure or spec
-    found: dict[str, Weight] = {}
+    tensors: dict[str, Weight] = {}
     altup = structure.last_stack.altup
     for piece in walk(spec, Pass(batch_size=2, seq_len=2), structure=structure):
         stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
@@ -200,8 +200,8 @@ def tensors_by_path(spec: ModelSpec, structure: ModelSpec | None = None) -> dict
                 path, _, kind = path.rpartition(".")
                 paths = [f"{path}.{number}.{kind}" for number in range(altup.n_inputs - 1)]
             for each in paths:
-                found.setdefault(each, altered(as_stored(weight), times=1))
-    return found
+                tensors.setdefault(each, altered(as_stored(weight), times=1))
+    return tensors
 
 
 def chosen_tensors(spec: ModelSpec, part: Part) -> Tensors:
@@ -268,16 +268,16 @@ def _adapted_layers(tensors: dict[str, Weight], targets: tuple[str, ...]) -> set
 
 def _named(name: str, paths: Iterable[str], *, tied: bool) -> set[str]:
     """Find the tensors called `name`, or in a module called so: by the whole path, or its end."""
-    found = set()
+    named = set()
     for path in paths:
         also = [path, f"{ends.HEAD}.weight"] if tied and path == "embed_tokens.weight" else [path]
         if any(f".{name}." in f".{each}." for each in also):
-            found.add(path)
-    if not found:
+            named.add(path)
+    if not named:
         last = {end for path in paths for end in path.split(".")}
         remedy = nearest(name, last, "`metacount tree` shows the names")
         raise SpecError("freeze", "names nothing of the model that has parameters", name, remedy)
-    return found
+    return named
 
 
 # --- FLOPs, and bytes that are saved ----------------------------------------------------------
@@ -372,9 +372,9 @@ def activation_bytes_by_role(
         forward = _all_trained(spec, pieces_of(spec, run, loss=True, blocks=False))
     else:
         forward = _recorded(spec, run, tensors)
-    found = folds.by_role((*_saved(spec, run, forward), *forward.extra), ROLES)
-    check_written(found.values())
-    return found
+    saved = folds.by_role((*_saved(spec, run, forward), *forward.extra), ROLES)
+    check_written(saved.values())
+    return saved
 
 
 def _all_trained(spec: ModelSpec, pieces: list[Piece]) -> Forward:
@@ -416,12 +416,12 @@ def _walked(spec: ModelSpec, run: Pass, tensors: Tensors) -> Forward:
                     adapters[prefix + name.removesuffix(f".{LOW}")] = tensors.stored[path].shape[0]
         return Tape(stack_run, trained=frozenset(trained), adapters=adapters)
 
-    found: dict[Tape, Piece] = {}
+    pieces: dict[Tape, Piece] = {}
     blocks: dict[bool, Dim] = dict.fromkeys(_all_trained(spec, []).blocks, 0)
     keeps_first = reads_first = False
     for piece in walk(spec, run, tape_of=tape_of, loss=True):
-        times = found[piece.tape].times + 1 if piece.tape in found else 1
-        found[piece.tape] = altered(piece, times=times)
+        times = pieces[piece.tape].times + 1 if piece.tape in pieces else 1
+        pieces[piece.tape] = altered(piece, times=times)
         if piece.place == BLOCK and folds.needs_backward(piece.tape):
             blocks[piece.of_encoder] += 1
             keeps_first = keeps_first or piece.index == 0  # as its own input
@@ -431,7 +431,7 @@ def _walked(spec: ModelSpec, run: Pass, tensors: Tensors) -> Forward:
         # the embedded tokens, which a block of those that layers share reads beside its input
         embedded = run.batch_size * run.seq_len * spec.d_model * run.bytes_per_value
         extra = ((1, "other", embedded),)
-    return Forward(pieces=list(found.values()), blocks=blocks, extra=extra)
+    return Forward(pieces=list(pieces.values()), blocks=blocks, extra=extra)
 
 
 def role_of_memory(run: Pass) -> str:
@@ -445,15 +445,15 @@ def kept_beside(spec: ModelSpec, run: Pass, n_kept: Dim, word: str) -> list[tupl
         return []
     n = run.source if word == SOURCE else run.seq_len
     width, d = run.bytes_per_value, spec.d_model
-    found = [(n_kept, "other", run.batch_size * n * d * width)]
+    amounts = [(n_kept, "other", run.batch_size * n * d * width)]
     mixer, positions = spec.last_stack.attention, spec.positions
     if isinstance(positions, RelativeBuckets | Alibi):
         assert not isinstance(mixer, NoAttention)  # a bias of scores belongs to attention
         of_bias = 8 if isinstance(positions, Alibi) else width  # in float64, as it is made
-        found.append((1, "other", mixer.n_heads * n * n * of_bias))
+        amounts.append((1, "other", mixer.n_heads * n * n * of_bias))
     if getattr(positions, "n_query_positions", 0):
-        found.append((1, "other", n * d * width))
-    return found
+        amounts.append((1, "other", n * d * width))
+    return amounts
 
 
 def _owner(path: str) -> tuple[str, str]:
@@ -576,7 +576,6 @@ def adafactor_state(weight: Weight, width: int) -> Dim:
 
     c·(n / last + n / last but one) + 4 of a matrix or a stack of them; c·n + 4 of a vector
 
-    Returns: bytes.
     Source: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; torch.optim, without momentum.
 
     >>> adafactor_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
@@ -607,7 +606,6 @@ def adam8bit_state(weight: Weight, width: int) -> Dim:
     A moment has a byte a value, a scale for each block and a table of what the codes mean:
     2·(n + 4·n / 256 + 1024) + 4; where `in_blocks` is 0, it is what AdamW keeps: 2·c·n + 4
 
-    Returns: bytes.
     Source: Dettmers et al. 2022, arXiv:2110.02861, sec. 2; torchao.optim.AdamW8bit of 0.18.
 
     >>> adam8bit_state(Weight(role="ffn", name="up_proj", shape=(11008, 4096)), 2)  # LLaMA-7B
@@ -644,7 +642,6 @@ def state_bytes(weight: Weight, *, optimizer: str, width: int, inner: bool) -> D
     muon          of a matrix of a block its momentum, c·n, of what else there is adamw's
     adam8bit      `adam8bit_state`
 
-    Returns: bytes.
     Source: Loshchilov and Hutter 2017, arXiv:1711.05101, algorithm 2 (adamw); Robbins and Monro
     1951, doi:10.1214/aoms/1177729586 (sgd); Polyak 1964, doi:10.1016/0041-5553(64)90137-5
     (momentum); Duchi et al. 2011, jmlr.org/papers/v12/duchi11a.html, sec. 1.1 (adagrad); Jordan et
@@ -687,11 +684,11 @@ def optimizer_bytes_by_role(
     26953663628
     """
     width = MASTER if master_weights else bytes_per_value
-    found: dict[str, Dim] = dict.fromkeys(ROLES, 0)
+    bytes_of_role: dict[str, Dim] = dict.fromkeys(ROLES, 0)
     for weight, inner in trained_tensors(spec) if tensors is None else tensors.trained_weights:
         state = state_bytes(weight, optimizer=optimizer, width=width, inner=inner)
-        found[weight.role] += weight.times * state
-    return found
+        bytes_of_role[weight.role] += weight.times * state
+    return bytes_of_role
 
 
 def gradient_bytes_by_role(spec: ModelSpec, *, bytes_per_value: int) -> dict[str, Dim]:

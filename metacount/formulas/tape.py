@@ -485,13 +485,10 @@ class Tape:
         self, x: Tensor, *, columns: Dim | None = None, grad: bool | None = None, width: int = 0
     ) -> Tensor:
         """Make a tensor like another one, in a storage of its own."""
-        return Tensor(
-            Store(x.rows, x.columns if columns is None else columns, width or x.store.width),
-            x.columns if columns is None else columns,
-            x.word,
-            x.grad if grad is None else grad,
-            by_heads=x.by_heads,
-        )
+        columns = x.columns if columns is None else columns
+        store = Store(x.rows, columns, width or x.store.width)
+        grad = x.grad if grad is None else grad
+        return Tensor(store, columns, x.word, grad, by_heads=x.by_heads)
 
     def make(self, rows: Dim, columns: Dim, *, grad: bool, width: int = 0) -> Tensor:
         """Make a tensor of so many rows, in float32 at least unless a width is given."""

@@ -101,12 +101,8 @@ def test_letters_come_to_the_numbers(quantity: str) -> None:
 
 
 # model -> values of its public checkpoint (with prediction modules), and what of it is scales
-PUBLISHED = {
-    "deepseek-v3": (684_531_386_000, 2),
-    "deepseek-v3.2": (None, 2),
-    "glm-4.5": (358_337_791_296, 2),
-    "qwen3-next-80b-a3b": (81_324_862_720, 0),
-}
+PUBLISHED = {"deepseek-v3": (684_531_386_000, 2), "deepseek-v3.2": (None, 2)}
+PUBLISHED |= {"glm-4.5": (358_337_791_296, 2), "qwen3-next-80b-a3b": (81_324_862_720, 0)}
 
 
 def scales(weights: tuple[Weight, ...]) -> int:

@@ -24,38 +24,16 @@ from metacount.spec.model import ROOT, fields_of
 from metacount.spec.position import QueryGrowth, Rope, RopeScaling
 from metacount.spec.stack import Encoder, Norms, Stack
 
-ENCODER = {
-    **DENSE,
-    "kind": "encoder",
-    "norm": "layernorm",
-    "position": "learned",
-    "n_positions": 19,
-}
-BOTH = {
-    **DENSE,
-    "kind": "encoder-decoder",
-    "n_encoder_layers": 2,
-    "position": "t5",
-    "n_buckets": 8,
-    "max_distance": 23,
-}
+ENCODER = DENSE | {"kind": "encoder", "norm": "layernorm", "position": "learned", "n_positions": 19}
+BOTH = DENSE | {"kind": "encoder-decoder", "n_encoder_layers": 2, "position": "t5", "n_buckets": 8}
+BOTH |= {"max_distance": 23}
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
-BLOCKS = {
-    "index_block_len": 4,
-    "index_top_blocks": 3,
-    "index_local_blocks": 1,
-    "n_index_heads": 2,
-    "index_head_dim": 10,
-}
+BLOCKS = {"index_block_len": 4, "index_top_blocks": 3, "index_local_blocks": 1, "n_index_heads": 2}
+BLOCKS |= {"index_head_dim": 10}
 INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
-GRIFFIN = {
-    "recurrent": "rg_lru",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "lru_width": 6,
-    "n_lru_blocks": 3,
-}
+GRIFFIN = {"recurrent": "rg_lru", "mixer_pattern": "RA", "conv_kernel": 4, "lru_width": 6}
+GRIFFIN |= {"n_lru_blocks": 3}
 GROUPS = {"n_groups": 4, "top_groups": 2}
 WIDE = 2**24
 
@@ -76,52 +54,21 @@ def altered_stacks(**changes: Any) -> ModelSpec:
     )
 
 
-DELTA = {
-    **DENSE,
-    "recurrent": "gated_delta",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "linear_chunk_size": 5,
-    "n_linear_k_heads": 3,
-    "n_linear_v_heads": 6,
-    "linear_k_head_dim": 7,
-    "linear_v_head_dim": 5,
-}
-STATE_SPACE = {
-    **DENSE,
-    "recurrent": "mamba2",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "n_ssm_heads": 6,
-    "ssm_head_dim": 4,
-    "n_ssm_groups": 2,
-    "ssm_chunk_size": 5,
-    "ssm_state_dim": 3,
-}
+DELTA = DENSE | {"recurrent": "gated_delta", "mixer_pattern": "RA", "conv_kernel": 4}
+DELTA |= {"linear_chunk_size": 5, "n_linear_k_heads": 3, "n_linear_v_heads": 6}
+DELTA |= {"linear_k_head_dim": 7, "linear_v_head_dim": 5}
+STATE_SPACE = DENSE | {"recurrent": "mamba2", "mixer_pattern": "RA", "conv_kernel": 4}
+STATE_SPACE |= {"n_ssm_heads": 6, "ssm_head_dim": 4, "n_ssm_groups": 2, "ssm_chunk_size": 5}
+STATE_SPACE |= {"ssm_state_dim": 3}
 OF_STATE_SPACE = sorted(STATE_SPACE.keys() - DENSE.keys() - {"recurrent", "mixer_pattern"})
-SHARED = {
-    **STATE_SPACE,
-    "mixer_pattern": "RS",
-    "ffn_pattern": "N",
-    "n_shared_blocks": 1,
-    "adapter_rank": 2,
-}
-COPIES = {
-    **DENSE,
-    "n_layers": 3,
-    "window": 3,
-    "window_pattern": "GL",
-    "n_kv_shared_layers": 1,
-    "n_altup_inputs": 2,
-    "laurel_rank": 3,
-    "d_per_layer": 4,
-    "vocab_size_per_layer": 7,
-}
+SHARED = STATE_SPACE | {"mixer_pattern": "RS", "ffn_pattern": "N", "n_shared_blocks": 1}
+SHARED |= {"adapter_rank": 2}
+COPIES = DENSE | {"n_layers": 3, "window": 3, "window_pattern": "GL", "n_kv_shared_layers": 1}
+COPIES |= {"n_altup_inputs": 2, "laurel_rank": 3, "d_per_layer": 4, "vocab_size_per_layer": 7}
 MLSTM = {
-    **{name: DELTA[name] for name in DELTA if name != "conv_kernel" and "_linear_" not in name},
-    "recurrent": "mlstm",
-    "n_linear_heads": 3,
-}
+    name: DELTA[name] for name in DELTA if name != "conv_kernel" and "_linear_" not in name
+} | {"recurrent": "mlstm"}
+MLSTM |= {"n_linear_heads": 3}
 FFN_ALONE = {
     **{
         name: value
@@ -134,27 +81,12 @@ FFN_ALONE = {
 }
 
 # base, what is changed, and the message's beginning and remedy
-YARN = {
-    "kind": "yarn",
-    "factor": 4.0,
-    "n_trained": 32,
-    "beta_fast": 8.0,
-    "truncate": False,
-    "attention_factor": 1.5,
-}
-LONG = {
-    "kind": "longrope",
-    "n_trained": 32,
-    "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0],
-    "long_factors": [2.0, 3.0, 4.0, 5.0, 6.0],
-}
-LLAMA3 = {
-    "kind": "llama3",
-    "factor": 8.0,
-    "n_trained": 32,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-}
+YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False}
+YARN |= {"attention_factor": 1.5}
+LONG = {"kind": "longrope", "n_trained": 32, "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0]}
+LONG |= {"long_factors": [2.0, 3.0, 4.0, 5.0, 6.0]}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "n_trained": 32, "low_freq_factor": 1.0}
+LLAMA3 |= {"high_freq_factor": 4.0}
 GROWTH: dict[str, Any] = {"weight": 0.1, "step": 16.0, "shift": 1, "nope_only": True}
 
 
