@@ -21,7 +21,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from metacount.errors import InputError
-from metacount.measure.operators import GROUPED, flops_of, grouped_refusal, grouped_result
+from metacount.measure.operators import (
+    GROUPED,
+    empty_result,
+    flops_of,
+    grouped_refusal,
+    grouped_result,
+)
 from metacount.measure.torch_private import (
     DispatchMode,
     is_fake,
@@ -342,7 +348,7 @@ class FlopCounter(DispatchMode):
                     f"torch's grouped product refuses {refused}: experts are counted as if it "
                     "took them"
                 )
-        else:
+        elif (out := empty_result(func, args, kwargs or {})) is None:
             out = func(*args, **(kwargs or {}))
         self.note(func, out)
         flops = flops_of(func, args, out)

@@ -98,6 +98,46 @@ def grouped_refusal(a: Tensor, b: Tensor) -> str:
     return f"rows of {odd} values, which are no whole 16 bytes" if odd else ""
 
 
+# Elementwise operators whose results on meta are made here: torch makes them by functions in Python
+# that take five times as long. Of floats, in one type; of two tensors in the wider one.
+OF_ONE = frozenset((
+    aten.rsqrt.default, aten.pow.Tensor_Scalar, aten.gelu.default, aten.silu.default,
+    aten.sigmoid.default, aten.tanh.default, aten.cos.default, aten.sin.default,
+    aten.exp.default, aten.neg.default, aten.relu.default, aten.softplus.default,
+))  # fmt: skip
+OF_TWO = frozenset((aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor))
+WHOLE_TENSORS = (Tensor, torch.nn.Parameter)  # no class that has a dispatch of its own
+
+
+def empty_result(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Make the empty result of elementwise work on meta, as torch does; None where torch is to.
+
+    Of contiguous tensors alone, whose result is contiguous, too.
+    """
+    if op in OF_ONE:
+        x = args[0]
+        return x.new_empty(x.shape) if _is_plain(x) else None
+    if op is aten.mean.dim and len(args) == 3 and args[2] and not kwargs and len(args[1]) == 1:
+        x, (dim,), _ = args
+        shape = [*x.shape]
+        shape[dim] = 1
+        return x.new_empty(shape) if _is_plain(x) else None
+    if op not in OF_TWO or kwargs or not _is_plain(args[0]):
+        return None
+    a, b = args
+    if type(b) is float or type(b) is int:
+        return a.new_empty(a.shape)
+    if not _is_plain(b):
+        return None
+    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
+    return a.new_empty(shape, dtype=torch.result_type(a, b))
+
+
+def _is_plain(x: Any) -> bool:
+    plain = type(x) in WHOLE_TENSORS and x.is_meta
+    return plain and x.dtype.is_floating_point and x.is_contiguous()
+
+
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:
     # [b, h, s, d] @ [b, h, d, t], then [b, h, s, t] @ [b, h, t, u]; fewer key heads repeat
     b, h, s, d = q.shape

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from metacount.measure.operators import PRICED, UncountedOp, flops_of
+from metacount.measure.operators import OF_ONE, OF_TWO, PRICED, UncountedOp, empty_result, flops_of
 from metacount.measure.ours import reference_counter
 from metacount.measure.theirs import NeedsData, Ordinary
 
@@ -32,6 +35,33 @@ def test_a_grouped_product_on_meta_has_the_shape_of_a_real_one_in_any_type() -> 
                 real.stride(),
                 real.dtype,
             )
+
+
+SHAPES = [(3, 5), (5,), (3, 1), (1, 5), (2, 1, 5), ()]
+TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.long]
+
+
+@pytest.mark.parametrize("second", [*SHAPES, 2, 0.5])
+@pytest.mark.parametrize("first", SHAPES)
+def test_elementwise_results_are_those_of_torch(first: Any, second: Any) -> None:
+    """Made in a shorter way; what is not contiguous or no float is left to torch."""
+    made = 0
+    for dtype, other in product(TYPES, TYPES):
+        x = torch.empty(first, dtype=dtype, device="meta")
+        y = torch.empty(second, dtype=other, device="meta") if isinstance(second, tuple) else second
+        pairs = [(x, y), (x.mT, 3)] if x.dim() > 1 else [(x, y)]
+        given: list[tuple[Any, Any]] = [(op, pair) for op in OF_TWO for pair in pairs]
+        given += [(op, (x, 2) if "pow" in str(op) else (x,)) for op in OF_ONE]
+        given += [(torch.ops.aten.mean.dim, (x, [-1], True))] if x.dim() else []
+        for op, args in given:
+            found = empty_result(op, args, {})
+            if found is not None:
+                real = op(*args)
+                made += 1
+                assert (found.shape, found.stride(), found.dtype, found.device) == (
+                    real.shape, real.stride(), real.dtype, real.device
+                ), (op, args)  # fmt: skip
+    assert made > 40
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -114,18 +114,3 @@ def test_deep_norm_of_an_encoder_decoder() -> None:
     x = block.self_attention_layernorm(3 * x + self_attn(x))
     x = block.cross_attention_layernorm(3 * x + cross_attn(x))
     assert_near(y, block.feedforward_layernorm(3 * x + mlp(x)))
-
-
-def test_the_first_norm_may_be_missing() -> None:
-    """ModernBERT: the first block's attention reads the embedding as it is."""
-    spec = small(first_norm=False)
-    block: Any = randomised(Block(spec, 0))
-    assert [name for name, _ in block.named_children()] == [
-        "self_attn",
-        "post_attention_layernorm",
-        "mlp",
-    ]
-    x, y, (self_attn, mlp) = run(block)
-    x = x + self_attn(x)
-    assert_near(y, x + mlp(block.post_attention_layernorm(x)))
-    assert hasattr(Block(spec, 1), "input_layernorm")

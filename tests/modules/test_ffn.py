@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from metacount.modules import gated_d_ff
-from metacount.modules.ffn import activate, gate
+from metacount.modules.ffn import activate
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,6 @@ from metacount.modules.ffn import activate, gate
 def test_activations_by_hand(name: str, x: float, y: float) -> None:
     value = activate(torch.tensor(x, dtype=torch.float64), name, 1.0).item()
     assert abs(value - y) < 1e-14
-
-
-def test_clamped_swiglu_by_hand() -> None:
-    def value(gate_: float, up: float) -> float:
-        both = (torch.tensor(v, dtype=torch.float64) for v in (gate_, up))
-        return gate(*both, "clamped_swiglu", 1.0).item()
-
-    # gate 10 -> 7, up -9 -> -7: 7 · sigmoid(1.702·7) · (-7 + 1)
-    assert abs(value(10.0, -9.0) - 7 / (1 + math.exp(-11.914)) * -6) < 1e-12
-    # up 9 -> 7; the gate is limited from above alone
-    assert abs(value(-10.0, 9.0) - -10 / (1 + math.exp(17.02)) * 8) < 1e-12
-    assert value(0.0, 3.0) == 0.0
 
 
 @pytest.mark.parametrize(

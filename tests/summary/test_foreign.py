@@ -94,10 +94,6 @@ def test_an_instance_of_transformers(kind: str) -> None:
     before.assert_kept(module)
 
 
-def test_a_tied_table_counts_once() -> None:
-    assert metacount.summary(Tied()).params == 40 * 16 + 16 * 16 + 16
-
-
 def test_what_a_forward_changes_is_said_and_not_done() -> None:
     module = Cached()
     steps = metacount.summary(module).flow(torch.rand(2, 5, 8))

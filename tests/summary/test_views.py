@@ -118,11 +118,6 @@ def test_a_wrong_keyword_names_the_right_one() -> None:
         metacount.count("gpt2", Workload(), seq_len=3)
 
 
-def test_a_picture_shows_itself_in_a_notebook() -> None:
-    png = vars(metacount.plot("gpt2"))["_repr_png_"]()
-    assert png.startswith(b"\x89PNG") and len(png) > 5000
-
-
 def test_an_error_is_json_where_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["count", "gpt2", "--set", "n_heads=5", "--json"]) == 2
     out, err = capsys.readouterr()

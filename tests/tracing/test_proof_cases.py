@@ -51,21 +51,6 @@ def test_every_size_of_the_catalog_is_a_letter_first() -> None:
     assert held >= len(ONES)
 
 
-@pytest.mark.parametrize("name", ONES)
-def test_what_a_model_has_at_1_is_a_case_of_its_own(name: str) -> None:
-    spec = entry(name).spec()
-    assert small(spec)
-    assert small(spec) in [small(case.model) for case in cases(spec)]
-
-
-def test_a_window_has_two_sides() -> None:
-    sides = {}
-    for case in cases(entry("gpt-oss-20b").spec()):
-        sides.setdefault(case.model.window > case.workload.seq_len, []).append(case.name)
-    assert set(sides) == {True, False}
-    assert all("above" in name or "at the" in name for name in sides[False])
-
-
 @one_day_in(6)
 def test_a_type_that_has_a_size_has_it_as_a_letter() -> None:
     never = set()

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import zipfile
@@ -25,66 +26,16 @@ from metacount.verify.for_all_sizes import as_test
 d, h, k, B, S, w = (symbol(name) for name in ("d", "h", "k", "B", "S", "w"))
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers", "right"),
-    [
-        ("S + 1 < window", {"S": 10, "window": 12}, True),
-        ("S + 1 < window", {"S": 11, "window": 12}, False),
-        ("(d) % (2*h) == 0", {"d": 12, "h": 3}, True),
-        ("(d) % (2*h) == 0", {"d": 12, "h": 4}, False),
-        ("-3*h + d**2 >= 0", {"d": 3, "h": 3}, True),
-        ("(-(-(n)//(2))) != 3", {"n": 5}, False),
-    ],
-)
-def test_a_condition_is_asked_of_numbers(text: str, numbers: dict[str, int], right: bool) -> None:
-    assert holds(text, numbers) is right
+NO_CONDITIONS = """
+__import__('os') == 1; d.real == 1; f(d) == 1; d; 1 < d < 3; d == 'x'; d ==; 9**9**9 == 1; [d] == 1
+d % 0 == 0; d == 1.5; (lambda: d)() == 1; (d == 1; d) == 1; () == 1; d(d) == 1; d d == 1; 2d == 1
+d * * 2 == 1; d / 2 == 1; d ^ 2 == 1; d**-1 == 1; +d == 1; d + == 1; == 1; d // (d - 12) == 0
+d == 1 or d == 2; min(d == 1; min(d, == 1; max(d, 1) == 1; 1 == min(; d, d == 1; d**9 == 512; not d
+d << 1 == 4; ~d == 1; d is d; d in d; d < True; d + 2j > 0; d + None > 0; d < '2048'
+"""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os') == 1",
-        "d.real == 1",
-        "f(d) == 1",
-        "d",
-        "1 < d < 3",
-        "d == 'x'",
-        "d ==",
-        "9**9**9 == 1",
-        "d % 0 == 0",
-        "[d] == 1",
-        "d == 1.5",
-        "(lambda: d)() == 1",
-        "(d == 1",
-        "d) == 1",
-        "() == 1",
-        "d(d) == 1",
-        "d d == 1",
-        "2d == 1",
-        "d * * 2 == 1",
-        "d / 2 == 1",
-        "d ^ 2 == 1",
-        "d**-1 == 1",
-        "+d == 1",
-        "d + == 1",
-        " == 1",
-        "d // (d - 12) == 0",
-        "d == 1 or d == 2",
-        "min(d == 1",
-        "min(d, == 1",
-        "max(d, 1) == 1",
-        "1 == min(",
-        "d, d == 1",
-        "d**9 == 512",
-        "d % 0 == 1",
-        "d << 1 == 4",
-        "~d == 1",
-        "not d",
-        "d is d",
-        "d in d",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", ["", *re.split(r"; |\n", NO_CONDITIONS.strip())])
 def test_nothing_else_is_a_condition(text: str) -> None:
     with pytest.raises(NotReadable):
         holds(text, {"d": 12})
@@ -168,22 +119,6 @@ def test_a_size_without_a_number_is_named() -> None:
 def test_only_a_whole_number_is_a_size(number: Any) -> None:
     with pytest.raises(NotKnown, match="window"):
         holds("window > 0", {"window": number})
-
-
-@pytest.mark.parametrize("number", ["True", "2048.0", "'2048'", "None", "2j"])
-def test_only_a_whole_number_is_compared(number: str) -> None:
-    with pytest.raises(NotReadable):
-        holds(f"S < {number}", {"S": 1})
-    with pytest.raises(NotReadable):
-        holds(f"S + {number} > 0", {"S": 1})
-
-
-@pytest.mark.parametrize(
-    ("condition", "right"),
-    [("S**8 == 256", True), ("S**0 == 1", True), ("-S**2 == -4", True), ("S // 2 == 1", True)],
-)
-def test_arithmetic_of_conditions(condition: str, right: bool) -> None:
-    assert holds(condition, {"S": 2}) is right
 
 
 @pytest.mark.parametrize(

@@ -136,15 +136,6 @@ def test_as_written_by_hand(name: str, quantity: str) -> None:
     assert not any(isinstance(condition, sympy.Eq) for condition in found.domain)
 
 
-def test_an_encoder_hides_nothing() -> None:
-    every, causal = (form("bert-base", name) for name in ("matmul_flops", "causal_matmul_flops"))
-    assert every.by_role == causal.by_role
-    # the pooler looks at one token of each sequence
-    assert every.by_role["other"] == 2 * B * d**2
-    assert (causal.how, causal.untried) == ("traced", ())
-    assert causal.confirmed >= 3
-
-
 @pytest.mark.parametrize("quantity", ["matmul_flops", "causal_matmul_flops"])
 def test_operators_come_to_what_roles_come_to(quantity: str) -> None:
     roles, operators = form("llama-7b", quantity), form("llama-7b", quantity, "operator")

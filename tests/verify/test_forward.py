@@ -107,12 +107,6 @@ def test_a_difference_is_seen(
     assert "DIFFERENT" in capsys.readouterr().out
 
 
-def test_values_that_are_not_finite_do_not_agree() -> None:
-    found = forward.Forward(device="cpu", batch_size=1, seq_len=1)
-    assert found.agree is False
-    assert forward.Forward(device="cpu", batch_size=1, seq_len=1, refused="x").agree is None
-
-
 def test_what_cannot_be_loaded_is_not_run(
     file: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
