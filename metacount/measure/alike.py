@@ -355,9 +355,10 @@ class Folding:
             self._confirmed.clear()
         if not (same and unchanged):
             return out
-        states = [_take_state(cache, number) for cache in caches]
         updated = any(pair.is_updated.get(number, False) for pair in pairs)
-        kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
+        with unwatched():
+            states = [_take_state(cache, number) for cache in caches]
+            kept = [_copy_of(vars(own_cache)) for own_cache in of_layer]
         self._replays[key] = _Ran(layer, out, cost, states, kept, updated)
         return out
 

@@ -348,8 +348,9 @@ class FlopCounter(DispatchMode):
                     f"torch's grouped product refuses {refused}: experts are counted as if it "
                     "took them"
                 )
-        elif (out := empty_result(func, args, kwargs or {})) is None:
-            out = func(*args, **(kwargs or {}))
+        else:
+            made = empty_result(func, args, kwargs or {})
+            out = func(*args, **(kwargs or {})) if made is None else made
         self.note(func, out)
         flops = flops_of(func, args, out)
         if flops:

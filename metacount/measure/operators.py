@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -106,6 +106,7 @@ OF_ONE = frozenset((
     aten.exp.default, aten.neg.default, aten.relu.default, aten.softplus.default,
 ))  # fmt: skip
 OF_TWO = frozenset((aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor))
+MEAN = aten.mean.dim
 WHOLE_TENSORS = (Tensor, torch.nn.Parameter)  # no class that has a dispatch of its own
 
 
@@ -114,28 +115,31 @@ def empty_result(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
     Of contiguous tensors alone, whose result is contiguous, too.
     """
+    x = args[0] if op in OF_ONE or op in OF_TWO or op is MEAN else None
+    if not _is_plain(x):
+        return None
     if op in OF_ONE:
-        x = args[0]
-        return x.new_empty(x.shape) if _is_plain(x) else None
-    if op is aten.mean.dim and len(args) == 3 and args[2] and not kwargs and len(args[1]) == 1:
-        x, (dim,), _ = args
-        shape = [*x.shape]
-        shape[dim] = 1
-        return x.new_empty(shape) if _is_plain(x) else None
-    if op not in OF_TWO or kwargs or not _is_plain(args[0]):
+        return x.new_empty(x.shape)
+    if kwargs:  # a type, or a factor
         return None
-    a, b = args
-    if type(b) is float or type(b) is int:
-        return a.new_empty(a.shape)
-    if not _is_plain(b):
+    if op is MEAN:
+        if args[2:] != (True,) or len(args[1]) != 1:
+            return None
+        sizes = list(x.shape)
+        sizes[args[1][0]] = 1
+        return x.new_empty(sizes)
+    y = args[1]
+    if type(y) is float or type(y) is int:
+        return x.new_empty(x.shape)
+    if not _is_plain(y):
         return None
-    shape = a.shape if a.shape == b.shape else torch.broadcast_shapes(a.shape, b.shape)
-    return a.new_empty(shape, dtype=torch.result_type(a, b))
+    shape = x.shape if x.shape == y.shape else torch.broadcast_shapes(x.shape, y.shape)
+    return x.new_empty(shape, dtype=torch.result_type(x, y))
 
 
-def _is_plain(x: Any) -> bool:
+def _is_plain(x: Any) -> TypeGuard[Tensor]:
     plain = type(x) in WHOLE_TENSORS and x.is_meta
-    return plain and x.dtype.is_floating_point and x.is_contiguous()
+    return plain and x.is_floating_point() and x.is_contiguous()
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: object) -> int:

@@ -15,7 +15,6 @@ from metacount import catalog
 from metacount.measure.alike import Folding, OwnNumber, layers_in_lists
 from metacount.measure.counter import FlopCounter
 from metacount.measure.ours import reference_counter
-from metacount.measure.theirs import Roles
 from metacount.modules.build import build
 
 if TYPE_CHECKING:
@@ -249,45 +248,6 @@ def test_what_a_layer_writes_for_others_is_seen(what: str) -> None:
     made: Callable[[], Any] = {"shared": UserDict, "cache": Kept}[what]
     assert products(writers(**{what: made()}), enabled=False)[0] == 9 * ONE
     assert products(writers(**{what: made()}), enabled=True) == (9 * ONE, 3, 3)
-
-
-def named(name: str) -> Any:
-    return type(name, (nn.Module,), {})()
-
-
-def test_the_roles_of_what_stands_inside() -> None:
-    def inside(outer: nn.Module, name: str, module: nn.Module) -> str | None:
-        outer.add_module(name, module)
-        top = nn.Module()
-        top.x = outer
-        return Roles(top).role[id(module)]
-
-    def linear() -> nn.Linear:
-        return nn.Linear(2, 3, device="meta")
-
-    # an attribute's name says something only where no class around it has said more
-    assert inside(named("LlamaAttention"), "up_proj", linear()) == "attention"
-    assert inside(named("LlamaAttention"), "q_norm", named("LlamaRMSNorm")) == "norm"
-    assert inside(named("MixtralSparseMoe"), "gate", linear()) == "moe"
-    assert inside(named("MixtralSparseMoe"), "attn", named("LlamaAttention")) == "moe"
-    assert inside(named("MixtralSparseMoe"), "norm", named("LlamaRMSNorm")) == "norm"
-    assert inside(named("BertLMPredictionHead"), "decoder", linear()) == "head"
-    assert inside(named("BertLMPredictionHead"), "dense", named("LlamaMLP")) == "head"
-    assert inside(named("BertLMPredictionHead"), "norm", named("BertLayerNorm")) == "norm"
-    for container in (nn.ModuleList(), nn.ModuleDict(), nn.Sequential()):
-        assert inside(named("Block"), "mlp", container) == "ffn"
-    for norm in (nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.RMSNorm(2), nn.BatchNorm1d(2)):
-        assert inside(named("Block"), "mlp", norm) == "norm"
-    # a sublayer that holds its norm is no norm, and what routes to experts is a mixture
-    sublayer = named("AttentionNorm")
-    sublayer.dense = linear()
-    assert inside(named("Block"), "x", sublayer) == "attention"
-    mixture = named("Block")
-    mixture.experts = nn.ModuleList([linear(), linear()])
-    assert inside(named("Layer"), "x", mixture) == "moe"
-    lonely = named("Block")
-    lonely.experts = nn.ModuleList([linear()])
-    assert inside(named("Layer"), "x", lonely) is None
 
 
 class Numbered(nn.Module):

@@ -7,11 +7,10 @@ import tracemalloc
 import pytest
 import torch
 from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
-from helpers.release import daily
 from torch import Tensor, nn
 
 from metacount import catalog
-from metacount.modules.build import DTYPES, build
+from metacount.modules.build import build
 from metacount.spec import ModelSpec
 
 SPECS: dict[str, ModelSpec] = {
@@ -81,29 +80,3 @@ def test_a_seed_fixes_every_weight(name: str) -> None:
     for key, value in first.items():
         if value.dim() >= 2 and not key.endswith(("content_bias", "position_bias", "proj_bias")):
             assert not torch.equal(value, other[key]), key
-
-
-def run(spec: ModelSpec, device: str, dtype: str) -> Tensor:
-    model = build(spec, device=device, dtype=dtype, seed=5)
-    tokens = torch.arange(14, device=device).view(2, 7) % 101
-    with torch.no_grad():
-        memory = model.encode(tokens) if spec.has_encoder else None
-        cache = None if spec.kind == "encoder" else model.new_cache()
-        model(tokens, memory_BTD=memory, cache=cache)
-        if cache is None:
-            return model(tokens).hidden_BSD  # type: ignore[no-any-return]
-        step = model(tokens[:, :1], memory_BTD=memory, cache=cache, absorbed=True)
-    return step.hidden_BSD  # type: ignore[no-any-return]
-
-
-@daily(10)
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
-@pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_runs(device: str, name: str, dtype: str) -> None:
-    hidden = run(SPECS[name], device, dtype)
-    assert hidden.dtype == DTYPES[dtype]
-    assert hidden.shape == (2, 7 if name == "bert" else 1, 13)
-    assert hidden.device.type == device
-    if device == "cpu":
-        assert hidden.isfinite().all()

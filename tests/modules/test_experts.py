@@ -1,4 +1,4 @@
-"""Experts one token at a time, on meta's way too; zero experts; experts beside a feed-forward."""
+"""Experts one token at a time; zero experts; beside a feed-forward; groups, loss, 2/3 by hand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.module_loops import assert_near, randomised
-from helpers.module_parts import make_mixture
+from helpers.module_parts import make_mixture, make_router
 from helpers.module_specs import MLA, small
 from torch import Tensor
 
-from metacount.modules import MixtureOfExperts, Model, Visibility
+from metacount.modules import MixtureOfExperts, Model, Visibility, gated_d_ff, load_balancing_loss
 from metacount.modules import moe as moe_file
 from metacount.modules.build import build
+from metacount.modules.moe import Routing
 from metacount.spec.ffn import SharedExperts, ZeroExperts
 
 D, M, E, K, SHARED, ZERO = 5, 7, 11, 3, 13, 9
@@ -135,3 +136,43 @@ def test_what_experts_give_is_added_one_layer_later(name: str) -> None:
             given = scale * block.moe(normed) if letter == "B" else given
         expected, later = expected + later, given
     assert_near(stack(x), stack.norm(expected))
+
+
+# ---- by hand
+
+
+def test_groups_by_hand() -> None:
+    # the router is the identity: logits are the token; 3 groups of 2 experts, one is open
+    logits = torch.tensor([[5.0, 0.0, 4.0, 3.0, 4.5, 1.0]], dtype=torch.float64)
+    options = {"d_model": 6, "n_experts": 6, "top_k": 2, "n_groups": 3, "top_groups": 1}
+    chosen = {}
+    for group_score in ("max", "top2_sum"):
+        router = randomised(make_router(scoring="sigmoid", **options, group_score=group_score))
+        router.proj.weight = torch.nn.Parameter(torch.eye(6, dtype=torch.float64))
+        chosen[group_score] = router(logits).chosen_Nk.tolist()
+    # max: 5 wins. top2_sum: sigmoid(4) + sigmoid(3) = 1.935, before 1.721 and 1.493
+    assert chosen == {"max": [[0, 1]], "top2_sum": [[2, 3]]}
+
+
+def test_balancing_loss_by_hand() -> None:
+    # 2 tokens, 2 experts, k = 1, both to expert 0: 2 · (1 · (0.75 + 0.5)/2 + 0 · …)
+    probs, ones = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.ones(2, 1)
+    routing = Routing(probs_NE=probs, chosen_Nk=torch.tensor([[0], [0]]), weights_Nk=ones)
+    assert load_balancing_loss(routing).item() == 1.25
+
+
+@pytest.mark.parametrize(
+    ("d_model", "multiplier", "multiple_of", "d_ff"),
+    [
+        (4096, "1", 256, 11008),  # LLaMA 7B
+        (5120, "1", 256, 13824),  # 13B
+        (6656, "1", 256, 17920),  # 33B
+        (8192, "1", 256, 22016),  # 65B
+        (8192, "1.3", 4096, 28672),  # Llama 2 70B
+        (4096, "1.3", 1024, 14336),  # Llama 3 8B
+        (96, "1", 256, 256),  # 2/3 · 384 is a multiple already
+        (97, "1", 256, 512),  # 258 is not
+    ],
+)
+def test_gated_d_ff(d_model: int, multiplier: str, multiple_of: int, d_ff: int) -> None:
+    assert gated_d_ff(d_model, multiplier=multiplier, multiple_of=multiple_of) == d_ff

@@ -143,22 +143,3 @@ def test_what_a_second_quantity_asks_is_asked_at_its_own_length() -> None:
     assert first.proven and second.proven
     assert {"S + 1 > window"} <= {str(one) for one in first.domain}
     assert {"S >= window", "T <= window"} <= {str(one) for one in second.domain}
-
-
-@one_day_in(6)
-def test_an_error_of_ours_is_no_reason_why_code_is_not_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from metacount.tracing import domain
-    from metacount.tracing.forms import NotTraced, Tracer
-    from metacount.tracing.symbols import OurError
-
-    def broken(*_: Any) -> Any:
-        raise KeyError("S")
-
-    spec = entry("llama-7b").spec().replace(n_layers=4)
-    monkeypatch.setattr(domain, "smallest", broken)
-    with pytest.raises(OurError, match="KeyError"):
-        prove(spec, Workload(seq_len=64), As(), ("matmul_flops",))
-    with pytest.raises(NotTraced, match="KeyError"):
-        Tracer(spec, Workload(seq_len=64)).form("matmul_flops")

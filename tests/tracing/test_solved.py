@@ -106,15 +106,6 @@ def fixed(letter: Any, number: int) -> Any:
     return sympy.Eq(letter, number, evaluate=False)
 
 
-def test_a_right_form_is_confirmed_three_times() -> None:
-    own = {"x": 6}
-    measured = Measured(own, lambda n: {"a": 7 * n["x"] ** 2})
-    found = OtherSizes(made({"a": 7 * X**2}, own), {"x"}, set(), set(), measured)
-    assert (found.confirmed, found.stuck, found.untried) == (3, (), [])
-    assert len(measured.seen) == 3
-    assert all(change["x"] != 6 for change in measured.seen)
-
-
 @pytest.mark.parametrize("quantity", ["params", "active_params", "kv_cache_bytes"])
 def test_a_size_that_is_left_out_stays_what_it_is(quantity: str) -> None:
     own = {"x": 6, "z": 10}

@@ -13,7 +13,6 @@ from metacount.spec import Workload
 from metacount.tracing import sources
 from metacount.tracing.domain import in_words
 from metacount.tracing.forms import CodeForm, Measured, NotTraced, Tracer
-from metacount.tracing.layers import Stack, stack_of_caches
 from metacount.tracing.sources import As
 from metacount.tracing.symbols import symbol
 
@@ -57,14 +56,6 @@ def test_gpt2_in_its_own_names() -> None:
     # 12·d² + 13·d a block: 4 + 8 matrices; biases 4 + 5, norms 4
     assert same(form("gpt2", "params").total, V * d + P * d + N * (12 * d**2 + 13 * d) + 2 * d)
     assert [in_words(c, str) for c in form("gpt2", "params").domain] == ["n_head divides n_embd"]
-
-
-def test_a_cache_belongs_to_a_layer_that_may_have_several() -> None:
-    """LongCat-Flash keeps two a layer; of two stacks nobody knows whose several are."""
-    model = nn.Module()
-    model.two, model.three = (nn.ModuleList(nn.Identity() for _ in range(n)) for n in (2, 3))
-    two, three = (Stack(path=name, length=n) for name, n in (("two", 2), ("three", 3)))
-    assert [stack_of_caches(n, model) for n in (3, 2, 4, 6, 5)] == [three, two, two, None, None]
 
 
 @pytest.mark.parametrize(
