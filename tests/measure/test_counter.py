@@ -250,6 +250,12 @@ def test_what_a_layer_writes_for_others_is_seen(what: str) -> None:
     assert products(writers(**{what: made()}), enabled=True) == (9 * ONE, 3, 3)
 
 
+def test_layers_with_a_hook_of_their_own_are_not_alike() -> None:
+    net = stack()
+    net.layers[2].inner.register_forward_hook(lambda *_: None)
+    assert products(net, enabled=True)[1:] == (2, 1)
+
+
 class Numbered(nn.Module):
     def __init__(self, number: int, uses: str) -> None:
         super().__init__()

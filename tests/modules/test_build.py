@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from helpers.module_specs import ENCODER_DECODER, MLA, MOE, ROPE, small
 from torch import Tensor, nn
 
 from metacount import catalog
+from metacount.errors import SpecError
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 
@@ -80,3 +82,16 @@ def test_a_seed_fixes_every_weight(name: str) -> None:
     for key, value in first.items():
         if value.dim() >= 2 and not key.endswith(("content_bias", "position_bias", "proj_bias")):
             assert not torch.equal(value, other[key]), key
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how", "said"),
+    [
+        ({"n_layers": 4097}, {}, "n_layers"),
+        ({**ENCODER_DECODER, "n_layers": 4000, "n_encoder_layers": 97}, {}, "n_layers"),
+        ({}, {"dtype": "fp8"}, "dtype"),
+    ],
+)
+def test_what_is_refused(sizes: dict[str, Any], how: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        build(small(sizes), **how)

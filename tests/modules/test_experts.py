@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 from metacount.modules import MixtureOfExperts, Model, Visibility, gated_d_ff, load_balancing_loss
 from metacount.modules import moe as moe_file
 from metacount.modules.build import build
+from metacount.modules.ffn import gate
 from metacount.modules.moe import Routing
 from metacount.spec.ffn import SharedExperts, ZeroExperts
 
@@ -152,6 +154,14 @@ def test_groups_by_hand() -> None:
         chosen[group_score] = router(logits).chosen_Nk.tolist()
     # max: 5 wins. top2_sum: sigmoid(4) + sigmoid(3) = 1.935, before 1.721 and 1.493
     assert chosen == {"max": [[0, 1]], "top2_sum": [[2, 3]]}
+
+
+def test_clamped_swiglu_by_hand() -> None:
+    given = torch.tensor([[10.0, -10.0, 0.0], [-9.0, 9.0, 3.0]], dtype=torch.float64)
+    # gate 10 -> 7, up -9 -> -7: 7 · sigmoid(1.702·7) · (-7 + 1); the gate is limited from above
+    # alone; up 9 -> 7
+    expected = [7 / (1 + math.exp(-11.914)) * -6, -10 / (1 + math.exp(17.02)) * 8, 0.0]
+    assert_near(gate(*given, "clamped_swiglu", 1.0), expected)
 
 
 def test_balancing_loss_by_hand() -> None:

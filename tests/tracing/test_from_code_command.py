@@ -50,8 +50,6 @@ def test_json_has_parts_layers_and_domain(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("llama-7b", "--by", "operator"), "--by belongs to --from-code"),
-        (("llama-7b", "--from-code", "--by", "operator"), "params have no operator; leave it out"),
         (("type:gpt2", "--from-code", "--quantity", "flops"), "is unknown"),
         (
             ("type:rwkv", "--from-code", "--quantity", "causal_matmul_flops"),

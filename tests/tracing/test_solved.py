@@ -60,7 +60,6 @@ def made(
     by_role: dict[str, Any],
     sizes: dict[str, int],
     domain: tuple[Any, ...] = (),
-    split: str = "role",
     quantity: str = "params",
 ) -> CodeForm:
     """A form of sizes, at 1 sequence of 48 tokens."""
@@ -75,7 +74,6 @@ def made(
         how="traced",
         source="",
         notes=(),
-        split=split,
         every_number={symbol(name): number for name, number in numbers.items()},
     )
 
