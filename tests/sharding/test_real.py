@@ -53,6 +53,7 @@ def case(spec: str, mesh: str, zero: int = 3, micro: int = 1, **changes: Any) ->
         "batch": made.dp * micro,
         "master": False,
         "checkpointing": "none",
+        "schedule": "1f1b",
         "sequence": False,
         "cut_logits": False,
         "peak": False,
