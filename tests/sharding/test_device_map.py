@@ -70,19 +70,8 @@ def test_parts_by_hand() -> None:
     assert (less.fits, less.places[-1].room) == (False, None)
 
 
-def test_a_tied_table_is_held_once() -> None:
-    tied = {**LLAMA, "tie_word_embeddings": True}
-    found = place_module(model_of(tied), [device(10**6)] * 2, device_map="sequential")
-    whole = TABLE + 3 * LAYER + NORM
-    assert [place.param_bytes for place in found.places] == [whole, 0]
-    assert found.formula_bytes == whole
-    assert found.differences == []
-
-
 @AUTO
-@pytest.mark.parametrize(
-    "model", ["llama3-8b", "deepseek-v2", "type:gpt2", "type:mixtral", "type:qwen3_next"]
-)
+@pytest.mark.parametrize("model", ["llama3-8b", "type:gpt2", "type:qwen3_next"])
 def test_our_count_and_accelerates_are_equal_in_each_place(
     capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
@@ -146,17 +135,10 @@ def test_a_difference_is_said() -> None:
     [
         ("--cpu-memory 64GB", "--cpu-memory belongs to --device-map"),
         ("--device-map auto", "--device-map needs the devices: --gpu h100"),
-        ("--device-map auto --gpu all", "--device-map needs the devices: --gpu h100"),
         ("--device-map auto --gpu h100 --train", "--device-map does not go with --train"),
-        (
-            "--device-map auto --gpu h100 --micro-batches 2",
-            "--device-map does not go with --micro-batches",
-        ),
         ("--device-map auto --gpu h100,l4 --devices 2", "--devices goes with one kind of --gpu"),
-        ("--device-map auto --gpu 2xh100 --devices 2", "--devices goes with one kind of --gpu"),
         ("--device-map auto --gpu h100 --cpu-memory 64", "a whole number and GiB or GB"),
         ("--device-map auto --gpu h100 --dtype fp8", "choose one of fp64, fp32, bf16"),
-        ("--device-map even --gpu h100", "invalid choice: 'even'"),
     ],
 )
 def test_what_cannot_be_placed_is_one_line(
