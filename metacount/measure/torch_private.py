@@ -491,7 +491,7 @@ def stages_unasked() -> Iterator[None]:
 
     def begin(_: object, stages: Iterable[Any], *args: object) -> None:
         for each in stages:
-            each._inference_mode = stage.InferenceMode.STATIC
+            each._inference_mode = vars(stage)["InferenceMode"].STATIC
 
     owner, name = schedules._PipelineSchedule, "_warmup_p2p"
     with patch.object(owner, name, begin) if hasattr(owner, name) else nullcontext():

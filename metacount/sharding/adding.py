@@ -183,9 +183,9 @@ def kind_from(
         updated += piece.copies * sum(each.shard for each in trained)
         for key, times in piece.ran.collectives.items():
             sums[key] = sums.get(key, 0) + times * piece.copies
-    kept: int | None = None
-    if all(piece.ran.activation_bytes is not None for piece in pieces):
-        kept = job.kept_at(stages[0]) * sum(p.copies * p.kept for p in pieces)
+    kept: int | None = job.kept_at(stages[0]) * sum(p.copies * p.kept for p in pieces)
+    if any(piece.ran.activation_bytes is None for piece in pieces):
+        kept = None
     accumulates = job.train and job.micro_batches > 1
     there = (gradients * stored, kept or 0)
     if not accumulates:
@@ -243,12 +243,21 @@ def kind_from(
         collectives=(*sorted(found, key=_order), *between),
         accumulates=accumulates,
         **sizes,
-        **_at_worst(job, pieces, sizes, kept),
+        **_at_worst(job, pieces, sizes, kept, _of_stage(job, stages[0], between)),
     )
 
 
+def _of_stage(job: Job, stage: int, between: Sequence[Collective]) -> int:
+    """Count what a schedule holds in training: all that is received, and what kept ones gave."""
+    if not job.train:
+        return 0
+    received = sum(each.n_bytes * each.times for each in between if each.kind == "receive")
+    given = (each.n_bytes for each in between if (each.kind, each.phase) == ("send", "forward"))
+    return received + job.kept_at(stage) * sum(given)
+
+
 def _at_worst(
-    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None
+    job: Job, pieces: Sequence[Piece], sizes: dict[str, int], kept: int | None, of_stage: int
 ) -> dict[str, Any]:
     """Find the worst moment of those that are counted, what may be there at most, and the peak.
 
@@ -267,8 +276,8 @@ def _at_worst(
     }
     counted = {**sizes, "activation_bytes": kept or 0}
     moments = {name: {part: counted[part] for part in parts} for name, parts in named.items()}
-    moments["blocks"]["gradient_bytes"] = sizes["backward_gradient_bytes"]
-    moments["blocks"]["activation_bytes"] = sizes["backward_activation_bytes"]
+    for part in ("gradient_bytes", "activation_bytes"):
+        moments["blocks"][part] = sizes[f"backward_{part}"]
     for name in moments.keys() - {"loss"}:  # where they are among what is kept
         moments[name]["input_bytes"] = sizes["input_bytes"]
     totals = {name: sum(parts.values()) for name, parts in moments.items()}
@@ -293,21 +302,18 @@ def _at_worst(
     more = unit if alone else 3 * unit
     bounds = {
         "blocks": totals["blocks"] + sizes["passing_bytes"] + more,
-        "embedding": totals["embedding"] + more,
+        "embedding": totals["embedding"] + more + 2 * sizes["embedding_bytes"] * (not alone),
+        "loss": totals["loss"] + logits * (mesh.pp > 1),  # which a schedule has, too
         "ends": totals["loss"] - sizes["loss_bytes"] + ends + more,
         "step": totals["step"],
     }
-    if not alone:
-        bounds["embedding"] += 2 * sizes["embedding_bytes"]
     # buckets of DDP have the gradients once more
     buckets = sizes["gradient_bytes"] if job.train and job.zero < 2 and mesh.shard > 1 else 0
-    most = max(*bounds.values(), *totals.values()) + buckets
+    most = max(*bounds.values(), *totals.values()) + buckets + of_stage
     exact = worst in ("loss", "step") or alone
-    why = (
-        job.unfollowed
-        or job.uncounted
-        or ("" if kept is not None else "no formula counts what is kept")
-    )
+    why = job.unfollowed or job.uncounted
+    if not why and kept is None:
+        why = "no formula counts what is kept"
     if not why and job.replicated and any(not t.trained for p in pieces for t in p.held):
         why = UNSEEN
     if not why and not (exact and even and most == totals[worst] + buckets):
@@ -400,28 +406,26 @@ def between_stages(job: Job, d_model: int, *, first: bool, last: bool) -> list[C
     One tensor for each micro-batch, forward to the next stage and, in training, back to the one
     before. This is counted, not run: a schedule waits for its neighbours' answers.
     """
-    found = []
     one = job.rows * d_model * DTYPE_BYTES[job.dtype]
     spread = job.mesh.tp if job.sequence_parallel else 1
     machines, outside = span(job.mesh, "pp", job.per_machine)
     runs = job.passes | ({"backward": job.length} if job.train else {})
-    for phase, length in runs.items():
-        ahead, behind = (first, last) if phase == "backward" else (last, first)
-        for kind, nobody in (("send", ahead), ("receive", behind)):
-            if not nobody and job.mesh.pp > 1:
-                found.append(
-                    Collective(
-                        phase=phase,
-                        kind=kind,
-                        group="pp",
-                        ranks=2,
-                        n_bytes=one * length // spread,
-                        times=job.micro_batches,
-                        machines=machines,
-                        outside=outside,
-                    )
-                )
-    return found
+    return [
+        Collective(
+            phase=phase,
+            kind=kind,
+            group="pp",
+            ranks=2,
+            n_bytes=one * length // spread,
+            times=job.micro_batches,
+            machines=machines,
+            outside=outside,
+        )
+        for phase, length in runs.items()
+        for kind in ("send", "receive")
+        # an end has nobody to send to or to get from
+        if not (first if (kind == "send") == (phase == "backward") else last) and job.mesh.pp > 1
+    ]
 
 
 def often(job: Job, group: str) -> int:

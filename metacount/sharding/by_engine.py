@@ -26,6 +26,7 @@ from metacount.measure.torch_private import (
     parameters_of,
     put_tensor,
     resizing_told,
+    ring_attention,
     shapes_unwatched,
     stages_unasked,
     tensors_of,
@@ -48,7 +49,6 @@ from metacount.sharding.engine import (
     fake_world,
     local_part,
     only_new_garbage,
-    ring,
     shard_fully,
     state_bytes,
     states,
@@ -299,9 +299,8 @@ def train_once(model: Model, styles: dict[str, str], world: World, job: Job) -> 
     place(model, styles, world, job)
     traffic, keeping = Traffic(world.groups), Followed(model)
     blocks: list[nn.Module] = [*model.last_stack.blocks]
-    context = world.context if job.ring else None
     cut = loss_parallel() if job.loss_parallel else nullcontext()
-    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(context), cut:
+    with mode, EvenChoice(), traffic, as_trained(model, job.attention), ring(world, job), cut:
         told = resizing_told(keeping.resized)
         with checkpointed(blocks, job.checkpointing, keeping, lambda: fused(job)), told:
             out = _trained(model, job, keeping)
@@ -329,6 +328,11 @@ def _trained(model: Model, job: Job, keeping: Followed) -> Tensor:
             return out
         targets = torch.zeros((job.rows, job.length), dtype=torch.long)
         return loss_of(out, targets, Setup(attention=job.attention))
+
+
+def ring(world: World, job: Job) -> AbstractContextManager[None]:
+    """Let ranks exchange keys and values inside, where a job has them do so."""
+    return ring_attention(world.context) if job.ring else nullcontext()
 
 
 def fused(job: Job) -> FusedAttention | RingAttention:
@@ -454,9 +458,9 @@ class Measuring:
         """
         stage, found = self.mesh.place(rank).stage, []
         n, start = self.layers[stage], sum(self.layers[:stage])
-        own, few = range(start, start + n), (n,)
+        own, few = range(start, start + n), [n]
         if n > FEWEST + 1 and any({*own} <= {*part.layers} for part in self.parts):
-            few = (FEWEST, FEWEST + 1)
+            few = [FEWEST, FEWEST + 1]
         if few[0] > MOST_UNLIKE:
             return None
         for layers in few:
@@ -571,7 +575,7 @@ def follow_step(
             resizing_told(follow.resized),
             shapes_unwatched(),
             stages_unasked(),
-            ring(world.context if job.ring else None),
+            ring(world, job),
         ):
             stack.enter_context(context)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -695,7 +699,8 @@ class PipedStage(nn.Module):
     def received(self) -> list[Tensor]:
         """List what comes from the neighbours, which is there from the first step on."""
         infos = (*self._stage.args_recv_info.values(), *self._stage.grad_recv_info.values())
-        return [info.buffer for each in infos for info in each if info.buffer is not None]
+        buffers = (getattr(info, "buffer", None) for each in infos for info in each)
+        return [buffer for buffer in buffers if buffer is not None]
 
 
 def _mark_blocks(blocks: Sequence[nn.Module], follow: Followed) -> None:

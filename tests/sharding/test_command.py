@@ -141,20 +141,6 @@ def test_what_cannot_be_is_one_line(
     assert line in refused(capsys, "shard", *arguments.split())
 
 
-@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])
-def test_what_is_whole_on_every_rank_of_tp_is_said_with_options_that_spread_it(
-    capsys: pytest.CaptureFixture[str], model: str
-) -> None:
-    asked = ("shard", model, "--mesh", "tp=2", "--train", "--formula", "--seq", "256")
-    whole = run_json(capsys, *asked)
-    (said,) = (each for each in whole["missing"] if each.startswith("every rank of tp has"))
-    options = re.findall(r"--[a-z-]+", said)
-    assert options == ["--sequence-parallel"] * (model == "llama3-8b") + ["--loss-parallel"]
-    spread = run_json(capsys, *asked, *options)
-    assert said not in spread["missing"]
-    assert most(spread, "activation_bytes") < most(whole, "activation_bytes")
-
-
 def test_a_plan_is_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"pp": [1, 11]}))
@@ -213,18 +199,6 @@ def test_the_total_is_all_that_a_rank_holds_at_once(capsys: pytest.CaptureFixtur
     assert kind["total_bytes"] == sum(kind[name] for name in served)
     whole = metacount.count("jamba-1.5-mini", metacount.Workload(seq_len=2048))
     assert [kind[name] for name in served] == [getattr(whole, name) for name in served]
-
-
-def test_a_cache_of_a_smaller_type(capsys: pytest.CaptureFixture[str]) -> None:
-    plain, small = (
-        run_json(capsys, "fit", "llama3-70b", "--gpu", "h100", "--seq", "8192", *more)["answers"][0]
-        for more in ((), ("--kv-dtype", "fp8"))
-    )
-    cache = 2 * 80 * 8 * 128 * 8192 * 2  # keys and values of 80 layers, 8 heads of 128, in bf16
-    tp = small["job"]["mesh"]["tp"] * small["job"]["mesh"]["pp"]
-    assert plain["job"]["mesh"] == small["job"]["mesh"]
-    assert plain["total_bytes"] - small["total_bytes"] == cache // 2 // tp
-    assert small["command"].endswith("--kv-dtype fp8")
 
 
 SMALL = {
@@ -334,13 +308,8 @@ def test_fit_offers_no_length_beyond_the_positions(
     (found,) = run_json(capsys, *asked)["answers"]
     assert (found["largest_seq_len"], found["positions"]) == (seq, positions)
     assert (found["largest_batch_size"] is not None) is batch
-    lines = run(capsys, *asked).splitlines()
-    row = next(line.split() for line in lines if line.startswith("h200 "))
-    assert row[-1] == ("-" if seq is None else f"{seq:,}")
-    # both columns are explained, and what "-" means where there is one
-    said = [line.partition("  ")[0] for line in lines]
-    assert {"largest batch", "longest seq"} <= {*said}
-    assert ("-" in said) == ("-" in row)
+    row = next(line for line in run(capsys, *asked).splitlines() if line.startswith("h200 "))
+    assert row.split()[-1] == ("-" if seq is None else f"{seq:,}")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +317,6 @@ def test_fit_offers_no_length_beyond_the_positions(
     [
         # hidden states of 2,048 tokens and of one, to the second stage: 8192·2·(2048 + 1) bytes
         ("tp=8,pp=2", "--rank 8", "0-7 32.02 MiB of pp"),
-        ("tp=8,pp=2", "--ranks all", "0-7 32.02 MiB of pp"),
         ("tp=8,dp=2", "", ""),  # serving, replicas send each other nothing
         ("tp=8", "", None),
     ],

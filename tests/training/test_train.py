@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import metacount
-from metacount import InputError, Setup, SpecError, Training, Workload, catalog
+from metacount import InputError, Setup, Training, Workload, catalog
 from metacount.formulas import trained as formulas_of_trained
-from metacount.formulas.step import backward_matmul_flops_by_role
-from metacount.formulas.tape import Pass
 from metacount.measure.counter import ROLES
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
@@ -157,26 +155,6 @@ def test_checkpointing_keeps_less_and_runs_more(plain: Training) -> None:
     assert plain.backward_matmul_flops == full.backward_matmul_flops
 
 
-def test_adapters_are_trained_and_nothing_else(plain: Training) -> None:
-    found = trained(lora_rank=5, lora_targets=("q_proj", "v_proj"))
-    # A [5, 13] and B [24, 5] of queries, A [5, 13] and B [8, 5] of values
-    adapters = 3 * (5 * (13 + 24) + 5 * (13 + 8))
-    assert found.trainable_params == adapters
-    assert found.params == plain.params + adapters
-    assert found.gradient_bytes == 2 * adapters
-    # no gradient of a frozen weight is computed: the head's product has one factor's alone
-    assert found.backward_matmul_flops_by_role["head"] == 2 * TOKENS * 13 * 101
-    assert found.activation_bytes < plain.activation_bytes
-
-
-def test_frozen_parameters_have_no_gradient(plain: Training) -> None:
-    found = trained(freeze=("embed_tokens", "decoder.layers.0"))
-    assert plain.params - found.trainable_params == 1313 + 832 + 663 + 26
-    # nothing below the first trained layer is kept, or computed in the backward
-    assert "decoder.layers.0" not in found.activation_bytes_by_layer
-    assert not any(m.startswith("decoder.layers.0.") for m in found.backward_matmul_flops_by_module)
-
-
 def test_a_loss_in_chunks_keeps_the_logits_alone(plain: Training) -> None:
     found = trained(loss="chunked", loss_chunks=4)
     gone = 4 * TOKENS * 101 + 4  # log-probabilities, and the sum of weights
@@ -226,17 +204,6 @@ def test_a_module_of_somebodys_own() -> None:
 
 def small(name: str) -> ModelSpec:
     return miniature(catalog.entry(name).spec())
-
-
-def test_vectors_that_are_given_have_no_gradient() -> None:
-    """Two products for each of the forward are too many: this is why there is no formula."""
-    spec = small("textbook-block")
-    found = metacount.train(spec, SHORT)
-    assert found.formula["backward_matmul_flops"] is None
-    assert 2 * found.matmul_flops > found.backward_matmul_flops
-    with pytest.raises(SpecError, match="is given instead of tokens"):
-        backward_matmul_flops_by_role(spec, Pass(batch_size=2, seq_len=7))
-    assert "is given instead of tokens" in found.uncovered["backward_matmul_flops"]
 
 
 @daily(3)
