@@ -17,8 +17,8 @@ import metacount
 from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, folds
+from metacount.formulas.step import tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
-from metacount.formulas.trained import tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.stack import BESIDE
 from metacount.textbook.closed_form import closed_form

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
-from metacount.formulas import trained as formulas_of_trained
+from metacount.formulas import step as formulas_of_trained
 from metacount.measure.counter import ROLES
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
