@@ -262,7 +262,7 @@ def fit(
 
         stored = stored_from_config(known.spec, known.quantised)
     search = Search(known, train, how, None if isinstance(stored, str) else stored)
-    found = []
+    answers = []
     for device, number in devices_named(gpu):
         if devices is not None and number not in (None, devices):
             raise InputError(
@@ -270,8 +270,8 @@ def fit(
                 "leave one number out"
             )
         world = number if devices is None else devices
-        found.append(search.first(device) if world is None else search.of_number(device, world))
-    answer = Fits(model=known, answers=found, not_counted=[], stored=search.stored)
+        answers.append(search.first(device) if world is None else search.of_number(device, world))
+    answer = Fits(model=known, answers=answers, not_counted=[], stored=search.stored)
     if (job := answer.job) is not None:
         answer.not_counted.extend(missing(known.spec, job, formula=True))
         if isinstance(stored, str):
@@ -338,10 +338,10 @@ class Search:
         if not 1 <= world <= MAX_RANKS:
             raise InputError(f"--devices must be 1 to {MAX_RANKS}: got {shown(world)}")
         tried = list(meshes_of(self.model.spec, world))
-        found = self.first(device, tried)
-        if found.mesh is not None or found.unknown:
-            return Fit(**{**vars(found), "asked": world})
-        if found.closest is None:
+        fit = self.first(device, tried)
+        if fit.mesh is not None or fit.unknown:
+            return Fit(**{**vars(fit), "asked": world})
+        if fit.closest is None:
             # says why the first does not suit
             job_of(self.model.spec, tried[0], Asked(**self.how), train=self.train)
             raise InputError(
@@ -358,8 +358,8 @@ class Search:
                 remedy = less.first(device, tried).command
             except (InputError, SpecError):
                 continue  # not for this model
-        closest = {**vars(found.closest), "remedy": remedy or self.first(device).command}
-        return Fit(**{**vars(found), "asked": world, "closest": Verdict(**closest)})
+        closest = {**vars(fit.closest), "remedy": remedy or self.first(device).command}
+        return Fit(**{**vars(fit), "asked": world, "closest": Verdict(**closest)})
 
     def meshes(self, room: int) -> Iterator[Mesh]:
         """Yield meshes to try: few ranks before many, in powers of two, and then as `meshes_of`.

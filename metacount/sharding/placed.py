@@ -67,8 +67,8 @@ def place_module(
     places: list[Json] = []
     for key, (name, size) in rows.items():
         theirs = sum(sizes[part] for part, place in parts.items() if place == key)
-        found = {"id": key, "name": name, "room": size, **held[key], "accelerate_bytes": theirs}
-        places.append(found | {"bytes": sum(held[key].values())})
+        row = {"id": key, "name": name, "room": size, **held[key], "accelerate_bytes": theirs}
+        places.append(row | {"bytes": sum(held[key].values())})
     formula = None
     if isinstance(model, Model):
         from metacount.formulas.model import params
@@ -90,7 +90,7 @@ def place_module(
 
 
 def _differences(places: Sequence[Json], formula: int | None, dtype: str) -> list[str]:
-    found = [
+    differences = [
         f"{place['id']} holds {exact(place['bytes'])} bytes by our count, "
         f"{exact(place['accelerate_bytes'])} by accelerate's sizes"
         for place in places
@@ -98,11 +98,11 @@ def _differences(places: Sequence[Json], formula: int | None, dtype: str) -> lis
     ]
     total = sum(place["param_bytes"] for place in places)
     if formula not in (None, total):
-        found.append(
+        differences.append(
             f"all parameters of the module are {exact(total)} bytes; by formula, in "
             f"{dtype}, they are {exact(formula or 0)}"
         )
-    return found
+    return differences
 
 
 def _built(model: Model | TransformersOnly, dtype: str) -> tuple[nn.Module, str, list[str]]:
@@ -136,11 +136,11 @@ def _mapped(
                     f"--device-map auto of accelerate {accelerate.__version__} wants the devices "
                     "on this machine; choose --device-map sequential, or install accelerate 1.15"
                 ) from error
-        found = accelerate.infer_auto_device_map(
+        placed = accelerate.infer_auto_device_map(
             module, dict(room), no_split_module_classes=unsplit
         )
         sizes = compute_module_sizes(module)
-    return accelerate.__version__, {part: str(place) for part, place in found.items()}, sizes
+    return accelerate.__version__, {part: str(place) for part, place in placed.items()}, sizes
 
 
 def _around(path: str) -> Iterable[str]:

@@ -90,6 +90,9 @@ CASES: list[Case] = [
     # blocks that layers share, with the table that the head is tied to
     ("zamba2", "dp=3", 3, MASTER),
     ("nemotron", "dp=4,ep=4,pp=2", 3, {}),
+    ("jamba", "dp=2,pp=2,ep=2", -1, {}),
+    ("kimi-linear", "pp=2", -1, {}),
+    ("zamba2", "dp=2", -1, {}),
 ]
 EACH = 6  # one in so many always, and all that come now
 FIRST = len(CASES)
