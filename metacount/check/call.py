@@ -17,7 +17,7 @@ import sympy
 from metacount.algebra.exact import value_at
 from metacount.algebra.limits import TooLong, limited, passed
 from metacount.algebra.text import MAX_BITS, read
-from metacount.check.comparison import Theirs, count_of, of_the_run, small_cases, tried_at
+from metacount.check.comparison import Evidence, Theirs, count_of, of_the_run, small_cases
 from metacount.check.letters import Asked, Code, Letter, Session
 from metacount.check.names import Vocabulary, numbers_of, structure_of
 from metacount.check.sizes import places
@@ -26,7 +26,6 @@ from metacount.errors import InputError, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from metacount.check.comparison import Tried
     from metacount.check.sizes import Case
 
 OBJECTS = ("config", "cfg", "spec", "args", "hparams", "model_config")
@@ -218,60 +217,39 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
 
 FOR_TRIALS = 0.4  # share of the time that other sizes may take
 FOR_LETTERS = 0.2
-FOR_WORDS = 60  # small sizes at which a wrong function is called, to find the mistake
 EXACT_FLOATS = 2**53  # a float holds every whole number up to here
 LARGEST = 2**MAX_BITS
 FLOATS = "the function returns floats; they are exact for whole numbers up to 2^53 only"
 
 
-class Answer:
-    """What a function gave: an expression where it took letters, and numbers at many sizes.
-
-    `cases` are small sizes, for the words about a wrong function; `tried` is the comparison at
-    other sizes of one that is right here.
-    """
-
-    def __init__(self, value: Fraction, notes: list[str]) -> None:
-        self.text: str | None = None
-        self.unsure: str | None = None  # why letters, though they agree, do not decide
-        self.value, self.notes = value, notes
-        self.cases: list[tuple[Case, Fraction]] = []
-        self.tried: Tried | None = None
-
-
 def ask(
     function: Callable[..., object], case: Case, words: Vocabulary, name: str, *, seconds: float
-) -> Answer:
+) -> Evidence:
     """Call `function` with letters, at the model's sizes and at others; `name` is for messages."""
     arguments = Arguments(function, words, name)
-    answer = Answer(Fraction(0), arguments.notes)
-    answer.value = _number(_called(function, arguments.at(case), name), name, answer.notes)
+    notes = arguments.notes
+    evidence = Evidence(_number(_called(function, arguments.at(case), name), name, notes), notes)
     code = Code(function)
-    theirs = _in_letters(function, arguments, code, answer, seconds * FOR_LETTERS)
+    theirs = _in_letters(function, arguments, code, evidence, seconds * FOR_LETTERS)
 
     def value(other: Case) -> Fraction | None:
         """Return the exact value of the function; None where a float cannot be exact."""
         given = _called(function, arguments.at(other), name)
-        found = _number(given, name, answer.notes)
-        return None if isinstance(given, float) and abs(found) > EXACT_FLOATS else found
+        number = _number(given, name, notes)
+        return None if isinstance(given, float) and abs(number) > EXACT_FLOATS else number
 
-    right = answer.value == count_of(*case, words.quantity)
-    if right:
+    late, used = passed(seconds * FOR_TRIALS), arguments.used()
+    if evidence.value == count_of(*case, words.quantity):
         gaps = () if theirs is None else theirs.gaps()
-        others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, arguments.used()))
-        late = passed(seconds * FOR_TRIALS)
-        answer.tried = tried_at(others, value, case, words.quantity, late)
-        values = [(case, answer.value), *answer.tried.answered]
+        others = places(case, code.numbers, gaps, run=of_the_run(words.quantity, used))
+        values = evidence.try_others(others, value, case, words.quantity, late)
     else:
-        late = passed(seconds * FOR_TRIALS)
-        answer.cases = small_cases(case, value, FOR_WORDS, late, arguments.used())
-        values = [(case, answer.value), *answer.cases]
-    if theirs is not None:
-        if all(theirs.value(other) == given for other, given in values):
-            answer.text = theirs.text
-        else:
-            answer.unsure = "letters and numbers take different ways through it"
-    return answer
+        values = evidence.cases = small_cases(case, value, late, used)
+    values = [(case, evidence.value), *values]
+    if theirs is not None and any(theirs.value(other) != given for other, given in values):
+        evidence.unsure = "letters and numbers take different ways through it"
+        evidence.text = None
+    return evidence
 
 
 def _called(function: Callable[..., object], arguments: dict[str, object], name: str) -> object:
@@ -325,7 +303,7 @@ def _in_letters(
     function: Callable[..., object],
     arguments: Arguments,
     code: Code,
-    answer: Answer,
+    evidence: Evidence,
     seconds: float,
 ) -> Theirs | None:
     """Return what the function makes of letters; None, and why, where numbers must decide."""
@@ -333,24 +311,25 @@ def _in_letters(
     try:
         with limited(seconds):
             given = _taking_letters(function, session, code)(**arguments.in_letters(session))
-            formula = read(session.text(given))
-            names = arguments.words.meanings(formula.names)
+            text = session.text(given)
+            formula = read(text)
+            theirs = Theirs(formula.tree, arguments.words.meanings(formula.names))
     except TooLong:
-        answer.unsure = f"it takes more than {seconds:g} s with letters for sizes"
+        evidence.unsure = f"it takes more than {seconds:g} s with letters for sizes"
         return None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # int(), a comparison, its own check of what it was given
         if not session.asked and not isinstance(error, Asked):
-            answer.unsure = f"it raises {type(error).__name__} with letters for sizes"
+            evidence.unsure = f"it raises {type(error).__name__} with letters for sizes"
             return None
     if session.asked:  # also where the function caught what ends the call
-        answer.unsure = f"it asks a size {session.asked[0]}"
+        evidence.unsure = f"it asks a size {session.asked[0]}"
         return None
-    answer.unsure = code.why
+    evidence.text, evidence.unsure = text, code.why
     if session.rounds and code.why is None:
-        answer.unsure = "it divides, and floats are rounded"
-    return Theirs(formula.tree, names, session.text(given))
+        evidence.unsure = "it divides, and floats are rounded"
+    return theirs
 
 
 def _taking_letters(
@@ -388,7 +367,7 @@ def _either(plain: Callable[..., object], session: Session) -> Callable[..., obj
     def choose(*values: object, **options: object) -> object:
         letters = not options and any(type(value) is Letter for value in values)
         if letters and len(values) > 1:
-            return session.choose(plain.__name__, values)
+            return session.called(plain.__name__, *values)
         return plain(*values, **options)
 
     return choose

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -14,20 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metacount
-from metacount.algebra.exact import is_whole, is_zero, parse, plain, value_at
+from metacount.algebra.exact import in_letters, is_whole, is_zero, plain, value_at
+from metacount.algebra.text import read as tree_of
 from metacount.errors import InputError
 
 D, N, S = (sympy.Symbol(name, integer=True, positive=True) for name in "dNS")
 LETTERS = {"d": D, "N": N, "S": S}
 
 
-def meaning(names: tuple[str, ...]) -> Mapping[str, Any]:
-    return {name: LETTERS[name] for name in names}
+def parsed(text: str) -> Any:
+    expr, _ = in_letters(tree_of(text).tree, LETTERS)
+    return expr
 
 
 def read(text: str, **numbers: int) -> Fraction:
-    expr, _ = parse(text, meaning)
-    return value_at(expr, {LETTERS[name]: n for name, n in numbers.items()})
+    return value_at(parsed(text), {LETTERS[name]: n for name, n in numbers.items()})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_arithmetic_is_exact(text: str, value: int | Fraction) -> None:
 )
 def test_what_is_no_formula_is_named(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said or None) as error:
-        parse(text, meaning)
+        parsed(text)
     assert one_line(error.value).isprintable()
 
 
@@ -137,7 +137,7 @@ def test_what_is_no_formula_is_named(text: str, said: str) -> None:
 )
 def test_hostile_text_is_refused_at_once(text: str) -> None:
     with pytest.raises(InputError):
-        parse(text, meaning)
+        parsed(text)
 
 
 def test_a_long_sum_is_fine() -> None:
