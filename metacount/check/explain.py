@@ -149,13 +149,13 @@ class Formula:
         for table, words, numbers in numerals:
             chosen = [*_chosen(table, ours, known)]
             last = chosen[-1]
-            # a size that is 1 or 2 is seldom written
+            # what is 1, and two types of tokens, are seldom written
             small = [
                 a
                 for a in known
                 if a.pin
                 and a not in last
-                and self.sizes[space.letters[a.place]] <= 2
+                and (a.free or space.letters[a.place] == LETTERS["n_token_types"])
                 and any(key[a.place] for key in ours)
                 and not any(key[a.place] for key in table)
             ]
@@ -361,20 +361,26 @@ MOST_STEPS = 4_000  # tables looked at
 CLOSE = 0.05  # explanations as likely as each other
 AGAINST = 1.5  # for two mistakes that undo each other in part
 UNDOES = {Fraction(1, 2): COPIES[0], Fraction(2): COPIES[2]}  # of a part, what a factor did to it
+TWO = 2.7  # two mistakes in place of one change: with less between them, both are named
 ALIKE = 0.12  # mistakes that add the same, where one is little less likely
 
 
 class Search:
     """The edits that may be combined, and the cheapest combinations for a difference."""
 
-    def __init__(self, edits: Iterable[Edit], room: Mapping[str, int]) -> None:
-        self.room = room
+    def __init__(
+        self, edits: Iterable[Edit], room: Mapping[str, int], undoing: float = AGAINST
+    ) -> None:
+        self.room, self.undoing = room, undoing
         self.by_adds: dict[Key, Edit] = {}
+        self.others: dict[Key, list[Edit]] = {}  # that add the same, of other parts
         for edit in sorted(edits, key=lambda edit: edit.cost):
             key = key_of(edit.adds)
             first = self.by_adds.setdefault(key, edit)
             # beside what everybody gets wrong, an unlikelier mistake is not worth a word
             near = ALIKE if first.cost or edit.words.endswith(LEFT_OUT) else 0.0
+            if edit.uses != first.uses and edit.cost <= first.cost + ALIKE:
+                self.others.setdefault(key, []).append(edit)
             if first is not edit and edit.cost <= first.cost + near:
                 words, other = first.words.replace(":", ""), edit.words.replace(":", "")
                 if other not in words and words.count(OR) + 1 < MOST_ALTERNATIVES:
@@ -401,8 +407,9 @@ class Search:
 
     def _add(self, left: Table, n: int, edits: tuple[Edit, ...], cost: float) -> None:
         if n == 1:
-            last = self.by_adds.get(key_of(left))
-            near = [] if last is None else [last]
+            key = key_of(left)
+            last = self.by_adds.get(key)
+            near = [] if last is None else [last, *self.others.get(key, ())]
         elif len(left) > n * self.longest:
             return
         else:
@@ -417,7 +424,7 @@ class Search:
             rest = less(left, edit.adds)
             if n > 1 and (not rest or (n > 2 and len(rest) >= len(left))):
                 continue
-            after += AGAINST * any(against(edit, other) for other in edits)
+            after += self.undoing * any(against(edit, other) for other in edits)
             if after > dearest:
                 continue
             if n > 1:
@@ -590,7 +597,21 @@ class Explainer:
                             true=true,
                             cost=change.cost + SCOPED + scope.more(change.words),
                             uses=scope.uses,
+                            change=True,
                         )
+
+    def instead(self, change: Change | Edit, table: Table) -> str:
+        """Name two mistakes that add what one change adds, where they are little less likely."""
+        reading = self.best.reading if self.best is not None else None
+        if reading is None or change.cost == 0:
+            return ""
+        words = change.words.rpartition(": ")[2]  # of two halves it is no other mistake
+        edits = self._edits(reading, (), table)
+        edits = (edit for edit in edits if words not in edit.words and edit.adds != table)
+        undoing = 0.0 if reading.relations else AGAINST
+        sets = Search(edits, self.model_terms.room, undoing).sets(table, change.cost + TWO, 2)
+        pair = [edit.words.partition(OR)[0] for edit in sets[0][1]] if sets else []
+        return OR + " and ".join(pair) if pair else ""
 
 
 UNKNOWN = "not accounted for: no part of the model explains this"
@@ -662,11 +683,12 @@ def _parts(formula: Formula, truth: Truth) -> tuple[list[tuple[sympy.Expr, str]]
     steps += [*best.everywhere, *(edit for edit in best.edits if edit.late)]
     for step in steps:
         if isinstance(step, Edit):
-            table = step.true or step.adds
+            table, is_change = step.true or step.adds, step.change
         else:
-            table = less(step.of(now) or {}, now)
+            table, is_change = less(step.of(now) or {}, now), not step.of_all
         now = plus(now, table)
-        parts.append((space.expr(table), step.words))
+        other = explainer.instead(step, table) if is_change else ""
+        parts.append((space.expr(table), step.words + other))
     words = ", ".join(best.reading.words)
     return (parts, words) if now == best.reading.theirs else ([], words)
 

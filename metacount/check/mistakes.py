@@ -40,6 +40,7 @@ from metacount.check.parts import (
 )
 from metacount.formulas import pieces, sublayers
 from metacount.frozen import frozen
+from metacount.spec.field import altered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -290,7 +291,7 @@ class Changes:
         """Yield the changes that put a number of a formula, or 1, in the place of sizes."""
         for i, name in self.names.items():
             old = self._power((i, 1))
-            for number in sorted({1, *written}):
+            for number in sorted({1, *written, *((2,) if name in EXPERTS else ())}):
                 if change := self._number(name, self.sizes[i], number, old):
                     yield change
         for _, old, text in self._pairs():
@@ -532,6 +533,7 @@ class Edit:
     uses: Uses = ()
     true: Table | None = None  # what it adds, where something is changed everywhere besides
     late: bool = False  # what was changed everywhere did not change it
+    change: bool = False  # one of counting in another way what is there
 
 
 class ModelTerms:
@@ -556,7 +558,7 @@ class ModelTerms:
         for part in parts:
             by_size.setdefault(part.expr, []).append(part)
         for expr, alike in by_size.items():
-            self._unit([part.name for part in alike], expr, sum(part.count for part in alike))
+            self._unit(alike, expr, sum(part.count for part in alike))
         for name, members in _groups(letters, parts).items():
             self._group(name, members)
         self._variants(parts)
@@ -567,11 +569,19 @@ class ModelTerms:
         if letters.of.is_moe:
             self._mixture(letters, parts)
 
-    def _add(self, words: str, adds: sympy.Expr, cost: float, parts: Iterable[Part] = ()) -> None:
+    def _add(
+        self,
+        words: str,
+        adds: sympy.Expr,
+        cost: float,
+        parts: Iterable[Part] = (),
+        *,
+        change: bool = False,
+    ) -> None:
         with suppress(NotMonomials):  # a letter that neither side has
             if table := self.space.table(adds):
-                uses = self._uses(parts)
-                self.known.append(Edit(words=words, adds=table, cost=cost, uses=uses))
+                edit = Edit(words=words, adds=table, cost=cost, uses=self._uses(parts))
+                self.known.append(altered(edit, change=change))
 
     def _uses(self, parts: Iterable[Part]) -> Uses:
         """Count the copies of each unit in some parts."""
@@ -581,8 +591,10 @@ class ModelTerms:
             uses[unit] = uses.get(unit, 0) + part.count
         return (*uses.items(),)
 
-    def _unit(self, names: list[str], expr: sympy.Expr, count: int) -> None:
+    def _unit(self, parts: list[Part], expr: sympy.Expr, count: int) -> None:
         """Add the mistakes of parts that are of one size, and as many of them as were counted."""
+        names = [part.name for part in parts]
+        every = SOME if len({part.group for part in parts}) > 1 else LIKELY
         unit, each = some_of(count, count, names), self.space.table(expr)
         self.room[unit] = count
         self.unit_of.update(dict.fromkeys(names, unit))
@@ -590,7 +602,7 @@ class ModelTerms:
         # small tensors are forgotten, seldom counted twice
         twice = SMALL if any("bias" in name or "norm" in name for name in names) else SOME
         for n in range(1, min(count, MOST_COPIES) + 1):
-            what, cost = some_of(n, count, names), LIKELY if n == count else SOME
+            what, cost = some_of(n, count, names), every if n == count else SOME
             mistakes = [(" left out", Fraction(-n), cost), (" counted twice", Fraction(n), twice)]
             if n in (1, count):
                 mistakes.append((": only half counted", Fraction(-n, 2), HALF))
@@ -616,7 +628,7 @@ class ModelTerms:
                 together.setdefault(words, []).append((part, part.count * expr - part.total))
         for words, changed in together.items():
             adds = sympy.Add(*(expr for _, expr in changed))
-            self._add(words, adds, LIKELY, [part for part, _ in changed])
+            self._add(words, adds, LIKELY, [part for part, _ in changed], change=True)
             alike: dict[sympy.Expr, list[str]] = {}
             for part, expr in changed:
                 alike.setdefault(expr, []).append(part.name)
