@@ -8,7 +8,7 @@ import pytest
 from helpers.release import daily, one_in
 
 import metacount
-from metacount import Workload, entries, find_model
+from metacount import Workload, find_model
 from metacount.check.sizes import free_sizes, places, random_cases, sizes_of
 from metacount.spec import ModelSpec
 from metacount.textbook.count import fitted
@@ -81,18 +81,7 @@ def test_a_division_by_what_may_be_zero_is_not_equal_for_all_sizes() -> None:
     assert metacount.check(f"{LLAMA} + 1/(d + N) - 1/(d + N)", "llama-7b").verdict == "equal"
 
 
-MODELS = (
-    "llama-7b",
-    "gpt2",
-    "t5-small",
-    "bert-base",
-    "mixtral-8x7b",
-    "deepseek-v3",
-    "gemma3-27b-text",
-    "gpt-oss-20b",
-    "switch-base-8",
-    "pangu-alpha-207b",
-)
+MODELS = ("gpt2", "t5-small", "deepseek-v3", "gemma3-27b-text", "pangu-alpha-207b")
 
 
 @daily(5)
@@ -118,24 +107,16 @@ def test_places_are_valid_and_reach_real_magnitudes(model: str) -> None:
 
 def test_every_published_model_with_these_sizes_is_tried() -> None:
     spec = find_model("llama-7b").spec
-    found = {tuple(sizes_of(other).items())[:7] for other in places_of(spec)}
-    same = [e for e in entries() if e.sizes is not None and e.family.lower().startswith("llama")]
-    assert len(same) > 4
-    for model in same:
-        other = model.spec()
-        if set(free_sizes(other)) == set(free_sizes(spec)) and other != spec:
-            assert tuple(sizes_of((other, Workload())).items())[:7] in found, model.id
+    tried = [sizes_of(other) for other in places((spec, Workload()), [], run=False)]
+    for name in ("llama-65b", "llama2-70b", "llama3.1-405b", "deepseek-67b"):
+        sizes = sizes_of((find_model(name).spec, Workload()))
+        assert any(other.items() >= {**sizes, "seq_len": 2048}.items() for other in tried), name
 
 
 def test_random_models_have_heads_shared_in_every_way() -> None:
     spec = find_model("llama3-8b").spec
     tried = [other for other, _ in random_cases(spec, Workload(), 200)]
-    shared = {other.n_heads // other.n_kv_heads for other in tried if other.n_kv_heads}
-    assert len(tried) == 200 and shared == {1, 2, 3, 5}
+    assert len(tried) == 200
+    assert {other.n_heads // other.n_kv_heads for other in tried} == {1, 2, 3, 5}
     assert all(20 <= other.vocab_size <= 200 for other in tried)
-    by_heads = {other.d_model == other.n_heads * (other.head_dim or 0) for other in tried}
-    assert by_heads == {True, False}
-
-
-def places_of(spec: ModelSpec) -> list[tuple[ModelSpec, Workload]]:
-    return [*places((spec, Workload()), [], run=False)]
+    assert {other.d_model == other.n_heads * other.head_dim for other in tried} == {True, False}
