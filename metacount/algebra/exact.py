@@ -186,8 +186,8 @@ class _Making:
     def _made(self, node: Node, values: list[Value]) -> Value:
         kind = node.kind
         if kind == "number":
-            above, below = node.value.numerator, node.value.denominator
-            return Value(sympy.Rational(above, below), bits=above.bit_length() + below.bit_length())
+            p, q = node.value.numerator, node.value.denominator
+            return Value(sympy.Rational(p, q), bits=p.bit_length() + q.bit_length())
         if kind == "name":
             expr = self.sizes[node.word]
             return Value(expr, terms=4 if expr.is_Add else 1, degree=1)

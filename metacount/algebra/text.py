@@ -259,7 +259,7 @@ class _Parser:
             raise self._unexpected()
 
     def _call(self, word: str) -> Node:
-        given = []
+        given: list[Node] = []
         while self._take("," if given else "("):
             given.append(self._inside(self._sum))
         self._close()

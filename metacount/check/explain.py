@@ -166,7 +166,9 @@ class Formula:
                 chosen += [
                     tuple(a for a in last if a not in gone) for gone in combinations(pins, n)
                 ]
-            chosen += [(*last, *small)] if small else []
+            # sizes that are equal may have been written one for the other in every part
+            equal = [a for a in known if a.free and not a.pin and not a.width and a not in last]
+            chosen += [(*last, *more) for more in (small, equal) if more]
             for some in chosen:
                 words_of_some = tuple(relation.words for relation in some)
                 reading = Reading(
@@ -671,7 +673,8 @@ def _parts(formula: Formula, truth: Truth) -> tuple[list[tuple[sympy.Expr, str]]
     space = model_terms.space
     as_numbers = plain(formula.expr.xreplace(formula.values))
     sizes, sums = {**formula.sizes, **formula.values}, formula.expr.atoms(sympy.Add)
-    changes = Changes(model_terms, sizes, space.table(as_numbers), sums)
+    written = formula.values.values()
+    changes = Changes(model_terms, sizes, space.table(as_numbers), sums, written)
     explainer = Explainer(model_terms, changes)
     for reading in formula.readings(model_terms.total, space):
         explainer.look(reading)

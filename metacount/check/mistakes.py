@@ -148,7 +148,7 @@ COPIES = ("counted twice", "counted three times", "only half counted")
 class Changes:
     """The changes of a model's sizes, by how they move the powers of a product.
 
-    `sums` are those that stand in the formula, before it was multiplied out.
+    `sums` and the numbers that are `written` stand in the formula, before it was multiplied out.
     """
 
     def __init__(
@@ -157,7 +157,9 @@ class Changes:
         numbers: Mapping[sympy.Expr, int],
         theirs: Table,
         sums: Iterable[sympy.Expr] = (),
+        written: Iterable[int] = (),
     ) -> None:
+        self.written = {*written}
         self.space, ours = model_terms.space, model_terms.total
         self.quantity, space = model_terms.quantity, self.space
         self.sums = set()  # a letter and the number that is added to it in the formula: (N + 1)·d
@@ -215,7 +217,8 @@ class Changes:
             # rather the one table twice, and not the other
             yield instead({by: unit}, POSSIBLE if name == "n_positions" else LIKELY, note)
             if other in WHOLE_WIDTHS:
-                yield from (instead({by: ratio}, cost) for ratio, cost in RATIOS.items())
+                for ratio, cost in RATIOS.items():
+                    yield instead({by: ratio}, -SCOPED if ratio in self.written else cost)
             if kind is EXPERTS:
                 yield instead({letter: unit, by: -unit}, POSSIBLE)
                 yield instead({letter: unit, by: unit}, POSSIBLE)
@@ -247,9 +250,8 @@ class Changes:
         if name == "n_dense_layers":
             words = "n_layers in place of n_layers - n_dense_layers (in the dense layers too)"
             yield Change(words=words, cost=POSSIBLE, old=letter, by={})
-        if any(key[i] > 1 for key in ours):
-            words = f"not multiplied by {name}"
-            words += " (seq_len in place of seq_len²)" * (name == "seq_len")
+        if name == "d_model" or any(key[i] > 1 for key in ours):
+            words = f"not multiplied by {name} ({name} in place of {name}²)"
             yield Change(words=words, cost=POSSIBLE, old=self._power((i, 2)), by=itself)
         if name in REPEATED:
             words = f"multiplied by {name} once too often"
