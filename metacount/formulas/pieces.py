@@ -633,8 +633,11 @@ def nominal_pieces(
 
     `made`: pieces that were recorded for a run, and serve as well.
     """
-    run = Pass(batch_size=2, seq_len=2, decode=decode)
-    return remembered(spec, f"pieces {decode}", lambda: made or pieces_of(spec, run))
+
+    def record() -> list[Piece]:
+        return made or pieces_of(spec, Pass(batch_size=2, seq_len=2, decode=decode))
+
+    return remembered(spec, f"pieces {decode}", record)
 
 
 def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Weight]]:
@@ -670,8 +673,10 @@ def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
 
 def generic(weight: Weight) -> Weight:
     """Name a norm of the residual stream by what it is: all of them are alike."""
+    if weight.role != "norm":
+        return weight
     name, _, kind = weight.name.rpartition(".")
-    if weight.role == "norm" and "." not in name and name.endswith(NORM):
+    if "." not in name and name.endswith(NORM):
         return altered(weight, name=f"{NORM}.{kind}")
     return weight
 

@@ -647,23 +647,47 @@ class Tape:
         listed: bool = True,
         backward: Dim | None = None,
     ) -> Tensor:
-        """Multiply activations with each other: `width` multiply-adds for each of `per`.
+        """Multiply activations with each other: the backward needs each for the other's gradient.
 
-        The backward needs each factor for the other's gradient. Not `listed`: another product
-        stands for it among the terms.
+        Not `listed`: another product stands for it among the terms.
         """
-        if listed:
-            self.products.append(
-                Product(role=self.role, name=name, width=width, per=per, times=times)
-            )
         out.grad = a.grad or b.grad
-        return self.record(
+        return self.product(
             name,
             out,
             [(a, b.grad), (b, a.grad)],
+            per=per,
+            width=width,
+            times=times,
+            listed=listed,
+            factors=(a.grad, b.grad),
+            backward=backward,
+        )
+
+    def product(
+        self,
+        name: str,
+        out: Tensor,
+        saves: Iterable[tuple[Tensor | Store, bool]],
+        *,
+        per: str,
+        width: Dim,
+        factors: tuple[bool, ...],
+        backward: Dim | None = None,
+        times: Dim = 1,
+        listed: bool = True,
+    ) -> Tensor:
+        """Record and list a product of activations: `width` multiply-adds for each of `per`."""
+        if listed:
+            term = Product(role=self.role, name=name, width=width, per=per, times=times)
+            self.products.append(term)
+        return self.record(
+            name,
+            out,
+            saves,
             rows=self.run.counts[per],
             width=width,
-            factors=(a.grad, b.grad),
+            factors=factors,
             backward=backward,
             results=[out.store],
         )

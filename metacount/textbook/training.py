@@ -340,23 +340,37 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     last, positions = spec.last_stack, spec.positions
     turns = positions.law.holds if isinstance(positions, Rope) else None
     some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
-    found: dict[str, tuple[int, Stack, int]] = {}
+    found: dict[tuple[bool, str, str, bool, bool, bool], tuple[int, Stack, int]] = {}
     for stack in spec.stacks:
-        side = ("decoder" if stack is spec.decoder else "encoder") if spec.has_encoder else ""
         for i in range(stack.n_layers):
             mixer = last.mixer_of(i)
-            words = (
-                side,
-                "" if last.uniform else MIXERS[mixer],
-                FFNS[last.ffn_of(i)],
-                "without rotation" if turns and mixer in WITH_ATTENTION and not turns(i) else "",
-                "" if i > 0 or last.norms.first else "without a first norm",
-                "with an index" if some_index and spec.has_index_layer(i) else "",
-            )
-            kind = ", ".join(filter(None, words))
-            number, first, index = found.get(kind, (0, stack, i))
-            found[kind] = number + 1, first, index
-    return found
+            unturned = turns is not None and mixer in WITH_ATTENTION and not turns(i)
+            without_norm = i == 0 and not last.norms.first
+            indexed = some_index and spec.has_index_layer(i)
+            key = (stack is spec.decoder, mixer, last.ffn_of(i), unturned, without_norm, indexed)
+            number, first, index = found.get(key, (0, stack, i))
+            found[key] = number + 1, first, index
+    return {_kind_text(spec, *key): numbers for key, numbers in found.items()}
+
+
+def _kind_text(
+    spec: ModelSpec,
+    of_decoder: bool,
+    mixer: str,
+    ffn: str,
+    unturned: bool,
+    without_norm: bool,
+    indexed: bool,
+) -> str:
+    words = {
+        "decoder" if of_decoder else "encoder": spec.has_encoder,
+        MIXERS[mixer]: not spec.last_stack.uniform,
+        FFNS[ffn]: True,
+        "without rotation": unturned,
+        "without a first norm": without_norm,
+        "with an index": indexed,
+    }
+    return ", ".join(word for word, holds in words.items() if holds)
 
 
 def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:

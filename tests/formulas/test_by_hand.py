@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given
-from hypothesis import strategies as st
 
-from metacount.catalog import entry
-from metacount.formulas import model
 from metacount.formulas import sublayers as sub
 from metacount.formulas.feed_forward import gated_d_ff
 from metacount.formulas.masks import (
@@ -28,7 +24,6 @@ from metacount.formulas.masks import (
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
 from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
-from metacount.spec import ModelSpec
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
     GatedDelta,
@@ -36,8 +31,6 @@ from metacount.spec.mixers import (
     RgLru,
     ShortConv,
 )
-
-SMALL = st.integers(1, 30)
 
 # --- formulas of sizes ------------------------------------------------------------------------
 
@@ -251,55 +244,6 @@ SHORT = ShortConv(conv_kernel=5)
 RG_LRU = RgLru(lru_width=15, n_lru_blocks=3, conv_kernel=4, activation="gelu")
 
 
-# a mixer, its input's width, sequences, tokens of each, whether a cache is continued, multiply-adds
-PREFILL, STEP = False, True
-
-
-# --- what must hold for all sizes -------------------------------------------------------------
-
-
-@given(SMALL, SMALL, SMALL)
-def test_as_many_kv_heads_as_heads_is_mha(d: int, h: int, head_dim: int) -> None:
-    # four matrices of the same shape
-    assert sub.attention_params(d, h, h, head_dim) == 4 * (d * h * head_dim)
-
-
-@given(SMALL, SMALL, SMALL, SMALL, SMALL)
-def test_without_rope_mla_is_mha_with_factored_keys_and_values(
-    d: int, h: int, r: int, e: int, n: int
-) -> None:
-    sizes: dict[str, Any] = {"q_lora_rank": None, "kv_lora_rank": r, "qk_rope_head_dim": 0}
-    sizes |= {"qk_nope_head_dim": e, "v_head_dim": e}
-    # k [h·e, d] and v [h·e, d] become one [r, d] and one [2·h·e, r]
-    factored = sub.attention_params(d, h, h, e) - 2 * d * h * e + r * d + 2 * h * e * r
-    assert sub.mla_params(d, h, **sizes) == factored
-    pairs = sub.mla_matmul_flops(0, n, d, h, **sizes, absorbed=False)
-    assert pairs == sub.attention_pair_flops(n, h, e)
-
-
-@given(SMALL, SMALL, SMALL, SMALL, st.booleans(), st.booleans())
-def test_one_expert_is_dense_with_a_router(
-    d: int, m: int, n: int, e: int, gated: bool, bias: bool
-) -> None:
-    dense = sub.ffn_params(d, m, gated=gated, bias=bias)
-    assert sub.moe_params(d, m, 1, gated=gated, expert_bias=bias) == dense + d
-    assert sub.moe_active_params(d, m, 1, 1, gated=gated, expert_bias=bias) == dense + d
-    flops = sub.ffn_matmul_flops(n, d, m, gated=gated)
-    assert flops == 2 * n * sub.ffn_params(d, m, gated=gated)
-    assert sub.moe_matmul_flops(n, d, m, 1, 1, gated=gated) == flops + 2 * n * d
-    # all experts chosen makes all active
-    assert sub.moe_active_params(d, m, e, e, gated=gated) == sub.moe_params(d, m, e, gated=gated)
-
-
-@given(SMALL, SMALL, SMALL, SMALL)
-def test_chunks_of_one_are_the_recurrence(n: int, h: int, k: int, v: int) -> None:
-    # written, corrected and read; what is left is a position compared with itself
-    delta = altered(DELTA, n_v_heads=h, k_head_dim=k, v_head_dim=v, chunk_size=1)
-    assert between(recorded(delta, 13, 1, n)) == 2 * n * h * (3 * k * v + 2 * k + v)
-    lightning = altered(LIGHTNING, n_heads=h, head_dim=k, chunk_size=1)
-    assert between(recorded(lightning, 13, 1, n)) == 2 * n * h * (2 * k * k + 2 * k)
-
-
 # --- what an indexer leaves -------------------------------------------------------------------
 
 
@@ -323,25 +267,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------
-
-
-def test_names_of_what_a_token_leaves_in_the_cache() -> None:
-    def cached(name: str, **options: bool) -> list[tuple[str, tuple[int, ...]]]:
-        spec: ModelSpec = entry(name).spec()
-        return [(state.name, state.shape) for state in model.cached_tensors(spec, **options)]
-
-    assert cached("llama-7b") == [("keys", (32, 128)), ("values", (32, 128))]
-    assert cached("deepseek-v3.2") == [
-        ("latents", (512,)),
-        ("rotated keys", (64,)),
-        ("keys of the index", (128,)),
-    ]
-    keys_and_values = [("keys", (4, 128)), ("values", (4, 128))]
-    assert cached("minimax-m3-text") == keys_and_values
-    assert cached("minimax-m3-text", indexed=True) == [
-        *keys_and_values,
-        ("keys of the index", (128,)),
-    ]
 
 
 def test_symbols_give_closed_forms() -> None:

@@ -211,23 +211,3 @@ def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> No
 
     swept = kept(heads, lengths)
     assert swept.tolist() == [kept(*sizes) for sizes in zip(heads, lengths, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("placement", "is_after"),
-    [
-        ("pre", False),
-        ("post", True),
-        ("sandwich", True),
-        ("deep", True),
-        ("parallel", False),
-        ("parallel_two", False),
-        ("post_branch", True),
-        ("stream", False),
-        ("hybrid", True),  # of its blocks with attention, which are all here
-    ],
-)
-def test_the_last_matrix_is_repeated_if_a_norm_is_after_it(placement: str, is_after: bool) -> None:
-    repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), FULL)
-    last = 0 if is_after else 2 * 8 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers
-    assert repeated["ffn"] == 2 * 8 * 3 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers - last

@@ -50,52 +50,8 @@ def made(base: dict[str, Any], **changes: Any) -> ModelSpec:
     return ModelSpec.from_dict({**base, **changes})
 
 
-# d = 13, h = 6, h_kv = 2, h_d = 10, m = 17, E = 12, m_e = 7, V = 101
-ATTENTION = 13 * 10 * (6 + 2 + 2) + 6 * 10 * 13  # q, k, v, then o
-TABLES = 2 * 101 * 13  # embedding and head
-
-
 def counted(quantity: str, spec: ModelSpec) -> dict[str, Any]:
     return mtp.PREDICTION[quantity](spec, {**RUN, "bytes_per_value": 4})
-
-
-def test_params_by_hand() -> None:
-    spec = made(MOE, n_mtp_layers=2, n_shared_experts=1)
-    moe = 12 * 3 * 13 * 7 + 12 * 13 + 3 * 13 * 7  # experts, router, the shared expert
-    norm = 5 * 13  # enorm, hnorm, two in the layer, one before the head
-    by_role = {"attention": ATTENTION, "moe": moe, "norm": norm, "other": 2 * 13 * 13}
-    found = {name: n for name, n in mtp.params_by_role(spec).items() if n}
-    assert found == {name: 2 * n for name, n in by_role.items()}
-    total = 2 * sum(by_role.values())
-    assert mtp.params(spec) == total
-    assert sum(mtp.with_copies(spec).values()) == total + 2 * TABLES
-    active = counted("mtp_active_params", spec)
-    assert sum(active.values()) == total - 2 * 10 * 3 * 13 * 7  # 2 of 12 experts
-    assert mtp.shared_params(spec) == TABLES
-
-
-def test_flops_by_hand() -> None:
-    spec = made(DENSE, n_mtp_layers=1)
-    # 10 tokens; 2 sequences of 5 × 5 pairs, 2 products, 6 heads of width 10
-    by_role = {
-        "attention": 10 * ATTENTION + 2 * 25 * 2 * 6 * 10,
-        "ffn": 10 * 3 * 13 * 17,
-        "other": 10 * 2 * 13 * 13,
-        "head": 10 * 101 * 13,
-    }
-    found = {name: n for name, n in counted("mtp_matmul_flops", spec).items() if n}
-    assert found == {name: 2 * n for name, n in by_role.items()}
-    cache = counted("mtp_kv_cache_bytes", spec)
-    assert cache == {"self-attention": 2 * 5 * 2 * 2 * 10 * 4}
-
-
-def test_a_model_without_modules_has_none() -> None:
-    spec = made(DENSE)
-    assert mtp.module_weights(spec) == mtp.module_products(spec) == ()
-    assert not any(mtp.with_copies(spec).values())
-    assert counted("mtp_kv_cache_bytes", spec) == {"self-attention": 0}
-    for one in (spec, made(MOE, n_mtp_layers=1)):
-        assert counted("mtp_buffers", one) == {"moe": 0}
 
 
 def test_the_shared_head() -> None:

@@ -44,18 +44,7 @@ from metacount.formulas.pieces import (
 )
 from metacount.spec import ModelSpec
 
-INTS = st.integers(-50, 50)
 S, W = sympy.symbols("S w")
-
-
-@given(st.lists(st.tuples(INTS, INTS), min_size=1))
-def test_smaller_is_min(pairs: list[tuple[int, int]]) -> None:
-    least = [min(a, b) for a, b in pairs]
-    assert [smaller(a, b) for a, b in pairs] == least
-    assert {type(smaller(a, b)) for a, b in pairs} == {int}
-    left, right = np.array(pairs, dtype=np.int64).T
-    assert smaller(left, right).tolist() == least
-    assert smaller(left, 7).tolist() == [min(a, 7) for a, _ in pairs]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
     convolved_silu,
 )
-from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, several
+from metacount.formulas.tape import FLAG, TOKENS, State, Tape, Tensor, several
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba, Mamba2
 from metacount.spec.stack import Norms
@@ -113,7 +113,7 @@ def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
 
     With d_i = h_s·p_s channels and w = d_i + 2·g_s·d_s convolved ones (x, B and C):
     in [d_i + w + h_s, d], conv [w, 1, k_c], dt_bias, A_log and D h_s each, gated norm d_i, out
-    [d, d_i]. The products of the scan are those of `chunk_products`; one token more is a step of
+    [d, d_i]. The products of the scan are those of `in_chunks`; one token more is a step of
     the recurrence, whose state is read with C.
 
     The paper's letters: P is our ssm_head_dim (p_s), N our ssm_state_dim (d_s), Q our
@@ -160,17 +160,24 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     """Run the scan in chunks: five products, with decays between positions and between chunks.
 
     The last chunk is filled up. B and C are repeated for every head first: groups save nothing.
+
+    per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
+                        scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
+                        Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
+                        C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
+    per pair of chunk states and head, the state handed on            d_s·p_s
     """
     heads, width, states, run = part.n_heads, part.head_dim, part.state_dim, t.run
     inner, chunk = heads * width, part.chunk_size
     chunks = ceil_div(run.n_queries, chunk)
     sequences, every = run.batch_size, run.batch_size * chunks
     full = every * chunk
-    scan = chunk_products(heads, width, states, chunk)
+    state, square = inner * states, heads * chunk * chunk
 
-    def product(name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim) -> Tensor:
-        one = scan[name]
-        return t.matmul(name, a, b, t.make(rows, columns, grad=False), per=one.per, width=one.width)
+    def product(
+        name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim, width: Dim, per: str = CHUNKS
+    ) -> Tensor:
+        return t.matmul(name, a, b, t.make(rows, columns, grad=False), per=per, width=width)
 
     def moved(x: Tensor) -> Tensor:  # heads and chunks change places for a product
         return t.copy(x, several(every, heads))
@@ -178,28 +185,30 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     dx = t.record("fill", t.make(full, inner, grad=dx.grad))
     b, c = (t.record("repeat", t.make(full, heads * states, grad=mixed.grad)) for _ in "bc")
     # among the positions of a chunk
-    scores = product("C @ B", moved(c), moved(b), full, heads * chunk)
+    scores = product("C @ B", moved(c), moved(b), full, heads * chunk, square * states)
     masks = [(t.constant(chunk, chunk, width=FLAG), decay.grad) for _ in range(2)]
     decays = t.record("sums", t.make(full, heads * chunk, grad=decay.grad), masks)
     scores = t.mul(scores, t.from_result(decays, "exp"))
-    inside = product("scores @ x", scores, moved(dx), full, inner)
+    inside = product("scores @ x", scores, moved(dx), full, inner, square * width)
     # what each chunk adds to the state
     left = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
     decayed = t.make(full, heads * states, grad=b.grad or left.grad)
     t.record("mul", decayed, [(b, left.grad), (left, b.grad)])
-    added = product("B @ x", decayed, dx, every, inner * states)
+    added = product("B @ x", decayed, dx, every, state, chunk * state)
     # the state before each chunk and after the last
-    added = t.record("cat", t.make(sequences * (chunks + 1), inner * states, grad=added.grad))
+    n_states = sequences * (chunks + 1)
+    added = t.record("cat", t.make(n_states, state, grad=added.grad))
     masks = [(t.constant(chunks + 1, chunks + 1, width=FLAG), decay.grad) for _ in range(2)]
-    between = t.make(sequences * (chunks + 1), heads * (chunks + 1), grad=decay.grad)
+    between = t.make(n_states, heads * (chunks + 1), grad=decay.grad)
     between = t.from_result(t.record("sums", between, masks), "exp")
-    held = product("chunk states", between, added, sequences * (chunks + 1), inner * states)
+    held = product("chunk states", between, added, n_states, state, state, CHUNK_STATES)
     # what each position reads of the state that its chunk began with
-    read = t.make(every, inner * states, grad=held.grad)
+    read = t.make(every, state, grad=held.grad)
     copied = several(chunks)
     if not isinstance(copied, int):
         read.store.base, read.store.copied = held.store, copied
-    before = product("C @ chunk state", c, read if not _is(copied, 0) else held, full, inner)
+    began = read if not _is(copied, 0) else held
+    before = product("C @ chunk state", c, began, full, inner, chunk * state)
     start = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
     t.record("mul", inside, [(before, start.grad), (start, before.grad)])
 
@@ -225,32 +234,6 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
         y = t.norm(t.mul(y, gate), "mamba.norm", RMS, **norm)
     t.role = role
     return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
-
-
-def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> dict[str, Product]:
-    """List the products of activations of the scan in chunks, by name.
-
-    per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
-                        scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
-                        Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
-                        C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
-    per pair of chunk states and head, the state handed on            d_s·p_s
-
-    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1.
-    Not counted: decays and masks.
-    """
-    state, square = heads * width * states, heads * chunk * chunk
-    widths = {
-        "C @ B": (square * states, CHUNKS),
-        "scores @ x": (square * width, CHUNKS),
-        "B @ x": (chunk * state, CHUNKS),
-        "C @ chunk state": (chunk * state, CHUNKS),
-        "chunk states": (state, CHUNK_STATES),
-    }
-    return {
-        name: Product(role="recurrent", name=name, width=width, per=per)
-        for name, (width, per) in widths.items()
-    }
 
 
 def mamba2_counts(
