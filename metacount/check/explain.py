@@ -673,8 +673,7 @@ def _parts(formula: Formula, truth: Truth) -> tuple[list[tuple[sympy.Expr, str]]
     space = model_terms.space
     as_numbers = plain(formula.expr.xreplace(formula.values))
     sizes, sums = {**formula.sizes, **formula.values}, formula.expr.atoms(sympy.Add)
-    written = formula.values.values()
-    changes = Changes(model_terms, sizes, space.table(as_numbers), sums, written)
+    changes = Changes(model_terms, sizes, space.table(as_numbers), sums)
     explainer = Explainer(model_terms, changes)
     for reading in formula.readings(model_terms.total, space):
         explainer.look(reading)

@@ -148,7 +148,7 @@ COPIES = ("counted twice", "counted three times", "only half counted")
 class Changes:
     """The changes of a model's sizes, by how they move the powers of a product.
 
-    `sums` and the numbers that are `written` stand in the formula, before it was multiplied out.
+    `sums` are those that stand in the formula, before it was multiplied out.
     """
 
     def __init__(
@@ -157,9 +157,7 @@ class Changes:
         numbers: Mapping[sympy.Expr, int],
         theirs: Table,
         sums: Iterable[sympy.Expr] = (),
-        written: Iterable[int] = (),
     ) -> None:
-        self.written = {*written}
         self.space, ours = model_terms.space, model_terms.total
         self.quantity, space = model_terms.quantity, self.space
         self.sums = set()  # a letter and the number that is added to it in the formula: (N + 1)·d
@@ -217,8 +215,7 @@ class Changes:
             # rather the one table twice, and not the other
             yield instead({by: unit}, POSSIBLE if name == "n_positions" else LIKELY, note)
             if other in WHOLE_WIDTHS:
-                for ratio, cost in RATIOS.items():
-                    yield instead({by: ratio}, -SCOPED if ratio in self.written else cost)
+                yield from (instead({by: ratio}, cost) for ratio, cost in RATIOS.items())
             if kind is EXPERTS:
                 yield instead({letter: unit, by: -unit}, POSSIBLE)
                 yield instead({letter: unit, by: unit}, POSSIBLE)
