@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sympy
 from helpers.release import daily, one_in
 
 import metacount
@@ -24,25 +23,17 @@ QWEN3_DENSE = (
 )
 
 
-def terms_of(formula: str, model: str, quantity: str = "params") -> list[tuple[str, int]]:
-    """Words and value of every term; checks that the terms are the whole difference."""
-    result = metacount.check(formula, model, quantity=quantity)
-    assert result.verdict == "wrong"
-    assert sum(term.value for term in result.terms) == result.difference_value
-    if "N_w" not in {str(letter) for letter in result.difference.free_symbols}:
-        total = sympy.Add(*(term.expr for term in result.terms))
-        assert sympy.expand(total - result.difference) == 0
-    return [(term.words, int(term.value)) for term in result.terms]
-
-
 @daily(12)
 @pytest.mark.parametrize("case", one_in(3, CASES))
 def test_the_words_of_a_mistake(case: dict[str, Any]) -> None:
-    terms = terms_of(case["formula"], case["model"], case["quantity"])
+    result = metacount.check(case["formula"], case["model"], quantity=case["quantity"])
+    assert result.verdict == "wrong"
+    assert sum(term.value for term in result.terms) == result.difference_value
+    terms = [[term.words, int(term.value)] for term in result.terms]
     if case.get("first"):
-        terms = [(words.partition(", or ")[0], value) for words, value in terms]
+        terms = [[words.partition(", or ")[0], value] for words, value in terms]
     if all(isinstance(term, list) for term in case["terms"]):
-        assert sorted(terms) == sorted(map(tuple, case["terms"]))
+        assert sorted(terms) == sorted(case["terms"])
     else:
         assert [words for words, value in terms if value] == case["terms"]
 
@@ -51,29 +42,16 @@ def test_somebody_was_right() -> None:
     assert metacount.check(QWEN3_DENSE, "qwen3-32b").verdict == "equal"
 
 
-N, N_0, N_E, D, M, M_E = sympy.symbols("N N_0 N_e d m m_e", integer=True, positive=True)
-
-
 @pytest.mark.parametrize(
     ("model", "more", "words", "value"),
     [
         # t5-small: 6 encoder blocks with two norms of 512 and two FFN matrices of 512·2048
-        ("t5-small", -N_E * D, "encoder: one of the 2 norms of the blocks left out", -3072),
-        (
-            "t5-small",
-            -N_E * D * M,
-            "encoder: one of FFN up_proj and down_proj left out",
-            -6_291_456,
-        ),
+        ("t5-small", "- N_e*d", "encoder: one of the 2 norms of the blocks left out", -3072),
+        ("t5-small", "- N_e*d*m", "encoder: one of FFN up_proj and down_proj left out", -6_291_456),
         # 3·58·7168·2048
-        (
-            "deepseek-v3",
-            3 * (N - N_0) * D * M_E,
-            "one expert too many in each MoE layer",
-            2_554_331_136,
-        ),
+        ("deepseek-v3", "+ 3*(N - N_0)*d*m_e", "one expert too many in each MoE layer", 2554331136),
     ],
 )
-def test_a_mistake_in_our_own_form(model: str, more: sympy.Expr, words: str, value: int) -> None:
-    exact = metacount.check("1", model).ours
-    assert terms_of(str(exact + more), model) == [(words, value)]
+def test_a_mistake_in_our_own_form(model: str, more: str, words: str, value: int) -> None:
+    result = metacount.check(f"{metacount.check('1', model).ours} {more}", model)
+    assert [(term.words, term.value) for term in result.terms] == [(words, value)]
