@@ -89,6 +89,8 @@ class Change:
     def of(self, table: Table) -> Table | None:
         """Return the table with the change made."""
         if (place := self.place) is not None:
+            if any(key[place] < 0 for key in table):  # it stands there by what is equal to it
+                return None
             return substituted(table, place, self.by)
         changed: Table = {}
         for key, value in table.items():
@@ -401,6 +403,10 @@ def _number_words(factor: Fraction, quantity: str) -> str:
 TIED = "embedding counted twice; the output head shares it"
 LOOKED_UP = "embedding counted as a matrix product; it is looked up"
 TOO_MANY, TOO_FEW = (f"one expert too {word} in each MoE layer" for word in ("many", "few"))
+GPT2_BLOCKS = (
+    "blocks counted as GPT-2's, 12·d_model² each (multi-head attention, two matrices of the FFN, "
+    "4·d_model in place of d_ff)"
+)
 LIKELY_WORDS = (TIED, LOOKED_UP, TOO_MANY, TOO_FEW)
 SOFTMAX = (1, 2, 3, 4, 5)  # FLOPs of a score, as papers count them
 
@@ -422,6 +428,8 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
         (o.head_bias or o.vocab_size is None, "a bias of the head", o.vocab_size),
         (o.position == "learned", "a position table", letters.seq * o.d_model),
     ]
+    if o.position == "learned":
+        yield "seq_len in place of n_positions", (letters.seq - o.n_positions) * o.d_model
     for n in (stack.n_layers for stack in o.stacks):
         n_moe = pieces.moe_layers(o, n)
         if o.attention == "gqa":
@@ -565,6 +573,8 @@ class ModelTerms:
             self._add(words, expr, LIKELY if words in LIKELY_WORDS else EXTRA)
         if letters.of.attention == "mla" and quantity != "kv_cache_bytes":
             self._other_attention(letters, parts)
+        if letters.of.attention == "gqa" and not letters.of.has_encoder:
+            self._other_blocks(letters, parts)
         if letters.of.is_moe:
             self._mixture(letters, parts)
 
@@ -659,6 +669,15 @@ class ModelTerms:
             gone = [*query, *(part for part in latent if "query" in part.name)]
             for members in (query, gone):
                 self._add(words, scale * d * h * key - _total(members), LIKELY, members)
+
+    def _other_blocks(self, letters: Letters, parts: list[Part]) -> None:
+        """Add the mistake of counting 12·d_model² a block in a model whose blocks are others."""
+        o = letters.of
+        mine = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
+        output = next((part for part in mine if part.name == "o_proj"), None)
+        if output is not None and o.d_ff is not None and not o.is_moe:
+            each = output.total / (o.n_heads * o.head_dim) * o.d_model
+            self._add(GPT2_BLOCKS, 12 * each - _total(mine), SOME, mine)
 
     def _mixture(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes over the feed-forward of a mixture of experts as a whole."""

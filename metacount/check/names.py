@@ -188,6 +188,11 @@ ALSO = {
 # With D, the tokens of a run, N and P are the parameters of the model.
 FIELD = ("L", "D")
 PARAMS = ("N", "P")
+# Letters of Megatron's papers, where one of l, a and s, which are none of ours, stands.
+MEGATRON = {
+    **{"l": "n_layers", "L": "n_layers", "h": "d_model", "a": "n_heads"},
+    **{"s": "seq_len", "b": "batch_size", "v": "vocab_size", "V": "vocab_size"},
+}
 # Sizes that another one stands for where the model leaves them out.
 STANDS_FOR = {"d_ff_shared": "d_ff_expert", "d_embedding": "d_model", "rotary_dim": "head_dim"}
 # Sizes that a model has where it has not the other.
@@ -258,9 +263,15 @@ class Vocabulary:
         return known or name in self.fields
 
     def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
-        """Return what L, D, and beside them N and P, mean in a formula of a paper on scaling."""
+        """Return what L, D, and beside them N and P, mean in a formula of a paper on scaling; or
+        what Megatron's letters mean.
+        """
         meanings: dict[str, tuple[sympy.Expr, str]] = {}
-        if "L" in names:
+        if names & {"l", "a", "s"}:
+            for name in names & MEGATRON.keys():
+                ours = MEGATRON[name]
+                meanings[name] = self.size(ours, asked=name), f"{ours}, as in Megatron's papers"
+        elif "L" in names:
             meanings["L"] = self.size("n_layers", asked="L"), "n_layers"
             if "D" in names:
                 raise InputError(
@@ -271,7 +282,7 @@ class Vocabulary:
             tokens = LETTERS["batch_size"] * self.size("seq_len", asked="D")
             meanings["D"] = tokens, "the tokens of the run, batch_size·seq_len"
         elsewhere = {"P"} if LETTERS["n_positions"] in self.numbers and "D" not in names else set()
-        if meanings and (of_model := names.intersection(PARAMS) - elsewhere):
+        if meanings.keys() & {*FIELD} and (of_model := names.intersection(PARAMS) - elsewhere):
             form = closed_form(self.spec, self.workload, "params")
             kinds = named_layers(self.spec, LETTERS["n_layers"])
             params = sympy.Add(*form.parts.values()).xreplace(

@@ -220,6 +220,7 @@ FOR_JUDGING = 0.5  # share of it that letters may take of a function
 NO_TIME = "not accounted for: no time was left to look for the mistake"
 RUN_SIZES = ("batch_size", "seq_len", "source_len")
 UNSAID = "params"  # what a formula counts where nobody says
+NEAR = Fraction(11, 10)  # times more or less than the parameters
 # What a formula that names sequences or tokens may be meant to count.
 OF_A_RUN = (
     "matmul_flops",
@@ -255,12 +256,15 @@ class Judge:
             if theirs.value((spec, Workload(**{**run.to_dict(), **longer}))) == value:
                 return ""  # what it names of a run does not matter
         ratios: dict[str, Fraction] = {}
-        for name in OF_A_RUN:
-            if letters and letters <= {*FIGURES[name].run} and value > 0:
+        for name in (UNSAID, *OF_A_RUN) if letters and value > 0 else ():
+            if name == UNSAID or letters <= {*FIGURES[name].run}:
                 with suppress(SpecError):  # of such a model there is none
                     if ours := count_of(*self.case, name):
                         ratios[name] = max(value / ours, ours / value)
-        return min(ratios, key=lambda name: ratios[name], default="")
+        if ratios.get(UNSAID, NEAR) >= NEAR:  # of parameters, a formula may name the positions
+            ratios.pop(UNSAID, None)
+        nearest = min(ratios, key=lambda name: ratios[name], default=UNSAID)
+        return "" if nearest == UNSAID else nearest
 
     def text(self, text: str, notes: Iterable[str] = ()) -> Judgement:
         """Judge a text, of which something may have been said."""
