@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import sympy
-from helpers.release import chosen, daily, one_day_in
+from helpers.release import chosen, daily, one_day_in, one_in
 
 from metacount import Workload, check, find_model
 from metacount.check import explain as explained
@@ -265,3 +265,38 @@ def test_a_function_of_numbers(formula: str) -> None:
     result = check(count, "llama3-8b")
     assert [term.words for term in result.terms] == OF_NUMBERS[formula]
     assert sum(term.value for term in result.terms) == result.difference_value
+
+
+# `words.json` has a formula a row, the terms with their values, and in `why` how these come about.
+# `first`: the words before the first other explanation of the same difference.
+WORDS = json.loads(Path(__file__).with_name("words.json").read_text("utf-8"))
+
+
+@daily(12)
+@pytest.mark.parametrize("case", one_in(3, WORDS))
+def test_the_words_of_a_mistake(case: dict[str, Any]) -> None:
+    result = check(case["formula"], case["model"], quantity=case["quantity"])
+    assert result.verdict == "wrong"
+    assert sum(term.value for term in result.terms) == result.difference_value
+    terms = [[term.words, int(term.value)] for term in result.terms]
+    if case.get("first"):
+        terms = [[words.partition(", or ")[0], value] for words, value in terms]
+    if all(isinstance(term, list) for term in case["terms"]):
+        assert sorted(terms) == sorted(case["terms"])
+    else:
+        assert [words for words, value in terms if value] == case["terms"]
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "words", "value"),
+    [
+        # t5-small: 6 encoder blocks with two norms of 512 and two FFN matrices of 512·2048
+        ("t5-small", "- N_e*d", "encoder: one of the 2 norms of the blocks left out", -3072),
+        ("t5-small", "- N_e*d*m", "encoder: one of FFN up_proj and down_proj left out", -6_291_456),
+        # 3·58·7168·2048
+        ("deepseek-v3", "+ 3*(N - N_0)*d*m_e", "one expert too many in each MoE layer", 2554331136),
+    ],
+)
+def test_a_mistake_in_our_own_form(model: str, more: str, words: str, value: int) -> None:
+    result = check(f"{check('1', model).ours} {more}", model)
+    assert [(term.words, term.value) for term in result.terms] == [(words, value)]
