@@ -62,15 +62,15 @@ def structure(spec: ModelSpec) -> str:
     A pattern is kept whole; a step of 1 is no step, one width of feed-forwards no pattern. Which
     sizes were letters, and which numbers the others were, is in the conditions of each case.
     """
-    found = []
+    words = []
     for name, value in spec.to_dict().items():
         if name in NO_COUNTS or isinstance(value, float) or (name, value) == ONE_WIDTH:
             continue
         if name in SIZES:
             value = bool(value) and not (name == "moe_every" and value == 1)
         if value not in (None, False):
-            found.append(name if value is True else f"{name}={value}")
-    return " ".join(found)
+            words.append(name if value is True else f"{name}={value}")
+    return " ".join(words)
 
 
 def read_structure(key: str) -> Json | None:
@@ -201,8 +201,8 @@ def count_data(model: Model, result: Count) -> Json:
 def own_type(model: Model) -> str | None:
     """Return a model's type in transformers: that of its config, or of its entry of the catalog."""
     if model.source is not None and model.source.config is not None:
-        found: str | None = model.source.config.get("model_type")
-        return found
+        model_type: str | None = model.source.config.get("model_type")
+        return model_type
     return None if model.entry is None else model.entry.model_type
 
 
@@ -285,8 +285,8 @@ class _AtHand:
         """Judge every quantity that is recorded against one code."""
         by_quantity: dict[str, list[Json]] = {}
         for case in record["cases"]:
-            for quantity, found in case["quantities"].items():
-                by_quantity.setdefault(quantity, []).append(found)
+            for quantity, recorded in case["quantities"].items():
+                by_quantity.setdefault(quantity, []).append(recorded)
         verdicts = tuple(self.verdict(*each) for each in by_quantity.items())
         return Against(side=record["side"], name=record["name"], verdicts=verdicts)
 
@@ -409,7 +409,7 @@ def value(text: str, numbers: Mapping[str, object]) -> int:
         raise NotReadable(text)
     known = numbers if isinstance(numbers, Numbers) else Numbers(numbers)
     try:
-        found: int = eval(text, {"__builtins__": {}}, known)
+        computed: int = eval(text, {"__builtins__": {}}, known)
     except (SyntaxError, TypeError, ZeroDivisionError):
         raise NotReadable(text) from None
-    return found
+    return computed

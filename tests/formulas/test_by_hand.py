@@ -23,7 +23,7 @@ from metacount.formulas.masks import (
 )
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
-from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
     GatedDelta,
@@ -69,13 +69,11 @@ NORMS = [
     case(13, sub.norm_params, 13),
     case(26, sub.norm_params, 13, bias=True),
     case(0, sub.norm_params, 13, affine=False),
-    case(0, sub.norm_params, 13, bias=True, affine=False),
     # q [5] + k [5]; q [6·5] + k [2·5]; weight and bias of each
     case(10, sub.qk_norm_params, "head", 6, 2, 5),
     case(40, sub.qk_norm_params, "full", 6, 2, 5),
     case(20, sub.qk_norm_params, "layernorm", 6, 2, 5),
     case(0, sub.qk_norm_params, "l2", 6, 2, 5),
-    case(0, sub.qk_norm_params, "none", 6, 2, 5),
     # key-value latent 7, query latent 11
     case(7, sub.latent_norm_params, None, 7),
     case(18, sub.latent_norm_params, 11, 7),
@@ -86,8 +84,6 @@ NORMS = [
         for cross in (False, True)
     ),
     case(4, sub.norms_per_block, "sandwich"),
-    case(6, sub.norms_per_block, "sandwich", cross=True),
-    case(1, sub.norms_per_block, "parallel"),
     case(2, sub.norms_per_block, "parallel_two"),
 ]
 POSITIONS = [
@@ -108,7 +104,6 @@ MLA = [
     case(1515, sub.mla_params, 13, 3, **DIRECT),
     # q_a 11, kv_a 7 + 2, o 13
     case(1616 + 33, sub.mla_params, 13, 3, **LATENT, bias=True),
-    case(1515 + 22, sub.mla_params, 13, 3, **DIRECT, bias=True),
     # 4 tokens × 1616, 10 pairs × 3 heads × (5 + 2 + 17)
     case(2 * (6464 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False),
     case(2 * (6060 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=False),
@@ -116,7 +111,6 @@ MLA = [
     case(2 * 14114, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False, n_kv_tokens=19),
     # 4 × 1616, 10 pairs × 3 heads × (7 + 2 + 7); what is cached is not expanded
     case(2 * (6464 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True),
-    case(2 * 6944, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True, n_kv_tokens=19),
     case(2 * (6060 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=True),
     case(9, sub.mla_kv_cache_values, 7, 2),
 ]
@@ -128,20 +122,13 @@ FEED_FORWARD = [
     # gate, up, down: 3·13·17; biases 17 + 17 + 13
     case(663, sub.glu_params, 13, 17),
     case(663 + 47, sub.glu_params, 13, 17, bias=True),
-    case(472, sub.ffn_params, 13, 17, gated=False, bias=True),
-    case(710, sub.ffn_params, 13, 17, gated=True, bias=True),
     # 3 tokens × 442, × 663
     case(2 * 1326, sub.plain_matmul_flops, 3, 13, 17),
     case(2 * 1989, sub.glu_matmul_flops, 3, 13, 17),
-    case(2 * 1326, sub.ffn_matmul_flops, 3, 13, 17, gated=False),
-    case(2 * 1989, sub.ffn_matmul_flops, 3, 13, 17, gated=True),
     # Llama 3 8B: ffn_dim_multiplier 1.3, multiple_of 1024; LLaMA 13B: multiple_of 256
     case(14336, gated_d_ff, 4096, multiplier=Fraction("1.3"), multiple_of=1024),
-    case(13824, gated_d_ff, 5120, multiple_of=256),
     # 2·4·13 / 3 = 34.67 -> 34; multiples of 1: 34; of 5: 35; of 17: already one
-    case(34, gated_d_ff, 13, multiple_of=1),
     case(35, gated_d_ff, 13, multiple_of=5),
-    case(34, gated_d_ff, 13, multiple_of=17),
     # cut before the multiplier: 34·3/2 = 51, not 34.67·3/2 = 52; and after it: 34·7/5 = 47.6
     case(51, gated_d_ff, 13, multiplier=Fraction(3, 2), multiple_of=1),
     case(47, gated_d_ff, 13, multiplier=Fraction(7, 5), multiple_of=1),
@@ -157,7 +144,6 @@ ROWS: dict[str, Any] = {"gated": False, "n_zero_experts": 5, "zero_expert_rows":
 MIXTURE = [
     case(91, sub.router_params, 13, 7),
     case(91 + 7, sub.router_params, 13, 7, bias=True),
-    case(91 + 7 * 442, sub.moe_params, 13, 17, 7, **PLAIN),
     case(91 + 7 * 663, sub.moe_params, 13, 17, 7, **GATED),
     case(3185 + 7, sub.moe_params, 13, 17, 7, **PLAIN, router_bias=True),
     case(3185 + 7 * (17 + 13), sub.moe_params, 13, 17, 7, **PLAIN, expert_bias=True),
@@ -176,18 +162,10 @@ MIXTURE = [
     # of one token: three experts
     case(91 + 3 * 442, sub.moe_active_params, 13, 17, 7, 3, **PLAIN),
     case(91 + 3 * 663, sub.moe_active_params, 13, 17, 7, 3, **GATED),
-    case(1417 + 7, sub.moe_active_params, 13, 17, 7, 3, **PLAIN, router_bias=True),
     case(1417 + 3 * (17 + 13), sub.moe_active_params, 13, 17, 7, 3, **PLAIN, expert_bias=True),
-    case(1417 + 884, sub.moe_active_params, 13, 17, 7, 3, **SHARED),
-    case(1417 + 260, sub.moe_active_params, 13, 17, 7, 3, **NARROW),
-    case(1677 + 10 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_bias=True),
-    case(1677 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_gate=True),
     case(2080 + 65, sub.moe_active_params, 13, 17, 7, 3, **ZERO),
     # 2 tokens
-    case(2 * 2 * 1417, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **PLAIN),
     case(2 * 2 * 2080, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **GATED),
-    case(2 * 2 * (1417 + 884), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **SHARED),
-    case(2 * 2 * (1417 + 260), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW),
     case(2 * 2 * (1677 + 13), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW, shared_gate=True),
     case(2 * 2 * (2080 + 65), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **ZERO),
 ]
@@ -267,17 +245,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------
-
-
-def test_symbols_give_closed_forms() -> None:
-    d, k, s, w, h = sympy.symbols("d k_c S w_l h_l", positive=True, integer=True)
-    short = recorded(altered(SHORT, conv_kernel=k), d, 1, 2)
-    assert sympy.expand(params_of(short.weights)) == 4 * d**2 + d * k
-    positions = convolved_positions(1, s, k)
-    assert [positions.subs({s: n, k: 5}) for n in (2, 9)] == [9, 13]
-    gates = recorded(altered(RG_LRU, lru_width=w, n_lru_blocks=h, conv_kernel=k), d, 1, 2)
-    form = params_of(gates.weights)
-    assert sympy.expand(form - (3 * d * w + k * w + 2 * w**2 / h + 6 * w + d)) == 0
 
 
 @pytest.mark.parametrize("n", [1, 10, 11, 12, 23])

@@ -16,8 +16,7 @@ from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, pieces, sublayers
 from metacount.formulas.sublayers import attention_by_selection
-from metacount.spec import ModelSpec, Workload
-from metacount.textbook.closed_form import closed_form
+from metacount.spec import ModelSpec
 
 PARAMS, ACTIVE = model.params_by_role, model.active_params_by_role
 FORWARD, CAUSAL = model.matmul_flops_by_role, model.causal_matmul_flops_by_role
@@ -59,10 +58,6 @@ NARROW_TABLES = ENCODER.replace(
 BESIDE = ModelSpec.from_dict(
     {**SMALL_MLA, "n_experts": 7, "top_k": 3, "d_ff_expert": 17, "n_zero_experts": 5}
     | {"n_layers": 6, "ffn_pattern": "BFF"}
-)
-SHARED_EXPERTS = ROUTED.replace(
-    **{"n_experts": 7, "d_ff_expert": 29, "n_shared_experts": 2, "d_ff_shared": 31},
-    **{"ffn_bias": True, "shared_expert_gate": True, "n_layers": 1},
 )
 BERT, GEMMA_3N = entry("bert-base").spec(), entry("gemma-3n-e2b-text").spec()
 
@@ -331,27 +326,3 @@ def test_arrays_and_symbols_give_what_ints_give(
         for i in range(3):
             values = {symbols[name]: values[i] for name, values in sizes.items()}
             assert closed.subs({**values, s: SEQ_LENS[i]}) == ints[i]
-
-
-def test_closed_forms_read_well() -> None:
-    d, n, v, s = sympy.symbols("d N V S")
-    spec = TINY.substituted(d_model=d, n_layers=n, vocab_size=v)
-    # 80·d attention, 51·d ffn, 2·d norms
-    assert sympy.expand(model.params(spec)) == 133 * d * n + 2 * d * v + d
-    # (143 + 11·195)·N
-    routed = PARAMS(ROUTED.substituted(n_layers=n))
-    assert (routed["moe"], routed["ffn"]) == (2288 * n, 0)
-    # 2·(1040·S + 60·S·(S + 1)/2)·3 + 2·663·3·S + 2·1313·S
-    closed = model.causal_matmul_flops(TINY, **run(1, s))
-    assert sympy.expand(closed) == 180 * s**2 + 13024 * s
-
-
-def test_a_stack_of_fewer_layers_than_are_dense() -> None:
-    spec = SEQ2SEQ_MOE.replace(n_layers=4, n_encoder_layers=1, n_dense_layers=2, moe_every=1)
-    # layers 2 and 3 of the decoder have experts; three more are dense
-    by_role = PARAMS(spec)
-    assert (by_role["moe"], by_role["ffn"]) == (2 * 2288, 3 * 663)
-    form = closed_form(spec, Workload(seq_len=4), "params")
-    fewer = sympy.Min(*sympy.symbols("N_0 N_e", integer=True, positive=True))
-    assert fewer in form.parts["moe"].atoms(sympy.Min)
-    assert form.total == model.params(spec)

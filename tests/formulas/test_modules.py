@@ -17,9 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from metacount.catalog import entry
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
-from metacount.formulas.step import backward_matmul_flops_by_role
-from metacount.formulas.tape import Pass
-from metacount.formulas.trained import (
+from metacount.formulas.step import (
     Part,
     chosen_tensors,
     is_inner,
@@ -112,14 +110,6 @@ def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
     assert_same_tensors(spec)
 
 
-def test_embeddings_of_layers_are_trained_where_there_are_copies() -> None:
-    """They are added to all copies of the stream but the first: `test_covered.py`."""
-    changes = {"d_per_layer": 11, "vocab_size_per_layer": 97, "n_altup_inputs": 2}
-    spec = ModelSpec.from_dict({**TINY, **changes})
-    by_role = backward_matmul_flops_by_role(spec, Pass(batch_size=1, seq_len=9))
-    assert sum(by_role.values()) == 2 * model.matmul_flops(spec, batch_size=1, seq_len=9)
-
-
 # --- sublayers of a block -------------------------------------------------------------------------
 
 
@@ -150,16 +140,6 @@ def test_the_parts_of_an_attention(name: str, changed: dict[str, Any]) -> None:
     assert sublayers.block_params(spec, moe=spec.is_moe)["attention"] == attended
     if changed:
         assert attended == numel(layer.cross_attn) + spec.n_heads
-
-
-def test_the_parts_of_a_feed_forward() -> None:
-    routed, plain = (miniature(entry(name).spec()) for name in ("mixtral-8x7b", "gpt2"))
-    router = routed.d_model * routed.n_experts
-    experts = numel(build(routed).decoder.layers[-1].mlp) - router
-    active = router + experts * routed.top_k // routed.n_experts
-    assert sublayers.moe_layer_params(routed, active=False) == router + experts
-    assert sublayers.moe_layer_params(routed, active=True) == active
-    assert sublayers.dense_ffn_params(plain) == numel(build(plain).decoder.layers[-1].mlp)
 
 
 # --- what a step trains ---------------------------------------------------------------------------
@@ -214,21 +194,6 @@ def test_what_is_trained(name: str) -> None:
         weights = [weight for weight, stands_in in trained_tensors(spec) if stands_in is inner]
         counted = sorted(weight.shape for weight in weights for _ in range(weight.times))
         assert counted == sorted(shapes[path] for path in seen if is_inner(path) == inner)
-
-
-def test_some_layers_have_adapters() -> None:
-    targets = ("q_proj", "down_proj")
-    setup = Setup(lora_rank=2, lora_targets=targets)
-    counted, trained = of_formulas(BIASED, setup)
-    assert (counted, trained) == of_module(BIASED, setup)
-    layers = {path.rpartition(".")[0] for path in trained}
-    assert {path.rpartition(".")[2] for path in layers} == set(targets)
-    assert len(layers) == 2 * BIASED.n_layers
-
-
-def test_targets_without_a_rank_are_no_adapters() -> None:
-    for targets in (("all-linear",), ("no such layer",)):
-        assert chosen_tensors(BIASED, Part(targets=targets)) == chosen_tensors(BIASED, Part())
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,11 @@ from helpers.release import daily, one_in
 from metacount.catalog import entry
 from metacount.check import check
 from metacount.errors import SpecError
-from metacount.formulas import feed_forward, folds, tape
 from metacount.formulas.step import (
     activation_bytes_by_role,
 )
-from metacount.formulas.tape import TOKENS, Pass, Rank, Run
-from metacount.formulas.trained import (
-    optimizer_bytes_by_role,
-)
+from metacount.formulas.tape import Pass
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.ffn import FeedForward, Mixture
 from metacount.textbook.closed_form import COUNTS, closed_form
 from metacount.textbook.count import run_sizes
 from metacount.textbook.training import OVER_TIME, TRAINING, count_step
@@ -47,27 +42,6 @@ def test_one_layer_by_hand() -> None:
     ends = 8 * tokens + 4 * tokens * 101 + 8 * tokens + 4  # ids, log-softmax, targets, their number
     total = norms + inputs + heads + scores + hidden + ends
     assert kept(spec, Pass(batch_size=2, seq_len=5)) == total
-
-
-def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
-    """Ten rows of 8 values in experts of width 3; two bytes a value, eight an index."""
-    part = Mixture(n_experts=8, top_k=2, d_ff=3, router="topk_softmax")
-    silu = FeedForward(activation="silu", gated=True)
-
-    def saved(rank: Rank) -> int:
-        sizes: dict[str, Any] = {"batch_size": 1, "n_queries": 5, "n_keys": 5, "rank": rank}
-        t = tape.Tape(Run(counts={TOKENS: 5}, **sizes))
-        feed_forward.mixture(t, part, silu, t.tensor(8, TOKENS, grad=True))
-        return sum(n_bytes for _, n_bytes in folds.saved_bytes(t.ops))
-
-    # what the router reads, its 8 scores in float32, its choice of two, their softmax
-    router = 5 * 8 * 2 + 5 * 8 * 4 + 5 * 2 * 8 + 5 * 2 * 4
-    # rows, their order, input, hidden (up, gate before and after SiLU, product), weight, weighed
-    here = 10 * 8 + 10 * 8 + 10 * 8 * 2 + 4 * 10 * 3 * 2 + 10 * 2 + 10 * 8 * 2
-    summed = 10 * 8 * 2  # what index_add reads
-    assert saved(Rank()) == router + here + summed
-    # order, weight and weighed twice
-    assert saved(Rank(ep=2)) == router + here + summed + 10 * 8 + 10 * 2 + 10 * 8 * 2
 
 
 # --- by formulas alone ----------------------------------------------------------------------------
@@ -134,12 +108,6 @@ def test_what_is_not_covered_is_none_with_a_reason(
     step = count_step(entry(name).spec(), Workload(), setup)
     assert getattr(step, figure) is None
     assert said in step.uncovered[figure]
-
-
-@pytest.mark.parametrize("name", ["adam", "lion"])
-def test_an_optimizer_that_is_unknown(name: str) -> None:
-    with pytest.raises(SpecError, match=f"optimizer .*{name}"):
-        optimizer_bytes_by_role(LLAMA, optimizer=name, bytes_per_value=2)
 
 
 # of Llama, key/value heads apart: (b) what its blocks, last norm and head keep in bf16

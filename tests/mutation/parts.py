@@ -39,7 +39,7 @@ def _found(name: str) -> list[Path]:
 
 
 # of a step of training and of a mesh, each with the tests that measure the same
-OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape", "trained"))
+OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape"))
 OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 CONFIG = "metacount/huggingface/config"
 WITNESSES = "tests/verify/test_witnesses.py"
@@ -58,7 +58,7 @@ MORE_TESTS = {
     "catalog": ("tests/test_resolve.py",),
     "cli": (*COMMANDS, "tests/audit", "tests/bench/test_command.py", "tests/lessons", WITNESSES),
     "diff": _of("diff"),
-    "flow": _of("flow_formula"),
+    "flow": _of("formula"),
     "formats": ("tests/test_resolve.py",),
     "measure": (*_of("tree", "verify"), "tests/flow", "tests/training", "tests/huggingface/module"),
     "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_computes_the_same.py"),

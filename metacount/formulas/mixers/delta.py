@@ -13,7 +13,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
     convolved_silu,
 )
-from metacount.formulas.mixers.state_space import CHUNKS
+from metacount.formulas.mixers.state_space import CHUNKS, negative_rates
 from metacount.formulas.tape import FLAG, State, Tape, Tensor, several
 from metacount.frozen import frozen
 from metacount.spec.mixers import GatedDelta, KimiDelta
@@ -122,10 +122,7 @@ def _unit(t: Tape, x: Tensor) -> Tensor:
 
 def _decay(t: Tape, trained: bool, step: Tensor, heads: Dim) -> Tensor:
     """Multiply the step with -exp(A_log), one number a head: the logarithm of the decay."""
-    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    saves = [(rates, step.grad), (step, trained)]
-    return t.record("mul", t.like(step, grad=step.grad or trained), saves)
+    return t.mul(negative_rates(t, 1, heads, trained), step, out=t.like(step))
 
 
 def _cut_off(y: Tensor, rows: Dim) -> Tensor:
@@ -211,8 +208,7 @@ def _solved_chunks(
 
 def _rated(t: Tape, rate: Tensor, x: Tensor) -> Tensor:
     """Multiply each row of x with a number of its own, which may have a gradient."""
-    y = t.like(x, grad=x.grad or rate.grad)
-    return t.record("mul", y, [(rate, x.grad), (x, rate.grad)])
+    return t.mul(rate, x, out=t.like(x))
 
 
 def hand_on(
@@ -241,8 +237,7 @@ def hand_on(
     flowing = any(x.grad for x in (k, keys, values, end))
     states = t.make(every, key * value, grad=flowing)
     # what is saved for the gradient of a state, which the first chunk's has not
-    read_q = t.make(handing * size.full, key, grad=q.grad or start.grad)
-    t.record("mul", read_q, [(q, start.grad), (start, q.grad)])
+    read_q = t.mul(q, start, out=t.make(handing * size.full, key, grad=False))
     written = t.make(handing * size.full, key, grad=k.grad or end.grad)
     t.record("mul", written, [(k, handing_grad(handing, end.grad)), (end, k.grad)])
     one, first = chunks * size.of_state, size.sequences * size.of_state
@@ -375,8 +370,7 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
     mask = t.constant(chunk, chunk, width=FLAG)
     between = t.make(full, chunk * width, grad=decay.grad)
     between = t.from_result(t.record("mask", between, [(mask, decay.grad)]), "exp")
-    pairs = t.like(between, grad=k.grad or between.grad)
-    t.record("mul", pairs, [(k, between.grad), (between, k.grad)])
+    pairs = t.mul(k, between, out=t.like(between))
     beta_k = _rated(t, beta, k)
 
     def compared(a: Tensor) -> Tensor:

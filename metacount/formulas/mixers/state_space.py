@@ -50,15 +50,11 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
     step = t.from_argument(t.widen(step), "softplus")
     trained = t.weight("mamba.A_log", inner, states)
     skips = t.weight("mamba.D", inner)
-    rates = t.from_result(t.make(inner, states, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    wide = n * inner
-    decay = t.make(wide, states, grad=step.grad or rates.grad)
-    decay = t.record("mul", decay, [(step, rates.grad), (rates, step.grad)])
+    rates = negative_rates(t, inner, states, trained)
+    decay = t.mul(step, rates, out=t.make(n * inner, states, grad=False))
     decay = t.from_result(decay, "exp")
     dx = t.mul(step, mixed)
-    added = t.make(wide, states, grad=dx.grad or b.grad)
-    added = t.record("mul", added, [(dx, b.grad), (b, dx.grad)])
+    added = t.mul(dx, b, out=t.make(n * inner, states, grad=False))
     first = t.constant(run.batch_size * inner, states)
     added = t.record("mul", t.like(added, grad=added.grad or decay.grad), [(first, decay.grad)])
     if not run.decode:
@@ -74,6 +70,12 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
     y = t.add(y, skipped)
     y = t.mul(y, t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)]))
     return t.linear(t.narrow(y), "mamba.out_proj", d_model, bias=part.out_bias)
+
+
+def negative_rates(t: Tape, rows: Dim, columns: Dim, trained: bool) -> Tensor:
+    """Compute -exp(A_log), the logarithm of a decay over a step of one."""
+    rates = t.from_result(t.make(rows, columns, grad=trained), "exp")
+    return t.record("negate", t.like(rates))
 
 
 def _doubled(t: Tape, decay: Tensor, added: Tensor, seq_len: Dim) -> Tensor:
@@ -137,12 +139,8 @@ def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
     step = t.from_argument(step, "softplus")
     if (part.dt_min, part.dt_max) != (None, None):
         step = t.from_argument(step, "clamp")
-    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    decay = t.make(n, heads, grad=step.grad or trained)
-    t.record("mul", decay, [(rates, step.grad), (step, trained)])
-    dx = t.make(n, inner, grad=xs.grad or step.grad)
-    t.record("mul", dx, [(xs, step.grad), (step, xs.grad)])
+    decay = t.mul(negative_rates(t, 1, heads, trained), step, out=t.like(step))
+    dx = t.mul(xs, step, out=t.make(n, inner, grad=False))
     t.states += [
         State(name="conv", shape=(convolved, part.conv_kernel)),
         State(name="recurrent", shape=(heads, width, states), bytes_per_value=4),
@@ -192,8 +190,7 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     inside = product("scores @ x", scores, moved(dx), full, inner, square * width)
     # what each chunk adds to the state
     left = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
-    decayed = t.make(full, heads * states, grad=b.grad or left.grad)
-    t.record("mul", decayed, [(b, left.grad), (left, b.grad)])
+    decayed = t.mul(b, left, out=t.make(full, heads * states, grad=False))
     added = product("B @ x", decayed, dx, every, state, chunk * state)
     # the state before each chunk and after the last
     n_states = sequences * (chunks + 1)
@@ -210,7 +207,7 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     began = read if not _is(copied, 0) else held
     before = product("C @ chunk state", c, began, full, inner, chunk * state)
     start = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
-    t.record("mul", inside, [(before, start.grad), (start, before.grad)])
+    t.mul(before, start, out=inside)
 
 
 def _is(x: Dim, number: int) -> bool:
@@ -222,8 +219,7 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
     n, run = y.rows, t.run
     if part.norm == "none":
         gate = t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)])
-        made = t.make(n, inner, grad=y.grad or z.grad, width=run.value)
-        return t.record("mul", made, [(y, gate.grad), (gate, y.grad)])
+        return t.mul(y, gate, out=t.make(n, inner, grad=False, width=run.value))
     role, t.role = t.role, "norm"  # one module gates and norms
     z = t.widen(z)
     gate = t.record("silu", t.make(n, inner, grad=z.grad), [(z, z.grad)])
