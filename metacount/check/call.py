@@ -9,6 +9,7 @@ import inspect
 import math
 import operator
 import types
+from contextlib import suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -36,73 +37,60 @@ class Arguments:
 
     def __init__(self, function: Callable[..., object], words: Vocabulary, name: str) -> None:
         self.words, self.notes = words, list[str]()
+        self.sizes: dict[str, sympy.Expr] = {}
         self.fixed: dict[str, object] = {}
         self.object: str | None = None
         self.known: dict[str, object] = {}  # what names asked of the object mean
         try:
-            parameters = inspect.signature(function).parameters
+            parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise InputError(f"{name}: its arguments cannot be seen; write it in Python") from None
-        wanted = []
-        for argument in parameters.values():
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        wanted = [argument for argument in parameters if argument.kind not in several]
+        sizes = [argument.name for argument in wanted if words.knows(argument.name)]
+        for argument in wanted:
             optional = argument.default is not argument.empty
-            if argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL):
-                continue
             if argument.kind is argument.POSITIONAL_ONLY:
                 raise InputError(
                     f"{name}: {argument.name} can only be given by position; leave the / out"
                 )
             if argument.name in OBJECTS and not optional:
                 if self.object is not None:
-                    raise InputError(
-                        f"{name}: takes two objects, {self.object} and "
-                        f"{argument.name}; one is enough"
-                    )
+                    both = f"{self.object} and {argument.name}"
+                    raise InputError(f"{name}: takes two objects, {both}; one is enough")
                 self.object = argument.name
-            elif words.knows(argument.name):
-                wanted.append((argument.name, optional, argument.default))
-            elif (found := self.structure(argument.name)) is not None:
-                self.fixed[argument.name] = found[0]
-            elif optional:
-                self.notes.append(f"{argument.name} keeps its default, {shown(argument.default)}")
-            else:
-                self._unknown(argument.name, name)
-        self.sizes = self._sizes(wanted, name)
+                continue
+            try:
+                self._give(argument.name, sizes)
+            except InputError as error:
+                if not optional:
+                    raise InputError(f"{name}: the argument {error}") from None
+                self.note(f"{argument.name} keeps its default, {shown(argument.default)}")
         self.notes += words.notes
 
-    def _unknown(self, argument: str, name: str) -> None:
-        try:
-            self.words.meanings([argument])
-        except InputError as error:
-            raise InputError(f"{name}: the argument {error}") from None
-
-    def _sizes(self, wanted: list[tuple[str, bool, object]], name: str) -> dict[str, object]:
-        found, names = {}, [argument for argument, _, _ in wanted]
-        for argument, optional, default in wanted:
-            try:
-                # all names together: what one of them means may settle another
-                found[argument] = self.words.meanings([*names])[argument]
-            except InputError:
-                try:
-                    found[argument] = self.words.meanings([argument])[argument]
-                except InputError as error:
-                    if not optional:
-                        raise InputError(f"{name}: the argument {error}") from None
-                    self.note(f"{argument} keeps its default, {shown(default)}")
-        return found
+    def _give(self, argument: str, sizes: list[str]) -> None:
+        if argument not in sizes and (value := self.structure(argument)) is not None:
+            self.fixed[argument] = value[0]
+            return
+        with suppress(InputError):
+            # all names together: what one of them means may settle another
+            if argument in sizes:
+                self.sizes[argument] = self.words.meanings(sizes)[argument]
+                return
+        self.sizes[argument] = self.words.meanings([argument])[argument]
 
     def structure(self, name: str) -> tuple[object] | None:
         """Look up a value that is not a size: a key of the model's config, or a field of ours."""
         if name in self.words.config and not self.words.knows(name):
             return (self.words.config[name],)
-        found = structure_of(self.words.spec, name)
+        value = structure_of(self.words.spec, name)
         biases = [b for b in "qkvo" if getattr(self.words.spec, f"{b}_bias")]
-        if found is not None and "bias" in name and 0 < len(biases) < 4:
+        if value is not None and "bias" in name and 0 < len(biases) < 4:
             self.note(
-                f"{name} is given as {found[0]}: {self.words.model} has biases on "
+                f"{name} is given as {value[0]}: {self.words.model} has biases on "
                 f"{', '.join(biases)} only"
             )
-        return found
+        return value
 
     def note(self, text: str) -> None:
         """Remember something worth saying, once."""
@@ -143,21 +131,19 @@ class Arguments:
         return self.known[name]
 
     def _meaning(self, name: str) -> object:
-        words = self.words
-        if not words.knows(name):
-            found = self.structure(name)
-            if found is not None:
-                return found
+        is_size = self.words.knows(name)
+        if not is_size and (value := self.structure(name)) is not None:
+            return value
         try:
-            meaning = words.meanings([name])[name]
+            meaning = self.words.meanings([name])[name]
         except InputError as error:
-            if not words.knows(name):
+            if not is_size:
                 self.note(
                     f"the function asks for {shown(name)}, which is not known here: where it "
                     "has a default of its own, that is taken"
                 )
             return error
-        for note in words.notes:
+        for note in self.words.notes:
             self.note(note)
         return meaning
 
@@ -171,19 +157,24 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
     def size(name: object) -> object:
         if not isinstance(name, str):
             raise KeyError(name)
-        found = arguments.asked(name)
-        if isinstance(found, InputError):
-            raise KeyError(str(found))
-        return found[0] if isinstance(found, tuple) else of(found)
+        meaning = arguments.asked(name)
+        if isinstance(meaning, InputError):
+            raise KeyError(str(meaning))
+        return meaning[0] if isinstance(meaning, tuple) else of(meaning)
+
+    def get(name: object, default: object = None) -> object:
+        """Return the size `name`, or `default` where the model has none."""
+        try:
+            return size(name)
+        except KeyError:
+            return default
 
     class Config:
         __slots__ = ()
 
         def __getattribute__(self, name: str) -> object:
-            if name == "get":
-                return get
-            if name == "__class__":
-                return Config
+            if name in ("get", "__class__"):
+                return get if name == "get" else Config
             try:
                 return size(name)
             except KeyError as error:
@@ -193,24 +184,10 @@ def _object(arguments: Arguments, of: Callable[[sympy.Expr], object]) -> object:
             return size(name)
 
         def __contains__(self, name: str) -> bool:
-            return has(name)
+            return get(name, size) is not size
 
         def __iter__(self) -> Iterator[str]:
             raise TypeError("its sizes have many spellings: ask for one by name")
-
-    def has(name: str) -> bool:
-        try:
-            size(name)
-        except KeyError:
-            return False
-        return True
-
-    def get(name: str, default: object = None) -> object:
-        """Return the size `name`, or `default` where the model has none."""
-        try:
-            return size(name)
-        except KeyError:
-            return default
 
     return Config()
 

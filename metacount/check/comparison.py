@@ -66,18 +66,18 @@ _PRIMES = [p for p in range(101, 800) if all(p % n for n in range(2, 29))]
 
 def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for call in sorted(difference.atoms(sympy.Min, sympy.Max), key=str):
-        here = value_at(call, numbers)
+        now = value_at(call, numbers)
         for arg in call.args:
-            if value_at(arg, numbers) == here:
+            if value_at(arg, numbers) == now:
                 sign = "≤" if isinstance(call, sympy.Min) else "≥"
                 others = " and ".join(named(other) for other in call.args if other != arg)
                 yield f"{named(arg)} {sign} {others}", call, arg
     for call in sorted(difference.atoms(sympy.floor, sympy.ceiling), key=str):
         above, below = call.args[0].as_numer_denom()
-        here = value_at(call, numbers)
-        if isinstance(call, sympy.floor) and here == 0 <= value_at(call.args[0], numbers):
+        now = value_at(call, numbers)
+        if isinstance(call, sympy.floor) and now == 0 <= value_at(call.args[0], numbers):
             yield f"{named(above)} < {named(below)}", call, sympy.Integer(0)
-        if isinstance(call, sympy.ceiling) and here == 1:
+        if isinstance(call, sympy.ceiling) and now == 1:
             yield f"{named(above)} ≤ {named(below)}", call, sympy.Integer(1)
         if value_at(call.args[0], numbers) == value_at(call, numbers):
             _, below = call.args[0].as_numer_denom()

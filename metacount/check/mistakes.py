@@ -413,11 +413,15 @@ SOFTMAX = (1, 2, 3, 4, 5)  # FLOPs of a score, as papers count them
 
 def extras(letters: Letters, quantity: str, parts: list[Part]) -> Iterator[Extra]:
     """Yield what is often counted in a quantity that does not hold it: words, and what it adds."""
-    if quantity in ("params", "active_params"):
-        return _extra_parameters(letters, parts)
+    o = letters.of
     if quantity == "kv_cache_bytes":
-        return _extra_cache(letters, parts)
-    return _extra_products(letters, quantity)
+        yield from _extra_cache(letters, parts)
+    elif quantity not in ("params", "active_params"):
+        yield from _extra_products(letters, quantity)
+    else:
+        yield from _extra_parameters(letters, parts)
+        if o.position == "learned":
+            yield "seq_len in place of n_positions", (letters.seq - o.n_positions) * o.d_model
 
 
 def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
@@ -428,8 +432,6 @@ def _extra_parameters(letters: Letters, parts: list[Part]) -> Iterator[Extra]:
         (o.head_bias or o.vocab_size is None, "a bias of the head", o.vocab_size),
         (o.position == "learned", "a position table", letters.seq * o.d_model),
     ]
-    if o.position == "learned":
-        yield "seq_len in place of n_positions", (letters.seq - o.n_positions) * o.d_model
     for n in (stack.n_layers for stack in o.stacks):
         n_moe = pieces.moe_layers(o, n)
         if o.attention == "gqa":
@@ -573,7 +575,7 @@ class ModelTerms:
             self._add(words, expr, LIKELY if words in LIKELY_WORDS else EXTRA)
         if letters.of.attention == "mla" and quantity != "kv_cache_bytes":
             self._other_attention(letters, parts)
-        if letters.of.attention == "gqa" and not letters.of.has_encoder:
+        if spec.attention == "gqa" and (spec.gated or spec.d_ff != 4 * spec.d_model):
             self._other_blocks(letters, parts)
         if letters.of.is_moe:
             self._mixture(letters, parts)
@@ -675,9 +677,9 @@ class ModelTerms:
         o = letters.of
         mine = [part for part in parts if part.group in (ATTENTION, FEED_FORWARD)]
         output = next((part for part in mine if part.name == "o_proj"), None)
-        if output is not None and o.d_ff is not None and not o.is_moe:
+        if output is not None and o.d_ff and not o.is_moe and not o.has_encoder:
             each = output.total / (o.n_heads * o.head_dim) * o.d_model
-            self._add(GPT2_BLOCKS, 12 * each - _total(mine), SOME, mine)
+            self._add(GPT2_BLOCKS, 12 * each - _total(mine), HALF, mine)
 
     def _mixture(self, letters: Letters, parts: list[Part]) -> None:
         """Add the mistakes over the feed-forward of a mixture of experts as a whole."""

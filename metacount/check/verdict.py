@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from metacount.check.sizes import Case
     from metacount.resolve import Given
-    from metacount.textbook.proven import Against
 
 
 def rests_on(model: Model, workload: Workload, quantity: str) -> str:
@@ -68,12 +67,21 @@ def rests_on(model: Model, workload: Workload, quantity: str) -> str:
     >>> rests_on(find_model("llama-7b"), Workload(), "no such quantity")
     'our textbook formula alone: nothing is recorded of it beside code'
     """
-    found = proven_of(model, count(model.spec, workload))
-    sides = () if found is None else (found.code, found.ours)
-    said = [_of(side, quantity, found.small) for side in sides if found is not None]
-    known = [text for text in said if text]
+    proven, texts = proven_of(model, count(model.spec, workload)), []
+    for side in () if proven is None else (proven.code, proven.ours):
+        records = () if side is None else side.verdicts
+        record = next((record for record in records if record.quantity == quantity), None)
+        if proven is not None and side is not None and record is not None:
+            code = f"transformers' code of {side.name}"
+            domain = sizes_text(record.where, proven.small, SHOWN)
+            text = SENTENCES.get(record.verdict, NOT_SAID).format(
+                code=code if side.side == CODE else "our reference modules",
+                domain=f"for {domain}",
+                text=record.text,
+            )
+            texts.append(text)
     return "our textbook formula" + (
-        ", " + "; ".join(known) if known else " alone: nothing is recorded of it beside code"
+        ", " + "; ".join(texts) if texts else " alone: nothing is recorded of it beside code"
     )
 
 
@@ -85,19 +93,6 @@ SENTENCES = {
     "differs": "not what {code} computes: the formula less the code is {text}",
 }
 NOT_SAID = "not proven against {code} at these sizes: {text}"
-
-
-def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
-    said = () if against is None else against.verdicts
-    one = next((one for one in said if one.quantity == quantity), None)
-    if against is None or one is None:
-        return ""
-    theirs = against.side == CODE
-    return SENTENCES.get(one.verdict, NOT_SAID).format(
-        code=f"transformers' code of {against.name}" if theirs else "our reference modules",
-        domain=f"for {sizes_text(one.where, small, SHOWN)}",
-        text=one.text,
-    )
 
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
@@ -497,18 +492,18 @@ def check(
     >>> check("6*N*D", "llama-7b").quantity
     'train_matmul_flops'
     """
-    found = model_of(model)
+    known = model_of(model)
     if quantity is not None and quantity not in COUNTS:
-        known = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
-        raise InputError(f"quantity '{shown(quantity)}' is unknown; {known}")
-    check_size(model, count(found.spec, Request()).params)
-    case = (found.spec, fitted(found.spec, workload or Request()))
+        remedy = nearest(quantity, COUNTS, f"choose one of {', '.join(COUNTS)}")
+        raise InputError(f"quantity '{shown(quantity)}' is unknown; {remedy}")
+    check_size(model, count(known.spec, Request()).params)
+    case = (known.spec, fitted(known.spec, workload or Request()))
     if isinstance(formula, sympy.Basic | int | Fraction):
         formula = _written(formula)  # read as text: the same names, the same bounds
     if isinstance(formula, str):
-        judge, notes = Judge(found, case, quantity or UNSAID, timeout), []
+        judge, notes = Judge(known, case, quantity or UNSAID, timeout), []
         if quantity is None and (nearest_to := judge.find_quantity(formula)):
-            judge = Judge(found, case, nearest_to, timeout)
+            judge = Judge(known, case, nearest_to, timeout)
             notes = [
                 f"taken as a count of {nearest_to}, which comes nearest; --quantity says another"
             ]
@@ -516,7 +511,7 @@ def check(
     quantity = quantity or UNSAID
     if callable(formula):  # called here: it is the caller's own code
         name = shown(getattr(formula, "__name__", "the function"))
-        judge = Judge(found, case, quantity, timeout)
+        judge = Judge(known, case, quantity, timeout)
         try:
             with limited(timeout):
                 evidence = ask(formula, case, judge.words, name, seconds=timeout)
