@@ -340,9 +340,7 @@ class Space:
 
 
 def substituted(table: Table, place: int, by: Table) -> Table | None:
-    """Return the table with a polynomial in a letter's place;
-    None where it would stand below a line.
-    """
+    """Put a polynomial in a letter's place; None where it would stand below a line."""
     found: Table = {}
     powers: dict[int, Table] = {}
     for key, value in table.items():

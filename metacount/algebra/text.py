@@ -78,9 +78,7 @@ class Node:
         self.kind, self.parts, self.word, self.value = kind, parts, word, value
 
     def steps(self) -> list[Node]:
-        """List this node and all below it, each after its parts:
-        by a loop, as a product may be deep.
-        """
+        """List this node and all below it, each after its parts; a product may be deep."""
         found, left = [], [self]
         while left:
             node = left.pop()

@@ -123,9 +123,7 @@ class Arguments:
         return {a for expr in exprs for a in getattr(expr, "free_symbols", ())}
 
     def asked(self, name: str) -> object:
-        """Return what the object means by `name`:
-        an expression, or a 1-tuple of a value that is not a size.
-        """
+        """Return what the object means by `name`: an expression, or a tuple of a value."""
         if name not in self.known:
             self.known[name] = self._meaning(name)
         return self.known[name]

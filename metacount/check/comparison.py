@@ -48,9 +48,7 @@ def condition(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> str 
     None where four of them are not enough.
     """
     letters = sorted(difference.free_symbols, key=str)
-    relations = [*_calls(difference, numbers), *_products(letters, numbers)]
-    relations += [*_equals(letters, numbers), *_pins(letters, numbers)]
-    relations = relations[:MOST_RELATIONS]
+    relations = [*_calls(difference, numbers), *_equals(letters, numbers)][:MOST_RELATIONS]
     # a difference of zero stays zero at primes that keep the relations
     draw = random.Random(0)
     primes = dict(zip(letters, draw.sample(_PRIMES, len(letters)), strict=True))
@@ -85,13 +83,11 @@ def _calls(difference: sympy.Expr, numbers: Mapping[sympy.Expr, int]) -> Iterato
                 yield f"{named(call.args[0])} is whole", call, call.args[0]
 
 
-def _products(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
+    """Yield what sizes are equal to: products, others, multiples of others, numbers."""
     heads, width, d = LETTERS["n_heads"], LETTERS["head_dim"], LETTERS["d_model"]
     if d in letters and width in numbers and numbers[heads] * numbers[width] == numbers[d]:
         yield f"{named(heads * width)} = {named(d)}", d, heads * width
-
-
-def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for a, b in combinations(letters, 2):
         if numbers[a] == numbers[b]:
             yield f"{named(a)} = {named(b)}", a, b
@@ -99,9 +95,6 @@ def _equals(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Ite
             if numbers[small] > 8 and numbers[large] in [n * numbers[small] for n in RATIOS]:
                 n = numbers[large] // numbers[small]
                 yield f"{named(large)} = {named(n * small)}", large, n * small
-
-
-def _pins(letters: list[sympy.Expr], numbers: Mapping[sympy.Expr, int]) -> Iterator[Relation]:
     for letter in sorted(letters, key=lambda a: numbers[a]):
         yield f"{named(letter)} = {numbers[letter]}", letter, sympy.Integer(numbers[letter])
 
@@ -319,9 +312,7 @@ class Evidence:
         quantity: str,
         late: Callable[[], bool],
     ) -> list[tuple[Case, Fraction]]:
-        """Compare `value` with the count at `others`, up to the first difference or until `late`;
-        return what it gave.
-        """
+        """Compare up to the first difference or until `late`; return what `value` gave."""
         others = [_comparable(other, case, quantity) for other in others]
         self.planned, self.is_compared = len(others), True
         given_at: list[tuple[Case, Fraction]] = []

@@ -339,9 +339,7 @@ def _chosen(theirs: Table, ours: Table, known: list[Relation]) -> Iterator[tuple
 
 
 def unlike(theirs: Table, ours: Table) -> tuple[int, int, int]:
-    """Count the monomials of theirs that are not ours to the number, how far off they are, and
-    how many differ.
-    """
+    """Count monomials that are not ours, how far off they are, and how many differ."""
     exact = len(theirs) - same(theirs, ours)
     far = sum(
         min((sum(map(abs, map(int.__sub__, key, other))) for other in ours), default=0)
@@ -446,9 +444,7 @@ class Search:
 
 
 def against(a: Edit, b: Edit) -> bool:
-    """Tell whether one edit takes away what the other adds:
-    left out although it is plainly there.
-    """
+    """Tell whether one edit takes away what the other adds."""
     undone = {key for key, value in a.adds.items() if b.adds.get(key, 0) * value < 0}
     return bool(undone) and undone in (a.adds.keys(), b.adds.keys())
 
@@ -776,9 +772,7 @@ def _by_place(values: list[Fraction]) -> Table:
 def _instead(
     space: Space, table: Table, wanted: list[Fraction], at: list[list[Fraction]]
 ) -> Iterator[str]:
-    """Say what would make the difference at every size, in one size's place: a number, or a
-    multiple of the residual width.
-    """
+    """Say what, in one size's place, would make the difference at every size."""
     d_model = [values[space.place[LETTERS["d_model"]]] for values in at]
     for name, letter in LETTERS.items():
         i = space.place.get(letter, -1)

@@ -87,9 +87,7 @@ class Judgement:
         return {letter: name for letter, name in NAMES.items() if letter in used}
 
     def to_dict(self) -> Json:
-        """Convert the judgement to plain data: expressions as text in letters, fractions as text
-        where they are no ints.
-        """
+        """Convert to plain data: expressions, and fractions that are no ints, as text."""
         keys = (  # in the order in which they are written
             "verdict holds quantity model structure rests_on free letters theirs ours difference "
             "theirs_value ours_value difference_value terms condition counterexample tried planned "

@@ -135,9 +135,7 @@ class Letter:
         return self
 
     def __bool__(self) -> bool:
-        """Answer True for one size: a size that is 0 is structure, and no letter.
-        Of a sum it is a question.
-        """
+        """Answer True for one size, as 0 is structure; of a sum it is a question."""
         return _session(self).text(self).isidentifier() or _session(self).ask("whether it is 0")
 
     def __floor__(self) -> Letter:

@@ -263,9 +263,7 @@ class Vocabulary:
         return known or name in self.fields
 
     def _of_the_field(self, names: set[str]) -> dict[str, sympy.Expr]:
-        """Return what L, D, and beside them N and P, mean in a formula of a paper on scaling; or
-        what Megatron's letters mean.
-        """
+        """Return what the letters of papers on scaling, or of Megatron's, mean."""
         meanings: dict[str, tuple[sympy.Expr, str]] = {}
         if names & {"l", "a", "s"}:
             for name in names & MEGATRON.keys():
@@ -298,9 +296,7 @@ class Vocabulary:
             self.notes.append(text)
 
     def _fixed(self, name: str) -> sympy.Expr | None:
-        """Return the meaning of a key of the model's own config that is no field
-        of the spec as it stands.
-        """
+        """Return the meaning of a key of the model's own config that is no field."""
         value = self.config.get(name)
         if name in NAMES or self._is_ours(name) or name in self.fields:
             return None

@@ -132,9 +132,7 @@ MOE_LAYERS = 2_000
 
 
 def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
-    """Yield the case with some sizes changed,
-    and others as the rules then want them; or nothing.
-    """
+    """Yield the case with some sizes changed, others as the rules want; or nothing."""
     spec, run = case
     sizes = {name: size for name, size in changes.items() if name in LIMITS}
     runs = {name: size for name, size in changes.items() if name not in LIMITS}
@@ -153,9 +151,7 @@ def with_sizes(case: Case, changes: dict[str, int]) -> Iterator[Case]:
 
 
 def _repaired(spec: ModelSpec, changes: dict[str, int]) -> dict[str, int]:
-    """Return the sizes of `spec` with `changes` made,
-    and with what else must change so that the rules hold.
-    """
+    """Return the sizes with `changes` made, and with what the rules want then."""
     sizes = {name: getattr(spec, name) for name in free_sizes(spec)} | changes
 
     def alone(name: str, other: str) -> bool:
@@ -323,17 +319,13 @@ def _numbers(literals: Iterable[Fraction]) -> list[int]:
 
 
 def _around(number: int, name: str) -> tuple[int, ...]:
-    """List a number, both its sides, and, but for layers, far above:
-    thousands of layers take long to look at.
-    """
+    """List a number, both its sides, and far above; many layers take long."""
     near = (number, number - 1, number + 1, number + 2, 2 * number + 1, number // 2)
     return near if name in LAYERED else (*near, 10 * number, 1_000 * number)
 
 
 def _beside(case: Case, numbers: list[int], turns: list[dict[str, int]]) -> Iterator[Case]:
-    """Yield the model's own sizes, one beside a number of the formula or
-    where a gap changes sign.
-    """
+    """Yield the model's sizes, one beside a number or where a gap changes sign."""
     for turn in turns:
         name, *_ = turn
         for value in _around(turn[name], name):
@@ -404,9 +396,7 @@ def _turn(sign: Callable[[int], int], low: int, high: int, before: int) -> int:
 
 
 def _together(case: Case, turns: list[dict[str, int]]) -> list[Case]:
-    """List cases just past two turns at once:
-    a product shows only where both factors have turned.
-    """
+    """List cases past two turns: a product shows only where both have turned."""
     past = [{name: size + 1 for name, size in turn.items()} for turn in turns]
     pairs = [{**a, **b} for a, b in combinations(past, 2) if not a.keys() & b.keys()]
     return [other for sizes in pairs[:MOST_PAIRS] for other in with_sizes(case, sizes)]
