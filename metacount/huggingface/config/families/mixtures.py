@@ -125,8 +125,8 @@ def mellum_rope(keys: Keys, fields: Json) -> Json:
         keys.only(name, keys.defaults[name], why="transformers reads it in rope_parameters only")
     given = keys.data.get("rope_parameters")
     for kind, letter in zip(FULL_OR_SLIDING, "GL", strict=True):
-        used = letter in fields.get("window_pattern", "G") and isinstance(given, dict)
-        if used and "rope_theta" not in (given.get(kind) or {}):
+        used = letter in fields.get("window_pattern", "G")
+        if used and isinstance(given, dict) and "rope_theta" not in (given.get(kind) or {}):
             keys.refused.append(f"rope_parameters must have rope_theta of {kind}")
     if "ignore_keys_at_rope_validation" in keys.data:
         keys.refused.append("ignore_keys_at_rope_validation must be left out")
