@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 # What an optimizer keeps of a tensor: of a rank's share of it, which is all that the rank knows.
 STATES = {
-    name: OPTIMIZERS[name][1] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
+    name: OPTIMIZERS[name] for name in ("adamw", "adagrad", "sgd", "sgd-momentum", "adam8bit")
 }
 
 
