@@ -99,6 +99,7 @@ NAMES: tuple[tuple[str, str, str], ...] = (
     (r"cross_attn.(\w+)_proj.bias", r"cross-attention \1 bias", BIASES),
     (r"mlp.(\w+_proj).weight", r"FFN \1", FEED_FORWARD),
     (r"mlp.\w+_proj.bias", "FFN biases", BIASES),
+    (r"mlp.act_fn.alpha_\w", "learned numbers of xIELU", BIASES),
     (r"(?:mlp|moe).gate.proj.weight", "router", FEED_FORWARD),
     (r"(?:mlp|moe).gate.proj.bias", "router bias", BIASES),
     (r"(?:mlp|moe).experts.\w+_proj_bias", "experts' biases", BIASES),

@@ -75,6 +75,7 @@ def _feed_forward(name: str) -> dict[str, str]:
         f"{name}.gate_proj": "colwise",
         f"{name}.up_proj": "colwise",
         f"{name}.down_proj": "rowwise",
+        f"{name}.act_fn": "replicated_with_grad_allreduce",
     }
 
 

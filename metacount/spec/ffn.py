@@ -42,6 +42,7 @@ class FeedForward:
         "sigmoid",
         "identity",
         "clamped_swiglu",
+        "xielu",
     )
     gated: bool = flag("gated", default=REQUIRED)
     bias: bool = flag("ffn_bias", default=False)
@@ -73,6 +74,8 @@ class FeedForward:
         if self.activation == "clamped_swiglu" and not self.gated:
             rule = "clamped_swiglu is a gated form"
             raise SpecError("activation", rule, "clamped_swiglu", "set gated")
+        if self.activation == "xielu" and self.gated:
+            raise SpecError("activation", "xielu is no gated form", "xielu", "set gated to false")
         if self.activation == "identity" and not self.gated:
             rule = "identity without a gate is one linear map"
             raise SpecError("activation", rule, "identity", "set gated (bilinear)")

@@ -55,6 +55,10 @@ def check_model(spec: ModelSpec) -> None:
         for name, value in (("gate_scale", part.gate_scale), ("ffn_scale", part.scale)):
             if value != 1.0:
                 raise SpecError(name, "has no meaning for experts", value, "leave it out")
+    transform = spec.head is not None and spec.head.transform is not None
+    if part is not None and part.activation == "xielu" and (stack.mixture or transform):
+        rule = "xielu is not defined for experts and before a head"
+        raise SpecError("activation", rule, "xielu", "choose another")
     _check_window(spec, stack)
     _check_mixture(spec, stack)
     if spec.has_encoder and placement in ("parallel", "parallel_two"):

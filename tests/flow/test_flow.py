@@ -224,7 +224,7 @@ def variations() -> list[ModelSpec]:
         small("deepseek-moe-16b", activation=name, n_layers=2, shared_expert_gate=True)
         for name in gates
     ]
-    found += [small("gpt2", activation=name, **dense) for name in plain]
+    found += [small("gpt2", activation=name, **dense) for name in (*plain, "xielu")]
     found += [
         small("switch-base-8", activation=name, n_layers=2, n_encoder_layers=2) for name in plain
     ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from metacount.modules import gated_d_ff
-from metacount.modules.ffn import activate, gate
+from metacount.modules.ffn import XIelu, activate, gate
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,13 @@ from metacount.modules.ffn import activate, gate
 def test_activations_by_hand(name: str, x: float, y: float) -> None:
     value = activate(torch.tensor(x, dtype=torch.float64), name, 1.0).item()
     assert abs(value - y) < 1e-14
+
+
+def test_xielu_by_hand() -> None:
+    """Both α are 0.8 at first: 0.8·x² + x/2 above 0, 0.8·(e^x - 1 - x) + x/2 below."""
+    x = torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64)
+    expected = torch.tensor([3.2 + 1, 0.8 / math.e - 0.5, 0.0], dtype=torch.float64)
+    assert (XIelu().double()(x) - expected).abs().max() < 1e-6  # e^x near 0
 
 
 def test_clamped_swiglu_by_hand() -> None:

@@ -256,6 +256,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (ENCODER, {"window": 5, "window_kind": "chunked"}, "window_kind chunked needs a decoder: got"),
     (BOTH, {"window": 5}, "window is not defined for an encoder-decoder: got 5; leave window out"),
     # feed-forward and experts
+    (DENSE, {"activation": "xielu", "gated": True}, "activation xielu is no gated form"),
+    (MOE, {"activation": "xielu", "gated": False}, "activation xielu is not defined for experts"),
     (DENSE, {"activation": "clamped_swiglu", "gated": False}, "activation clamped_swiglu is a gat"),
     (DENSE, {"activation": "identity", "gated": False}, "activation identity without a gate is on"),
     (DENSE, {"activation": "gelu", "swish_beta": 2}, "swish_beta belongs to activation silu: got"),

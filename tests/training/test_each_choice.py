@@ -66,6 +66,7 @@ BLOCKS: list[Changes] = [
     {"activation": "silu", "swish_beta": 1.7, "gated": False},
     {"activation": "identity"},
     {"activation": "clamped_swiglu"},
+    {"activation": "xielu", "gated": False},
     LAYERNORM,
     {"norm_affine": False},
     {"norm_unit_offset": True},
@@ -238,7 +239,16 @@ SIX = (
     *runs("eager bf16, flash bf16, sdpa bf16", batch_size=3),
     *runs("eager fp32, flash bf16, sdpa fp32", batch_size=1),
 )
-OF_BLOCK = ("gate_proj.", "up_proj.", "down_proj.", "q_proj.", "k_proj.", "v_proj.", "norm.")
+OF_BLOCK = (
+    "gate_proj.",
+    "up_proj.",
+    "down_proj.",
+    "q_proj.",
+    "k_proj.",
+    "v_proj.",
+    "norm.",
+    "alpha_",
+)
 OF_ATTENTION = ("q_", "k_proj", "kv_", "v_proj", "o_proj", "norm", "embed", "position_bias")
 OF_BRANCHES = ("self_attn.", "mlp.", ("norm", "k_proj", "v_proj", "o_proj"))
 XL, SINKS, ALIBI = (

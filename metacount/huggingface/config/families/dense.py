@@ -450,6 +450,23 @@ ROWS = {
         rope_local_base_freq=10000.0,
     ),
     "arcee": row(*LLAMA, UNGATED),
+    # arXiv:2509.14233: xIELU, QK-norm
+    "apertus": row(
+        rope_unless_given(
+            rope_type="llama3",
+            rope_theta=12000000.0,
+            factor=8.0,
+            original_max_position_embeddings=8192,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+        ),
+        *BLOCK,
+        BIAS,
+        UNGATED,
+        HEAD_NORM,
+        ROPE,
+        head_dim=None,
+    ),
     "ernie4_5": row(*BLOCK, bias("use_bias", ffn="use_bias"), rope(style="interleaved")),
     "iquestcoder": row(fixed(clip_qkv=None, use_sliding_window=False), *LLAMA),
     "jais2": row(
