@@ -153,6 +153,8 @@ def route(t: Tape, part: Mixture, x: Tensor, name: str) -> Tensor:
     """
     logits = t.widen(t.linear(x, f"{name}.gate.proj", part.n_scores, bias=part.router_bias))
     k, rows = part.top_k, x.rows
+    if part.bias_is_param:
+        t.without_gradients().weight(f"{name}.gate.e_score_correction_bias", part.n_scores)
     weights = Tensor(Store(rows, k, t.run.wide), k, x.word, logits.grad)
     if part.mixer_jitter is not None:
         # the k choices one after another, each as large: here they are one

@@ -80,6 +80,7 @@ ANY_MIXER, ANY_FFN = "ARPSN", "FEBN"
 NORM = "layernorm"  # the last part of the name of every norm of the residual stream in a block
 BLOCK, BEFORE, AFTER = "block", "before", "after"
 LAYERS, SHARED = "layers", "shared_blocks"  # what the modules' lists of blocks are called
+NEAR = {"windowed": True}
 ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
 
 
@@ -277,13 +278,16 @@ def _attention_kinds(
     last, n = spec.last_stack, stack.n_layers
     different: list[tuple[Dim, dict[str, bool]]] = []
     if last.attention.window is not None:
-        different.append((windowed_layers(n, last.seen), {"windowed": True}))
+        different.append((windowed_layers(n, last.seen), NEAR))
     if isinstance(spec.positions, Rope):
         base = altered(base, rotated=True)
         if spec.positions.nope_every is not None and in_detail:
             different.append((times - rotated_layers(spec, n, times), {"rotated": False}))
     different.append((indexed_layers(spec, n), {"indexed": True}))
-    different.append((borrowing_layers(spec), {"borrows": True}))
+    n_borrowing, of_near = borrowing_layers(spec), 0
+    if last.windows_differ and not is_zero(n_borrowing):
+        of_near = attention_layers(spec)[0] - caching_layers(spec)[0]
+    different.append((n_borrowing - of_near, {"borrows": True}))
     if not last.norms.first:
         different.append((1, {"first_norm": False}))
     if has_queries(spec) and in_detail:
@@ -293,6 +297,10 @@ def _attention_kinds(
         if not is_zero(number):
             found.append(Kind(times=number, layer=altered(base, **fields)))
             found.append(Kind(times=-number, layer=base))
+    if not is_zero(of_near):  # that differ from layers with a window, not from the plain kind
+        near = altered(base, **NEAR)
+        found.append(Kind(times=of_near, layer=altered(near, borrows=True)))
+        found.append(Kind(times=-of_near, layer=near))
     return found
 
 

@@ -347,7 +347,7 @@ MODULES: tuple[tuple[str, str, str], ...] = (
      "q_proj k_proj v_proj o_proj"),
     ("self_attn", "layer.0.SelfAttention", "q k v o"),
     ("self_attn", "self_attn", "q_norm k_norm q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa "
-     "kv_a_layernorm kv_b_proj"),
+     "kv_a_layernorm kv_b_proj g_proj"),
     ("self_attn.indexer", "self_attn.indexer", "wq_b wk k_norm weights_proj q_proj k_proj q_norm"),
     ("cross_attn", "layer.1.EncDecAttention", "q k v o"),
     ("cross_attn", "encoder_attn", "q_proj k_proj v_proj"),

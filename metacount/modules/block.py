@@ -25,9 +25,10 @@ from metacount.spec.stack import BESIDE, SHARING, WITH_ATTENTION, WITH_STATE
 
 def make_attention(spec: ModelSpec, index: int) -> Attention | LatentAttention:
     """Make the self-attention of block `index`."""
-    part, norms, positions = spec.last_stack.attention, spec.last_stack.norms, spec.positions
+    stack, positions = spec.last_stack, spec.positions
+    windowed, norms = spec.is_windowed_layer(index), stack.norms
+    part = stack.attention_of(windowed)
     assert not isinstance(part, parts.NoAttention)  # of a block that has one
-    windowed = spec.is_windowed_layer(index)
     rope = positions if isinstance(positions, Rope) and spec.has_rope_layer(index) else None
     if isinstance(part, parts.LatentAttention):
         return LatentAttention(part, spec.d_model, norms=norms, rope=rope, windowed=windowed)
@@ -58,7 +59,7 @@ def make_cross_attention(spec: ModelSpec) -> Attention:
     """Make cross-attention: the same heads and biases, no positions, QK-norm, sinks and gate."""
     part = spec.last_stack.attention
     assert isinstance(part, parts.Attention)  # the spec requires it
-    bare = altered(part, qk_norm="none", sinks=False, output_gate=False)
+    bare = altered(part, qk_norm="none", sinks=False, output_gate=False, head_gate="none")
     return Attention(bare, spec.d_model, norms=spec.last_stack.norms)
 
 

@@ -184,6 +184,7 @@ class Rotation:
     """RoPE of the windowed layers, where it differs (Gemma 3)."""
 
     theta: float = number("rope_theta_windowed", default=None)
+    rotary_dim: int | None = size("rotary_dim_windowed", default=None)
     scaling: RopeScaling | None = record("rope_scaling_windowed", RopeScaling, default=None)
 
 
@@ -207,6 +208,12 @@ class Rope:
     def law(self) -> Law:
         """Which layers rotate."""
         return Law() if self.nope_every is None else Law(every=self.nope_every, but=True)
+
+    def width_of(self, windowed: bool, head_dim: int) -> int:
+        """Count the values that are rotated of a head of a layer that sees a window, or all."""
+        own = self.windowed.rotary_dim if windowed and self.windowed is not None else None
+        width = self.rotary_dim if own is None else own
+        return head_dim if width is None else width
 
     def of_layer(self, windowed: bool) -> tuple[float, RopeScaling | None]:
         """Return the theta and scaling of a layer that sees a window only, or everything."""

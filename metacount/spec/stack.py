@@ -214,6 +214,17 @@ class Stack:
         lent = mixer.n_kv_shared_layers if isinstance(mixer, Attention) else 0
         return bool(lent and index >= self.n_layers - lent)
 
+    def attention_of(self, windowed: bool) -> Attention | LatentAttention | NoAttention:
+        """Return the attention of a layer that sees a window only, or everything."""
+        part = self.attention
+        return part.of_layer(windowed) if isinstance(part, Attention) else part
+
+    @property
+    def windows_differ(self) -> bool:
+        """Whether layers with a window have other heads than those that see everything."""
+        window = self.attention.window
+        return window is not None and bool(window.own)
+
     @property
     def windowed(self) -> Law | None:
         """Which layers have an attention that sees a window only; None where there is no window."""

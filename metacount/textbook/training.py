@@ -351,6 +351,7 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
                 FFNS[last.ffn_of(i)],
                 "without rotation" if turns and mixer in WITH_ATTENTION and not turns(i) else "",
                 "" if i > 0 or last.norms.first else "without a first norm",
+                "with a window" if last.windows_differ and spec.is_windowed_layer(i) else "",
                 "with an index" if some_index and spec.has_index_layer(i) else "",
             )
             kind = ", ".join(filter(None, words))
@@ -439,7 +440,7 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
     if not isinstance(mixer, Attention):
         return 0
     copied = several(batch_size * mixer.n_kv_heads) * (mixer.n_heads - mixer.n_kv_heads)
-    return 2 * SIXTEEN * tokens * copied * mixer.head_dim
+    return SIXTEEN * tokens * copied * (mixer.head_dim + mixer.value_dim)
 
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:

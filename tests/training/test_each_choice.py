@@ -90,6 +90,10 @@ ONE_HEAD = {"n_heads": 1, "n_kv_heads": 1}
 LAW = {"weight": 0.1, "step": 4, "shift": 1}
 GROWTH = {"query_growth": {**LAW, "nope_only": False}}
 GROWTH_OF_SOME = {"query_growth": {**LAW, "nope_only": True}, "nope_every": 2, "n_layers": 2}
+OTHER_HEADS = {
+    **{"window": 3, "window_pattern": "LG", "n_layers": 3},
+    **{"n_heads_windowed": 4, "n_kv_heads_windowed": 4, "head_dim_windowed": 6},
+}
 # what attention may be, beside TINY's six heads on two of keys and values
 ATTENTIONS: list[Changes] = [
     {},
@@ -101,6 +105,11 @@ ATTENTIONS: list[Changes] = [
     T5,
     {"position": "transformer_xl"},
     {"rotary_dim": 2},
+    {"v_head_dim": 3},
+    {"v_head_dim": 5, "n_kv_heads": 6},
+    *({"head_gate": gate, **more} for gate in ("sigmoid", "softplus") for more in ({}, ONE_HEAD)),
+    {**OTHER_HEADS, "v_head_dim": 7, "head_gate": "softplus"},
+    {**OTHER_HEADS, "sinks_windowed": True, "rope_theta_windowed": 9.0, "rotary_dim_windowed": 2},
     {"attention_softcap": 30.0},
     {"attention_sinks": True},
     {"window": 3},
@@ -152,6 +161,7 @@ MIXTURES: list[Changes] = [
     {"activation": "clamped_swiglu"},
     *({"router": router} for router in ("softmax_renorm", "topk_softmax", "sigmoid")),
     {"router": "sigmoid_renorm", "selection_bias": True, "routed_scale": 2.5},
+    {"router": "sigmoid", "selection_bias": True, "selection_bias_param": True},
     {"expert_bias": True},
     {"router_bias": True},
     {"router_scales_input": True},

@@ -102,6 +102,49 @@ def rope_by_layer_type(
     return fields
 
 
+def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]]) -> Json:
+    """Read RoPE of another base, share of a head and scaling in windowed layers, from an object for
+    each kind in `rope_parameters` alone; `kinds` has the base and the share of each by default.
+
+    The window, and the heads of layers that have one, are known by now.
+    """
+    found = keys.given("rope_parameters")
+    given = None if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
+    read: list[Json] = []
+    letters = fields.get("window_pattern", "G")
+    for letter, (kind, (base, share)) in zip("GL", kinds.items(), strict=True):
+        if letter not in letters:
+            continue
+        if given is not None and kind not in given:
+            rule = f"must have an object for {kind}"
+            raise SpecError("rope_parameters", rule, given, "give it")
+        inner = {} if given is None else given[kind]
+        inner = _checked_object(keys, "rope_parameters", inner, flat=True)
+        if given is not None and "rope_theta" not in inner:
+            raise SpecError("rope_parameters", f"must have rope_theta for {kind}", inner, "give it")
+        head_dim = fields["head_dim"] if letter == "G" else fields.get("head_dim_windowed")
+        head_dim = fields["head_dim"] if head_dim is None else head_dim
+        share = positive("partial_rotary_factor", inner.get("partial_rotary_factor", share))
+        read.append(
+            {
+                "rope_theta": positive("rope_theta", inner.get("rope_theta", base)),
+                "rope_scaling": scaling_of(keys, inner, nested=True),
+                "width": rotary(keys, head_dim, share, True)["rotary_dim"] or head_dim,
+                "head_dim": head_dim,
+            }
+        )
+    full, near = read[0], read[-1]
+    turned: Json = {"position": "rope", "rope_style": "half", "rope_theta": full["rope_theta"]}
+    turned |= {"rope_scaling": full["rope_scaling"]}
+    turned["rotary_dim"] = None if full["width"] == full["head_dim"] else full["width"]
+    alike = near["head_dim"] if turned["rotary_dim"] is None else turned["rotary_dim"]
+    names = ("rope_theta", "rope_scaling")
+    if near["width"] != alike or any(near[name] != full[name] for name in names):
+        turned |= {f"{name}_windowed": near[name] for name in names}
+        turned["rotary_dim_windowed"] = None if near["width"] == alike else near["width"]
+    return turned
+
+
 def rope_object(keys: Keys) -> Json:
     """Read what the config says of RoPE; the older key goes before the newer."""
     scaling, found = keys.given("rope_scaling"), keys.given("rope_parameters")

@@ -34,6 +34,7 @@ from metacount.huggingface.config.parts import (
     experts,
     fixed,
     flag,
+    grouped,
     indices,
     latent,
     layer_types,
@@ -67,7 +68,7 @@ from metacount.huggingface.config.parts import (
     windows_from,
     windows_where,
 )
-from metacount.huggingface.config.rope import kind_of, rope_object, rotation
+from metacount.huggingface.config.rope import kind_of, rope_object, rope_of_kinds, rotation
 from metacount.spec.position import QueryGrowth
 from metacount.units import exact
 
@@ -140,6 +141,58 @@ def llama4_layers(keys: Keys, fields: Json) -> Json:
         **windows(letters, chunk, kind="chunked"),
         **nope_every(keys, "no_rope_layers", rotates),
     }
+
+
+def mimo_windows(keys: Keys, fields: Json) -> Json:
+    """Read MiMo-V2's windows: twice the keys and values, and sinks, in their layers alone.
+
+    Its first configs say in words of their own what transformers computes, and one position less.
+    """
+    letters = letters_where(keys, fields, lambda i: i > 0 and (i + 1) % 6 != 0)
+    pattern, window = keys.given("hybrid_layer_pattern"), keys.size("sliding_window")
+    if pattern is not None and pattern != [int(letter == "L") for letter in letters]:
+        keys.unmapped("hybrid_layer_pattern", pattern, "transformers does not read it: remove it")
+    if keys.given("sliding_window_size") is not None:
+        window = keys.size("sliding_window_size") + 1
+    fixed(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)(keys, fields)
+    own: Json = {"n_kv_heads_windowed": 2 * fields["n_kv_heads"], "sinks_windowed": True}
+    same_as(swa_num_key_value_heads="n_kv_heads_windowed")(keys, own)
+    same_as(swa_num_attention_heads="n_heads", swa_head_dim="head_dim", swa_v_head_dim="v_head_dim",
+            layernorm_epsilon="norm_eps")(keys, fields)  # fmt: skip
+    theta, near = MIMO_ROPE.values()
+    fixed(rope_theta=theta[0], swa_rope_theta=near[0], partial_rotary_factor=near[1])(keys, fields)
+    found = {**windows(letters, window), **(own if "L" in letters else {})}
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, MIMO_ROPE)}
+
+
+def mimo_sparse(keys: Keys, n_layers: int) -> Json | None:
+    """Read which layers have experts: all but the first, unless they are named."""
+    freq, words = keys.given("moe_layer_freq"), keys.given("mlp_layer_types")
+    if freq is not None and words is None and freq != [int(i > 0) for i in range(n_layers)]:
+        keys.unmapped("moe_layer_freq", freq, "transformers does not read it: remove it")
+    return sparse_layers(1)(keys, n_layers)
+
+
+def laguna_layers(keys: Keys, fields: Json) -> Json:
+    """Read Laguna's windows, and how many heads the layers of each kind have."""
+    n_layers = fields["n_layers"]
+    letters = letters_where(keys, fields, lambda _: False)
+    found = windows(letters, keys.size("sliding_window"))
+    given = keys.given("num_attention_heads_per_layer")
+    if given is not None:
+        name = "num_attention_heads_per_layer"
+        of_layers = indices(name, keys.listed(name, given, n_layers, "numbers"))
+        kinds = {letter: set() for letter in letters}  # type: dict[str, set[int]]
+        for letter, n_heads in zip(letters, of_layers, strict=True):
+            kinds[letter].add(n_heads)
+        if any(len(counts) > 1 for counts in kinds.values()):
+            keys.unmapped(name, given, "layers of one kind must have the same number")
+        counts = {letter: min(numbers) for letter, numbers in kinds.items()}
+        found["n_heads"] = counts.get("G", counts.get("L"))
+        if counts.get("L", found["n_heads"]) != found["n_heads"]:
+            found["n_heads_windowed"] = counts["L"]
+    only(gating=(True, "per-head"), why="a gate of each value has no spec")(keys, fields)
+    return {**found, **rope_of_kinds(keys, {**fields, **found}, LAGUNA_ROPE)}
 
 
 # ---- experts ----
@@ -445,6 +498,10 @@ V32 = (  # arXiv:2512.02556
     prediction(),
 )
 
+# Base and rotated share of a head, by default; of layers that see everything, and a window.
+MIMO_ROPE = {"full_attention": (5000000.0, 0.334), "sliding_attention": (10000.0, 0.334)}
+LAGUNA_ROPE = {"full_attention": (500000.0, 0.5), "sliding_attention": (10000.0, 1.0)}
+
 ROWS = {
     # arXiv:2401.04088: softmax, top-k, divided by its sum
     "mixtral": row(*BLOCK, all_windows, experts("num_local_experts", "softmax_renorm"), ROPE),
@@ -724,6 +781,44 @@ ROWS = {
         ),
         ignored="hidden_act num_mtp_modules num_nextn_predict_layers",
         partial_rotary_factor=1.0,
+    ),
+    # arXiv:2601.02780: narrow values, other keys and values in windows, with sinks
+    "mimo_v2_flash": row(
+        *BLOCK,
+        bias("attention_bias", o=False),
+        V_HEAD,
+        optional_number("attention_out_scale", "attention_value_scale", null=1.0),
+        mimo_windows,
+        fixed(**V3_CHOICE, n_shared_experts=0),
+        experts(
+            "n_routed_experts",
+            "sigmoid",
+            EXPERT_WIDTH,
+            CHOICE_BIAS,
+            optional_number("routed_scale", "routed_scaling_factor", null=1.0),
+            grouped,
+            renorm=True,
+            layout=mimo_sparse,
+        ),
+        ignored="attention_chunk_size hybrid_block_size",
+    ),
+    # Poolside 2026: heads and rotated share by kind of layer, a gate of each head
+    "laguna": row(
+        *BLOCK,
+        BIAS,
+        HEAD_NORM,
+        laguna_layers,
+        always(head_gate="softplus"),
+        only(moe_apply_router_weight_on_input=False, moe_router_logit_softcapping=0.0),
+        experts(
+            "num_experts",
+            "sigmoid_renorm",
+            EXPERT_WIDTH,
+            always(n_shared_experts=1, selection_bias=True, selection_bias_param=True),
+            size("d_ff_shared=shared_expert_intermediate_size"),
+            number("routed_scale=moe_routed_scaling_factor"),
+            layout=sparse_layers(1),
+        ),
     ),
     # arXiv:2509.01322: zero experts, and a shortcut around the second attention
     "longcat_flash": row(
