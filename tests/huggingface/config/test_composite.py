@@ -27,9 +27,25 @@ HEADS = {
 }  # by default the class of the text part alone
 
 
+# Of types that transformers has inside another model alone.
+WITHIN: dict[str, dict[str, Any]] = {
+    "step3p5": {
+        **{"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 12},
+        **{"intermediate_size": 72, "vocab_size": 101, "num_hidden_layers": 5, "sliding_window": 9},
+        **{"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        **{"share_expert_dim": 40, "attention_other_setting": {"num_attention_heads": 8}},
+        **{"rope_theta": [7.0, 5.0, 5.0, 7.0, 5.0], "moe_layers_enum": "2,3,4", "pad_token_id": 0},
+        "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0],
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+        "num_nextn_predict_layers": 1,
+    }
+}
+
+
 def small(model_type: str, outside: dict[str, Any], inside: dict[str, Any]) -> dict[str, Any]:
     kind = COMPOSITES[model_type][0]
-    sizes = {k: v for k, v in SMALL[LIKE.get(kind, kind)].items() if k != "tie_word_embeddings"}
+    known = WITHIN[kind] if kind in WITHIN else SMALL[LIKE.get(kind, kind)]
+    sizes = {k: v for k, v in known.items() if k != "tie_word_embeddings"}
     text = {**sizes, "model_type": kind, **inside}
     named = {"architectures": [HEADS[model_type]]} if model_type in HEADS else {}
     return {"model_type": model_type, **named, "text_config": text, **outside}
@@ -62,7 +78,7 @@ def test_what_sees_or_hears_is_counted_apart(model_type: str, figure: str, tower
     assert (found["text_params"] or 0) + sum(values.values()) <= (found["params"] or 0)
 
 
-@pytest.mark.parametrize("model_type", ["llava", "qwen3_vl_moe"])
+@pytest.mark.parametrize("model_type", ["llava", "qwen3_vl_moe", "step3p7"])
 def test_a_text_part_runs_like_transformers(model_type: str) -> None:
     config = small(model_type, {}, {})
     run = measure_any_forward(build_transformers(config)[0], Workload(batch_size=2, seq_len=24))
