@@ -261,14 +261,7 @@ def grouped_attention(
     if part.output_gate and own:
         copied = several(h)
         q, gate = t.copy(q, copied, columns=h * w), t.copy(q, copied, columns=h * w)
-    if how.borrows:
-        k = v = t.tensor(g * w, TOKENS, grad=True)
-        v = v if part.v_head_dim is None else t.tensor(g * value, TOKENS, grad=True)
-    else:
-        k = t.linear(made_of, f"{name}.k_proj", g * w, bias=part.k_bias, cut=COLUMNS)
-        k = adapted(t, k, made_of, "k", how.adapter_rank)
-        v = t.linear(made_of, f"{name}.v_proj", g * value, bias=part.v_bias, cut=COLUMNS)
-        v = adapted(t, v, made_of, "v", how.adapter_rank)
+    k, v = _keys_values(t, part, how, made_of, name)
     if own:
         q = _head_norm(t, part, how, q, f"{name}.q_norm", h)
         if not how.borrows:
@@ -300,6 +293,22 @@ def grouped_attention(
     y = t.linear(y, f"{name}.o_proj", d_model, bias=part.o_bias, cut=ROWS)
     y = t.sum_over_ranks(y)
     return t.scale(y, part.out_scale)
+
+
+def _keys_values(
+    t: Tape, part: Attention, how: Attending, made_of: Tensor, name: str
+) -> tuple[Tensor, Tensor]:
+    """Make keys and values, or take those of an earlier layer."""
+    keys, values = part.n_kv_heads * part.head_dim, part.n_kv_heads * part.value_dim
+    if how.borrows:
+        k = t.tensor(keys, TOKENS, grad=True)
+        return k, k if part.v_head_dim is None else t.tensor(values, TOKENS, grad=True)
+    k = t.linear(made_of, f"{name}.k_proj", keys, bias=part.k_bias, cut=COLUMNS)
+    k = adapted(t, k, made_of, "k", how.adapter_rank)
+    if part.values_of_keys:  # a bias of values is that of layers with a window
+        return k, k
+    v = t.linear(made_of, f"{name}.v_proj", values, bias=part.v_bias, cut=COLUMNS)
+    return k, adapted(t, v, made_of, "v", how.adapter_rank)
 
 
 def _through(t: Tape, part: Attention, gate: Tensor | None, y: Tensor) -> Tensor:

@@ -293,7 +293,8 @@ def least_active_params(spec: ModelSpec) -> Dim:
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Count stored values that are not parameters: one selection bias per score of each MoE layer.
+    """Count stored values that are not parameters: one selection bias per score of each MoE layer,
+    and the number that a layer's output is times.
 
     Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
     """
@@ -303,7 +304,8 @@ def buffers(spec: ModelSpec) -> dict[str, Dim]:
         values = sum(
             pieces.moe_layers(spec, stack.n_layers) * mixture.n_scores for stack in spec.stacks
         )
-    return {"selection_bias": values}
+    scalars = {"layer_scalar": spec.last_stack.n_layers} if spec.last_stack.layer_scalar else {}
+    return {"selection_bias": values, **scalars}
 
 
 def matmul_flops_by_role(

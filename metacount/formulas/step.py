@@ -447,7 +447,7 @@ def check_run(spec: ModelSpec, run: Pass) -> None:
         (part.softcap is not None, "attention_softcap", fused),
         (isinstance(part, Attention) and part.sinks, "attention_sinks", fused),
         (part.window is not None and part.window.sinks, "sinks_windowed", fused),
-        (flash and _is_wide(part), "v_head_dim", fused),
+        (flash and _is_wide(part), "v_head_dim" if latent else "value_head_dim", fused),
         (part.indexer is not None, index, fused),
         (flash and chunked, "window_kind", mask),
         (flash and spec.kind == "prefix-decoder", "kind", mask),

@@ -419,6 +419,7 @@ ROLES = {
     "per_layer_input.projection": "per_layer_projection",
     "per_layer_input.norm": "post_per_layer_input_norm",
     "shared_use.linear": "linear",
+    "layer_scalar": "layer_scalar",
 }
 
 # Tensors of a block that are several of ours, or stored otherwise.

@@ -335,7 +335,9 @@ class Attention(nn.Module):
         read = d_model if d_input is None else d_input
         self.q_proj = Linear(read, n_heads * q_dim, bias=part.q_bias)
         self.k_proj = Linear(read, n_kv_heads * head_dim, bias=part.k_bias)
-        self.v_proj = Linear(read, n_kv_heads * part.value_dim, bias=part.v_bias)
+        self.v_proj: Linear | None = None  # values are what k_proj gives (Gemma 4)
+        if not part.values_of_keys:
+            self.v_proj = Linear(read, n_kv_heads * part.value_dim, bias=part.v_bias)
         self.o_proj = Linear(n_heads * part.value_dim, d_model, bias=part.o_bias)
         # one number for each head, which its output is times (Laguna, Step 3.5)
         self.value_dim, self.head_gate = part.value_dim, HEAD_GATES.get(part.head_gate)
@@ -396,9 +398,9 @@ class Attention(nn.Module):
         else:
             made_of = x_BSD if source_BTD is None else source_BTD
             k = adapted(self.k_proj(made_of), made_of, "k", adapters)
+            v = k if self.v_proj is None else self.v_proj(made_of)
+            v = self._heads(adapted(v, made_of, "v", adapters), self.value_dim, None)
             k = self._heads(k, self.head_dim, self.k_norm)
-            v = adapted(self.v_proj(made_of), made_of, "v", adapters)
-            v = self._heads(v, self.value_dim, None)
             if source_BTD is None:
                 k = self._rope(k, visibility)
             k = self._unit_rms(k)

@@ -153,6 +153,8 @@ class Block(nn.Module):
     the same structure and cost.
     """
 
+    layer_scalar: Tensor | None
+
     def __init__(self, spec: ModelSpec, index: int, *, cross: bool = False) -> None:
         super().__init__()
         stack = spec.last_stack
@@ -223,6 +225,8 @@ class Block(nn.Module):
         stack = spec.last_stack
         inputs, norms = stack.layer_inputs, stack.norms
         self.altup = self.laurel = self.per_layer_input = None
+        one = torch.ones(1) if stack.layer_scalar else None
+        self.register_buffer("layer_scalar", one)
         if stack.altup is not None:
             self.altup = AltUp(stack.altup, spec.d_model, norms=norms, scaled=inputs is not None)
         if stack.laurel is not None:
@@ -300,7 +304,8 @@ class Block(nn.Module):
             return x_BSD, self._scaled(beside_BSD)
         own = self.per_layer_input
         if self.altup is None:
-            return x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+            x_BSD = x_BSD if own is None else x_BSD + own(x_BSD, input_BSP)
+            return x_BSD if self.layer_scalar is None else x_BSD * self.layer_scalar
         corrected_ABSD = self.altup.correct(copies_ABSD, x_BSD)
         if own is None:
             return corrected_ABSD

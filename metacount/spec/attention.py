@@ -175,7 +175,7 @@ class Attention(Heads):
 
     n_kv_heads: int = size("n_kv_heads")
     head_dim: int = size("head_dim")
-    v_head_dim: int | None = size("v_head_dim", default=None)
+    v_head_dim: int | None = size("value_head_dim", default=None)
     q_bias: bool = flag("q_bias", default=False)
     k_bias: bool = flag("k_bias", default=False)
     v_bias: bool = flag("v_bias", default=False)
@@ -187,6 +187,7 @@ class Attention(Heads):
     head_gate: str = choice("head_gate", "none", "sigmoid", "softplus", default="none")
     indexer: BlockIndexer | None = where("index_block_len", BlockIndexer, default=None)
     v_norm: bool = flag("v_norm", default=False)
+    values_of_keys: bool = flag("values_of_keys", default=False)
     n_kv_shared_layers: int = size("n_kv_shared_layers", default=0, least=0, most=MAX_LAYERS)
 
     @property
@@ -196,8 +197,14 @@ class Attention(Heads):
 
     def of_layer(self, windowed: bool) -> Attention:
         """Return the attention of a layer that sees a window only, or everything."""
-        own = self.window.own if windowed and self.window is not None else {}
-        return altered(self, **own) if own else self
+        if not windowed or self.window is None or not self.differs:
+            return self
+        return altered(self, **self.window.own, values_of_keys=False)
+
+    @property
+    def differs(self) -> bool:
+        """Whether layers with a window, where there are some, have other heads than the others."""
+        return self.window is not None and (bool(self.window.own) or self.values_of_keys)
 
     def check(self) -> None:
         """Raise `SpecError` unless the query heads fall into groups, those of an index, too."""
@@ -213,6 +220,9 @@ class Attention(Heads):
         if self.sinks and "sinks" in near:
             rule = "has no meaning beside attention_sinks, which all layers have"
             raise SpecError("sinks_windowed", rule, True, "leave it out")
+        if self.values_of_keys and self.v_head_dim is not None:
+            rule = "has no meaning with values_of_keys, which makes them as wide as keys"
+            raise SpecError("value_head_dim", rule, self.v_head_dim, "leave it out")
         if self.output_gate and self.head_gate != "none":
             rule = "is not defined beside output_gate"
             raise SpecError("head_gate", rule, self.head_gate, "choose none")

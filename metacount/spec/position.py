@@ -32,6 +32,7 @@ SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dynamic": (("factor", "n_trained"), ()),
     "llama3": (("factor", "n_trained", "low_freq_factor", "high_freq_factor"), ()),
     "yarn": (("factor", "n_trained"), ("beta_fast", "beta_slow", "truncate", "attention_factor")),
+    "proportional": (("share",), ("factor",)),
     "longrope": (("n_trained", "short_factors", "long_factors"), ("attention_factor",)),
 }
 
@@ -53,6 +54,7 @@ class RopeScaling:
     truncate: bool = True  # the ramp of yarn starts and ends at whole dimensions
     short_factors: tuple[float, ...] | None = None  # one for each pair of rotated values
     long_factors: tuple[float, ...] | None = None
+    share: float | None = None  # of the pairs that turn, the fast ones
     attention_factor: float = 1.0  # on queries and keys alike, so squared in the scores
 
     def __post_init__(self) -> None:

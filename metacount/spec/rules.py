@@ -139,6 +139,8 @@ def _check_window(spec: ModelSpec, stack: Stack) -> None:
             theta = spec.positions.windowed.theta
             raise SpecError("rope_theta_windowed", "has no meaning without a window", theta)
         return
+    if stack.windows_differ and not window.own:
+        _check_beside(spec, "values_of_keys", True, BESIDE_WINDOWED)
     for name, value in window.own.items():
         field = f"{name}_windowed"
         _check_beside(spec, field, value, BESIDE_WINDOWED)
@@ -373,7 +375,7 @@ BESIDE_SHARED = {
     "qk_norm": "none",
     "output_gate": False,
     "head_gate": "none",
-    "v_head_dim": None,
+    "value_head_dim": None,
     "attention_sinks": False,
     "window": None,
     "attention_out_scale": 1.0,
@@ -381,6 +383,7 @@ BESIDE_SHARED = {
     "residual_scale": 1.0,
     "residual_weight": 1.0,
     "n_experts": None,
+    "values_of_keys": False,
 }
 
 
@@ -427,6 +430,8 @@ AROUND: dict[str, object] = {
     "d_per_layer": None,
     "n_kv_shared_layers": 0,
     "v_norm": False,
+    "values_of_keys": False,
+    "layer_scalar": False,
     "d_ff_second": None,
     "activation_sparsity": None,
 }
@@ -487,7 +492,7 @@ def beyond_branches(spec: ModelSpec) -> str:
 
 def _check_altup(spec: ModelSpec, stack: Stack) -> None:
     """Raise `SpecError` for what does not go with what Gemma 3n has around and in its blocks."""
-    for name in ("n_altup_inputs", "laurel_rank", "d_per_layer"):
+    for name in ("n_altup_inputs", "laurel_rank", "d_per_layer", "layer_scalar"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_STREAMS)
     for name in ("d_ff_second", "activation_sparsity"):
         _check_beside(spec, name, getattr(spec, name), BESIDE_WIDTHS)

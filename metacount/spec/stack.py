@@ -178,6 +178,7 @@ class Stack:
     laurel: Laurel | None = where("laurel_rank", Laurel, default=None)
     layer_inputs: LayerInputs | None = where("d_per_layer", LayerInputs, default=None)
     norms: Norms = always(Norms)
+    layer_scalar: bool = flag("layer_scalar", default=False)
 
     @property
     def uniform(self) -> bool:
@@ -222,8 +223,7 @@ class Stack:
     @property
     def windows_differ(self) -> bool:
         """Whether layers with a window have other heads than those that see everything."""
-        window = self.attention.window
-        return window is not None and bool(window.own)
+        return isinstance(self.attention, Attention) and self.attention.differs
 
     @property
     def windowed(self) -> Law | None:

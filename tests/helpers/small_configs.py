@@ -130,6 +130,12 @@ SMALL: dict[str, dict[str, Any]] = {
                      "activation_sparsity_pattern": [0.9, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0],
                      "altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 11,
                      "hidden_size_per_layer_input": 13, "vocab_size_per_layer_input": 113},
+    "gemma4_text": {**WIDE, "sliding_window": 9, "num_hidden_layers": 7, "num_kv_shared_layers": 3,
+                    "layer_types": [*["sliding_attention"] * 2, "full_attention",
+                                    *["sliding_attention"] * 3, "full_attention"],
+                    "head_dim": 8, "global_head_dim": 16, "num_global_key_value_heads": 1,
+                    "attention_k_eq_v": True, "use_double_wide_mlp": True,
+                    "hidden_size_per_layer_input": 13, "vocab_size_per_layer_input": 113},
     **{key: {**GPT, "rotary_dim": 6} for key in ("gptj", "codegen")},
     **dict.fromkeys(("biogpt", "bert", "roberta"), POSITIONS),
     **{key: {**SIZES, **LOCAL} for key in ("mixtral", "phimoe", "granitemoe")},
@@ -362,6 +368,12 @@ DRAWN: dict[str, list[Any]] = {
 # Where a value of DRAWN is none that transformers, or a spec, can have.
 NARROWER: dict[str, dict[str, list[Any]]] = {
     "helium": {"head_dim": [8]},
+    "gemma4_text": {
+        "num_hidden_layers": [],
+        "head_dim": [8, 14],
+        "num_kv_shared_layers": [0, 1, 4],
+        "vocab_size": [128],
+    },
     "gemma3n_text": {  # its layers are named one by one
         "num_hidden_layers": [],
         "altup_num_inputs": [2, 5],

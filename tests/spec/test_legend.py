@@ -32,7 +32,7 @@ def test_the_order_is_of_sizes_each_once() -> None:
 
 def test_letters_are_all_distinct() -> None:
     letters = [term.letter for term in legend.TERMS]
-    assert len(set(letters)) == len(letters) == 77
+    assert len(set(letters)) == len(letters) == 78
 
 
 def test_no_foreign_spelling_is_one_of_our_names() -> None:

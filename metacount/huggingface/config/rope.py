@@ -16,6 +16,7 @@ TRAINED = "original_max_position_embeddings"
 AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
 # Kinds of RoPE scaling. They change angles, some also the scale of the scores; never a count.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3")
+PROPORTIONAL = "proportional"  # of types that have an object for each kind of layer
 ROPE_DETAILS = words(
     "rope_type type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
     "original_max_position_embeddings max_position_embeddings beta_fast beta_slow mscale "
@@ -119,12 +120,15 @@ def rope_of_kinds(keys: Keys, fields: Json, kinds: dict[str, tuple[float, float]
             rule = f"must have an object for {kind}"
             raise SpecError("rope_parameters", rule, given, "give it")
         inner = {} if given is None else given[kind]
-        inner = _checked_object(keys, "rope_parameters", inner, flat=True)
+        inner = _checked_object(
+            keys, "rope_parameters", inner, flat=True, types=(*ROPE_TYPES, PROPORTIONAL)
+        )
         if given is not None and "rope_theta" not in inner:
             raise SpecError("rope_parameters", f"must have rope_theta for {kind}", inner, "give it")
         head_dim = fields["head_dim"] if letter == "G" else fields.get("head_dim_windowed")
         head_dim = fields["head_dim"] if head_dim is None else head_dim
         share = positive("partial_rotary_factor", inner.get("partial_rotary_factor", share))
+        share = 1.0 if kind_of(inner) == PROPORTIONAL else share  # which turns some of all pairs
         read.append(
             {
                 "rope_theta": positive("rope_theta", inner.get("rope_theta", base)),
@@ -153,7 +157,9 @@ def rope_object(keys: Keys) -> Json:
     return {} if value is None else _checked_object(keys, name, value, flat=True)
 
 
-def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json:
+def _checked_object(
+    keys: Keys, name: str, value: object, *, flat: bool, types: tuple[str, ...] = ROPE_TYPES
+) -> Json:
     if not isinstance(value, dict):
         raise SpecError(name, "must be an object", value, "remove it")
     known = ROPE_DETAILS if flat else frozenset(["full_attention", "sliding_attention"])
@@ -163,8 +169,8 @@ def _checked_object(keys: Keys, name: str, value: object, *, flat: bool) -> Json
     if not isinstance(value.get("rope_type", ""), str):
         keys.unmapped(name, {"rope_type": value["rope_type"]}, "remove rope_type")
     kind = value.get("rope_type") or value.get("type") or "default"
-    if kind not in ROPE_TYPES:
-        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(ROPE_TYPES)}")
+    if kind not in types:
+        keys.unmapped(name, {"rope_type": kind}, f"choose one of {', '.join(types)}")
     return value
 
 
@@ -198,6 +204,9 @@ def kind_of(found: Json) -> str:
 def _details(keys: Keys, kind: str, found: Json, nested: bool) -> Json:
     if kind == "linear":
         return {"factor": found.get("factor")}
+    if kind == PROPORTIONAL:
+        share = found.get("partial_rotary_factor", 1.0)
+        return {"share": share, "factor": found.get("factor")}
     if kind == "dynamic":
         return {"factor": found.get("factor"), "n_trained": _limit(keys)}
     trained = _trained(keys, found)

@@ -270,6 +270,7 @@ COMPOSITES = {
     **dict.fromkeys(("lighton_ocr", "moss_transcribe_diarize", "qwen3_asr"), ("qwen3", TIED)),
     "cohere2_vision": ("cohere2", TIED),
     "gemma3": ("gemma3_text", TIED),
+    "gemma4": ("gemma4_text", TIED),
     "hyperclovax_vision_v2": ("hyperclovax", TIED),
     "kimi_k25": ("deepseek_v3", TIED),
     "lfm2_vl": ("lfm2", TIED),

@@ -160,8 +160,12 @@ def mimo_windows(keys: Keys, fields: Json) -> Json:
     fixed(add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False)(keys, fields)
     own: Json = {"n_kv_heads_windowed": 2 * fields["n_kv_heads"], "sinks_windowed": True}
     same_as(swa_num_key_value_heads="n_kv_heads_windowed")(keys, own)
-    same_as(swa_num_attention_heads="n_heads", swa_head_dim="head_dim", swa_v_head_dim="v_head_dim",
-            layernorm_epsilon="norm_eps")(keys, fields)  # fmt: skip
+    same_as(
+        swa_num_attention_heads="n_heads",
+        swa_head_dim="head_dim",
+        swa_v_head_dim="value_head_dim",
+        layernorm_epsilon="norm_eps",
+    )(keys, fields)
     theta, near = MIMO_ROPE.values()
     fixed(rope_theta=theta[0], swa_rope_theta=near[0], partial_rotary_factor=near[1])(keys, fields)
     found = {**windows(letters, window), **(own if "L" in letters else {})}
@@ -925,7 +929,7 @@ ROWS = {
     "mimo_v2_flash": row(
         *BLOCK,
         bias("attention_bias", o=False),
-        V_HEAD,
+        size("value_head_dim=v_head_dim"),
         optional_number("attention_out_scale", "attention_value_scale", null=1.0),
         mimo_windows,
         fixed(**V3_CHOICE, n_shared_experts=0),
