@@ -3,15 +3,18 @@
     python benchmarks/on_a_gpu.py --list          the steps, with an estimate of their time
     python benchmarks/on_a_gpu.py                 all of them, each in at most eight minutes
     python benchmarks/on_a_gpu.py --step NAME...  some of them
+    python benchmarks/on_a_gpu.py --within 780    what fits into so many seconds, the first first
 
 Every step is a command of its own and appends what it found to a file below `benchmarks/results`.
-A step that fails is said at the end, and the exit code is 1; the others are run all the same.
+A step that fails or that no time was left for is said at the end, and the exit code is 1; the
+others are run all the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 LIMIT = 480  # seconds of a step
-BUDGET = 420  # of a benchmark: what is left is for starting and for the last case
+BUDGET = 420  # of what watches its time: what is left is for starting and for the last case
+STARTING = LIMIT - BUDGET
+# of a tree that is not installed
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
 TOKENS = tuple(str(2**n) for n in (0, 2, 4, *range(6, 15)))  # 1 to 16,384
 MODELS = ("llama-7b", "qwen3-0.6b")
 QUICK = ("--launch", "graph", "--seconds", "0.15")  # a turn is short: medians settle in few rounds
@@ -34,6 +40,13 @@ class Step:
 
     name: str
     words: tuple[str, ...]
+
+    def within(self, seconds: float) -> tuple[str, ...]:
+        """Return its words, with less of a budget where less than that is left."""
+        most = str(int(seconds) - STARTING)
+        return tuple(
+            most if word == str(BUDGET) and seconds < LIMIT else word for word in self.words
+        )
 
     @property
     def is_bench(self) -> bool:
@@ -71,8 +84,6 @@ def steps() -> list[Step]:
     one, few = ("--model", MODELS[0]), ("--tokens", "1", "128", "8192")
     return [
         Step(name="tests", words=("-m", "pytest", "-q", "-ra", *tests)),
-        Step(name="modules", words=("benchmarks/gpu_modules.py",)),
-        Step(name="peaks", words=("benchmarks/gpu_peaks.py",)),
         Step(name="calibrate", words=("benchmarks/gpu_calibration.py",)),
         bench("ffn-bf16", "ffn", *ffn, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
         bench("ffn-again", "ffn", *one, "--tokens", *TOKENS, plain, "--dtype", "bf16"),
@@ -86,6 +97,8 @@ def steps() -> list[Step]:
         bench("moe", "moe", "--model", "mixtral-8x7b", "--tokens", "1", "128", "4096"),
         bench("norm", "norm", "--model", "llama-7b", "--tokens", "128", "8192"),
         bench("attention-core", "attention", "--part", "core", "--model", "llama3-8b"),
+        Step(name="modules", words=("benchmarks/gpu_modules.py", "--seconds", str(BUDGET))),
+        Step(name="peaks", words=("benchmarks/gpu_peaks.py", "--seconds", str(BUDGET))),
         Step(name="figures", words=("benchmarks/gpu_figures.py",)),
     ]  # fmt: skip
 
@@ -98,6 +111,7 @@ def estimate(step: Step) -> float | None:
     done = subprocess.run(
         [sys.executable, *words, "--dry-run", "--json"],
         cwd=ROOT,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
@@ -105,18 +119,23 @@ def estimate(step: Step) -> float | None:
     return float(sum(case["seconds"] for case in json.loads(done.stdout)))
 
 
-def run(chosen: Sequence[Step]) -> list[str]:
+def run(chosen: Sequence[Step], within: float) -> list[str]:
     """The names of those that failed; each one's output goes where this one's does."""
-    failed = []
+    failed, end = [], time.perf_counter() + within
     for step in chosen:
-        print(f"== {step.name}: python {' '.join(step.words)}", flush=True)
         began = time.perf_counter()
+        limit = min(LIMIT, end - began)
+        if limit < 2 * STARTING:
+            failed.append(f"{step.name} (no time)")
+            continue
+        words = step.within(limit)
+        print(f"== {step.name}: python {' '.join(words)}", flush=True)
         try:
             code: int | str = subprocess.run(
-                [sys.executable, *step.words], cwd=ROOT, timeout=LIMIT, check=False
+                [sys.executable, *words], cwd=ROOT, env=ENVIRONMENT, timeout=limit, check=False
             ).returncode
         except subprocess.TimeoutExpired:
-            code = f"stopped after {LIMIT} s"
+            code = f"stopped after {limit:.0f} s"
         print(f"== {step.name}: {code}, {time.perf_counter() - began:.0f} s", flush=True)
         if code != 0:
             failed.append(step.name)
@@ -128,6 +147,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run what needs a CUDA device, in order.")
     names = [step.name for step in steps()]
     parser.add_argument("--step", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--within", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
     args = parser.parse_args()
     chosen = [step for step in steps() if args.step is None or step.name in args.step]
@@ -139,7 +159,7 @@ def main() -> int:
                 about += f" (of {seconds:.0f}: the last cases will not fit)"
             print(f"{step.name}{about}")
         return 0
-    failed = run(chosen)
+    failed = run(chosen, args.within)
     print(f"failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
 

@@ -10,7 +10,6 @@ import os
 from metacount import catalog
 from metacount.errors import InputError, nearest, shown
 from metacount.formats import ENDINGS
-from metacount.formats.model import from_data, from_hugging_face, from_path
 from metacount.given import Model as Model
 from metacount.given import OwnModule as OwnModule
 from metacount.given import Source as Source
@@ -61,6 +60,8 @@ def any_of(given: Given) -> Model | TransformersOnly:
         return Model(id="the model", name="the model", spec=given, entry=None, changes={})
     if isinstance(given, str):
         return find_any(given)
+    from metacount.formats.model import from_data, from_path
+
     if isinstance(given, os.PathLike):
         return from_path(os.fspath(given))
     if is_module(given):
@@ -138,6 +139,8 @@ def find_over(argument: str | OwnModule, settings: Sequence[str], over: str) -> 
 
 def find_in_file(path: str, settings: Sequence[str] = ()) -> Model | TransformersOnly:
     """Read the model that a file describes, whatever the file is called."""
+    from metacount.formats.model import from_path
+
     return _changed(from_path(path), settings)
 
 
@@ -177,6 +180,8 @@ def _find(argument: str) -> Model | TransformersOnly:
                 problem=problem[:1].lower() + problem[1:],
             )
         return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
+    from metacount.formats.model import from_hugging_face, from_path
+
     if name.startswith("type:"):
         model_type = argument[len("type:") :]
         return from_hugging_face(
@@ -224,6 +229,7 @@ def _is_repository(argument: str) -> bool:
 
 
 def _from_repository(repository: str) -> Model | TransformersOnly:
+    from metacount.formats.model import from_hugging_face
     from metacount.huggingface.hub import read_config
 
     return from_hugging_face(

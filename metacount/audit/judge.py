@@ -12,7 +12,6 @@ M, and S·m - m²/2 of them in G, where a full one has S²/2.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 
@@ -36,7 +35,7 @@ from metacount.textbook.training import activation_amounts, stored_amounts
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, Protocol, TypeAlias
+    from typing import Any
 
     import sympy
 
@@ -48,13 +47,7 @@ if TYPE_CHECKING:
     from metacount.resolve import Given, Model
     from metacount.spec import ModelSpec
 
-    # a term: in words (`of`), as text, with numbers in place of its names, and its value
-    Line: TypeAlias = dict[str, Any]
-
-    class Names(Protocol):
-        """What has a value for each name of a formula: a place, or a table of letters."""
-
-        def __getitem__(self, name: str, /) -> Dim: ...
+    Line = dict[str, Any]  # a term: in words (`of`), as text, with numbers for names, its value
 
 
 Case = tuple["ModelSpec", "Workload"]
@@ -82,8 +75,6 @@ OURS = "3·(W + C)"  # of an MFU
 # ---- what the names stand for, in numbers or in letters
 
 LETTERS = {term.letter: term.name for term in legend.TERMS}
-RUN = ("batch_size", "seq_len")
-STANDS_FOR = {"d_ff_shared": "d_ff_expert"}
 # the letters that only an audit needs; the others are those of `count --conventions`
 MEANINGS = {
     "X": "of E, tables that no product uses",
@@ -108,43 +99,43 @@ class Absent(InputError):
     """A name of something that the model does not have: the formula cannot be asked about it."""
 
 
-class Place:
-    """A model at some sizes and a run: ints, or letters in place of both."""
+class Place(dict[str, "Dim"]):
+    """A model at some sizes and a run, ints or letters in place of both: each name's value."""
 
     def __init__(
         self, spec: ModelSpec, batch_size: Dim, seq_len: Dim, bytes_per_value: Dim
     ) -> None:
-        self.spec = spec
-        self.batch_size, self.seq_len, self.bytes_per_value = batch_size, seq_len, bytes_per_value
-        self._known: dict[str, Dim] = {}
+        run = {"batch_size": batch_size, "seq_len": seq_len, "bytes_per_value": bytes_per_value}
+        super().__init__(run)
+        self.spec, self.batch_size, self.seq_len = spec, batch_size, seq_len
+        self.tokens = batch_size * seq_len
 
-    def __getitem__(self, word: str) -> Dim:
-        """Return the value of a name in a formula."""
-        if word not in self._known:
-            self._known[word] = self._value(word)
-        return self._known[word]
+    def __missing__(self, word: str) -> Dim:
+        """Compute the value of a name in a formula."""
+        name = "bytes_per_value" if word == "c" else LETTERS.get(word, word)
+        self[word] = self._value(name) if name not in self else self[name]
+        return self[word]
 
-    def _value(self, word: str) -> Dim:
-        name = LETTERS.get(word, word)
-        if name in RUN:
-            return getattr(self, name)
-        if name in ("c", "bytes_per_value"):
-            return self.bytes_per_value
+    def _value(self, name: str) -> Dim:
         if name in READ_OFF:
             return READ_OFF[name](self)
         if name not in SIZES:
-            raise InputError(f"'{word}' is no size that an audited formula may name")
-        found = getattr(self.spec, name)
-        if found is None and name in STANDS_FOR:
-            found = getattr(self.spec, STANDS_FOR[name])
-        if found is None:
+            raise InputError(f"'{name}' is no size that an audited formula may name")
+        value = getattr(self.spec, name)
+        if value is None and name == "d_ff_shared":
+            value = self.spec.d_ff_expert
+        if value is None:
             raise Absent(f"the model has no {name}")
-        return found
+        return value
 
     @cached_property
     def amounts(self) -> Amounts:
         """The amounts of the conventions."""
         return amounts_at(self.spec, self.batch_size, self.seq_len)
+
+    def per_token(self, flops: Dim) -> Dim:
+        """Compute the weights of products that take so many FLOPs: 2 for each, and each token."""
+        return exact_div(flops, 2 * self.tokens)
 
 
 SIZES = {term.name for term in legend.MODEL_TERMS}
@@ -181,12 +172,10 @@ def _qk_norms(place: Place) -> Dim:
 def _vectors(place: Place, params: Dim, experts: str) -> Dim:
     """Count the parameters in no matrix or table: norms, biases, other vectors of every layer."""
     a, spec = place.amounts, place.spec
-    matrices = exact_div(a.weights, 2 * place.batch_size * place.seq_len)
-    if spec.tie_embeddings:
-        matrices -= exact_div(a.head, 2 * place.batch_size * place.seq_len)
+    matrices = place.per_token(a.weights - a.head if spec.tie_embeddings else a.weights)
     if spec.is_moe:
-        one = (2 + spec.gated) * place["d_model"] * place["d_ff_expert"]
-        matrices += _moe_layers(place) * (place[experts] - place["top_k"]) * one
+        each = (2 + spec.gated) * place["d_model"] * place["d_ff_expert"]
+        matrices += _moe_layers(place) * (place[experts] - place["top_k"]) * each
     return params - matrices - a.looked_up
 
 
@@ -202,77 +191,50 @@ READ_OFF: dict[str, Callable[[Place], Dim]] = {
     "active_params": lambda place: place.amounts.params,
     "token_table": lambda place: place.amounts.token_table,
     "position_table": lambda place: place.amounts.positions,
-    "router_params": lambda place: exact_div(
-        place.amounts.routers, 2 * place.batch_size * place.seq_len
-    ),
+    "router_params": lambda place: place.per_token(place.amounts.routers),
     "type_table": lambda place: place.spec.n_token_types * ends.table_width(place.spec),
     "norm_vectors": lambda place: 1 + place.spec.norm_bias,
     "qk_norm_params": _qk_norms,
     "vector_params": lambda place: _vectors(place, place.amounts.stored, "n_experts"),
     "active_vector_params": lambda place: _vectors(place, place.amounts.params, "top_k"),
-    "matrix_params": lambda place: exact_div(
-        place.amounts.weights, 2 * place.batch_size * place.seq_len
-    ),
+    "matrix_params": lambda place: place.per_token(place.amounts.weights),
 }
 
 
 def reference(place: Place, kind: str) -> dict[str, Dim]:
     """Return the value of each letter of a convention for one kind of count."""
+    spec, run = place.spec, (place.batch_size, place.seq_len)
     if kind == "kv_cache":
-        return _cache(place)
-    if kind in MEMORY:
+        width = {"bytes_per_value": place["bytes_per_value"]}
+        kept = ours.kv_cache_bytes(spec, batch_size=run[0], seq_len=run[1], **width)
+        return {"K": kept, "U": ours.kv_cache_bytes_per_token(spec, **width) * place.tokens}
+    if kind in ("activations", "optimizer"):
         try:
-            return MEMORY[kind](place)
+            return activation_amounts(spec, *run) if kind == "activations" else stored_amounts(spec)
         except SpecError as error:
             raise Absent(str(error)) from None
     a = place.amounts
     if kind in ("params", "active_params"):
-        whole = (a.params, a.stored, a.looked_up, a.token_table, a.positions)
-        return dict(zip(UNSCALED, whole, strict=True))
-    found = a.letters()
-    tokens = place.batch_size * place.seq_len
-    tied = a.token_table if place.spec.tie_embeddings else 0
+        every = (a.params, a.stored, a.looked_up, a.token_table, a.positions)
+        return dict(zip(UNSCALED, every, strict=True))
+    tied = a.token_table if spec.tie_embeddings else 0
     scores = place.batch_size * place["n_heads"] * place.seq_len
-    windowed, full = pieces.attention_layers(place.spec)
-    near = windowed * masks.attended_positions(place.seq_len, place.spec.window)
-    return {
-        **found,
-        **_pairs(place, found),
-        "X": tokens * (a.looked_up - tied),
-        "Y": scores * place.spec.n_layers * place.seq_len,
-        "Z": scores * (near + full * place.seq_len),
-    }
-
-
-MEMORY: dict[str, Callable[[Place], dict[str, Dim]]] = {
-    "activations": lambda place: activation_amounts(place.spec, place.batch_size, place.seq_len),
-    "optimizer": lambda place: stored_amounts(place.spec),
-}
-
-
-def _cache(place: Place) -> dict[str, Dim]:
-    spec = place.spec
-    run = {"batch_size": place.batch_size, "bytes_per_value": place.bytes_per_value}
-    kept = ours.kv_cache_bytes(spec, seq_len=place.seq_len, **run)
-    per_token = ours.kv_cache_bytes_per_token(spec, bytes_per_value=place.bytes_per_value)
-    return {"K": kept, "U": per_token * place.batch_size * place.seq_len}
-
-
-def _pairs(place: Place, amounts: dict[str, Dim]) -> dict[str, Dim]:
-    """Compute M and G: in a model without a window they are A and A/2."""
-    spec, seq_len = place.spec, place.seq_len
     windowed, full = pieces.attention_layers(spec)
-    if spec.window is None:
-        return {"M": amounts["A"], "G": _half(amounts["A"])}
-    m = masks.attended_positions(seq_len, spec.window)
-    n_layers, square = spec.n_layers, seq_len * seq_len
-    # A is the same for every layer and pair: 2 FLOPs per pair and value, scores and values
-    per_pair = exact_div(amounts["A"], n_layers * square)
-    near = windowed * (seq_len * m)
-    triangle = windowed * (2 * seq_len * m - m * m) + full * square
+    m, n = masks.attended_positions(place.seq_len, spec.window), place.seq_len
+    amounts = a.letters()
+    pairs, halved = amounts["A"], _half(amounts["A"])
+    if spec.window is not None:
+        # A is the same for every layer and pair: 2 FLOPs per pair and value, scores and values
+        per_pair = exact_div(pairs, spec.n_layers * n * n)
+        pairs = per_pair * (windowed * (n * m) + full * n * n)
+        halved = _half(per_pair * (windowed * (2 * n * m - m * m) + full * n * n))
     return {
-        "M": per_pair * (near + full * square),
-        "G": _half(per_pair * triangle),
+        **amounts,
+        "M": pairs,
+        "G": halved,
+        "X": place.tokens * (a.looked_up - tied),
+        "Y": scores * spec.n_layers * n,
+        "Z": scores * (windowed * m + full * n),
     }
 
 
@@ -280,28 +242,22 @@ def _half(value: Dim) -> Dim:
     return Fraction(value, 2) if isinstance(value, int) else value / 2
 
 
-class Structure(Mapping[str, object]):
+class Structure(dict[str, object]):
     """A model's structure and sizes, as the conditions of the data name them."""
 
     def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
         self.spec = spec
 
-    def __getitem__(self, name: str) -> object:
+    def __missing__(self, name: str) -> object:
         """Return a field, with 0 for what the model does not have."""
         if name == "heads_fill_model":
             return self.spec.n_heads * (self.spec.head_dim or 0) == self.spec.d_model
         try:
-            found = getattr(self.spec, name)
+            value = getattr(self.spec, name)
         except AttributeError:
             raise SpecError("condition", "names no field of a model", name, "see spec/") from None
-        return 0 if found is None else found
-
-    def __iter__(self) -> Iterator[str]:
-        """Return an empty iterator: conditions ask for names, and never for all of them."""
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
+        return 0 if value is None else value
 
 
 # ---- a formula at a model, in numbers
@@ -378,12 +334,8 @@ def values(terms: tuple[Term, ...], place: Place) -> tuple[Fraction, ...]:
 def both(formula: Formula, case: Case) -> tuple[Fraction, Fraction]:
     """Compute what the formula gives, and what its convention gives by our counts."""
     place = place_of(case)
-    return sum(values(formula.terms, place), Fraction(0)), by_convention(formula, place)
-
-
-def by_convention(formula: Formula, place: Place) -> Fraction:
-    """Compute the count that the formula says it is, by our formulas."""
-    return value_of(str(formula.convention), reference(place, formula.kind))
+    theirs = sum(values(formula.terms, place), Fraction(0))
+    return theirs, value_of(str(formula.convention), reference(place, formula.kind))
 
 
 # ---- the verdict at a model
@@ -487,13 +439,23 @@ def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
     from metacount.algebra.limits import TooLong, limited
     from metacount.check.comparison import condition, multiple
     from metacount.check.names import numbers_of
+    from metacount.check.sizes import free_sizes
 
-    key = formula, structure_key(spec)
+    # of one structure, whatever its sizes, differences in letters are the same
+    sizes = free_sizes(spec)
+    structure = tuple(
+        (name, "a size" if name in sizes else repr(value))
+        for name, value in spec.to_dict().items()
+        if name not in IRRELEVANT
+    )
+    key = formula, structure
     try:
         with limited(SECONDS, computing=True):
             if key not in _DIFFERENCES:
-                found = difference_in_letters(formula, spec)
-                _DIFFERENCES[key] = 0 if is_zero(found) else found
+                if structure not in _PLACES:
+                    _PLACES[structure] = place_in_letters(spec, sizes)
+                difference = difference_in_letters(formula, _PLACES[structure])
+                _DIFFERENCES[key] = 0 if is_zero(difference) else difference
             if (difference := _DIFFERENCES[key]) == 0:
                 return EQUAL, ""
             numbers = numbers_of(spec, Workload(seq_len=LENGTHS[0]))
@@ -502,44 +464,29 @@ def in_letters(formula: Formula, spec: ModelSpec) -> tuple[str, str]:
         return HERE, f"not decided for all sizes within {SECONDS:g} s"
 
 
-def difference_in_letters(formula: Formula, spec: ModelSpec) -> sympy.Expr:
+def difference_in_letters(formula: Formula, place: Place) -> sympy.Expr:
     """Subtract our count from theirs with a letter for every size of the model and of the run."""
     from sympy import sympify
 
     from metacount.algebra.exact import in_letters as multiplied_out
     from metacount.algebra.exact import plain
 
-    key = structure_key(spec)
-    place = _PLACES[key] = _PLACES.get(key) or place_in_letters(spec)
+    def expression(text: str, names: dict[str, Dim]) -> sympy.Expr:
+        form = written(text)
+        sizes = {name: sympify(names[name]) for name in form.names}
+        return multiplied_out(form.tree, sizes)[0]
 
-    def expression(text: str, names: Names) -> sympy.Expr:
-        found = written(text)
-        sizes = {name: sympify(names[name]) for name in found.names}
-        return multiplied_out(found.tree, sizes)[0]
-
-    theirs = sum(expression(term.text, place) for term in there(formula.terms, spec))
+    theirs = sum(expression(term.text, place) for term in there(formula.terms, place.spec))
     return plain(theirs - expression(str(formula.convention), reference(place, formula.kind)))
 
 
-def place_in_letters(spec: ModelSpec) -> Place:
-    """Build the model's structure with a letter for each size that is no part of the structure."""
+def place_in_letters(spec: ModelSpec, sizes: Iterable[str]) -> Place:
+    """Put a letter for each size that is no part of the model's structure."""
     from metacount.check.names import BYTES_LETTER, LETTERS
-    from metacount.check.sizes import free_sizes
 
-    sizes = {name: LETTERS[name] for name in free_sizes(spec)}
-    return Place(spec.substituted(**sizes), LETTERS["batch_size"], LETTERS["seq_len"], BYTES_LETTER)
-
-
-def structure_key(spec: ModelSpec) -> tuple[tuple[str, str], ...]:
-    """Key a model by structure, not sizes: of one key, differences in letters are the same."""
-    from metacount.check.sizes import free_sizes
-
-    sizes, values = free_sizes(spec), spec.to_dict()
-    return tuple(
-        (name, "a size" if name in sizes else repr(value))
-        for name, value in values.items()
-        if name not in IRRELEVANT
-    )
+    letters = {name: LETTERS[name] for name in sizes}
+    run = LETTERS["batch_size"], LETTERS["seq_len"], BYTES_LETTER
+    return Place(spec.substituted(**letters), *run)
 
 
 # ---- term by term
@@ -594,7 +541,7 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> l
     return found
 
 
-def _line(of: str, text: str, names: Names) -> Line:
+def _line(of: str, text: str, names: dict[str, Dim]) -> Line:
     numbers = with_numbers(text, names)
     return {"of": of, "text": text, "numbers": numbers, "value": value_of(text, names)}
 
@@ -618,7 +565,7 @@ def _parts(formula: Formula, place: Place, letters: list[str]) -> Iterator[Line]
                 yield {"of": f"{letter}, {role}", "value": Fraction(value)}
 
 
-def with_numbers(text: str, names: Names) -> str:
+def with_numbers(text: str, names: dict[str, Dim]) -> str:
     """Put a number for every name into a text of the data.
 
     >>> with_numbers("6*d_model*min(a, 2)", {"d_model": 64, "a": 3})
@@ -711,59 +658,54 @@ def audit(
 ) -> Audits:
     """Judge the formulas of these names, all where none is given, at `model` or the whole catalog.
 
-    >>> (found,) = audit("slime-forward", model="qwen3-4b")
-    >>> found.verdict, found.found[0].accounted
+    >>> (answer,) = audit("slime-forward", model="qwen3-4b")
+    >>> answer.verdict, answer.found[0].accounted
     ('off', True)
     """
     wanted = chosen((names,) if isinstance(names, str) else tuple(names))
-    at_lengths = tuple(lengths)
-    if model is None:
-        found = dict(audited(wanted, at_lengths, jobs))
-        return Audits(found[i] for i in range(len(wanted)))
-    one = _inside(model)
-    return Audits(
-        _audited(f, (judged(f, one.spec, one.id, at_lengths),) if f.judged else (), one)
-        for f in wanted
-    )
+    by_number = dict(audited(wanted, tuple(lengths), jobs, model))
+    return Audits(by_number[i] for i in range(len(wanted)))
 
 
 def _inside(model: Given) -> Model:
     from metacount.resolve import model_of
 
-    found = model_of(model)
-    check_inside(found.spec, found.id)
-    return found
+    resolved = model_of(model)
+    check_inside(resolved.spec, resolved.id)
+    return resolved
 
 
 def audited(
-    wanted: tuple[Formula, ...], lengths: tuple[int, ...], jobs: int
+    wanted: tuple[Formula, ...], lengths: tuple[int, ...], jobs: int, model: Given | None = None
 ) -> Iterator[tuple[int, Audited]]:
-    """Judge formulas at the whole catalog; yields each with its number, as it is finished."""
+    """Judge formulas at a model, or the whole catalog; yields each with its number when finished.
+
+    What stands behind our side is said of the model where the formula is furthest off.
+    """
+    from metacount.resolve import find_model
+
     work = [(formula, lengths) for formula in wanted]
     done: Iterable[tuple[int, tuple[Found, ...] | Failed]]
-    if jobs > 1 and len(work) > 1:
+    one = None if model is None else _inside(model)
+    if one is not None:
+        rows = ((judged(f, one.spec, one.id, lengths),) if f.judged else () for f in wanted)
+        done = enumerate(rows)
+    elif jobs > 1 and len(work) > 1:
         from metacount.many.pool import answers
 
         done = answers(at_every_model, work, processes=jobs)
     else:
-        done = ((i, at_every_model(job)) for i, job in enumerate(work))
+        done = enumerate(map(at_every_model, work))
     for i, answer in done:
         if not isinstance(answer, tuple):
             raise RuntimeError(f"{wanted[i].id} was not judged: {answer.reason}")
-        yield i, _audited(wanted[i], answer, None)
-
-
-def _audited(formula: Formula, found: tuple[Found, ...], model: Model | None) -> Audited:
-    """Add what stands behind both sides: of ours at the model where the formula is furthest off."""
-    from metacount.resolve import find_model
-
-    off = [f for f in found if f.verdict == WRONG and (f.in_scope or model is not None)]
-    witness = ""
-    if off:
-        worst = max(off, key=lambda f: abs(f.off))
-        witness = rests_of(formula, worst, model or find_model(worst.model))
-    real = compared().get(formula.id)
-    return Audited(formula=formula, found=found, compared=real, witness=witness)
+        off = [f for f in answer if f.verdict == WRONG and (f.in_scope or one is not None)]
+        witness = ""
+        if off:
+            worst = max(off, key=lambda f: abs(f.off))
+            witness = rests_of(wanted[i], worst, one or find_model(worst.model))
+        real = compared().get(wanted[i].id)
+        yield i, Audited(formula=wanted[i], found=answer, compared=real, witness=witness)
 
 
 def at_every_model(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:

@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
@@ -43,8 +43,6 @@ MIB = 2**20
 UNKNOWN_CACHE = 64 * MIB  # when the system does not say
 FLUSH_CACHES = 2  # a flush reads so many times the cache,
 MOST_CPU_FLUSH = 64 * MIB  # on a CPU of at most this much cache: a server's L3 serves others too
-BUSY_SHARE = 0.9  # of a core that an idle machine gives to a loop, at the least
-PROBE_SECONDS = 0.05
 COMMIT_VARIABLE = "METACOUNT_COMMIT"  # of a tree without .git
 NVIDIA_SMI = ("driver_version", "power.limit", "ecc.mode.current", "mig.mode.current")
 
@@ -87,14 +85,6 @@ def flush_bytes(device: torch.device, cache_bytes: int) -> int:
     return FLUSH_CACHES * min(max(share, 1), cache_bytes, MOST_CPU_FLUSH)
 
 
-def clock_mhz(device: torch.device) -> int | None:
-    """Read the clock of a CPU right now, in MHz; None where nobody says, and of a GPU."""
-    if device.type == "cuda":
-        return None
-    clocks = re.findall(r"^cpu MHz\s*:\s*(\d+)", _read("/proc/cpuinfo"), re.MULTILINE)
-    return max(map(int, clocks)) if clocks else None
-
-
 @cache
 def _nvidia_smi(device: torch.device) -> dict[str, str | None]:
     tool = shutil.which("nvidia-smi")
@@ -102,16 +92,12 @@ def _nvidia_smi(device: torch.device) -> dict[str, str | None]:
         return dict.fromkeys(NVIDIA_SMI)
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     # its own numbering ignores CUDA_VISIBLE_DEVICES, the uuid does not
-    which = [] if uuid is None else [f"--id={_uuid(uuid)}"]
+    which = [] if uuid is None else [f"--id=GPU-{str(uuid).removeprefix('GPU-')}"]
     command = [tool, f"--query-gpu={','.join(NVIDIA_SMI)}", "--format=csv,noheader,nounits"]
     line = _output([*command, *which])
     if not line:
         return dict.fromkeys(NVIDIA_SMI)
     return dict(zip(NVIDIA_SMI, map(str.strip, line.splitlines()[0].split(",")), strict=False))
-
-
-def _uuid(uuid: object) -> str:
-    return f"GPU-{str(uuid).removeprefix('GPU-')}"
 
 
 def _output(command: list[str]) -> str | None:
@@ -156,32 +142,14 @@ def load_average() -> float | None:
 
 
 def other_load(threads: int) -> str | None:
-    """Say why times taken now would be of a busy machine, in one sentence; None on an idle one.
-
-    Two looks: what the last minute's load leaves of the cores, and whether a short loop gets a
-    whole core now.
-    """
+    """Say why times taken now would be of a busy machine, in one sentence; None on an idle one."""
     cores, load = os.cpu_count() or 1, load_average()
-    if load is not None and load + threads > cores + 0.5 and load > 0.5:
-        return (
-            f"load average {load} on {cores} core{'s' if cores > 1 else ''} leaves less than "
-            f"{threads} idle: times are of a busy machine"
-        )
-    share = core_share()
-    if share < BUSY_SHARE:
-        return (
-            f"a loop got {share * 100:.0f} % of a core: something else is running, and times are "
-            "of a busy machine"
-        )
-    return None
-
-
-def core_share(seconds: float = PROBE_SECONDS) -> float:
-    """Measure the share of a core that this process got while it wanted all of it."""
-    wall, mine = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < seconds:
-        pass
-    return (time.process_time() - mine) / (time.perf_counter() - wall)
+    if load is None or load <= 0.5 or load + threads <= cores + 0.5:
+        return None
+    return (
+        f"load average {load} on {cores} core{'s' if cores > 1 else ''} leaves less than "
+        f"{threads} idle: times are of a busy machine"
+    )
 
 
 def environment(device: torch.device, *, command: str | None = None) -> Json:
@@ -261,26 +229,15 @@ def commit() -> str | None:
 
 
 PERIOD_SECONDS = 0.02
-# NVML's bits for why a clock is not the highest, those that concern a measurement
-REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "hardware power brake",
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One look at the device: seconds on the host's clock, MHz, watts, degrees, NVML's bits."""
+class Reading(NamedTuple):
+    """One look at the device: seconds on the host's clock, MHz, watts, degrees."""
 
     at: float
-    sm_mhz: int
-    memory_mhz: int
+    mhz: int
     watts: float
     celsius: int
-    reasons: int
 
 
 class Monitor:
@@ -309,7 +266,7 @@ class Monitor:
             self._stop.wait(self.period)
 
     def of(self, windows: Sequence[tuple[float, float]], call_s: float) -> Json:
-        """Sum up the windows: medians, the lowest clock and why, the highest temperature.
+        """Sum up the windows: medians, the lowest clock, the highest temperature.
 
         Energy is the median power times the median time of a call.
         """
@@ -317,50 +274,31 @@ class Monitor:
         if not seen:
             return {}
         watts = median(r.watts for r in seen)
-        why = [text for bit, text in REASONS.items() if any(r.reasons & bit for r in seen)]
         return {
-            "clock_mhz": round(median(r.sm_mhz for r in seen)),
-            "clock_min_mhz": min(r.sm_mhz for r in seen),
-            "memory_clock_mhz": round(median(r.memory_mhz for r in seen)),
+            "clock_mhz": round(median(r.mhz for r in seen)),
+            "clock_min_mhz": min(r.mhz for r in seen),
             "power_w": watts,
             "temperature_c": max(r.celsius for r in seen),
-            "throttled": ", ".join(why) or None,
             "joules_per_call": watts * call_s,
         }
 
 
 def monitor_of(device: torch.device) -> Monitor | None:
-    """Return a monitor of a CUDA device; None on a CPU, and without NVML or its bindings.
+    """Return a monitor of a CUDA device; None on a CPU, and where torch cannot ask NVML.
 
-    They are `pip install nvidia-ml-py`. The device is found by uuid: NVML's numbers ignore
-    CUDA_VISIBLE_DEVICES.
+    It needs `pip install nvidia-ml-py` for that.
     """
-    if device.type != "cuda":
-        return None
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(device.index or 0)
-            if uuid is None
-            else nvml.nvmlDeviceGetHandleByUUID(_uuid(uuid))
-        )
-    except Exception:  # no bindings, no library, no permission: nothing to read
-        return None
 
     def read() -> Reading:
+        now, mhz = time.perf_counter(), torch.cuda.clock_rate(device)
         return Reading(
-            at=time.perf_counter(),
-            sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            memory_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            watts=nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            celsius=nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            reasons=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            now, mhz, torch.cuda.power_draw(device) / 1000, torch.cuda.temperature(device)
         )
 
-    return Monitor(read)
+    try:
+        return Monitor(read) if device.type == "cuda" and read() else None
+    except Exception:  # no bindings, no library, no permission: nothing to read
+        return None
 
 
 Shape = tuple[int, int, int]
@@ -394,6 +332,7 @@ def measure_ceiling(
 ) -> Ceiling:
     """Measure the roof on random data, warmed up: median of `rounds` a shape, then the best one."""
     cuda, rates = device.type == "cuda", {}
+    began, busy = time.perf_counter(), time.process_time()
     prefer: Any = torch.backends.cuda.preferred_blas_library
     before = prefer() if cuda else None
     try:
@@ -423,6 +362,7 @@ def measure_ceiling(
         bytes_per_s=2 * source.nbytes / copy_s,  # read once, written once
         read_bytes_per_s=source.nbytes / read_s,
         blas_library=library,
+        core_share=None if cuda else (time.process_time() - busy) / (time.perf_counter() - began),
     )
 
 

@@ -34,8 +34,9 @@ DIRECTIONS = (FORWARD, BACKWARD, BOTH)
 
 CONFIDENCE, FEWEST_FOR_INTERVAL = 0.95, 6
 # Times beyond these are no result: the 80th percentile over the median (an idle machine stays
-# below 2), and the share of the best product, which no layer exceeds by much.
-MOST_SPREAD, MOST_SHARE = 10.0, 1.5
+# below 2), the share of the best product, which no layer exceeds by much, and the part of a core
+# that a CPU gave to this process while it was timed.
+MOST_SPREAD, MOST_SHARE, LEAST_OF_A_CORE = 10.0, 1.5, 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,8 @@ class Ceiling:
 
     `flops_per_s` is the best matrix product of a sweep, by `blas_library` where there are several;
     `bytes_per_s` a large copy, its reading and its writing both counted; `read_bytes_per_s` a large
-    sum, which only reads. `drift` is how far this and the first one of the run lie apart.
+    sum, which only reads. `drift` is how far this and the first one of the run lie apart;
+    `core_share` the part of a core that a CPU gave to this process meanwhile.
     """
 
     dtype: str
@@ -72,6 +74,12 @@ class Ceiling:
     read_bytes_per_s: float | None = None
     blas_library: str | None = None
     drift: float | None = None
+    core_share: float | None = None
+
+    @property
+    def held_up(self) -> bool:
+        """Whether something else had the CPU, so that this is not what the device can do."""
+        return self.core_share is not None and self.core_share < LEAST_OF_A_CORE
 
     @classmethod
     def from_dict(cls, data: Json) -> Ceiling:
@@ -138,6 +146,7 @@ class Row:
     power_w: float | None = None
     temperature_c: int | None = None
     throttled: str | None = None
+    core_share: float | None = None
     joules_per_call: float | None = None
     baseline: str | None = None
     ratio: float | None = None
@@ -214,7 +223,7 @@ def rates(work: Work, median_s: float, ceiling: Ceiling | None) -> Json:
     flops_per_s = work.needed_flops / median_s
     bytes_per_s = work.moved_bytes / median_s
     rate = {"tflops_per_s": flops_per_s / 1e12, "gbytes_per_s": bytes_per_s / 1e9}
-    if ceiling is None:
+    if ceiling is None or ceiling.held_up:
         return rate
     computing, moving = flops_per_s / ceiling.flops_per_s, bytes_per_s / ceiling.memory_per_s
     return rate | {
@@ -228,6 +237,9 @@ def rates(work: Work, median_s: float, ceiling: Ceiling | None) -> Json:
 def too_busy(row: Json) -> str | None:
     """Say why times are of a machine too busy for them to mean anything; None where they may."""
     spread, share = row["p80_s"] / row["median_s"], row.get("ceiling_share") or 0.0
+    core = row.get("core_share")
+    if core is not None and core < LEAST_OF_A_CORE:
+        return "something else had more than a fifth of its core while it was timed"
     if spread > MOST_SPREAD:
         return f"a fifth of the samples took {spread:,.0f} times the median and more"
     if share > MOST_SHARE:
@@ -262,11 +274,12 @@ def lines_of(
     rows: Sequence[Row], ceilings: Mapping[str, Ceiling], environment: Json, date: str
 ) -> list[Json]:
     """Make a dict of each row: the row, its dtype's roof (if any), the environment, the date."""
+    usable = {dtype: roof for dtype, roof in ceilings.items() if not roof.held_up}
     return [
         {
             "date": date,
             **environment,
-            "ceiling": asdict(ceilings[row.dtype]) if row.dtype in ceilings else None,
+            "ceiling": asdict(roof) if (roof := usable.get(row.dtype)) else None,
             **row.to_dict(),
         }
         for row in rows

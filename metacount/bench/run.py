@@ -117,14 +117,11 @@ def run_cases(
     Yields the rows of each case as soon as they are there. A case that, by the estimates `seconds`,
     does not fit into what is left of `budget` is rows that say so.
     """
-    began, lost = clock(), None
+    began = clock()
     cache_bytes = devices.cache_bytes_of(plan.device)
     with monitor_of(plan.device) or nullcontext() as monitor:
         for done, case in enumerate(cases):
             left = math.inf if budget is None else budget - (clock() - began)
-            if lost is not None:
-                yield unmeasured(case, plan, NOT_AVAILABLE, f"the device was lost: {lost}")
-                continue
             if budget is not None and seconds[done] > left:
                 reason = f"about {seconds[done]:.0f} s; of --budget {budget:g} s {max(0, left):.0f}"
                 yield unmeasured(case, plan, NO_TIME, f"{reason} are left")
@@ -139,20 +136,9 @@ def run_cases(
                     monitor=monitor,
                     tell=partial(tell, done, len(cases), case.label),
                 )
-            lost = device_lost(plan)
-        if roofs is not None and lost is None:
+        if roofs is not None:
             for dtype in roofs.first:  # what the device can still do at the end
                 roofs.of(dtype, again=True)
-
-
-def device_lost(plan: Plan) -> str | None:
-    """Return the error with which a CUDA device answers everything from now on, or None."""
-    try:
-        if plan.cuda:
-            torch.cuda.synchronize(plan.device)
-    except RuntimeError as error:
-        return failure_of(error)[1]
-    return None
 
 
 def disagrees(rows: Sequence[Row]) -> bool:
@@ -404,7 +390,6 @@ def rows_of_case(
     What was timed on a machine too busy for that to mean anything is a row that says so, without
     rates, and nothing is compared with it.
     """
-    clock_mhz = devices.clock_mhz(plan.device)
     for state in plan.states:
         steady: list[tuple[Entrant, Json]] = []
         for entrant in (*timed, *_backwards(timed)):
@@ -423,7 +408,7 @@ def rows_of_case(
                 "input_sets": entrant.watch.sets,
                 "calls_per_sample": entrant.watch.calls_per_sample,
                 "graph_nodes": None if variant.direction == BACKWARD else entrant.watch.nodes,
-                "clock_mhz": clock_mhz,
+                "core_share": None if plan.cuda else entrant.core_share,
             }
             row |= times(entrant.rounds[state])
             rate = rates(variant.work, row["median_s"], ceiling)
@@ -487,6 +472,7 @@ def _backwards(timed: Sequence[Entrant]) -> Iterator[Entrant]:
                 "note": "forward and backward less the forward of the same round",
             },
             windows=both.windows,
+            busy_s=both.busy_s,
         )
 
 

@@ -400,8 +400,8 @@ def _set_sync_debug_mode(mode: int | str) -> None:
 class Entrant:
     """A variant launched in one way: what is known of it, and its bursts, by state and round.
 
-    `windows` are its turns on the host's clock. `failed` is set where a turn raised; it takes none
-    after that.
+    `windows` are its turns on the host's clock, `busy_s` the seconds of processor in them, of all
+    threads. `failed` is set where a turn raised; it takes none after that.
     """
 
     variant: Variant
@@ -409,7 +409,14 @@ class Entrant:
     known: Json = field(default_factory=dict)
     rounds: dict[str, list[list[float]]] = field(default_factory=dict)
     windows: list[tuple[float, float]] = field(default_factory=list)
+    busy_s: float = 0.0
     failed: BaseException | None = None
+
+    @property
+    def core_share(self) -> float:
+        """The part of a core that this process had in its turns; of several threads more than 1."""
+        taken = sum(end - start for start, end in self.windows)
+        return self.busy_s / taken if taken else 1.0
 
     def medians(self, state: str) -> list[float]:
         """Return one value for each round, the median of its samples."""
@@ -421,9 +428,9 @@ class Entrant:
         """Take a burst in each state. An error is kept, unless it is our own mistake."""
         try:
             with self.watch.turn():
-                start = clock()
+                start, busy = clock(), time.process_time()
                 bursts = {state: self.watch.burst(state) for state in states}
-                end = clock()
+                end, busy = clock(), time.process_time() - busy
         except Exception as error:
             if not self.variant.may_raise(error):
                 raise
@@ -431,6 +438,7 @@ class Entrant:
             return
         if keep:
             self.windows.append((start, end))
+            self.busy_s += busy
             for state, burst in bursts.items():
                 self.rounds.setdefault(state, []).append(burst)
 

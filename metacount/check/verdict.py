@@ -90,7 +90,7 @@ NOT_SAID = "not proven against {code} at these sizes: {text}"
 
 
 def _of(against: Against | None, quantity: str, small: tuple[str, ...]) -> str:
-    said = () if against is None else against.said
+    said = () if against is None else against.verdicts
     one = next((one for one in said if one.quantity == quantity), None)
     if against is None or one is None:
         return ""

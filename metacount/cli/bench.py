@@ -279,6 +279,7 @@ class Session:
             roofs = None if self.args.no_ceiling else Roofs(self.plan.device)
             self.roofs = {} if roofs is None else roofs.last
             seen: set[str] = set()
+            printed = ""
             try:
                 for rows in run_cases(
                     self.cases,
@@ -294,12 +295,14 @@ class Session:
                     self.began = time.perf_counter()
                     new = {dtype: roof for dtype, roof in self.roofs.items() if dtype not in seen}
                     seen |= new.keys()
-                    yield _cleared(show.case_text(rows, new, machine))
+                    text = show.case_text(rows, new, machine)
+                    printed += text
+                    yield _cleared(text)
             except KeyboardInterrupt:
                 self.stopped = codes[-1] if codes else INTERRUPTED
                 done = {(row.model, *row.workload.values(), row.dtype) for row in self.rows}
                 _say(f"interrupted after {len(done)} of {n} cases")
-            yield _cleared(show.end_text(self.rows, self.roofs))
+            yield _cleared(show.end_text(self.rows, self.roofs, printed))
             if self.file is not None:
                 _say(f"{len(self.lines)} rows appended to {shown(self.file)}")
 

@@ -46,18 +46,31 @@ def case_lines(rows: Sequence[Row]) -> list[str]:
                 )
                 for row in shown
             ]
-            align = "<<" + "".join("<" if head in ("", "bound", HELD) else ">" for head in cells)
+            align = "<<" + "".join("<" if head in ("", "bound") else ">" for head in cells)
             grid = Grid(
                 heads=("variant", "state", *cells), rows=rows_of_table, align=align, drops=drops
             )
             lines += ["", *grid.lines(columns())] if shown else []
         lines += _remarks(timed, launches, directions)
+    return lines + _not_timed(rows)
+
+
+def _not_timed(rows: Sequence[Row]) -> list[str]:
+    """Write why rows have no times; those of one reason together."""
+    names: dict[str, list[str]] = {}
     for row in rows:
         if row.status != OK:
             direction = "" if row.direction == FORWARD else row.direction
             state = row.state if row.status == TOO_BUSY else ""
-            name = ", ".join(filter(None, (row.variant, direction, state)))
-            lines += paragraph(name, f"{row.status}: {row.reason}", columns())
+            name = " ".join(filter(None, (row.variant, direction, state)))
+            names.setdefault(f"{row.status}: {row.reason}", []).append(name)
+    lines: list[str] = []
+    for reason, several in names.items():
+        every = len(several) == len(rows) > 1
+        if every or len(several) == 1:
+            lines += paragraph("all" if every else several[0], reason, columns())
+        else:
+            lines += [reason, *paragraph("", ", ".join(several), columns())]
     return lines
 
 
@@ -149,7 +162,6 @@ def _joules(row: Row) -> str:
     return f"{figure(joules)} J" if joules >= 1 else f"{figure(1e3 * joules)} mJ"
 
 
-HELD = "held back by"
 # what is said of a timed row, table by table: the head of a column, and its cell
 Cells = dict[str, "Callable[[Row], str]"]
 TIMES: Cells = {
@@ -176,7 +188,6 @@ POWER: Cells = {
     "power": lambda row: f"{row.power_w:.0f} W",
     "per call": _joules,
     "degrees": lambda row: f"{row.temperature_c}",
-    HELD: lambda row: row.throttled or DASH,
 }
 LEGEND = {
     "median": "of all samples; beside it the times below which 20 and 80 % of them lie; every "
@@ -213,12 +224,12 @@ def case_text(rows: Sequence[Row], new_roofs: dict[str, Ceiling], environment: J
     return _joined([_roofs(new_roofs, environment), case_lines(rows) if rows else []])
 
 
-def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
-    """Write how far the roofs moved, and what the columns mean."""
+def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling], printed: str) -> str:
+    """Write how far the roofs moved, and what the columns mean that were printed."""
     drifts = [
         line
         for dtype, roof in ceilings.items()
-        if roof.drift is not None
+        if roof.drift is not None and not roof.held_up
         for line in paragraph(
             f"ceiling {dtype}",
             f"{roof.drift * 100:+.1f} % from the beginning to the end",
@@ -226,7 +237,10 @@ def end_text(rows: Sequence[Row], ceilings: dict[str, Ceiling]) -> str:
         )
     ]
     legend = [
-        line for name, text in LEGEND.items() for line in paragraph(f"{name:<7}", text, columns())
+        line
+        for name, text in LEGEND.items()
+        if f" {name} " in f"{printed} ".replace("\n", " ")
+        for line in paragraph(f"{name:<7}", text, columns())
     ]
     return _joined([drifts, legend if any(row.status == OK for row in rows) else []], last=True)
 
@@ -257,6 +271,11 @@ def _roofs(ceilings: dict[str, Ceiling], environment: Json) -> list[str]:
     lines = []
     peaks = environment["stated_peaks"] or {}
     for dtype, roof in ceilings.items():
+        if roof.held_up:
+            share = f"{100 * (roof.core_share or 0):.0f} % of a core"
+            text = f"not measured: this process had {share}, so that shares would mean nothing"
+            lines += paragraph(f"ceiling {dtype}", text, columns())
+            continue
         n, k, m = roof.shape
         text = (
             f"{figure(roof.flops_per_s / 1e12)} TFLOP/s ([{n}, {k}] @ [{k}, {m}]), copy "

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from metacount.spec import ModelSpec, Request
     from metacount.textbook.count import Count
     from metacount.textbook.engine import Reserved
-    from metacount.textbook.proven import Against, Proven, Said
+    from metacount.textbook.proven import Against, Proven, Verdict
     from metacount.verify.compare import Witness
 
     Any: TypeAlias = Model | TransformersOnly
@@ -621,7 +621,8 @@ def proven_notes(proof: Proven) -> list[tuple[str, str]]:
     """Say what the figures are proven against, and what is another figure than what was proven."""
     sides = [against for against in (proof.code, proof.ours) if against is not None]
     equal = [
-        _whose(side, proof, version=True) + " (in part)" * (len(side.of("equal")) < len(side.said))
+        _whose(side, proof, version=True)
+        + " (in part)" * (len(side.of("equal")) < len(side.verdicts))
         for side in sides
         if side.of("equal")
     ]
@@ -671,5 +672,5 @@ def _whose(against: Against, proof: Proven, *, version: bool = False) -> str:
     return f"transformers{numbers} {against.name}" + (" (same structure)" * other)
 
 
-def _quantities(proofs: Iterable[Said]) -> str:
+def _quantities(proofs: Iterable[Verdict]) -> str:
     return ", ".join(each.quantity for each in proofs)

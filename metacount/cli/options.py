@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE = "FILE"  # completed by files
 
+setattr(argparse, "_", str)  # noqa: B010 - its words stay English: no translation is looked for
+
 
 class Option:
     """An option of a command, or a positional, whose `names` are one word without hyphens.

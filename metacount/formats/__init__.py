@@ -6,7 +6,6 @@ A file is told by its name where that is enough, else by its keys.
 from __future__ import annotations
 
 from metacount.frozen import frozen
-from metacount.huggingface.config.keys import in_names
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ class Described:
 def spec_of(fields: Json, names: Mapping[str, str]) -> ModelSpec:
     """Build the spec of these fields; a broken rule is said in the file's names of them."""
     from metacount.errors import SpecError
+    from metacount.huggingface.config.keys import in_names
     from metacount.spec import ModelSpec
 
     try:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.formats import Described
 
+MODELOPT = "hf_quant_config.json"  # which NVIDIA's quantiser writes beside config.json
+
 
 def from_path(argument: str) -> Model | TransformersOnly:
     """Read the model that a file describes, or the one in a folder."""
@@ -39,7 +41,22 @@ def from_path(argument: str) -> Model | TransformersOnly:
         told = _in_one_line(lambda: _from_file(path), path)
         assert told is not None  # its ending is one of those
         return _from_description(told, path, name=name, source_of={"folder": folder})
-    return from_data(read_json(path), path, name=name, stem=stem, source_of={"folder": folder})
+    data = read_json(path)
+    if os.path.basename(path) == CONFIG:
+        data = _with_quantization(data, os.path.join(folder, MODELOPT))
+    return from_data(data, path, name=name, stem=stem, source_of={"folder": folder})
+
+
+def _with_quantization(config: Json, file: str) -> Json:
+    """Put what ModelOpt's file says of the weights into a config that says nothing of it."""
+    from metacount.files import read_json
+
+    if _quantised(config) or not os.path.exists(file):
+        return config
+    quantization = read_json(file).get("quantization")
+    if not isinstance(quantization, dict):
+        raise InputError(f"{shown(file)}: quantization must be an object; remove the file")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **quantization}}
 
 
 def _in_one_line(read: Callable[[], Described | None], where: str) -> Described | None:

@@ -120,9 +120,7 @@ def attention_core(
         copied = several(run.batch_size * groups)
         k = t.copy(k, copied, columns=keys_columns)
         v = t.copy(v, copied, columns=heads * value)
-    scores = Tensor(
-        Store(rows, pairs_columns, q.store.width), pairs_columns, q.word, q.grad or k.grad
-    )
+    scores = t.tensor(pairs_columns, q.word, grad=False, width=q.store.width, rows=rows)
     scores = _product(t, "scores", q, k, scores, how, width=heads * key)
     if softcap is not None:
         scores = t.from_result(scores, "tanh")
@@ -139,9 +137,7 @@ def attention_core(
     softmax = t.like(scores, columns=columns)
     t.record("softmax", softmax, [(softmax, softmax.grad)])
     weights = t.part(softmax, pairs_columns) if wide else t.narrow(t.part(softmax, pairs_columns))
-    y = Tensor(
-        Store(rows, heads * value, v.store.width), heads * value, q.word, weights.grad or v.grad
-    )
+    y = t.tensor(heads * value, q.word, grad=False, width=v.store.width, rows=rows)
     y = _product(t, "sums of values", weights, v, y, how, width=heads * value)
     return t.copy(t.narrow(y))  # from heads back to positions
 

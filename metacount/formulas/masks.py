@@ -101,7 +101,6 @@ def attended_positions(kv_len: Dim, window: Dim | None = None) -> Dim:
 
     The same for sliding and chunked windows; a chunk is taken at its fullest.
 
-    Returns: positions.
     Source: Mistral 7B, arXiv:2310.06825, sec. 2.
 
     >>> attended_positions(8192), attended_positions(8192, 4096)  # Mistral 7B
@@ -115,7 +114,6 @@ def cached_positions(seq_len: Dim, window: Dim | None = None) -> Dim:
 
     The next token sees itself and window - 1 others, and brings its own key and value.
 
-    Returns: positions.
     Source: Mistral 7B, arXiv:2310.06825, sec. 2, with a rolling buffer of one entry less.
 
     >>> cached_positions(8192), cached_positions(8192, 4096)  # Mistral 7B
@@ -157,7 +155,6 @@ def selected_block_positions(kv_len: Dim, index_block_len: Dim, index_top_blocks
     k_b·b_i where its block is full, b_i - 1 fewer where it has just begun. The index has scored all
     T.
 
-    Returns: positions.
     Source: as `selected_block_pairs`.
 
     >>> selected_block_positions(131072, 128, 16), selected_block_positions(131073, 128, 16)

@@ -216,10 +216,7 @@ def decode_run(
 
 
 def kept_pairs(spec: ModelSpec, seq_len: Dim, prefix_len: Dim) -> tuple[Dim, Dim]:
-    """Count one sequence's pairs that the mask keeps: where everything is seen, and in a window.
-
-    Source: `masks.self_attention_pairs`.
-    """
+    """Count one sequence's pairs that the mask keeps: where everything is seen, and in a window."""
     near = spec.last_stack.attention.window
     everything, windowed = (
         self_attention_pairs(
@@ -248,7 +245,6 @@ def active_params_by_role(spec: ModelSpec) -> dict[str, Dim]:
     The most, where there are zero experts: `least_active_params` has the least.
 
     Returns: every role in order; their sum is `active_params`.
-    Source: `params_by_role`, with the MoE layers of `moe.moe_active_params`.
     """
     return by_role(weights(spec), lambda one: one.active, ROLES)
 
@@ -258,8 +254,6 @@ def active_params_no_embed(spec: ModelSpec) -> Dim:
 
     A tied table stays: the head multiplies with it. Token-type and position tables stay. The table
     of each layer's own embeddings, which tokens look up, goes like a token table.
-
-    Source: `active_params`.
     """
     tied = spec.head is not None and spec.head.tied
     tables = (f"{TABLE}.weight",) if tied else (f"{TABLE}.weight", "embed_tokens.weight")
@@ -313,12 +307,8 @@ def matmul_flops_by_role(
 ) -> dict[str, Dim]:
     """Count the FLOPs of a forward by role, attention counted in full, logits for all positions.
 
-    2 per multiply-add. MLA in its expanded form. An encoder-decoder reads source_len tokens
-    (None: seq_len) and writes seq_len.
-
-    Returns: every role in order, exact.
-    Source: the functions of `block.py`, and the head.
-    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    MLA in its expanded form. An encoder-decoder reads source_len tokens (None: seq_len) and writes
+    seq_len. What is counted and what is not: `flops_by_role`.
     """
     run = forward_run(spec, batch_size=batch_size, seq_len=seq_len, source_len=source_len)
     return flops_by_role(spec, run)
@@ -334,11 +324,8 @@ def causal_matmul_flops_by_role(
 ) -> dict[str, Dim]:
     """Count the FLOPs of a forward by role, attention products only over pairs that the mask keeps.
 
-    A prefix-decoder sees its first prefix_len tokens in both directions.
-
-    Returns: every role in order, exact.
-    Source: `matmul_flops_by_role`, with the pairs of `attention.self_attention_pairs`.
-    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
+    A prefix-decoder sees its first prefix_len tokens in both directions. The pairs are those of
+    `masks.self_attention_pairs`.
     """
     _check_prefix(spec, prefix_len, seq_len)
     pairs = kept_pairs(spec, seq_len, prefix_len)
@@ -356,10 +343,6 @@ def decode_matmul_flops_by_role(
     MLA in its absorbed form. A windowed layer attends min(kv_len, window) positions; a
     cross-attention source_len (None: kv_len) cached ones, and the encoder does not run again.
     Transformer-XL projects the sinusoids of its positions again.
-
-    Returns: every role in order, exact.
-    Source: `matmul_flops_by_role`, with one query per sequence.
-    Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     if spec.kind == "encoder":
         raise SpecError("kind", "has no decode step", spec.kind, "choose a decoder")
@@ -378,8 +361,9 @@ def _check_prefix(spec: ModelSpec, prefix_len: Dim, seq_len: Dim) -> None:
 def flops_by_role(
     spec: ModelSpec, run: Mapping[str, Dim], *, decode: bool = False
 ) -> dict[str, Dim]:
-    """Count FLOPs by role in a `forward_run` or a `decode_run`.
+    """Count FLOPs by role in a `forward_run` or a `decode_run`: 2 per multiply-add.
 
+    Returns: every role in order, exact.
     Not counted: softmax, norms, activations, rotary embedding, routing, biases, embedding look-up.
     """
     terms: tuple[Weight | Product, ...] = (*weights(spec), *products(spec, decode=decode))

@@ -96,11 +96,7 @@ def shared_params(spec: ModelSpec) -> Dim:
 
 
 def params_by_role(spec: ModelSpec) -> dict[str, Dim]:
-    """Count the parameters of the modules by role, without the shared embedding and head.
-
-    Returns: every role in order; 0 without modules.
-    Source: `module_weights`.
-    """
+    """Count the parameters of the modules by role, without the shared embedding and head."""
     return by_role(module_weights(spec), lambda one: one.params, ROLES)
 
 
@@ -128,11 +124,9 @@ def _active(spec: ModelSpec, _: Mapping[str, Dim]) -> dict[str, Dim]:
 
 
 def _buffers(spec: ModelSpec, _: Mapping[str, Dim]) -> dict[str, Dim]:
-    return {
-        "moe": 0
-        if spec.prediction is None
-        else model.buffers(prediction_layers(spec))["selection_bias"]
-    }
+    if spec.prediction is None:
+        return {"moe": 0}
+    return {"moe": model.buffers(prediction_layers(spec))["selection_bias"]}
 
 
 def _flops(spec: ModelSpec, counts: Mapping[str, Dim], *, decode: bool = False) -> dict[str, Dim]:
@@ -142,14 +136,10 @@ def _flops(spec: ModelSpec, counts: Mapping[str, Dim], *, decode: bool = False) 
     return by_role(terms, lambda term: term.flops(counts), ROLES)
 
 
-def _forward(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
+def _forward(
+    spec: ModelSpec, run: Mapping[str, Dim], pairs: tuple[Dim, Dim] | None = None
+) -> dict[str, Dim]:
     sizes = {"batch_size": run["batch_size"], "seq_len": run["seq_len"]}
-    return _flops(spec, model.forward_run(spec, **sizes))
-
-
-def _causal(spec: ModelSpec, run: Mapping[str, Dim]) -> dict[str, Dim]:
-    sizes = {"batch_size": run["batch_size"], "seq_len": run["seq_len"]}
-    pairs = model.kept_pairs(spec, run["seq_len"], 0)
     return _flops(spec, model.forward_run(spec, **sizes, pairs=pairs))
 
 
@@ -176,7 +166,9 @@ PREDICTION: dict[str, Callable[[ModelSpec, Mapping[str, Dim]], dict[str, Dim]]] 
     "mtp_buffers": _buffers,
     "mtp_matmul_flops": _forward,
     "mtp_matmul_flops_no_head": lambda spec, run: _forward(spec, run) | {"head": 0},
-    "mtp_causal_matmul_flops": _causal,
+    "mtp_causal_matmul_flops": lambda spec, run: _forward(
+        spec, run, model.kept_pairs(spec, run["seq_len"], 0)
+    ),
     "mtp_decode_matmul_flops": _decode,
     "mtp_kv_cache_bytes": _cache,
 }

@@ -11,6 +11,8 @@ every count is a sum over branches.
 
 from __future__ import annotations
 
+from operator import is_
+
 from metacount.errors import SpecError
 from metacount.formulas import ends
 from metacount.formulas.block import (
@@ -91,7 +93,6 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
     (N + p - 1 - i) // p of them. Sum over the letters asked for, or N less the sum over the others
     where these are fewer.
 
-    Returns: a count.
     Source: Jamba, arXiv:2403.19887, sec. 3.1 (one attention layer in eight).
 
     >>> lettered_layers(32, "RRRRARRR", "A")  # Jamba
@@ -108,7 +109,6 @@ def lettered_layers(n_layers: Dim, pattern: str, letters: str) -> Dim:
 def windowed_layers(n_layers: Dim, pattern: str) -> Dim:
     """Count the layers that see a window only: letter L of a pattern repeated over the layers.
 
-    Returns: a count.
     Source: Gemma 3, arXiv:2503.19786, sec. 2 (LLLLLG).
 
     >>> windowed_layers(62, "LLLLLG")  # Gemma 3 27B
@@ -257,7 +257,7 @@ def mixer_kinds(spec: ModelSpec, stack: Stack, *, in_detail: bool = True) -> lis
     last, n = spec.last_stack, stack.n_layers
     of_encoder = spec.has_encoder and stack is not spec.decoder
     plain = Layer(of_encoder=of_encoder)
-    found: list[Kind] = []
+    kinds: list[Kind] = []
     pattern = last.mixer_pattern
     for letter, letters in (("A", "A"), ("P", "P"), ("R", "R" + SHARING)):
         if not set(pattern) & set(letters):
@@ -265,10 +265,10 @@ def mixer_kinds(spec: ModelSpec, stack: Stack, *, in_detail: bool = True) -> lis
         times = lettered_layers(n, pattern, letters)
         base = altered(plain, mixer=letter)
         if letter == "R":
-            found.append(Kind(times=times, layer=base))
+            kinds.append(Kind(times=times, layer=base))
             continue
-        found += _attention_kinds(spec, stack, base, times, in_detail)
-    return found
+        kinds += _attention_kinds(spec, stack, base, times, in_detail)
+    return kinds
 
 
 def _attention_kinds(
@@ -292,16 +292,16 @@ def _attention_kinds(
         different.append((1, {"first_norm": False}))
     if has_queries(spec) and in_detail:
         different.append((1, {"queried": True}))
-    found = [Kind(times=times, layer=base)]
+    kinds = [Kind(times=times, layer=base)]
     for number, fields in different:
         if not is_zero(number):
-            found.append(Kind(times=number, layer=altered(base, **fields)))
-            found.append(Kind(times=-number, layer=base))
+            kinds.append(Kind(times=number, layer=altered(base, **fields)))
+            kinds.append(Kind(times=-number, layer=base))
     if not is_zero(of_near):  # that differ from layers with a window, not from the plain kind
         near = altered(base, **NEAR)
-        found.append(Kind(times=of_near, layer=altered(near, borrows=True)))
-        found.append(Kind(times=-of_near, layer=near))
-    return found
+        kinds.append(Kind(times=of_near, layer=altered(near, borrows=True)))
+        kinds.append(Kind(times=-of_near, layer=near))
+    return kinds
 
 
 def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
@@ -314,14 +314,14 @@ def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
     dense, routed = dense_layers(spec, n) - both, moe_layers(spec, n) - both
     second = 0 if part.second is None else lettered_layers(n, part.second_pattern, "W")
     plain = Layer(of_encoder=spec.has_encoder and stack is not spec.decoder)
-    found = [
+    kinds = [
         Kind(times=routed, layer=altered(plain, ffn="E")),
         Kind(times=both, layer=altered(plain, ffn=BESIDE)),
     ]
     if part.d_ff is not None and last.shared is None:
-        found.append(Kind(times=dense - second, layer=plain))
-        found.append(Kind(times=second, layer=altered(plain, second=True)))
-    return [kind for kind in found if not is_zero(kind.times)]
+        kinds.append(Kind(times=dense - second, layer=plain))
+        kinds.append(Kind(times=second, layer=altered(plain, second=True)))
+    return [kind for kind in kinds if not is_zero(kind.times)]
 
 
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
@@ -339,8 +339,8 @@ def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns
         both = lettered_layers(n_layers, last.ffn_pattern, BESIDE)
         routed = moe_layers(spec, n_layers) - both
         dense = dense_layers(spec, n_layers) - both
-        found = {"E": routed, "F": dense, "B": both, "N": n_layers - routed - dense - both}
-        return sum(found[ffn] for ffn in ffns)
+        by_letter = {"E": routed, "F": dense, "B": both, "N": n_layers - routed - dense - both}
+        return sum(by_letter[ffn] for ffn in ffns)
     if not set(last.mixer_pattern) & set(mixers):
         return 0
     if last.mixture is not None and not last.names_experts:
@@ -388,39 +388,27 @@ def counts_of(spec: ModelSpec, run: Pass) -> dict[str, Dim]:
     In a step of decoding one token of each sequence is new, and `seq_len` positions are attended
     to, of a windowed layer as many as it sees; the encoder does not run again.
     """
-    batch, n, source = run.batch_size, run.seq_len, run.source
-    part, of_mixer = spec.last_stack.recurrent, {}
-    if not isinstance(part, NoRecurrent):
-        of_mixer = mixer_counts(part, batch, 1 if run.decode else n, decode=run.decode)
+    batch, n, source, near = run.batch_size, run.seq_len, run.source, run.seq_len
+    new, n_read = (1, 0) if run.decode else (n, source)
     if run.decode:
         from metacount.formulas.masks import attended_positions
 
         window = spec.last_stack.attention.window
         near = attended_positions(n, None if window is None else window.size)
-        return {
-            TOKENS: batch,
-            SOURCE: 0,
-            CACHED: batch,
-            SEQUENCES: batch,
-            POSITIONS: n,
-            WINDOWED_POSITIONS: near,
-            PAIRS: batch * n,
-            WINDOWED_PAIRS: batch * near,
-            CROSS_PAIRS: batch * source,
-            SOURCE_PAIRS: 0,
-            **of_mixer,
-        }
+    part, of_mixer = spec.last_stack.recurrent, {}
+    if not isinstance(part, NoRecurrent):
+        of_mixer = mixer_counts(part, batch, new, decode=run.decode)
     return {
-        TOKENS: batch * n,
-        SOURCE: batch * source,
-        CACHED: batch * n,
+        TOKENS: batch * new,
+        SOURCE: batch * n_read,
+        CACHED: batch * new,
         SEQUENCES: batch,
         POSITIONS: n,
-        WINDOWED_POSITIONS: n,
-        PAIRS: batch * n * n,
-        WINDOWED_PAIRS: batch * n * n,
-        CROSS_PAIRS: batch * n * source,
-        SOURCE_PAIRS: batch * source * source,
+        WINDOWED_POSITIONS: near,
+        PAIRS: batch * new * n,
+        WINDOWED_PAIRS: batch * new * near,
+        CROSS_PAIRS: batch * new * source,
+        SOURCE_PAIRS: batch * n_read * source,
         **of_mixer,
     }
 
@@ -590,19 +578,19 @@ def _branches(
 def _side_by_side(mixers: list[Kind], feeds: list[Kind]) -> list[Kind]:
     """Join the kinds of mixers and of feed-forwards that stand side by side in one branch."""
     plain, *others = feeds
-    found = [
+    kinds = [
         Kind(
             times=kind.times,
             layer=altered(kind.layer, ffn=plain.layer.ffn, second=plain.layer.second),
         )
         for kind in mixers
     ]
-    base = found[0].layer
+    base = kinds[0].layer
     for other in others:
         layer = altered(base, ffn=other.layer.ffn, second=other.layer.second)
-        found.append(Kind(times=other.times, layer=layer))
-        found.append(Kind(times=-other.times, layer=base))
-    return found
+        kinds.append(Kind(times=other.times, layer=layer))
+        kinds.append(Kind(times=-other.times, layer=base))
+    return kinds
 
 
 def merged(terms: Iterable[tuple[Dim, Term]]) -> list[tuple[Dim, Term]]:
@@ -628,7 +616,7 @@ _recorded: dict[str, tuple[tuple[object, ...], Any]] = {}
 def remembered(spec: ModelSpec, name: str, make: Callable[[], Made], *of: object) -> Made:
     """Make something of a spec and of a run, or give what was just made of the same: many ask."""
     known, key = _recorded.get(name), (spec, *of)
-    if known is None or any(a is not b for a, b in zip(known[0], key, strict=True)):
+    if known is None or not all(map(is_, known[0], key)):
         known = _recorded[name] = key, make()
     made: Made = known[1]
     return made
@@ -641,8 +629,11 @@ def nominal_pieces(
 
     `made`: pieces that were recorded for a run, and serve as well.
     """
-    run = Pass(batch_size=2, seq_len=2, decode=decode)
-    return remembered(spec, f"pieces {decode}", lambda: made or pieces_of(spec, run))
+
+    def record() -> list[Piece]:
+        return made or pieces_of(spec, Pass(batch_size=2, seq_len=2, decode=decode))
+
+    return remembered(spec, f"pieces {decode}", record)
 
 
 def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Weight]]:
@@ -650,7 +641,7 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
 
     Those of blocks that many layers share stand last, once, with their own numbers.
     """
-    found: list[tuple[Dim, Weight]] = []
+    counted: list[tuple[Dim, Weight]] = []
     shared: list[Weight] = []
     known: set[str] = set()
     for piece in pieces:
@@ -658,8 +649,8 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
             if weight.name.startswith(STORED):
                 stack = spec.last_stack
                 assert stack.shared is not None
-                one = altered(weight, name=weight.name.removeprefix(STORED))
-                shared.append(one.shared(stack.shared.n_blocks, piece.times))
+                renamed = altered(weight, name=weight.name.removeprefix(STORED))
+                shared.append(renamed.shared(stack.shared.n_blocks, piece.times))
                 continue
             if piece.place != BLOCK and weight.name.startswith(ends.OF_MODEL):
                 if weight.name in known:  # of the encoder too
@@ -667,8 +658,8 @@ def counted_weights(spec: ModelSpec, pieces: list[Piece]) -> list[tuple[Dim, Wei
                 known.add(weight.name)
                 if weight.rows == SOURCE:
                     weight = altered(weight, rows=TOKENS)
-            found.append((piece.times, generic(weight) if piece.place == BLOCK else weight))
-    return [*merged(found), *((1, one) for one in shared)]
+            counted.append((piece.times, generic(weight) if piece.place == BLOCK else weight))
+    return [*merged(counted), *((1, renamed) for renamed in shared)]
 
 
 def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
@@ -678,13 +669,15 @@ def weights_of_pieces(spec: ModelSpec, pieces: list[Piece]) -> list[Weight]:
 
 def generic(weight: Weight) -> Weight:
     """Name a norm of the residual stream by what it is: all of them are alike."""
+    if weight.role != "norm":
+        return weight
     name, _, kind = weight.name.rpartition(".")
-    if weight.role == "norm" and "." not in name and name.endswith(NORM):
+    if "." not in name and name.endswith(NORM):
         return altered(weight, name=f"{NORM}.{kind}")
     return weight
 
 
 def products_of_pieces(pieces: list[Piece]) -> list[Product]:
     """List the products of activations of some pieces."""
-    found = merged((piece.times, product) for piece in pieces for product in piece.tape.products)
-    return [product.repeated(number) for number, product in found]
+    counted = merged((piece.times, product) for piece in pieces for product in piece.tape.products)
+    return [product.repeated(number) for number, product in counted]

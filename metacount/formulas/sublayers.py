@@ -134,10 +134,7 @@ def params_of_role(tape: Tape, role: str) -> Dim:
 
 
 def block_params(spec: ModelSpec, *, moe: bool) -> dict[str, Dim]:
-    """Count by role the parameters of one block with attention, and if `moe` with experts.
-
-    Returns: parameters, exact.
-    """
+    """Count by role the parameters of one block with attention, and if `moe` with experts."""
     layer = Layer(ffn="E" if moe else "F")
     tape = recorded(spec, lambda t, x: run_block(t, spec, layer, x, Given()))
     roles = ("position", "attention", "norm", "moe" if moe else "ffn")
@@ -174,7 +171,6 @@ def self_attention_flops(
     Per sequence, n_queries new tokens attend to n_keys positions over n_pairs pairs.
     `absorbed` chooses the form of MLA.
 
-    Returns: FLOPs of the forward, exact.
     Not counted: softmax, norms, rotary embedding, biases, mask.
     """
     run = {
@@ -190,19 +186,12 @@ def self_attention_flops(
 
 
 def mixture_flops(spec: ModelSpec, n_tokens: Dim) -> Dim:
-    """Count the FLOPs of the mixture of one block.
-
-    Returns: FLOPs of the forward, exact.
-    Not counted: activations, biases, the choice of experts, dispatch and weighting.
-    """
+    """Count the FLOPs of the mixture of one block; not of the choice of experts and dispatch."""
     return flops_of(mixture_tape(spec).weights, {TOKENS: n_tokens})
 
 
 def end_params(spec: ModelSpec) -> dict[str, Dim]:
-    """Count the parameters before and after the blocks by role, without what belongs to each stack.
-
-    Returns: parameters, exact.
-    """
+    """Count the parameters before and after the blocks by role, without those of each stack."""
     roles = ("embedding", "position", "head", "norm", "other")
     return by_role(end_weights(spec), lambda weight: weight.params, roles)
 
@@ -307,7 +296,6 @@ def attention_projection_flops(
     `n_kv_tokens` is n itself unless keys and values come from elsewhere: cross-attention projects
     its source, and nothing at all once the source is cached.
 
-    Returns: FLOPs of the forward, exact.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2.
     Not counted: biases, QK-norm, rotary embedding.
 
@@ -346,7 +334,6 @@ def kv_cache_values(n_kv_heads: Dim, head_dim: Dim) -> Dim:
 
     2·h_kv·h_d
 
-    Returns: values, not bytes.
     Source: Shazeer 2019, arXiv:1911.02150, sec. 2.4 and 3; their k = v is our h_d.
 
     >>> kv_cache_values(8, 128)  # Qwen3-32B
@@ -399,7 +386,6 @@ def mla_matmul_flops(
     `n_kv_tokens` (n_tokens when None) is what the expanded form expands; absorbed expands nothing.
     `sizes` as `mla_params`.
 
-    Returns: FLOPs of the forward, exact.
     Source: DeepSeek-V2, arXiv:2405.04434, eq. 37-47 and, for the absorption, sec. 2.1.2.
     Not counted: latent norms, rotary embedding, softmax, biases.
 
@@ -419,7 +405,6 @@ def mla_kv_cache_values(kv_lora_rank: Dim, qk_rope_head_dim: Dim) -> Dim:
 
     d_c + d_r, whatever the number of heads
 
-    Returns: values, not bytes.
     Source: DeepSeek-V2, arXiv:2405.04434, sec. 2.1.3 and table 1.
 
     >>> mla_kv_cache_values(512, 64)  # DeepSeek-V3
@@ -434,7 +419,6 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
 
     projection of the sinusoids [h·h_d, d] + the vectors u and v [h, h_d] = (d + 2)·h·h_d
 
-    Returns: parameters, exact.
     Source: Dai et al. 2019, arXiv:1901.02860, sec. 3.3, their W_k,R, u and v.
 
     >>> transformer_xl_params(16384, 128, 128)  # Gopher 280B
@@ -450,7 +434,6 @@ def transformer_xl_params(d_model: Dim, n_heads: Dim, head_dim: Dim) -> Dim:
 def learned_table_params(n_positions: Dim, d_model: Dim) -> Dim:
     """Count the parameters of a learned table with one row per position: [n_positions, d].
 
-    Returns: parameters, exact.
     Source: Radford et al. 2018 (GPT), sec. 3.1, their W_p; GPT-2 the same.
 
     >>> learned_table_params(1024, 1024)  # GPT-2 medium
@@ -464,7 +447,6 @@ def t5_bias_params(n_buckets: Dim, n_heads: Dim) -> Dim:
 
     [n_buckets, h]
 
-    Returns: parameters, exact.
     Source: Raffel et al. 2019, arXiv:1910.10683, sec. 2.1.
 
     >>> t5_bias_params(32, 128)  # T5 11B, one stack
@@ -478,7 +460,6 @@ def norm_params(width: Dim, *, bias: bool = False, affine: bool = True) -> Dim:
 
     weight [width]   (+ bias [width])   nothing when the norm is not affine
 
-    Returns: parameters, exact.
     Source: Ba et al. 2016, arXiv:1607.06450, eq. 4 (their g and b);
     Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4 (their g).
 
@@ -501,7 +482,6 @@ def norms_per_block(
     stream and hybrid norm put one norm on each sublayer, sandwich one before and one after it. A
     parallel block feeds both branches from one norm, parallel_two from one norm each.
 
-    Returns: a count.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.1 (post); Xiong et al. 2020,
     arXiv:2002.04745, fig. 1 (pre); Wang et al. 2022, arXiv:2203.00555, fig. 2 (deep); Ding et al.
     2021, arXiv:2105.13290, sec. 2.4 (sandwich); Chowdhery et al. 2022, arXiv:2204.02311, sec. 2
@@ -528,7 +508,6 @@ def qk_norm_params(kind: str, n_heads: Dim, n_kv_heads: Dim, head_dim: Dim) -> D
     layernorm: [h_d] and a bias [h_d] on q, the same on k, shared by all heads = 4·h_d
     l2, none: no weights
 
-    Returns: parameters, exact.
     Source: Qwen3, arXiv:2505.09388, sec. 2 (head); OLMo 2, arXiv:2501.00656, sec. 2 (full);
     Persimmon-8B's released code (layernorm).
 
@@ -546,7 +525,6 @@ def latent_norm_params(q_lora_rank: Dim | None, kv_lora_rank: Dim) -> Dim:
 
     [d_c] on the key-value latent   (+ [r_q] on the query latent, where queries are compressed)
 
-    Returns: parameters, exact.
     Source: DeepSeek-V2, arXiv:2405.04434, sec. 2.1.2 and appendix; their d_c' is our r_q.
 
     >>> latent_norm_params(1536, 512)  # DeepSeek-V3
@@ -565,7 +543,6 @@ def plain_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
 
     up [m, d] + down [d, m] = 2·d·m   (+ m + d with bias)
 
-    Returns: parameters, exact.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 2; their d_ff is our m, W_1 our up.
 
     >>> plain_params(1024, 4096, bias=True)  # GPT-2 medium
@@ -579,7 +556,6 @@ def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
 
     gate [m, d] + up [m, d] + down [d, m] = 3·d·m   (+ 2·m + d with bias)
 
-    Returns: parameters, exact.
     Source: Shazeer 2020, arXiv:2002.05202, eq. 6; their d_ff is our m, W our gate, V our up.
 
     >>> glu_params(4096, 11008)  # LLaMA-7B
@@ -591,7 +567,6 @@ def glu_params(d_model: Dim, d_ff: Dim, *, bias: bool = False) -> Dim:
 def ffn_params(d_model: Dim, d_ff: Dim, *, gated: bool, bias: bool = False) -> Dim:
     """Count the parameters of one feed-forward block, gated or plain.
 
-    Returns: parameters, exact.
     Source: `glu_params`, `plain_params`.
 
     >>> ffn_params(4096, 11008, gated=True)  # LLaMA-7B
@@ -605,7 +580,6 @@ def plain_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
 
     [n, d] @ [d, m] and [n, m] @ [m, d]: 2 FLOPs per multiply-add × 2 matrices = 4·n·d·m
 
-    Returns: FLOPs of the forward, exact.
     Source: Vaswani et al. 2017, arXiv:1706.03762, eq. 2.
     Not counted: the activation and the biases.
 
@@ -620,7 +594,6 @@ def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
 
     twice [n, d] @ [d, m], once [n, m] @ [m, d]: 2 FLOPs per multiply-add × 3 matrices = 6·n·d·m
 
-    Returns: FLOPs of the forward, exact.
     Source: Shazeer 2020, arXiv:2002.05202, eq. 6.
     Not counted: the activation, the elementwise product with the gate, the biases.
 
@@ -633,7 +606,6 @@ def glu_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim) -> Dim:
 def ffn_matmul_flops(n_tokens: Dim, d_model: Dim, d_ff: Dim, *, gated: bool) -> Dim:
     """Count the FLOPs of one feed-forward block, gated or plain.
 
-    Returns: FLOPs of the forward, exact.
     Source: `glu_matmul_flops`, `plain_matmul_flops`.
     Not counted: the activation, the elementwise product with the gate, the biases.
 

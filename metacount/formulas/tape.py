@@ -78,6 +78,8 @@ class Weight:
 
     def repeated(self, times: Dim) -> Weight:
         """Repeat the tensor in `times` layers."""
+        if type(times) is int and times == 1:
+            return self
         return altered(
             self,
             times=times * self.times,
@@ -483,13 +485,10 @@ class Tape:
         self, x: Tensor, *, columns: Dim | None = None, grad: bool | None = None, width: int = 0
     ) -> Tensor:
         """Make a tensor like another one, in a storage of its own."""
-        return Tensor(
-            Store(x.rows, x.columns if columns is None else columns, width or x.store.width),
-            x.columns if columns is None else columns,
-            x.word,
-            x.grad if grad is None else grad,
-            by_heads=x.by_heads,
-        )
+        columns = x.columns if columns is None else columns
+        store = Store(x.rows, columns, width or x.store.width)
+        grad = x.grad if grad is None else grad
+        return Tensor(store, columns, x.word, grad, by_heads=x.by_heads)
 
     def make(self, rows: Dim, columns: Dim, *, grad: bool, width: int = 0) -> Tensor:
         """Make a tensor of so many rows, in float32 at least unless a width is given."""
@@ -647,23 +646,47 @@ class Tape:
         listed: bool = True,
         backward: Dim | None = None,
     ) -> Tensor:
-        """Multiply activations with each other: `width` multiply-adds for each of `per`.
+        """Multiply activations with each other: the backward needs each for the other's gradient.
 
-        The backward needs each factor for the other's gradient. Not `listed`: another product
-        stands for it among the terms.
+        Not `listed`: another product stands for it among the terms.
         """
-        if listed:
-            self.products.append(
-                Product(role=self.role, name=name, width=width, per=per, times=times)
-            )
         out.grad = a.grad or b.grad
-        return self.record(
+        return self.product(
             name,
             out,
             [(a, b.grad), (b, a.grad)],
+            per=per,
+            width=width,
+            times=times,
+            listed=listed,
+            factors=(a.grad, b.grad),
+            backward=backward,
+        )
+
+    def product(
+        self,
+        name: str,
+        out: Tensor,
+        saves: Iterable[tuple[Tensor | Store, bool]],
+        *,
+        per: str,
+        width: Dim,
+        factors: tuple[bool, ...],
+        backward: Dim | None = None,
+        times: Dim = 1,
+        listed: bool = True,
+    ) -> Tensor:
+        """Record and list a product of activations: `width` multiply-adds for each of `per`."""
+        if listed:
+            term = Product(role=self.role, name=name, width=width, per=per, times=times)
+            self.products.append(term)
+        return self.record(
+            name,
+            out,
+            saves,
             rows=self.run.counts[per],
             width=width,
-            factors=(a.grad, b.grad),
+            factors=factors,
             backward=backward,
             results=[out.store],
         )
@@ -672,10 +695,14 @@ class Tape:
         """Add two tensors: nothing is saved."""
         return self.record(name, self.like(a, grad=a.grad or b.grad))
 
-    def mul(self, a: Tensor, b: Tensor, name: str = "mul") -> Tensor:
-        """Multiply element by element: each factor is saved for the other's gradient."""
-        y = self.like(a, grad=a.grad or b.grad, width=max(a.store.width, b.store.width))
-        return self.record(name, y, [(a, b.grad), (b, a.grad)])
+    def mul(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Multiply element by element: each factor is saved for the other's gradient.
+
+        `out` is the result where one of them is repeated along an axis.
+        """
+        y = self.like(a, width=max(a.store.width, b.store.width)) if out is None else out
+        y.grad = a.grad or b.grad
+        return self.record("mul", y, [(a, b.grad), (b, a.grad)])
 
     def scale(self, x: Tensor, factor: float) -> Tensor:
         """Multiply by a number: nothing is saved; by 1, x stays itself."""

@@ -25,7 +25,7 @@ from metacount.formulas.ranks import (
     shard_values,
     spread_moves,
 )
-from metacount.formulas.step import check_saved
+from metacount.formulas.step import OPTIMIZERS, check_saved
 from metacount.formulas.tape import (
     BACKWARD,
     EAGER,
@@ -43,7 +43,6 @@ from metacount.formulas.tape import (
     Tape,
     Weight,
 )
-from metacount.formulas.trained import OPTIMIZERS
 from metacount.frozen import frozen
 from metacount.sharding.adding import Part, Piece, alike_ranks, kinds_of_mesh
 from metacount.sharding.plan import Plan, layers_of_stages

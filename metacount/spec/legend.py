@@ -7,8 +7,8 @@ asked for.
 from __future__ import annotations
 
 from metacount.errors import SpecError, nearest
-from metacount.frozen import frozen
-from metacount.spec.field import ROWS
+from metacount.frozen import REQUIRED
+from metacount.spec.field import Field
 from metacount.spec.model import FIELDS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
@@ -18,22 +18,12 @@ if TYPE_CHECKING:
     import sympy
 
 
-@frozen
-class Term:
-    """One size. `elsewhere` are the names that papers, configurations and file formats give it."""
-
-    name: str
-    letter: str
-    meaning: str
-    unit: str
-    elsewhere: tuple[str, ...]
+Term = Field  # one size: its name, letter, meaning and unit, and what others call it
 
 
 def term_of(name: str) -> Term:
-    """Read the line of `fields.tsv` that says what a size is."""
-    letter, unit, meaning, *elsewhere = ROWS[name]
-    words = tuple(" ".join(elsewhere).split())
-    return Term(name=name, letter=letter, meaning=meaning, unit=unit, elsewhere=words)
+    """Return what `fields.tsv` says of a size: its letter, meaning, unit, and others' spellings."""
+    return FIELDS.get(name) or Term("whole", name, REQUIRED)
 
 
 # The order in which sizes are listed; one that is not here comes after these.

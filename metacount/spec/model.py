@@ -179,8 +179,9 @@ def refuse(kind: type, flat: Json, but: tuple[str, ...], why: str, remedy: str =
         _absent[kind] = tuple({field.name: field.absent for _, field in fields_of(kind)}.items())
     for name, absent in _absent[kind]:
         value = flat[name]
-        plain = isinstance(value, int | float | str)  # arrays and symbols are never equal
-        if value is absent or name in but or (plain and value == absent):
+        if value is absent or name in but:
+            continue
+        if isinstance(value, int | float | str) and value == absent:  # no array, no symbol
             continue
         rule = f"has no meaning {why}"
         raise SpecError(name, rule, getattr(value, "kind", value), remedy or f"leave {name} out")
@@ -258,6 +259,7 @@ REQUIRED_NAMES = tuple(
     if field.asked or (field.default is REQUIRED and not field.lacking)
 )
 DEFAULTS = {name: field.absent for name, field in FIELDS.items()}
+NEVER_NONE = {n for n, f in FIELDS.items() if f.absent is None and not (f.optional or f.lacking)}
 RECORDS = {name: field.made for name, field in FIELDS.items() if field.made is not None}
 CHOICES = {name: field.choices for name, field in FIELDS.items() if field.choices}
 LIMITS = {name: field.most for name, field in FIELDS.items() if field.takes == "whole"}
@@ -300,9 +302,8 @@ class ModelSpec:
             raise TypeError(f"ModelSpec() {wrong}")
         filled = {**DEFAULTS, **flat}
         for name, value in filled.items():
-            field = FIELDS[name]
-            if not (value is None and field.lacking):
-                field.check(value)
+            if value is not DEFAULTS[name] or name in NEVER_NONE:
+                FIELDS[name].check(value)
         self._fill(filled, checked=True)
         check_model(self)
 

@@ -40,6 +40,7 @@ from metacount.languages import checked_language
 from metacount.resolve import find_model, model_of
 from metacount.spec import Request, legend
 from metacount.spec.rules import beyond_branches
+from metacount.teaching import counts
 from metacount.teaching.parts import Subject, models
 from metacount.teaching.texts import Known, computed, evaluated, filled
 from metacount.teaching.texts import shown as as_text
@@ -214,12 +215,15 @@ class Here(Subject):
     """The model of a page, and what the page's names stand for.
 
     A name is defined in the page's head, and computed once, or one of those below, or else a field
-    of the model. A function is one of those below, one of `counts` or of the page's experiments, or
-    what `Subject` knows.
+    of the model. A function is one of those below, or what `Subject` knows: of `counts`, of the
+    page's experiments.
     """
 
     def __init__(self, model: Model, lang: str, source: Source, **values: object) -> None:
         self.model, self.source, self.computed = model, source, dict(values)
+        runs = source.head.get("runs", "").split()
+        run = (import_module(f"metacount.teaching.experiments.{file}") for file in runs)
+        self.uses = (counts, *run)
         super().__init__({}, lang)
 
     @property
@@ -247,10 +251,6 @@ class Here(Subject):
         """Call one of `ABOUT_MODELS`, an experiment, or what `Subject` knows."""
         if name in ABOUT_MODELS:
             return ABOUT_MODELS[name](self, *arguments, **options)
-        for file in filter(None, ("counts", self.source.head.get("runs"))):
-            function = getattr(import_module(f"metacount.teaching.{FILES[file]}"), name, None)
-            if function is not None:
-                return function(*arguments, **options)
         return super().call(name, arguments, options)
 
     def of(self, model: Model, **values: object) -> Here:
@@ -316,9 +316,6 @@ ABOUT_MODELS: dict[str, Callable[..., object]] = {
     "beside": _beside,
     "shape": _shape,
     "users": lambda _, field, value: sum(getattr(spec, field) == value for _, spec in models()),
-}
-FILES = {"counts": "counts"} | {
-    file: f"experiments.{file}" for file in ("layers", "ffn", "moe", "gpt")
 }
 
 

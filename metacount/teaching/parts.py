@@ -12,20 +12,20 @@ from metacount.formulas import feed_forward, model, mtp, pieces, sublayers
 from metacount.formulas.dim import Dim
 from metacount.formulas.ends import table_width
 from metacount.formulas.tape import params_of
-from metacount.spec import FIELDS, legend
+from metacount.spec import legend
 from metacount.spec.rules import beyond_branches
-from metacount.teaching.texts import FUNCTIONS, VERDICTS, Known, computed, evaluated
+from metacount.teaching.texts import FUNCTIONS, Known
 from metacount.units import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
     from typing import Any
 
     import sympy
 
     from metacount.catalog import CatalogEntry
     from metacount.spec import ModelSpec
-    from metacount.teaching.texts import Claim, Finding, Text
 
 BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias", "router_bias", "expert_bias")
 LETTERS = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # d² is the letter d, squared
@@ -219,25 +219,6 @@ def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
     return tuple((e, e.spec()) for e in catalog.entries() if e.sizes is not None)
 
 
-def model_of(claim: Claim) -> CatalogEntry:
-    """Return the catalog's entry of a claim's model;
-    raise `SpecError` for a claim that names none.
-    """
-    if claim.model is None:
-        raise SpecError(
-            "claim",
-            "is about no model, but its judge needs one",
-            claim.id,
-            "name a model of the catalog",
-        )
-    return catalog.entry(claim.model)
-
-
-def spec_of(claim: Claim) -> ModelSpec:
-    """Return the model that a claim is about, with the sizes that it sets itself."""
-    return model_of(claim).spec().replace(**claim.options.get("set", {}))
-
-
 def value(spec: ModelSpec, part: str) -> int:
     """Compute a part in numbers."""
     return int(PARTS[part](spec))
@@ -292,10 +273,13 @@ RUNS: dict[str, Callable[..., Dim]] = {
 class Subject(Known):
     """What the names in a text about a model stand for.
 
-    Values, and as functions: parts and sizes of the model, of another one (`ffn("llama-7b")`) or of
-    the same with other fields (`ffn(gated=False)`); what takes a length (`RUNS`); and the formulas
-    of sublayers by their sizes, `glu_params(4*d_model, d_ff)`.
+    Values, and as functions: those of the modules that the text uses; parts and sizes of the model,
+    of another one (`ffn("llama-7b")`) or of the same with other fields (`ffn(gated=False)`); what
+    takes a length (`RUNS`); and the formulas of sublayers by their sizes,
+    `glu_params(4*d_model, d_ff)`.
     """
+
+    uses: tuple[ModuleType, ...] = ()
 
     @property
     def spec(self) -> ModelSpec:
@@ -303,7 +287,10 @@ class Subject(Known):
         raise NotImplementedError
 
     def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
-        """Compute a part or a run, look up a size, or call a formula."""
+        """Call a function of a file, compute a part or a run, look up a size, or use a formula."""
+        for module in self.uses:
+            if (function := getattr(module, name, None)) is not None:
+                return function(*arguments, **options)
         if name in FUNCTIONS:
             return super().call(name, arguments, options)
         if name in RUNS:
@@ -315,70 +302,3 @@ class Subject(Known):
         spec = catalog.entry(other).spec() if isinstance(other, str) else other
         spec = spec.replace(**options) if options else spec
         return value(spec, name) if name in PARTS else getattr(spec, name)
-
-
-class About(Subject):
-    """What the names in a claim's texts stand for.
-
-    The verdict; what is known of the claim's model; `stated`, the claim's formula at the sizes of a
-    model; and what the judge computed.
-    """
-
-    def __init__(
-        self, claim: Claim, finding: Finding | None, lang: str, texts: Mapping[str, Text]
-    ) -> None:
-        values: dict[str, object] = {"claimed": claim.claimed, "options": claim.options}
-        if claim.model is not None:
-            entry = model_of(claim)
-            values |= spec_of(claim).to_dict() | {"name": entry.name, "entry": entry}
-        if finding is not None:
-            values |= {verdict: verdict == finding.verdict for verdict in VERDICTS}
-            values |= finding.values
-        super().__init__(values, lang, texts)
-        self.claim = claim
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The claim's model."""
-        return spec_of(self.claim)
-
-    def call(self, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> object:
-        """Compute what a model has, or one of `OF_CLAIMS`."""
-        if name not in OF_CLAIMS:
-            return super().call(name, arguments, options)
-        return OF_CLAIMS[name](self, *arguments, **options)
-
-    def other(self, id: str | None = None, **changes: Any) -> ModelSpec:
-        """Return the model with that id, or the claim's, with other values of fields."""
-        return (self.spec if id is None else catalog.entry(id).spec()).replace(**changes)
-
-
-OF_CLAIMS: dict[str, Callable[..., object]] = {
-    # the claim's formula, at a model
-    "stated": lambda about, *id: evaluated(
-        about.claim.options["formula"], about.other(*id).to_dict()
-    ),
-    # a part that goes by a name of the data; the same in letters and numbers
-    "part": lambda about, part, *id: value(about.other(*id), part),
-    "steps": lambda about, part, *id, **changes: computation(about.other(*id, **changes), part),
-    "field": lambda about, name: getattr(about.spec, name),
-    "role": lambda about, role: model.params_by_role(about.spec)[role],
-    "model_biases": lambda about: (
-        model.params(about.spec) - model.params(without_biases(about.spec))
-    ),
-    "true": lambda about, conditions: all(computed(it, about) is True for it in conditions),
-    # the model itself with other values of fields; without fields whose names start so
-    "changed": lambda about, **changes: about.other(**changes),
-    "without": lambda about, *starts: about.other(
-        **{name: field.absent for name, field in FIELDS.items() if name.startswith(starts)}
-    ),
-    "catalog": lambda _, id: catalog.entry(id),
-    "roles": lambda _, spec: model.params_by_role(spec),
-    "beyond_branches": lambda _, spec: beyond_branches(spec),
-    "models": lambda _: models(),
-}
-
-
-def named(claim: Claim) -> Known:
-    """Return the sizes and parts of a claim's model under their names."""
-    return About(claim, None, "en", {})

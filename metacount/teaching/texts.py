@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from metacount.files import Json
     from metacount.formulas.dim import Dim
 
+    Values: TypeAlias = dict[str, Any]  # plain ones under names, for a text to speak of
+
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 
 
@@ -496,7 +498,7 @@ def apart(said: int | Fraction, count: int | Fraction) -> dict[str, Any]:
     return {"few": said < count, "off": number(abs(Fraction(said) - count))}
 
 
-# What a claim is, what a judge finds, and what is said in the end
+# What a claim is, and what is said of it in the end
 
 RIGHT, CONDITIONAL, WRONG = "right", "conditional", "wrong"
 VERDICTS = (RIGHT, CONDITIONAL, WRONG)
@@ -529,22 +531,6 @@ class Claim:
     def stated(self) -> object:
         """What is claimed: a number as printed, several by name, or a formula."""
         return self.options.get("formula") if self.claimed is None else self.claimed
-
-
-@frozen
-class Finding:
-    """What a judge found: the verdict, and the values that its texts and the claim's speak of."""
-
-    verdict: str
-    values: Mapping[str, object]
-
-
-def found(holds: Iterable[bool], /, **values: object) -> Finding:
-    """Return the values, with the verdict: right if everything holds, conditional if something."""
-    each = list(holds)
-    return Finding(
-        verdict=RIGHT if all(each) else CONDITIONAL if any(each) else WRONG, values=values
-    )
 
 
 @frozen

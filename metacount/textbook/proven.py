@@ -4,10 +4,9 @@ A proof is of a structure (every switch of a spec, and which sizes it has), of a
 sizes, and of a domain: conditions on sizes, batch and lengths. A figure is said to be proven only
 where it is what that expression comes to at the model and workload at hand, which fulfil these.
 
-The record is made by `benchmarks/prove.py` and read without torch and SymPy. Of each structure it
-has the textbook's closed forms, each in total and in the spec's own names; conditions on sizes; and
-for each code and case under which of these conditions a form is what the code does, with a digest
-of the textbook's and of the code's expression as they were compared.
+`benchmarks/prove.py` makes the record; it is read without torch and SymPy. Of each structure it
+has the closed forms in the spec's names, conditions on sizes, and for each code and case the
+conditions under which a form is what the code does.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ import os
 
 from metacount.files import read_of_package
 from metacount.frozen import frozen
-from metacount.spec import DTYPE_BYTES
-from metacount.spec.legend import MODEL_TERMS
+from metacount.spec import DTYPE_BYTES, LIMITS
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from metacount.files import Json
     from metacount.resolve import Model
@@ -50,10 +48,12 @@ NO_COUNTS = (
     "sparsity_pattern",
 )
 ONE_WIDTH = ("d_ff_pattern", "M")
-SIZES = frozenset(term.name for term in MODEL_TERMS) - {*NO_COUNTS}
+SIZES = frozenset(LIMITS) - {*NO_COUNTS}
+RUN_SIZES = frozenset(["B", "S", "S_e"])
 SHOWN = 8  # conditions on a screen
 FROM = 3  # torch asks of every size whether it is 0 or 1; smaller ones are cases of their own
 CODE, OURS = "transformers", "reference"
+ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
 
 
 def structure(spec: ModelSpec) -> str:
@@ -62,21 +62,15 @@ def structure(spec: ModelSpec) -> str:
     A pattern is kept whole; a step of 1 is no step, one width of feed-forwards no pattern. Which
     sizes were letters, and which numbers the others were, is in the conditions of each case.
     """
-    found = []
+    words = []
     for name, value in spec.to_dict().items():
         if name in NO_COUNTS or isinstance(value, float) or (name, value) == ONE_WIDTH:
             continue
         if name in SIZES:
             value = bool(value) and not (name == "moe_every" and value == 1)
         if value not in (None, False):
-            found.append(name if value is True else f"{name}={value}")
-    return " ".join(found)
-
-
-def read_record() -> Json:
-    """Read the whole record: `structures`, each with its forms, conditions and records."""
-    found: Json = json.loads(read_of_package(os.path.basename(FILE)))
-    return found
+            words.append(name if value is True else f"{name}={value}")
+    return " ".join(words)
 
 
 def read_structure(key: str) -> Json | None:
@@ -104,21 +98,8 @@ def by_side(of_one: Json, own_type: str | None) -> dict[str, list[Json]]:
     return {**sides, CODE: own or sides[CODE]}
 
 
-def all_said(record: Json) -> Iterator[tuple[Json, Json, Json, str, Json]]:
-    """Yield (structure, record, case, quantity, what is recorded of it), one after the other."""
-    for of_one in record["structures"]:
-        for one in of_one["records"]:
-            for case in one["cases"]:
-                for quantity, found in case["quantities"].items():
-                    yield of_one, one, case, quantity, found
-
-
-RUN_SIZES = frozenset(["B", "S", "S_e"])
-ZERO_HERE = ", which is 0 at these sizes, not at all sizes"
-
-
 @frozen
-class Said:
+class Verdict:
     """What is recorded of one quantity at these sizes: `equal`, `chosen`, `differs`, `not said`; or
     `other figure`, where the figure is not what the form that was proven comes to.
 
@@ -138,26 +119,26 @@ class Against:
 
     side: str
     name: str
-    said: tuple[Said, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
-    def of(self, *verdicts: str) -> tuple[Said, ...]:
+    def of(self, *words: str) -> tuple[Verdict, ...]:
         """Select the quantities with one of these verdicts."""
-        return tuple(one for one in self.said if one.verdict in verdicts)
+        return tuple(each for each in self.verdicts if each.verdict in words)
 
     @property
     def where(self) -> tuple[str, ...]:
         """The domain of all that is equal, together."""
-        found = (text for one in self.of("equal", "chosen") for text in one.where)
-        return tuple(dict.fromkeys(found))
+        proven = self.of("equal", "chosen")
+        return tuple(dict.fromkeys(text for each in proven for text in each.where))
 
     def to_dict(self) -> dict[str, object]:
         """Convert what is recorded to plain data."""
         return {
-            "quantities": [one.quantity for one in self.of("equal")],
+            "quantities": [each.quantity for each in self.of("equal")],
             "where": list(self.where),
-            "equal_for_chosen_experts": {o.quantity: o.text for o in self.of("chosen")},
-            "differs": {one.quantity: one.text for one in self.of("differs")},
-            "not_said": {o.quantity: o.text for o in self.of("not said", "other figure")},
+            "equal_for_chosen_experts": {each.quantity: each.text for each in self.of("chosen")},
+            "differs": {each.quantity: each.text for each in self.of("differs")},
+            "not_said": {each.quantity: each.text for each in self.of("not said", "other figure")},
         }
 
 
@@ -166,7 +147,7 @@ class Proven:
     """What is recorded for a model and a workload, against transformers' code and ours.
 
     `own_type` is the model's own type in transformers, where it has one: `code` may be that of
-    another type of the same structure.
+    another type of the same structure. `small`: sizes of the model below `FROM`.
     """
 
     code: Against | None
@@ -174,11 +155,11 @@ class Proven:
     transformers: str
     torch: str
     own_type: str | None = None
-    small: tuple[str, ...] = ()  # sizes of the model below FROM
+    small: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """Convert what is recorded to plain data."""
-        nothing = Against(side=CODE, name="", said=())
+        nothing = Against(side=CODE, name="")
         return {
             "model_type": self.code.name if self.code and self.code.of("equal", "chosen") else None,
             "own_type": self.own_type,
@@ -201,7 +182,6 @@ def proven_of(model: Model, result: Count) -> Proven | None:
 
 def count_data(model: Model, result: Count) -> Json:
     """Return the figures of a model that was looked up, as `count --json` prints them."""
-    inferred = list(model.entry.inferred) if model.entry is not None else []
     proof = proven_of(model, result)
     figures = result.to_dict()
     stored = None if model.published is None else model.published.stored_checkpoint
@@ -213,7 +193,7 @@ def count_data(model: Model, result: Count) -> Json:
         "changes": model.changes,
         "computed": list(model.computed),
         **figures,
-        "inferred": inferred,
+        "inferred": list(model.entry.inferred) if model.entry is not None else [],
         "proof": None if proof is None else proof.to_dict(),
     }
 
@@ -221,8 +201,8 @@ def count_data(model: Model, result: Count) -> Json:
 def own_type(model: Model) -> str | None:
     """Return a model's type in transformers: that of its config, or of its entry of the catalog."""
     if model.source is not None and model.source.config is not None:
-        found: str | None = model.source.config.get("model_type")
-        return found
+        model_type: str | None = model.source.config.get("model_type")
+        return model_type
     return None if model.entry is None else model.entry.model_type
 
 
@@ -244,20 +224,20 @@ def proven(
     record = read_structure(structure(spec)) if record is None else record
     if record is None:
         return None
-    sides = by_side(record, own_type)
-    asked = _Asked(record, _numbers(spec, result.workload), config or {}, result)
-    code = asked.best(sides[CODE])
+    sides, numbers = by_side(record, own_type), _numbers(spec, result.workload)
+    at_hand = _AtHand(record, numbers, config or {}, result)
+    code = at_hand.best(sides[CODE])
     if code and own_type not in (None, code.name) and not code.of("equal", "chosen"):
         code = None  # what was not shown of another type's code says nothing of this one
     return Proven(
         code=code,
-        ours=asked.best(sides[OURS]),
+        ours=at_hand.best(sides[OURS]),
         transformers=record["transformers"],
         torch=record["torch"],
         own_type=own_type,
         small=tuple(
             f"{name} = {n}"
-            for name, n in asked.numbers.items()
+            for name, n in numbers.items()
             if name in RUN_SIZES | SIZES and 0 < n < FROM and name != "moe_every"
         ),
     )
@@ -275,91 +255,89 @@ def _numbers(spec: ModelSpec, workload: Workload) -> dict[str, int]:
     return {name: n for name, n in {**spec.to_dict(), **run}.items() if type(n) is int}
 
 
-def _telling(one: Against) -> tuple[int, int, int]:
-    """Rank a record: most that is equal first, then fewest conditions,
-    then the plainest name: llama.
-    """
-    return len(one.of("equal")), -len(one.where), -len(one.name)
-
-
-class _Asked:
+class _AtHand:
     """What is recorded of one structure at some numbers; each condition is asked once."""
 
     def __init__(self, record: Json, numbers: dict[str, int], config: Json, result: Count) -> None:
-        self.numbers, self._conditions, self._config = numbers, record["conditions"], config
-        self._known = {**{f"config_{name}": n for name, n in config.items()}, **numbers}
-        self._fails = [self._why_not(*condition) for condition in self._conditions]
+        self.conditions, self.config = record["conditions"], config
+        self.known = Numbers({**{f"config_{name}": n for name, n in config.items()}, **numbers})
+        self.fails = [self.why_not(*condition) for condition in self.conditions]
+        self.numbers = Numbers(numbers)
         for name, text in record["layers"].items():
-            numbers[name] = value(text, numbers)
-        self._other = {
+            self.numbers[name] = value(text, self.numbers)
+        self.other_figures = {
             quantity: f"{here:,} here, {right:,} by the form that was proven"
             for quantity, text in record["forms"].items()
-            if (here := getattr(result, quantity)) != (right := value(text, numbers))
+            if (here := getattr(result, quantity)) != (right := value(text, self.numbers))
         }
 
     def best(self, records: list[Json]) -> Against | None:
-        """Choose what says most, of several types that have one structure."""
-        return max(map(self._against, records), key=_telling, default=None)
+        """Choose of several types that have one structure: most that is equal, then fewest
+        conditions, then the plainest name: llama.
+        """
 
-    def _against(self, one: Json) -> Against:
-        names = dict.fromkeys(name for case in one["cases"] for name in case["quantities"])
-        said = tuple(self._said(name, one["cases"]) for name in names)
-        return Against(side=one["side"], name=one["name"], said=said)
+        def telling(one: Against) -> tuple[int, int, int]:
+            return len(one.of("equal")), -len(one.where), -len(one.name)
 
-    def _said(self, quantity: str, cases: Iterable[Json]) -> Said:
+        return max(map(self.against, records), key=telling, default=None)
+
+    def against(self, record: Json) -> Against:
+        """Judge every quantity that is recorded against one code."""
+        by_quantity: dict[str, list[Json]] = {}
+        for case in record["cases"]:
+            for quantity, recorded in case["quantities"].items():
+                by_quantity.setdefault(quantity, []).append(recorded)
+        verdicts = tuple(self.verdict(*each) for each in by_quantity.items())
+        return Against(side=record["side"], name=record["name"], verdicts=verdicts)
+
+    def verdict(self, quantity: str, cases: list[Json]) -> Verdict:
         """Return the verdict of the first case that is of these sizes; else why none is.
 
         What is refuted in one case is refuted: another case, in which a size that is 1 hides what
         is wrong, proves nothing.
         """
-        if quantity in self._other:
-            return Said(quantity=quantity, verdict="other figure", text=self._other[quantity])
-        found = [case["quantities"][quantity] for case in cases if quantity in case["quantities"]]
-        wrong = [one for one in found if "differs" in one]
-        if wrong:
-            return self._differs(quantity, wrong)
+        if quantity in self.other_figures:
+            text = self.other_figures[quantity]
+            return Verdict(quantity=quantity, verdict="other figure", text=text)
+        if wrong := [case for case in cases if "differs" in case]:
+            return Verdict(quantity=quantity, verdict="differs", text=self.difference(wrong))
+        shown = [case for case in cases if "problem" not in case]
         missed = []
-        for one in found:
-            if "problem" in one:
-                continue
-            fails = [why for i in one["where"] if (why := self._fails[i])]
+        for case in shown:
+            fails = [why for i in case["where"] if (why := self.fails[i])]
             if not fails:
-                says = (self._conditions[i][0] for i in one["where"])
-                return Said(
+                words = (self.conditions[i][0] for i in case["where"])
+                return Verdict(
                     quantity=quantity,
-                    verdict="chosen" if "more" in one else "equal",
-                    text=one.get("more", ""),
-                    where=tuple(dict.fromkeys(filter(None, says))),
+                    verdict="chosen" if "more" in case else "equal",
+                    text=case.get("more", ""),
+                    where=tuple(dict.fromkeys(filter(None, words))),
                 )
             missed.append((len(fails), fails[0]))
-        problems = [one["problem"] for one in found if "problem" in one]
-        why = min(missed)[1] if missed else problems[0]
-        return Said(quantity=quantity, verdict="not said", text=why)
+        why = min(missed)[1] if missed else cases[0]["problem"]
+        return Verdict(quantity=quantity, verdict="not said", text=why)
 
-    def _differs(self, quantity: str, wrong: list[Json]) -> Said:
+    def difference(self, wrong: list[Json]) -> str:
         """Say what is left of a refuted formula, and where, if not at these sizes."""
-        fails = [[i for i in one["where"] if self._fails[i]] for one in wrong]
-        n = min(range(len(wrong)), key=lambda n: len(fails[n]))
-        text = "; ".join(f"{role} {left}" for role, left in wrong[n]["differs"].items())
-        text += ZERO_HERE if self._why_not("", wrong[n]["zero"]) == "" else ""
-        elsewhere = [says or test for says, test, *_ in map(self._conditions.__getitem__, fails[n])]
-        if elsewhere:
-            text += f" where {'; '.join(elsewhere)}, which is not so here"
-        return Said(quantity=quantity, verdict="differs", text=text)
+        fails = [[i for i in case["where"] if self.fails[i]] for case in wrong]
+        case, failing = min(zip(wrong, fails, strict=True), key=lambda pair: len(pair[1]))
+        text = "; ".join(f"{role} {left}" for role, left in case["differs"].items())
+        text += ZERO_HERE if self.why_not("", case["zero"]) == "" else ""
+        elsewhere = [says or test for says, test, *_ in map(self.conditions.__getitem__, failing)]
+        return text + (f" where {'; '.join(elsewhere)}, which is not so here" * bool(elsewhere))
 
-    def _why_not(self, says: str, test: str, defaults: dict[str, list[str]] | None = None) -> str:
+    def why_not(self, says: str, test: str, defaults: dict[str, list[str]] | None = None) -> str:
         """Say why a condition is not fulfilled; empty where it is.
 
         `defaults`: of a field that a config alone has, what it is where the config does not give it
         under one of these names.
         """
         try:
-            known = dict(self._known) if defaults else self._known
+            known = Numbers(self.known) if defaults else self.known
             for field, (text, *names) in (defaults or {}).items():
-                given = [self._config[name] for name in names if name in self._config]
+                given = [self.config[name] for name in names if name in self.config]
                 known[field] = given[0] if given else value(text, known)
-            right = not test or holds(test, known)
-            return "" if right else f"shown only where {says or test}"
+            return "" if not test or value(test, known) else f"shown only where {says or test}"
         except NotKnown as unknown:
             name = str(unknown).removeprefix("config_")
             return f"{says or test}: {name} is not known here"
@@ -383,10 +361,8 @@ def sizes_text(where: Sequence[str], small: Sequence[str] = (), most: int | None
     if most is not None and len(rest) > most:
         n = len(rest) - most
         rest = [*rest[:most], f"and {n} other conditions, met here (`count --json`)"]
-    sizes = (
-        f"{', '.join(held)} and all other sizes from {FROM}" if held else f"all sizes from {FROM}"
-    )
-    return sizes + (f", where {'; '.join(rest)}" if rest else "")
+    sizes = f"{', '.join(held)} and all other sizes" if held else "all sizes"
+    return f"{sizes} from {FROM}" + (f", where {'; '.join(rest)}" if rest else "")
 
 
 def _is_number(condition: str) -> bool:
@@ -395,124 +371,45 @@ def _is_number(condition: str) -> bool:
 
 
 # --- texts of integer arithmetic --------------------------------------------------------------
-#
-# A text is taken apart here, as Python would, and never run. Python's own parser is not asked:
-# before its first tree it makes a class for each kind of node, which takes longer than to read all
-# of a structure.
-
-LARGEST_POWER = 8
 
 
-class NotKnown(KeyError):
+class NotKnown(Exception):
     """A size that the condition speaks of has no number here."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class NotReadable(ValueError):
-    """A text that is no condition."""
+    """A text that is no arithmetic of whole numbers, or divides by 0."""
 
 
-_COMPARED: dict[str, Callable[[int, int], bool]] = {
-    " == ": lambda a, b: a == b,
-    " != ": lambda a, b: a != b,
-    " < ": lambda a, b: a < b,
-    " <= ": lambda a, b: a <= b,
-    " > ": lambda a, b: a > b,
-    " >= ": lambda a, b: a >= b,
-}
-_NO_SIZES = ("True", "False", "None")
-_SIGNS = ("(", ")", "+", "-", "*", "//", "%", ",")
+# No dot, no bracket of a list and no quotation mark: of Python, arithmetic and comparisons alone.
+_SIGNS = frozenset(" +-*/%(),<>=!_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-def holds(condition: str, numbers: Mapping[str, int]) -> bool:
-    """Tell whether one comparison of whole numbers is true. Raises `NotKnown`, `NotReadable`.
+class Numbers(dict[str, object]):
+    """The whole numbers that a text may speak of by their names, and `min`."""
 
-    >>> holds("n_heads % n_kv_heads == 0", {"n_heads": 8, "n_kv_heads": 2})
-    True
-    >>> holds("S + 1 < window", {"S": 2048})
-    Traceback (most recent call last):
-    ...
-    metacount.textbook.proven.NotKnown: window
-    """
-    for sign, compared in _COMPARED.items():
-        left, found, right = condition.partition(sign)
-        if found:
-            return compared(value(left, numbers), value(right, numbers))
-    raise NotReadable(condition)
+    def __init__(self, numbers: Mapping[str, object]) -> None:
+        super().__init__({name: n for name, n in numbers.items() if type(n) is int}, min=min)
+
+    def __missing__(self, name: str) -> object:
+        raise NotKnown(name)
 
 
-def value(text: str, numbers: Mapping[str, int]) -> int:
-    """Compute the number that a text stands for. Raises `NotKnown`, `NotReadable`.
+def value(text: str, numbers: Mapping[str, object]) -> int:
+    """Compute what a text of the record comes to: a number, or whether a comparison holds.
+
+    Raises `NotKnown` for a name without a whole number, `NotReadable`.
 
     >>> value("-d**2 + (7 - d)//2*d % 4 + min(d, 2)", {"d": 3})
     -5
+    >>> value("n_heads % n_kv_heads == 0", {"n_heads": 8, "n_kv_heads": 2})
+    True
     """
-    spaced = text
-    for sign in _SIGNS:
-        spaced = spaced.replace(sign, f" {sign} ")
-    words = spaced.replace("*  *", "**").split()[::-1]  # the next one stands last
-    number = _sum(words, numbers)
-    if words:
+    if not _SIGNS.issuperset(text):
         raise NotReadable(text)
-    return number
-
-
-def _sum(words: list[str], numbers: Mapping[str, int]) -> int:
-    number = _product(words, numbers)
-    while words and words[-1] in ("+", "-"):
-        sign, other = words.pop(), _product(words, numbers)
-        number += other if sign == "+" else -other
-    return number
-
-
-def _product(words: list[str], numbers: Mapping[str, int]) -> int:
-    number = _factor(words, numbers)
-    while words and words[-1] in ("*", "//", "%"):
-        sign, other = words.pop(), _factor(words, numbers)
-        if sign == "*":
-            number *= other
-        elif other == 0:
-            raise NotReadable(f"{sign} 0")
-        else:
-            number = number // other if sign == "//" else number % other
-    return number
-
-
-def _factor(words: list[str], numbers: Mapping[str, int]) -> int:
-    """Read a number, a size or what stands in brackets, with its sign and its power."""
-    word = words.pop() if words else ""
-    if word == "-":
-        return -_factor(words, numbers)  # of the power too: -d**2
-    if word == "(":
-        number = _sum(words, numbers)
-        _end(words)
-    elif word == "min" and words[-1:] == ["("]:
-        words.pop()
-        number = _sum(words, numbers)
-        while words[-1:] == [","]:
-            words.pop()
-            number = min(number, _sum(words, numbers))
-        _end(words)
-    elif word.isascii() and word.isdecimal():
-        number = int(word)
-    elif word.isidentifier() and word not in _NO_SIZES and words[-1:] != ["("]:
-        if type(numbers.get(word)) is not int:
-            raise NotKnown(word)
-        number = numbers[word]
-    else:
-        raise NotReadable(word)
-    if words[-1:] == ["**"]:
-        words.pop()
-        power = _factor(words, numbers)
-        if not 0 <= power <= LARGEST_POWER:
-            raise NotReadable(f"to the power of {power}")
-        raised: int = number**power
-        return raised
-    return number
-
-
-def _end(words: list[str]) -> None:
-    if not words or words.pop() != ")":
-        raise NotReadable("a bracket is not closed")
+    known = numbers if isinstance(numbers, Numbers) else Numbers(numbers)
+    try:
+        computed: int = eval(text, {"__builtins__": {}}, known)
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        raise NotReadable(text) from None
+    return computed

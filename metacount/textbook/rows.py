@@ -24,8 +24,8 @@ from metacount.formulas.pieces import (
     stack_name,
     weights_of_pieces,
 )
+from metacount.formulas.step import tensors_by_path
 from metacount.formulas.tape import params_of
-from metacount.formulas.trained import tensors_by_path
 from metacount.spec import ModelSpec, legend
 
 

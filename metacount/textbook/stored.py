@@ -8,6 +8,7 @@ is run, those of plain words, `.*` and `(a|b)` are read.
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 from metacount.errors import SpecError, shown_name
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 WORD = 32  # bits of the integers that values of 1 to 8 bits are packed into
 MOST_PATTERNS = 200_000
 MOST_ALTERNATIVES = 64
-KEPT = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules")
+LEFT_OUT = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules")
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 # Our names of modules -> those in use, where they differ; {} is the number of an expert.
 OTHER_NAMES = {
@@ -47,6 +48,7 @@ OTHER_NAMES = {
 }
 BLOCKS = ("mlp", "block_sparse_moe", "feed_forward", "mixer")
 PREFIXES = ("", "model.", "model.language_model.", "language_model.model.", "backbone.")
+OTHER_PARTS = ("mtp", "vis", "audio")  # words before `layers.` in names of what is not the stack
 
 
 @frozen
@@ -88,22 +90,22 @@ def stored_from_config(spec: ModelSpec, config: Json) -> Stored | str | None:
     width = BYTES.get(name if isinstance(name, str) else "bfloat16", 2)
     try:
         how, packed, takes = _format(said, width)
-        kept = _Modules(said)
+        modules = _Modules(said, packed)
     except SpecError as error:
         return f"{error.field} {error.rule}"
     n_values = n_packed = 0
     by_role: dict[str, tuple[int, int]] = {}
     for weight in weights(spec):
         size, times = int(weight.size), int(weight.times)
-        n_here = _packed_copies(spec, weight, kept) if takes(weight) else 0
-        n_bytes = (times - n_here) * size * width
-        if n_here:
+        copies = _packed_copies(spec, weight, modules) if takes(weight) else {}
+        n_bytes = (times - sum(copies.values())) * size * width
+        for pack, n_copies in copies.items():
             rows, columns = weight.shape if len(weight.shape) == 2 else (1, size)
             parts = weight.halves if ".experts." in weight.name else 1
-            here, scales = packed(int(rows) // parts, int(columns))
-            n_bytes += n_here * parts * here
-            n_values += n_here * parts * scales
-            n_packed += n_here * size
+            of_matrix, scales = pack(int(rows) // parts, int(columns))
+            n_bytes += n_copies * parts * of_matrix
+            n_values += n_copies * parts * scales
+            n_packed += n_copies * size
         of_role = by_role.get(weight.role, (0, 0))
         by_role[weight.role] = (of_role[0] + times * size, of_role[1] + n_bytes)
     total = int(params(spec))
@@ -122,9 +124,14 @@ def _up(size: int, part: int) -> int:
     return -(-size // part)
 
 
-def _format(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], bool]]:
+def _format(said: Json, width: int) -> tuple[str, Packed | None, Callable[[Weight], bool]]:
+    """Return a format in words, its packing (None: each module has its own), what is packed."""
     method = said.get("quant_method")
     algorithm = said.get("quant_algo")
+    if method == "modelopt" and not any(isinstance(said.get(key), list) for key in LEFT_OUT):
+        raise SpecError("quantization", "names no modules that stay as they are", None, "")
+    if algorithm == "MIXED_PRECISION" and method == "modelopt":
+        return "ModelOpt, an algorithm for each module", None, _is_linear
     if method == "mxfp4":
         return "MXFP4, a scale of a byte for 32 values", _mxfp4, _is_expert
     if method in ("gptq", "awq"):
@@ -141,11 +148,11 @@ def _format(said: Json, width: int) -> tuple[str, Packed, Callable[[Weight], boo
             return rows * columns + 4 * scales, scales
 
         return f"FP8, a scale in float32 for {a} x {b} values", by_blocks, _is_linear
-    if algorithm in ("NVFP4", "FP8") or (method in ("fp8", "fbgemm_fp8") and algorithm is None):
-        if algorithm == "NVFP4":
-            return "NVFP4 of ModelOpt, a scale of a byte for 16 values", _nvfp4, _is_linear
-        n = 2 if algorithm == "FP8" or said.get("activation_scheme") == "static" else 1
-        return "FP8, a scale a matrix", lambda o, i: (o * i + 4 * n, n), _is_linear
+    if algorithm == "NVFP4":
+        return "NVFP4 of ModelOpt, a scale of a byte for 16 values", _nvfp4, _is_linear
+    if algorithm == "FP8" or (method in ("fp8", "fbgemm_fp8") and algorithm is None):
+        static = algorithm == "FP8" or said.get("activation_scheme") == "static"
+        return "FP8, a scale a matrix", _fp8_static if static else _fp8, _is_linear
     if method == "compressed-tensors":
         return _compressed(said, width)
     if method is None and "bits" in said:
@@ -162,6 +169,33 @@ def _mxfp4(rows: int, columns: int) -> tuple[int, int]:
 def _nvfp4(rows: int, columns: int) -> tuple[int, int]:
     groups = rows * _up(columns, 16)  # weight_scale_2 and input_scale are a float32 each
     return rows * _up(columns, 2) + groups + 8, groups + 2
+
+
+def _nvfp4_weights(rows: int, columns: int) -> tuple[int, int]:
+    n_bytes, scales = _nvfp4(rows, columns)
+    return n_bytes - 4, scales - 1  # activations are not quantised: no input_scale
+
+
+def _fp8(rows: int, columns: int) -> tuple[int, int]:
+    return rows * columns + 4, 1
+
+
+def _fp8_static(rows: int, columns: int) -> tuple[int, int]:
+    return rows * columns + 8, 2
+
+
+def _mxfp8(rows: int, columns: int) -> tuple[int, int]:
+    groups = rows * _up(columns, 32)
+    return rows * columns + groups, groups
+
+
+# of ModelOpt, of one module
+ALGORITHMS = {
+    "FP8": _fp8_static,
+    "MXFP8": _mxfp8,
+    "NVFP4": _nvfp4,
+    "W4A16_NVFP4": _nvfp4_weights,
+}
 
 
 def _bits(said: Json, name: str = "bits") -> int:
@@ -283,10 +317,12 @@ def _is_linear(weight: Weight) -> bool:
 
 
 class _Modules:
-    """The modules that stay as they are, by the patterns of a config."""
+    """Which modules stay as they are, by the patterns of a config; how the others are packed."""
 
-    def __init__(self, said: Json) -> None:
-        lists = [said.get(key) for key in KEPT]
+    def __init__(self, said: Json, packed: Packed | None) -> None:
+        self.packed = packed
+        self.packings = {} if packed is not None else _packings(said)
+        lists = [said.get(key) for key in LEFT_OUT]
         names = [name for names in lists if isinstance(names, list) for name in names]
         if len(names) > MOST_PATTERNS or not all(isinstance(name, str) for name in names):
             raise SpecError("modules_to_not_convert", "must be a list of names", None, "")
@@ -302,7 +338,7 @@ class _Modules:
                 if "*" in plain:
                     self.globs.append(pattern.split("*"))
                 elif "layers." in plain:
-                    self.starts.add("layers." + plain.partition("layers.")[2])
+                    self.starts |= {*_of_layers(plain)}
                 elif not pattern.endswith("*"):
                     self.words.append(plain.split("."))
                 else:
@@ -320,6 +356,39 @@ class _Modules:
         ):
             return True
         return any(_fits(prefix + name, glob) for glob in self.globs for prefix in PREFIXES)
+
+    def packing(self, names: Iterable[str]) -> Packed | None:
+        """Return how the module of these names is packed; None where it stays as it is."""
+        names = [*names]
+        if any(map(self.keep, names)):
+            return None
+        if self.packed is not None:
+            return self.packed
+        paths = (name.split(".") for name in names)
+        parents = (".".join(path[:n]) for path in paths for n in range(len(path), 0, -1))
+        return next((self.packings[name] for name in parents if name in self.packings), None)
+
+
+def _packings(said: Json) -> dict[str, Packed]:
+    layers = said.get("quantized_layers")
+    if not isinstance(layers, dict) or len(layers) > MOST_PATTERNS:
+        raise SpecError("quantized_layers", "must name the modules that are packed", None, "")
+    packings: dict[str, Packed] = {}
+    for name, module in layers.items():
+        algorithm = module.get("quant_algo") if isinstance(module, dict) else None
+        if algorithm not in ALGORITHMS:
+            rule = f"has an algorithm that is not read: {shown_name(str(algorithm))}"
+            raise SpecError("quantized_layers", rule, None, "")
+        packings |= dict.fromkeys(_of_layers(name), ALGORITHMS[algorithm])
+    return packings
+
+
+def _of_layers(name: str) -> tuple[str, ...]:
+    """Return a module's name from `layers.` on; none of a tower or of prediction modules."""
+    before, layers, after = name.rpartition("layers.")
+    if any(word.startswith(OTHER_PARTS) for word in before.split(".")):
+        return ()
+    return (layers + after,)
 
 
 def _read_pattern(name: str) -> list[str]:
@@ -365,18 +434,23 @@ def _layers_of(spec: ModelSpec, weight: Weight) -> list[int]:
     return list(layers)
 
 
-def _packed_copies(spec: ModelSpec, weight: Weight, kept: _Modules) -> int:
+def _packed_copies(spec: ModelSpec, weight: Weight, modules: _Modules) -> dict[Packed, int]:
+    """Return how many of a weight's copies are packed in which way."""
     times, name = int(weight.times), weight.name.removesuffix(".weight")
+    copies: Counter[Packed | None] = Counter()
     if weight.role in ("head", "embedding"):
         head = weight.role == "head"
         ends = ["lm_head", "head", "output"] if head else ["embed_tokens", "embeddings", name]
-        return 0 if (head and kept.skips_head) or any(map(kept.keep, ends)) else times
-    layers = _layers_of(spec, weight)
-    if not layers or times % len(layers):
-        return times
-    names = tuple(_in_use(name))
-    whole = sum(any(kept.keep(f"layers.{i}.{n}") for n in names) for i in layers)
-    return times // len(layers) * (len(layers) - whole)
+        copies[None if head and modules.skips_head else modules.packing(ends)] = times
+    else:
+        layers = _layers_of(spec, weight)
+        if not layers or times % len(layers):
+            copies[modules.packing([name])] = times
+        else:
+            for i in layers:
+                packing = modules.packing(f"layers.{i}.{n}" for n in _in_use(name))
+                copies[packing] += times // len(layers)
+    return {packing: n for packing, n in copies.items() if packing is not None}
 
 
 def _in_use(name: str) -> Iterable[str]:

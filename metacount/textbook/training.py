@@ -12,13 +12,7 @@ from metacount.errors import SpecError
 from metacount.formulas import model, step
 from metacount.formulas.dim import Dim, exact_div, when
 from metacount.formulas.pieces import remembered
-from metacount.formulas.step import (
-    block_stores,
-    check_alike,
-    check_saved,
-    saved_in_block,
-    saved_in_blocks,
-)
+from metacount.formulas.step import MASTER, WHOLE, Part
 from metacount.formulas.sublayers import norms_per_block
 from metacount.formulas.tape import (
     ATTENTIONS,
@@ -32,19 +26,9 @@ from metacount.formulas.tape import (
     params_of,
     several,
 )
-from metacount.formulas.trained import (
-    MASTER,
-    OPTIMIZERS,
-    WHOLE,
-    Part,
-    chosen_tensors,
-    gradient_bytes_by_role,
-    optimizer_bytes_by_role,
-    trained_tensors,
-)
 from metacount.frozen import frozen
 from metacount.spec import DTYPE_BYTES, ModelSpec, Request, Workload
-from metacount.spec.attention import Attention, NoAttention
+from metacount.spec.attention import Attention, BlockIndexer, NoAttention
 from metacount.spec.position import Rope
 from metacount.spec.rules import beyond_branches
 from metacount.spec.stack import WITH_ATTENTION
@@ -56,7 +40,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from metacount.files import Json
-    from metacount.formulas.trained import Tensors
+    from metacount.formulas.step import Tensors
 
     Count: TypeAlias = Callable[[ModelSpec, dict[str, Dim]], dict[str, Dim]]
     from metacount.spec.stack import Stack
@@ -84,7 +68,7 @@ def _of_pass(
 
 
 def _of_optimizer(name: str) -> Count:
-    return lambda spec, run: optimizer_bytes_by_role(
+    return lambda spec, run: step.optimizer_bytes_by_role(
         spec, optimizer=name, bytes_per_value=run["bytes_per_value"]
     )
 
@@ -111,10 +95,10 @@ TRAINING: dict[str, Count] = {
         for checkpointing in CHECKPOINTINGS
         for attention in ATTENTIONS
     },
-    "gradient_bytes": lambda spec, run: gradient_bytes_by_role(
+    "gradient_bytes": lambda spec, run: step.gradient_bytes_by_role(
         spec, bytes_per_value=run["bytes_per_value"]
     ),
-    **{_named("optimizer_bytes", name): _of_optimizer(name) for name in OPTIMIZERS},
+    **{_named("optimizer_bytes", name): _of_optimizer(name) for name in step.OPTIMIZERS},
 }
 
 
@@ -193,41 +177,38 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
     run, part = fitted(spec, workload), part_of(setup)
     width = DTYPE_BYTES[run.dtype]
     sizes = _pass({**run.to_dict(), "bytes_per_value": width}, setup.attention, setup.checkpointing)
-    tensors = None if part == WHOLE else chosen_tensors(spec, part)
+    tensors = None if part == WHOLE else step.chosen_tensors(spec, part)
     uncovered: dict[str, str] = {}
-    parts: dict[str, dict[str, int] | None] = {}
+    figures: Json = {}
     for name, count in OF_PASS.items():
         # a forward is the same whatever is frozen
         trained = None if name == "matmul_flops" and part.rank is None else tensors
+        by_part = None
         try:
-            _check_way(spec, sizes, part, name)
-            parts[name] = count(spec, sizes, trained)
+            _check_way(spec, sizes, setup, name)
+            by_part = count(spec, sizes, trained)
         except SpecError as error:
-            parts[name], uncovered[name] = None, str(error)
-    of_block = parts.pop(OF_BLOCK)
-    by_part: Json = {f"{name}_by_role": found for name, found in parts.items()}
-    figures: Json = {
-        n: None if found is None else sum(found.values()) for n, found in parts.items()
-    }
-    forward, backward = figures["matmul_flops"], figures["backward_matmul_flops"]
-    both = None if forward is None or backward is None else forward + backward
-    for name in ("matmul_flops", "backward_matmul_flops"):
+            uncovered[name] = str(error)
+        if name == OF_BLOCK:
+            figures[name] = by_part
+            continue
+        figures[name] = None if by_part is None else sum(by_part.values())
+        figures[f"{name}_by_role"] = by_part
+    both = [figures[name] for name in ("matmul_flops", "backward_matmul_flops")]
+    figures["train_matmul_flops"] = None if None in both else sum(both)
+    for name in ("backward_matmul_flops", "matmul_flops"):
         if name in uncovered:
-            uncovered.setdefault("train_matmul_flops", uncovered[name])
-    if setup.loss != "full" and figures["activation_bytes"] is not None:
-        figures["activation_bytes"] = by_part["activation_bytes_by_role"] = None
-        refused = SpecError("loss", "has no formula of what it keeps", setup.loss, "choose full")
-        uncovered["activation_bytes"] = str(refused)
+            uncovered["train_matmul_flops"] = uncovered[name]
     if setup.optimizer not in WITHOUT_PRODUCTS:
         rule = "has no formula for the products of its step"
         refused = SpecError("optimizer", rule, setup.optimizer, "measure it instead")
         uncovered["optimizer_matmul_flops"] = str(refused)
     why = "what is alive from stage to stage has no formula: measure it instead"
     uncovered |= dict.fromkeys(OVER_TIME, why)
-    weights = trained_tensors(spec) if tensors is None else tensors.trained_weights
+    weights = step.trained_tensors(spec) if tensors is None else tensors.trained_weights
     trained_params = params_of(weight for weight, _ in weights)
     params = model.params(spec) + (0 if tensors is None else tensors.adapter_params)
-    state = optimizer_bytes_by_role(
+    state = step.optimizer_bytes_by_role(
         spec,
         optimizer=setup.optimizer,
         bytes_per_value=width,
@@ -247,9 +228,6 @@ def count_step(spec: ModelSpec, workload: Workload | Request, setup: Setup) -> T
         trainable_params=trained_params,
         param_bytes=width * params,
         **figures,
-        **by_part,
-        train_matmul_flops=both,
-        activation_bytes_of_block=of_block,
         n_blocks={kind: number for kind, (number, _, _) in block_kinds(spec).items()},
         gradient_bytes=DTYPE_BYTES[setup.grad_dtype or run.dtype] * trained_params,
         optimizer_bytes=sum(state.values()),
@@ -264,8 +242,9 @@ def part_of(setup: Setup) -> Part:
     return Part(rank=setup.lora_rank, targets=targets, freeze=setup.freeze)
 
 
-def _check_way(spec: ModelSpec, run: Pass, part: Part, name: str) -> None:
+def _check_way(spec: ModelSpec, run: Pass, setup: Setup, name: str) -> None:
     """Raise `SpecError` for a figure of a way to run a step that no formula covers."""
+    part = part_of(setup)
     if name == OF_BLOCK and part != WHOLE:
         field = "freeze" if part.freeze else "lora_rank"
         value = ",".join(part.freeze) or part.rank
@@ -276,6 +255,8 @@ def _check_way(spec: ModelSpec, run: Pass, part: Part, name: str) -> None:
     if run.attention == FLASH and attends and run.bytes_per_value != SIXTEEN:
         rule = "is of a kernel for 16-bit types"
         raise SpecError("attention", rule, FLASH, "choose eager, or bf16 or fp16")
+    if name == "activation_bytes" and setup.loss != "full":
+        raise SpecError("loss", "has no formula of what it keeps", setup.loss, "choose full")
 
 
 # What is counted and measured alike.
@@ -323,6 +304,7 @@ MIXERS = {
     "S": "recurrent behind a shared block",
     "N": "no mixer",
 }
+OTHERWISE = ("without rotation", "without a first norm", "with a window", "with an index")
 FFNS = {"F": "dense", "E": "experts", "B": "dense and experts", "N": "no feed-forward"}
 
 
@@ -338,26 +320,28 @@ def block_kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
 
 def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
     last, positions = spec.last_stack, spec.positions
-    turns = positions.law.holds if isinstance(positions, Rope) else None
-    some_index = len({spec.has_index_layer(i) for i in range(last.n_layers)}) > 1
-    found: dict[str, tuple[int, Stack, int]] = {}
+    rotates = isinstance(positions, Rope) and positions.nope_every is not None
+    index = getattr(last.attention, "indexer", None)
+    some_index = isinstance(index, BlockIndexer) and len({*index.law.sequence(last.n_layers)}) > 1
+    found: dict[tuple[bool, str, str, tuple[bool, ...]], tuple[int, Stack, int]] = {}
     for stack in spec.stacks:
-        side = ("decoder" if stack is spec.decoder else "encoder") if spec.has_encoder else ""
         for i in range(stack.n_layers):
             mixer = last.mixer_of(i)
-            words = (
-                side,
-                "" if last.uniform else MIXERS[mixer],
-                FFNS[last.ffn_of(i)],
-                "without rotation" if turns and mixer in WITH_ATTENTION and not turns(i) else "",
-                "" if i > 0 or last.norms.first else "without a first norm",
-                "with a window" if last.windows_differ and spec.is_windowed_layer(i) else "",
-                "with an index" if some_index and spec.has_index_layer(i) else "",
-            )
-            kind = ", ".join(filter(None, words))
-            number, first, index = found.get(kind, (0, stack, i))
-            found[kind] = number + 1, first, index
-    return found
+            unrotated = rotates and mixer in WITH_ATTENTION and not spec.has_rope_layer(i)
+            without_norm = i == 0 and not last.norms.first
+            near = last.windows_differ and spec.is_windowed_layer(i)
+            indexed = some_index and spec.has_index_layer(i)
+            others = (unrotated, without_norm, near, indexed)
+            key = (stack is spec.decoder, mixer, last.ffn_of(i), others)
+            number, first, index_of_first = found.get(key, (0, stack, i))
+            found[key] = number + 1, first, index_of_first
+    kinds = {}
+    for (of_decoder, mixer, ffn, others), numbers in found.items():
+        words = ["decoder" if of_decoder else "encoder"] if spec.has_encoder else []
+        words += [FFNS[ffn]] if last.uniform else [MIXERS[mixer], FFNS[ffn]]
+        words += [word for word, holds in zip(OTHERWISE, others, strict=True) if holds]
+        kinds[", ".join(words)] = numbers
+    return kinds
 
 
 def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
@@ -372,7 +356,7 @@ def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
     alike = len(kinds) == 1 and not beyond_branches(spec) and not spec.n_query_positions
     if alike and run.checkpointing == NONE and run.attention != SDPA:
         ((kind, (number, *_)),) = kinds.items()
-        saved = sum(times * amount for times, _, amount in saved_in_blocks(spec, run))
+        saved = sum(times * amount for times, _, amount in step.saved_in_blocks(spec, run))
         return {kind: exact_div(saved, number)}
     seen = {bool(spec.is_windowed_layer(i)) for i in range(last.n_layers)}
     if run.checkpointing != FULL and run.attention == SDPA and len(seen) > 1:
@@ -380,7 +364,7 @@ def block_bytes(spec: ModelSpec, run: Pass, _: object = None) -> dict[str, int]:
         rule = "has no formula of what one block keeps where some see a window"
         raise SpecError("attention", rule, SDPA, "choose eager or flash")
     return {
-        kind: int(saved_in_block(spec, run, stack, index))
+        kind: int(step.saved_in_block(spec, run, stack, index))
         for kind, (_, stack, index) in kinds.items()
     }
 
@@ -414,12 +398,12 @@ PAIR = 2 + 1 + 2  # softmax, mask, result
 def activation_amounts(spec: ModelSpec, batch_size: Dim, seq_len: Dim) -> dict[str, Dim]:
     """Count what the blocks of a model keep, by the letters J, N, O and V."""
     run = Pass(batch_size=batch_size, seq_len=seq_len, bytes_per_value=SIXTEEN)
-    check_alike(spec)
-    check_saved(spec, run)
+    step.check_alike(spec)
+    step.check_saved(spec, run)
     stack, n_layers, tokens = spec.last_stack, spec.last_stack.n_layers, batch_size * seq_len
     kept = [
         times * store.bytes
-        for times, role, store, is_of_pairs in block_stores(spec, run)
+        for times, role, store, is_of_pairs in step.block_stores(spec, run)
         if role != "norm" and store.width == SIXTEEN and not is_of_pairs
     ]
     placement, mixer = stack.norms.placement, stack.attention
@@ -445,7 +429,7 @@ def _repeated(mixer: object, batch_size: Dim, tokens: Dim) -> Dim:
 
 def stored_amounts(spec: ModelSpec) -> dict[str, Dim]:
     """Count what is stored of a model that is trained, by the letters I, F and S."""
-    trained = params_of(weight for weight, _ in trained_tensors(spec))
+    trained = params_of(weight for weight, _ in step.trained_tensors(spec))
     # the moments alone: nobody counts the 4 bytes of a step counter of each tensor
     return {"I": SIXTEEN * trained, "F": MASTER * trained, "S": 2 * MASTER * trained}
 

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
+import json
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, benchmark
 from helpers.bench_layers import result
 
+from metacount.bench import rows as files
 from metacount.cli import main
 
 FLOPS, BYTES = 8e14, 4e12  # of an invented device: a ridge of 200 FLOPs per byte
 WEIGHTS = 2 * 3 * 4096 * 11008  # bytes of LLaMA-7B's SwiGLU in bf16
 
 
-def script(name: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert found is not None and found.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def figures() -> Any:
-    return script("gpu_figures")
-
-
 def test_the_steps_for_a_device_fit_into_their_time() -> None:
     """Each is a command that parses; what does not fit into its budget is said, not lost."""
-    module: Any = script("on_a_gpu")
+    module = benchmark("on_a_gpu")
     steps = module.steps()
     names = [step.name for step in steps]
-    assert names[:4] == ["tests", "modules", "peaks", "calibrate"] and names[-1] == "figures"
+    assert names[:2] == ["tests", "calibrate"] and names[-1] == "figures"
     topics = {step.words[3] for step in steps if step.is_bench}
     assert topics == {"ffn", "attention", "mla", "moe", "norm"}
     dtypes = {
@@ -43,6 +33,9 @@ def test_the_steps_for_a_device_fit_into_their_time() -> None:
     }
     assert dtypes == {"bf16", "fp16", "tf32", "fp32"}
     assert module.BUDGET < module.LIMIT <= 480
+    for step in steps:
+        asked = step.words, step.within(1000.0)
+        assert asked[0] == asked[1] and ("420" in step.words) == ("140" in step.within(200.0))
     for step in steps:
         if step.is_bench:
             options = list(step.words[2:])
@@ -72,18 +65,8 @@ def row(tokens: int, **changes: Any) -> dict[str, Any]:
     )
 
 
-def test_the_turning_point_of_a_roofline_is_where_it_is_predicted(figures: Any) -> None:
-    rows = [row(n) for n in (1, 16, 128, 256, 1024, 16384)]
-    # 200 FLOPs a byte, 2 FLOPs a token and a weight of 2 bytes: 200 tokens
-    assert figures.turning_point(rows) == pytest.approx(200.0)
-    assert figures.predicted(rows[0]) == pytest.approx(200.0)
-    assert figures.turning_point(rows[:1]) is None
-    # half as fast above: the turning point comes at half the tokens
-    slow = [rows[0], row(16384, median_s=2 * rows[-1]["median_s"])]
-    assert figures.turning_point(slow) == pytest.approx(100.0)
-
-
-def test_every_figure_is_said_or_missing(figures: Any) -> None:
+def test_every_figure_is_said_or_missing() -> None:
+    figures = benchmark("gpu_figures")
     assert figures.sentences([]) == [
         "llama-7b, 8,192 tokens, bf16: missing",
         "llama-7b, 8,192 tokens, bf16: SwiGLU / GELU with its interval: missing",
@@ -110,3 +93,100 @@ def test_every_figure_is_said_or_missing(figures: Any) -> None:
     worse = figures.sentences([row(8192, ceiling_share=0.85), row(8192, date="2", **slow)])
     assert "reaches 85.0 %" in worse[0] and "less than 90 %" in worse[0]
     assert worse[-1] == "the same command twice: 100.00 % apart, not within 1 %"
+
+
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """The rows of the table: Qwen3-0.6B's sizes, 256 tokens, hot."""
+    lines = files.latest_run(files.read(str(RESULTS / "ffn.jsonl")))
+    return {
+        line["variant"]: line
+        for line in lines
+        if (line["model"], line["workload"], line["state"])
+        == ("qwen3-0.6b", {"tokens": 256}, "hot")
+    }
+
+
+def test_the_sentences_are_what_the_saved_rows_say() -> None:
+    found = rows()
+    words = " ".join(PAGE.split())
+    gelu, equal, wide = found["gelu"], found["swiglu"], found["swiglu-4d"]
+    assert gelu["load_average"] < 1
+    assert "two otherwise idle cores" in words
+    assert "At equal parameters SwiGLU takes GELU's time;" in words
+    assert equal["within_noise"] and abs(equal["ratio"] - 1) < 0.01
+    assert "at equal width it has 3/2 of the FLOPs and takes 3/2 of the time" in words
+    assert 2 * wide["matmul_flops"] == 3 * gelu["matmul_flops"]
+    assert round(2 * wide["ratio"]) == 3 and abs(wide["ratio"] / 1.5 - 1) < 0.05
+
+
+def on_gpu(file: str, **wanted: object) -> list[dict[str, Any]]:
+    """Rows of a device that were timed."""
+    found = map(json.loads, (RESULTS / file).read_text("utf-8").splitlines())
+    return [row for row in found if all(row.get(k) == v for k, v in wanted.items())]
+
+
+def test_the_sentences_of_an_h200_are_what_the_saved_rows_say() -> None:
+    words = " ".join(PAGE.split())
+    hot = {"status": "ok", "state": "hot", "launch": "graph", "direction": "forward"}
+    swiglu = on_gpu("gpu-ffn.jsonl", model="llama-7b", dtype="bf16", variant="swiglu", **hot)
+    assert {row["device"] for row in swiglu} == {"NVIDIA H200"}
+    long = [row for row in swiglu if row["workload"] == {"tokens": 8192}]
+    shares, times = ([row[k] for row in long] for k in ("ceiling_share", "median_s"))
+    assert len(long) == 4 and max(times) / min(times) < 1.012
+    said = f"reached {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the best product"
+    assert said in words and min(shares) >= 0.9
+    one = [row["ratio"] for row in swiglu if row["workload"] == {"tokens": 1}]
+    assert all(1.115 < ratio < 1.145 for ratio in one) and "12 to 14 % more than GELU" in words
+    late = [row["ratio"] for row in swiglu if row["workload"]["tokens"] >= 8192]
+    assert min(late) >= 0.98 and max(late) < 1.035 and "between 0.98 and 1.03" in words
+    (kernels,) = (row["kernels"] for row in on_gpu("gpu-calibration.jsonl"))
+    assert kernels[-1]["hot_1_s"] == pytest.approx(kernels[-1]["profiler_s"], rel=0.03)
+
+
+def test_peaks_of_an_h200_are_what_the_saved_rows_say() -> None:
+    rows = on_gpu("gpu-peaks.jsonl")
+    less = {row["model"]: row for row in rows if row["max_memory_allocated"] < row["predicted"]}
+    assert len(rows) == 26 and set(less) == {"t5-small", "switch-base-8"}
+    page = " ".join((ROOT / "docs" / "training.md").read_text("utf-8").split())
+    shares = [
+        round(100 - 100 * less[name]["max_memory_allocated"] / less[name]["predicted"])
+        for name in ("t5-small", "switch-base-8")
+    ]
+    assert f"takes {shares[0]} and {shares[1]} % less" in page
+    for row in rows:
+        if row["model"] not in less or row["attention"] != "sdpa":
+            assert not row["only_predicted"], row["model"]
+            assert all(size == 8 for size, _ in row["only_on_device"]), row["model"]
+            rounding = row["max_memory_allocated"] - row["requested"]
+            assert rounding == row["rounding"] < 0.007 * row["predicted"]
+
+
+PICTURES = {
+    "ffn-cpu.svg": ("--curves", "ffn.jsonl"),
+    "ffn-h200.svg": ("--dtype", "bf16", "--curves", "gpu-ffn.jsonl"),
+    "roofline-cpu.svg": ("--roofline", "ffn.jsonl", "attention.jsonl", "mla.jsonl", "moe.jsonl"),
+}
+
+
+def shown(svg: str) -> tuple[list[str], Counter[tuple[str, str]]]:
+    """The words of a picture, and how many marks of each kind and look it has.
+
+    Places and the names of parts differ from machine to machine.
+    """
+    marks = Counter((e.tag, e.get("style", "")) for e in ElementTree.fromstring(svg).iter())
+    return re.findall(r"<!-- (.*?) -->", svg), marks
+
+
+@pytest.mark.parametrize("name", list(PICTURES))
+def test_the_pictures_are_drawn_from_the_saved_rows(name: str, tmp_path: Path) -> None:
+    words = [str(RESULTS / one) if one.endswith(".jsonl") else one for one in PICTURES[name]]
+    drawn = tmp_path / name
+    assert main(["plot", *words, "-o", str(drawn)]) == 0
+    saved = (RESULTS / name).read_text("utf-8")
+    assert shown(drawn.read_text("utf-8")) == shown(saved)
+    for changed in (r"<use [^>]*/>", ""), (r'style="stroke', 'style="fill'), ("<!-- ", "<!-- not "):
+        assert shown(re.sub(*changed, saved, count=1)) != shown(saved)

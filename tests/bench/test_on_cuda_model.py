@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.bench_layers import SPARSE, altered, moe, spec, tiny_cases
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
-from helpers.virtual_gpu import DEVICE, GIB, MICRO, VirtualGpu
+from helpers.virtual_gpu import DEVICE, MICRO, VirtualGpu
 from torch import Tensor, nn
 
 from metacount.bench import run
 from metacount.bench.case import Case, Variant
-from metacount.bench.device import Roofs, environment, measure_ceiling
+from metacount.bench.device import Roofs
 from metacount.bench.rows import Ceiling, Row
 from metacount.bench.run import run_case
 from metacount.bench.timing import CaptureRoom, Plan
@@ -108,26 +107,6 @@ def test_what_waits_for_the_host_is_launched_eagerly(gpu: VirtualGpu) -> None:
     assert all(row.ratio is not None for row in rows if row.variant == "loop")
 
 
-def test_a_case_of_large_variants_needs_the_memory_of_one(gpu: VirtualGpu) -> None:
-    names = ("gelu", "swiglu", "swiglu_joined", "swiglu_4d", "swiglu_own")
-    how = {name: {"working": 60 * GIB} for name in names}
-    rows = run_case(on_gpu(tiny_cases("fp32")[0], gpu, **how), PLAN, ROOF, CACHE)
-    assert {row.status for row in rows if row.reason != "--no-compile"} == {"ok"}
-    assert gpu.most_held == 120 * GIB  # the graph of one call and that of many
-
-
-def test_an_error_at_a_capture_is_a_row_and_harms_nobody(gpu: VirtualGpu) -> None:
-    how = {"swiglu": {"fails": (60, torch.OutOfMemoryError("CUDA out of memory. Tried"))}}
-    rows = run_case(on_gpu(tiny_cases("fp32")[0], gpu, **how), PLAN, ROOF, CACHE)
-    bad = [row for row in rows if row.variant == "swiglu"]
-    assert {row.status for row in bad} == {"does not fit"}
-    assert {row.reason for row in bad} == {"while it was timed: out of memory"}
-    assert by_key(rows)["gelu", "graph", "hot"].status == "ok"
-    # the next case draws random numbers
-    again = run_case(on_gpu(tiny_cases("fp32")[-1], gpu), PLAN, ROOF, CACHE)
-    assert {row.status for row in again if row.reason != "--no-compile"} == {"ok"}
-
-
 def test_one_capture_that_fails_spoils_nothing(
     gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,17 +125,6 @@ def test_one_capture_that_fails_spoils_nothing(
     # one launch of one variant, and it says when
     assert len(bad) == 1 and (bad[0].reason or "").startswith("while it was timed: operation")
     assert {row.topic for row in rows if row.status == "ok"} == {"ffn", "norm"}
-
-
-def test_a_lost_device_ends_the_run(gpu: VirtualGpu) -> None:
-    tiny, rows = tiny_cases("fp32")[0], []
-    cases = [on_gpu(replace(tiny, model=f"tiny{i}"), gpu) for i in range(3)]
-    lost = "CUDA error: an illegal memory access was encountered"
-    for found in run.run_cases(cases, PLAN, roofs=None):
-        rows += found
-        gpu.sticky = lost
-    said = {row.reason for row in rows if row.status == "not available"}
-    assert f"the device was lost: {lost}" in said and run.disagrees(rows)
 
 
 def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
@@ -189,42 +157,3 @@ def test_graphs_are_compared_with_the_reference(gpu: VirtualGpu) -> None:
     assert found["swiglu"].status == "wrong result"
     assert "while it was timed: relative error 1" in (found["swiglu"].reason or "")
     assert run.disagrees(rows)
-
-
-def test_the_ceiling_on_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, shapes = ["cublas"], []
-
-    def prefer(name: str | None = None) -> str:
-        if name is not None:
-            chosen.append(name)
-        return chosen[-1]
-
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", prefer)
-
-    def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-        shapes.append((a.shape[0], a.shape[1], b.shape[1], chosen[-1]))
-        faster = 2 if chosen[-1] == "cublaslt" else 1
-        return gpu.kernel("mm", 1e-3 / faster, gives=lambda: out)()
-
-    monkeypatch.setattr(torch, "mm", mm)
-    monkeypatch.setattr(Tensor, "copy_", lambda self, other: gpu.kernel("copy", 4e-3)())
-    monkeypatch.setattr(torch, "amax", lambda x, dim: gpu.kernel("read", 1e-3)())
-    real_empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty", lambda *s, device=None, dtype=None: torch.ones(s))
-    monkeypatch.setattr(torch, "empty_like", lambda t: real_empty_like(t))
-    roof = measure_ceiling(DEVICE, "fp32", 1, shapes=((8, 8, 8), (16, 8, 8)), copy_bytes=4096)
-    # both libraries at both shapes; the faster one at the larger, in half a millisecond
-    assert {s[3] for s in shapes} == {"cublas", "cublaslt"} and chosen[-1] == "cublas"
-    assert (roof.shape, roof.blas_library) == ((16, 8, 8), "cublaslt")
-    assert roof.flops_per_s == pytest.approx(2 * 16 * 8 * 8 / 5e-4, rel=0.01)
-    assert roof.bytes_per_s == pytest.approx(2 * 4096 / 4e-3, rel=0.01)
-    assert roof.read_bytes_per_s == pytest.approx(4096 / 1e-3, rel=0.01)
-
-
-def test_the_environment_of_a_device(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    prefer = SimpleNamespace(__str__=lambda self: "cublas")
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", lambda: prefer)
-    said = environment(DEVICE, command="metacount bench ffn")
-    assert (said["device"], said["sms"], said["kind"]) == ("NVIDIA H200", 132, "cuda")
-    assert said["flush_bytes"] == 2 * said["cache_bytes"] and said["flush"] == "reads"
-    assert said["command"] == "metacount bench ffn" and said["other_load"] is None

@@ -5,9 +5,9 @@ Without work in front the launch shows: the model can tell a wrong stopwatch fro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +16,24 @@ import pytest
 import torch
 from helpers.one_thread import no_gradients  # noqa: F401  # a fixture for every test here
 from helpers.virtual_gpu import DEVICE, MICRO, VirtualGpu
-from torch import Tensor
 
+from metacount.bench import device as devices
 from metacount.bench import timing
 from metacount.bench.case import Refused
+from metacount.bench.device import (
+    Monitor,
+    Reading,
+    Roofs,
+    measure_ceiling,
+    monitor_of,
+)
+from metacount.bench.rows import Ceiling
 from metacount.bench.timing import (
     CaptureRoom,
     Entrant,
     GraphStopwatch,
     Plan,
-    Stopwatch,
     take_turns,
-    waits_for_host,
 )
 
 OURS: Any = SimpleNamespace(may_raise=lambda error: not isinstance(error, KeyError))
@@ -70,79 +76,6 @@ def test_hot_is_the_time_on_the_device(gpu: VirtualGpu, sets: int, micros: float
     assert found == pytest.approx(micros * MICRO, rel=0.004)
 
 
-def test_without_work_in_front_the_launch_shows(
-    gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timing, "keep_cuda_busy", lambda _cycles: None)
-    monkeypatch.setattr(timing, "passes_for", lambda _call_s, _sets: 1)
-    assert read(watch(gpu, 3 * MICRO, 1), "hot") > 9 * MICRO
-
-
-@pytest.mark.parametrize("micros", [3.0, 60.0])
-def test_cold_is_the_time_of_one_call(gpu: VirtualGpu, micros: float) -> None:
-    one = watch(gpu, micros * MICRO, 3)
-    # the events around it are the rest
-    assert read(one, "cold") == pytest.approx(micros * MICRO, abs=1.5 * MICRO)
-
-
-def test_a_sample_lasts_a_millisecond_and_a_burst_waits_once(gpu: VirtualGpu) -> None:
-    one = watch(gpu, 5 * MICRO, 3)
-    with one.turn():
-        assert one.calls_per_sample * 5 * MICRO >= 1e-3
-        gpu.said.clear()
-        n = len(one.burst("hot"))
-        assert n >= 4 and gpu.said[0] == "sleep" and gpu.said[-1] == "wait"
-        assert gpu.said.count("wait") == 1 and gpu.said.count("event") == 2 * n
-        gpu.said.clear()
-        n = len(one.burst("cold"))
-        assert gpu.said == ["sleep", *["flush", "event", "replay 1 k0", "event"] * n, "wait"]
-
-
-def test_an_eager_call_shows_the_hosts_time(gpu: VirtualGpu) -> None:
-    calls = [gpu.kernel(f"k{i}", 3 * MICRO) for i in range(3)]
-    one = Stopwatch(calls, gpu.kernel("flush", FLUSH), 23 * MICRO, DEVICE)
-    # 20 µs to launch, 3 µs to run: the launches are what takes time
-    assert read(one, "hot") == pytest.approx(20 * MICRO, rel=0.05)
-    slow = Stopwatch([gpu.kernel("s", 1e-3)], gpu.kernel("f", FLUSH), 1e-3, DEVICE)
-    assert read(slow, "hot") == pytest.approx(1e-3, rel=0.05)
-    gpu.said.clear()
-    with one.turn():
-        gpu.said.clear()
-        n = len(one.burst("cold"))
-    assert gpu.said.count("flush") == n and gpu.said.count("wait") == 1
-
-
-def test_long_calls_have_one_set_and_one_graph(gpu: VirtualGpu) -> None:
-    one = watch(gpu, 0.08, 3)
-    with one.turn():
-        assert (one.sets, one.calls_per_sample) == (1, 1)
-        assert gpu.said.count("capture") == 1
-        gpu.said.clear()
-        assert len(one.burst("hot")) == 1
-    assert gpu.said.count("replay 1 k0") == 1
-
-
-def test_a_graph_that_writes_nothing_is_caught(gpu: VirtualGpu) -> None:
-    seen: list[float] = []
-
-    def check(out: Tensor) -> None:
-        seen.extend(out.tolist())
-        raise ValueError("wrong")
-
-    one = watch(gpu, 5 * MICRO, 3, check=check)
-    # a stale buffer: the call's result is there when it is captured, and a replay leaves it alone
-    real = torch.cuda.CUDAGraph.replay
-
-    def lazy(graph: Any) -> None:
-        graph.make = None
-        real(graph)
-
-    torch.cuda.CUDAGraph.replay = lazy  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="wrong"), one.turn():
-        pass
-    assert seen and all(map(math.isnan, seen)) and gpu.held == 0
-
-
 def test_a_graph_that_lost_work_is_caught(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "nodes_of", lambda graph: len(graph.kernels))
     with watch(gpu, 5 * MICRO, 3).turn():
@@ -151,20 +84,6 @@ def test_a_graph_that_lost_work_is_caught(gpu: VirtualGpu, monkeypatch: pytest.M
     lost = r"the graph of 201 calls holds 40 nodes, that of one call 1"
     with pytest.raises(Refused, match=lost), watch(gpu, 5 * MICRO, 3).turn():
         pass
-
-
-def test_waiting_is_found_without_a_capture(gpu: VirtualGpu) -> None:
-    assert waits_for_host(gpu.kernel("k", MICRO), DEVICE) is None
-    said = waits_for_host(gpu.kernel("k", MICRO, waits=True), DEVICE)
-    assert said == "called a synchronizing CUDA operation"
-    assert gpu.debug_mode == 0 and "capture" not in gpu.said
-
-    def broken() -> None:
-        raise RuntimeError("no kernel for this")
-
-    with pytest.raises(RuntimeError, match="no kernel"):
-        waits_for_host(broken, DEVICE)
-    assert gpu.debug_mode == 0
 
 
 class Script:
@@ -213,18 +132,6 @@ def test_every_variant_has_a_turn_in_each_round_in_an_order_drawn_anew() -> None
     assert all(len(one.rounds[state]) == 12 for one in found for state in ("hot", "cold"))
 
 
-def test_the_first_variants_work_comes_before_the_first_sample() -> None:
-    diary: list[str] = []
-    found = scripted(diary, "a", "b")
-    turns(found, rounds=3, warm_up_seconds=3.5)
-    # two turns of a second each, twice, until 3.5 seconds are over; none of them is kept
-    assert len(diary) == 3 * (2 * 2 + 3 * 2)
-    assert [len(one.rounds["hot"]) for one in found] == [3, 3]
-    diary.clear()
-    turns(scripted(diary, "a", "b"), rounds=3)
-    assert len(diary) == 3 * 3 * 2
-
-
 def test_it_stops_when_the_medians_are_precise() -> None:
     # all alike: six rounds are the fewest that have an interval
     assert turns(scripted([], "a", "b"), precision=0.005) == 6
@@ -258,3 +165,74 @@ def test_who_fails_has_no_more_turns_and_harms_nobody() -> None:
     assert str(found[1].failed) == "out of order" and len(found[1].rounds["hot"]) == 2
     with pytest.raises(KeyError, match="ours"):
         turns(scripted([], "a", seconds=lambda: {}["ours"]), rounds=5)
+
+
+CPU = torch.device("cpu")
+ROOF = Ceiling(dtype="fp32", flops_per_s=1e11, shape=(2, 3, 5), bytes_per_s=1e10)
+CACHE = 4096
+
+
+def test_the_ceiling_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_median_of", lambda _device, _call, _rounds: 0.5)
+    roof = measure_ceiling(CPU, "fp32", CACHE, shapes=((2, 3, 5), (3, 5, 7)), copy_bytes=4096)
+    # 2 · 3 · 5 · 7 FLOPs, and 4096 bytes read, or read and written, in half a second
+    assert (roof.shape, roof.flops_per_s) == ((3, 5, 7), 420.0)
+    assert (roof.bytes_per_s, roof.read_bytes_per_s) == (16384.0, 8192.0)
+
+
+def test_the_ceiling_is_measured_again_when_it_is_old() -> None:
+    now, asked = [0.0], []
+
+    def measure(_device: Any, dtype: str, _cache: int, *, shapes: Any = None) -> Ceiling:
+        asked.append(shapes)
+        return replace(ROOF, dtype=dtype, flops_per_s=1e11 - 1e10 * (len(asked) - 1))
+
+    roofs = Roofs(CPU, measure=measure, clock=lambda: now[0])
+    assert roofs.is_due("fp32") and roofs.of("fp32").flops_per_s == 1e11
+    now[0] = 100.0
+    assert not roofs.is_due("fp32") and roofs.of("fp32").drift is None and asked == [None]
+    now[0] = 200.0
+    # only the shape that won, a tenth slower than at the beginning
+    assert roofs.of("fp32").drift == pytest.approx(-0.1) and asked == [None, (ROOF.shape,)]
+
+
+def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(devices, "load_average", lambda: 0.3)
+    assert devices.other_load(2) is None
+    monkeypatch.setattr(devices, "load_average", lambda: 7.9)
+    assert "load average 7.9 on 2 cores leaves less than 2 idle" in (devices.other_load(2) or "")
+
+
+def reading(at: float, mhz: int, watts: float) -> Reading:
+    return Reading(at=at, mhz=mhz, watts=watts, celsius=60)
+
+
+def test_clocks_and_power_of_a_row_are_those_of_its_turns() -> None:
+    monitor = Monitor(lambda: reading(0.0, 1, 1.0))
+    monitor.readings = [
+        reading(0.5, 345, 70.0),  # before the first turn
+        reading(1.5, 1500, 690.0),
+        reading(1.6, 1400, 710.0),
+        reading(2.5, 345, 70.0),  # another one's turn
+        reading(3.5, 1300, 700.0),
+    ]
+    found = monitor.of([(1.0, 2.0), (3.0, 4.0)], call_s=1e-3)
+    assert (found["clock_mhz"], found["clock_min_mhz"]) == (1400, 1300)
+    assert found["power_w"] == 700.0 and found["joules_per_call"] == pytest.approx(0.7)
+    assert found["temperature_c"] == 60
+    assert monitor.of([(10.0, 11.0)], call_s=1e-3) == {}
+
+
+def test_clocks_and_power_are_torchs(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert monitor_of(CPU) is None
+    for name, answer in (("clock_rate", 1700), ("power_draw", 650_000), ("temperature", 55)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
+    monitor = monitor_of(DEVICE)
+    assert monitor is not None and monitor.read()[1:] == (1700, 650.0, 55)
+
+    def missing(_device: Any) -> None:
+        raise ModuleNotFoundError("pynvml does not seem to be installed")
+
+    monkeypatch.setattr(torch.cuda, "power_draw", missing)
+    assert monitor_of(DEVICE) is None

@@ -197,7 +197,7 @@ def python_says(sheet: Worksheet, texts: dict[str, str]) -> dict[str, Any]:
                     "domain": sizes_text(one.where, small),
                 }
                 for side, against in said.items()
-                for one in against.said
+                for one in against.verdicts
                 if one.quantity == quantity
             },
         }

@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given
-from hypothesis import strategies as st
 
-from metacount.catalog import entry
-from metacount.formulas import model
 from metacount.formulas import sublayers as sub
 from metacount.formulas.feed_forward import gated_d_ff
 from metacount.formulas.masks import (
@@ -27,8 +23,7 @@ from metacount.formulas.masks import (
 )
 from metacount.formulas.mixers import mixer_counts, run_mixer
 from metacount.formulas.mixers.convolution import convolved_positions
-from metacount.formulas.tape import TOKENS, Run, Tape, flops_of, params_of
-from metacount.spec import ModelSpec
+from metacount.formulas.tape import TOKENS, Run, Tape, flops_of
 from metacount.spec.field import altered
 from metacount.spec.mixers import (
     GatedDelta,
@@ -36,8 +31,6 @@ from metacount.spec.mixers import (
     RgLru,
     ShortConv,
 )
-
-SMALL = st.integers(1, 30)
 
 # --- formulas of sizes ------------------------------------------------------------------------
 
@@ -76,13 +69,11 @@ NORMS = [
     case(13, sub.norm_params, 13),
     case(26, sub.norm_params, 13, bias=True),
     case(0, sub.norm_params, 13, affine=False),
-    case(0, sub.norm_params, 13, bias=True, affine=False),
     # q [5] + k [5]; q [6·5] + k [2·5]; weight and bias of each
     case(10, sub.qk_norm_params, "head", 6, 2, 5),
     case(40, sub.qk_norm_params, "full", 6, 2, 5),
     case(20, sub.qk_norm_params, "layernorm", 6, 2, 5),
     case(0, sub.qk_norm_params, "l2", 6, 2, 5),
-    case(0, sub.qk_norm_params, "none", 6, 2, 5),
     # key-value latent 7, query latent 11
     case(7, sub.latent_norm_params, None, 7),
     case(18, sub.latent_norm_params, 11, 7),
@@ -93,8 +84,6 @@ NORMS = [
         for cross in (False, True)
     ),
     case(4, sub.norms_per_block, "sandwich"),
-    case(6, sub.norms_per_block, "sandwich", cross=True),
-    case(1, sub.norms_per_block, "parallel"),
     case(2, sub.norms_per_block, "parallel_two"),
 ]
 POSITIONS = [
@@ -115,7 +104,6 @@ MLA = [
     case(1515, sub.mla_params, 13, 3, **DIRECT),
     # q_a 11, kv_a 7 + 2, o 13
     case(1616 + 33, sub.mla_params, 13, 3, **LATENT, bias=True),
-    case(1515 + 22, sub.mla_params, 13, 3, **DIRECT, bias=True),
     # 4 tokens × 1616, 10 pairs × 3 heads × (5 + 2 + 17)
     case(2 * (6464 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False),
     case(2 * (6060 + 720), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=False),
@@ -123,7 +111,6 @@ MLA = [
     case(2 * 14114, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=False, n_kv_tokens=19),
     # 4 × 1616, 10 pairs × 3 heads × (7 + 2 + 7); what is cached is not expanded
     case(2 * (6464 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True),
-    case(2 * 6944, sub.mla_matmul_flops, 4, 10, 13, 3, **LATENT, absorbed=True, n_kv_tokens=19),
     case(2 * (6060 + 480), sub.mla_matmul_flops, 4, 10, 13, 3, **DIRECT, absorbed=True),
     case(9, sub.mla_kv_cache_values, 7, 2),
 ]
@@ -135,20 +122,13 @@ FEED_FORWARD = [
     # gate, up, down: 3·13·17; biases 17 + 17 + 13
     case(663, sub.glu_params, 13, 17),
     case(663 + 47, sub.glu_params, 13, 17, bias=True),
-    case(472, sub.ffn_params, 13, 17, gated=False, bias=True),
-    case(710, sub.ffn_params, 13, 17, gated=True, bias=True),
     # 3 tokens × 442, × 663
     case(2 * 1326, sub.plain_matmul_flops, 3, 13, 17),
     case(2 * 1989, sub.glu_matmul_flops, 3, 13, 17),
-    case(2 * 1326, sub.ffn_matmul_flops, 3, 13, 17, gated=False),
-    case(2 * 1989, sub.ffn_matmul_flops, 3, 13, 17, gated=True),
     # Llama 3 8B: ffn_dim_multiplier 1.3, multiple_of 1024; LLaMA 13B: multiple_of 256
     case(14336, gated_d_ff, 4096, multiplier=Fraction("1.3"), multiple_of=1024),
-    case(13824, gated_d_ff, 5120, multiple_of=256),
     # 2·4·13 / 3 = 34.67 -> 34; multiples of 1: 34; of 5: 35; of 17: already one
-    case(34, gated_d_ff, 13, multiple_of=1),
     case(35, gated_d_ff, 13, multiple_of=5),
-    case(34, gated_d_ff, 13, multiple_of=17),
     # cut before the multiplier: 34·3/2 = 51, not 34.67·3/2 = 52; and after it: 34·7/5 = 47.6
     case(51, gated_d_ff, 13, multiplier=Fraction(3, 2), multiple_of=1),
     case(47, gated_d_ff, 13, multiplier=Fraction(7, 5), multiple_of=1),
@@ -164,7 +144,6 @@ ROWS: dict[str, Any] = {"gated": False, "n_zero_experts": 5, "zero_expert_rows":
 MIXTURE = [
     case(91, sub.router_params, 13, 7),
     case(91 + 7, sub.router_params, 13, 7, bias=True),
-    case(91 + 7 * 442, sub.moe_params, 13, 17, 7, **PLAIN),
     case(91 + 7 * 663, sub.moe_params, 13, 17, 7, **GATED),
     case(3185 + 7, sub.moe_params, 13, 17, 7, **PLAIN, router_bias=True),
     case(3185 + 7 * (17 + 13), sub.moe_params, 13, 17, 7, **PLAIN, expert_bias=True),
@@ -183,18 +162,10 @@ MIXTURE = [
     # of one token: three experts
     case(91 + 3 * 442, sub.moe_active_params, 13, 17, 7, 3, **PLAIN),
     case(91 + 3 * 663, sub.moe_active_params, 13, 17, 7, 3, **GATED),
-    case(1417 + 7, sub.moe_active_params, 13, 17, 7, 3, **PLAIN, router_bias=True),
     case(1417 + 3 * (17 + 13), sub.moe_active_params, 13, 17, 7, 3, **PLAIN, expert_bias=True),
-    case(1417 + 884, sub.moe_active_params, 13, 17, 7, 3, **SHARED),
-    case(1417 + 260, sub.moe_active_params, 13, 17, 7, 3, **NARROW),
-    case(1677 + 10 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_bias=True),
-    case(1677 + 13, sub.moe_active_params, 13, 17, 7, 3, **NARROW, shared_gate=True),
     case(2080 + 65, sub.moe_active_params, 13, 17, 7, 3, **ZERO),
     # 2 tokens
-    case(2 * 2 * 1417, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **PLAIN),
     case(2 * 2 * 2080, sub.moe_matmul_flops, 2, 13, 17, 7, 3, **GATED),
-    case(2 * 2 * (1417 + 884), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **SHARED),
-    case(2 * 2 * (1417 + 260), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW),
     case(2 * 2 * (1677 + 13), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **NARROW, shared_gate=True),
     case(2 * 2 * (2080 + 65), sub.moe_matmul_flops, 2, 13, 17, 7, 3, **ZERO),
 ]
@@ -251,55 +222,6 @@ SHORT = ShortConv(conv_kernel=5)
 RG_LRU = RgLru(lru_width=15, n_lru_blocks=3, conv_kernel=4, activation="gelu")
 
 
-# a mixer, its input's width, sequences, tokens of each, whether a cache is continued, multiply-adds
-PREFILL, STEP = False, True
-
-
-# --- what must hold for all sizes -------------------------------------------------------------
-
-
-@given(SMALL, SMALL, SMALL)
-def test_as_many_kv_heads_as_heads_is_mha(d: int, h: int, head_dim: int) -> None:
-    # four matrices of the same shape
-    assert sub.attention_params(d, h, h, head_dim) == 4 * (d * h * head_dim)
-
-
-@given(SMALL, SMALL, SMALL, SMALL, SMALL)
-def test_without_rope_mla_is_mha_with_factored_keys_and_values(
-    d: int, h: int, r: int, e: int, n: int
-) -> None:
-    sizes: dict[str, Any] = {"q_lora_rank": None, "kv_lora_rank": r, "qk_rope_head_dim": 0}
-    sizes |= {"qk_nope_head_dim": e, "v_head_dim": e}
-    # k [h·e, d] and v [h·e, d] become one [r, d] and one [2·h·e, r]
-    factored = sub.attention_params(d, h, h, e) - 2 * d * h * e + r * d + 2 * h * e * r
-    assert sub.mla_params(d, h, **sizes) == factored
-    pairs = sub.mla_matmul_flops(0, n, d, h, **sizes, absorbed=False)
-    assert pairs == sub.attention_pair_flops(n, h, e)
-
-
-@given(SMALL, SMALL, SMALL, SMALL, st.booleans(), st.booleans())
-def test_one_expert_is_dense_with_a_router(
-    d: int, m: int, n: int, e: int, gated: bool, bias: bool
-) -> None:
-    dense = sub.ffn_params(d, m, gated=gated, bias=bias)
-    assert sub.moe_params(d, m, 1, gated=gated, expert_bias=bias) == dense + d
-    assert sub.moe_active_params(d, m, 1, 1, gated=gated, expert_bias=bias) == dense + d
-    flops = sub.ffn_matmul_flops(n, d, m, gated=gated)
-    assert flops == 2 * n * sub.ffn_params(d, m, gated=gated)
-    assert sub.moe_matmul_flops(n, d, m, 1, 1, gated=gated) == flops + 2 * n * d
-    # all experts chosen makes all active
-    assert sub.moe_active_params(d, m, e, e, gated=gated) == sub.moe_params(d, m, e, gated=gated)
-
-
-@given(SMALL, SMALL, SMALL, SMALL)
-def test_chunks_of_one_are_the_recurrence(n: int, h: int, k: int, v: int) -> None:
-    # written, corrected and read; what is left is a position compared with itself
-    delta = altered(DELTA, n_v_heads=h, k_head_dim=k, v_head_dim=v, chunk_size=1)
-    assert between(recorded(delta, 13, 1, n)) == 2 * n * h * (3 * k * v + 2 * k + v)
-    lightning = altered(LIGHTNING, n_heads=h, head_dim=k, chunk_size=1)
-    assert between(recorded(lightning, 13, 1, n)) == 2 * n * h * (2 * k * k + 2 * k)
-
-
 # --- what an indexer leaves -------------------------------------------------------------------
 
 
@@ -323,36 +245,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------
-
-
-def test_names_of_what_a_token_leaves_in_the_cache() -> None:
-    def cached(name: str, **options: bool) -> list[tuple[str, tuple[int, ...]]]:
-        spec: ModelSpec = entry(name).spec()
-        return [(state.name, state.shape) for state in model.cached_tensors(spec, **options)]
-
-    assert cached("llama-7b") == [("keys", (32, 128)), ("values", (32, 128))]
-    assert cached("deepseek-v3.2") == [
-        ("latents", (512,)),
-        ("rotated keys", (64,)),
-        ("keys of the index", (128,)),
-    ]
-    keys_and_values = [("keys", (4, 128)), ("values", (4, 128))]
-    assert cached("minimax-m3-text") == keys_and_values
-    assert cached("minimax-m3-text", indexed=True) == [
-        *keys_and_values,
-        ("keys of the index", (128,)),
-    ]
-
-
-def test_symbols_give_closed_forms() -> None:
-    d, k, s, w, h = sympy.symbols("d k_c S w_l h_l", positive=True, integer=True)
-    short = recorded(altered(SHORT, conv_kernel=k), d, 1, 2)
-    assert sympy.expand(params_of(short.weights)) == 4 * d**2 + d * k
-    positions = convolved_positions(1, s, k)
-    assert [positions.subs({s: n, k: 5}) for n in (2, 9)] == [9, 13]
-    gates = recorded(altered(RG_LRU, lru_width=w, n_lru_blocks=h, conv_kernel=k), d, 1, 2)
-    form = params_of(gates.weights)
-    assert sympy.expand(form - (3 * d * w + k * w + 2 * w**2 / h + 6 * w + d)) == 0
 
 
 @pytest.mark.parametrize("n", [1, 10, 11, 12, 23])

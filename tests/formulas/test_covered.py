@@ -13,14 +13,14 @@ from helpers.miniatures import TINY, miniature
 
 from metacount import SpecError
 from metacount.catalog import entries, entry
-from metacount.formulas import step, trained
+from metacount.formulas import step
 from metacount.formulas.step import (
     activation_bytes_by_role,
     backward_matmul_flops_by_role,
     recompute_matmul_flops_by_role,
+    trained_tensors,
 )
 from metacount.formulas.tape import Pass
-from metacount.formulas.trained import trained_tensors
 from metacount.spec import ModelSpec
 
 PLAIN = ModelSpec.from_dict(TINY)
@@ -92,7 +92,7 @@ HEADLESS, BODY = PLAIN.replace(has_head=False), PLAIN.replace(has_head=False, vo
 # embeddings of each layer that go nowhere: they are added to all copies of the stream but the first
 ONE_COPY = GEMMA.replace(**ONE_STREAM)
 REFUSED: list[tuple[Callable[..., object], Any, str, object]] = [
-    (trained.check_reached, ONE_COPY, "n_altup_inputs", 1),
+    (step.check_reached, ONE_COPY, "n_altup_inputs", 1),
     (trained_tensors, ONE_COPY, "n_altup_inputs", 1),
     (lambda spec: backward_matmul_flops_by_role(spec, EAGER), ONE_COPY, "n_altup_inputs", 1),
     (step.check_around, GEMMA, "n_altup_inputs", 3),
@@ -122,11 +122,11 @@ def test_what_is_not_refused() -> None:
         step.check_alike(small(name))
     # a longer pattern of the same letter
     step.check_alike(PLAIN.replace(mixer_pattern="AA", ffn_pattern="FFF"))
-    trained.check_reached(GEMMA)
-    trained.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
-    trained.check_reached(PLAIN)
+    step.check_reached(GEMMA)
+    step.check_reached(GEMMA.replace(**ONE_STREAM, **NO_EMBEDDINGS))
+    step.check_reached(PLAIN)
     several = np.array([1, 2])  # nothing is said of many sizes at once
-    trained.check_reached(GEMMA.substituted(n_altup_inputs=several))
+    step.check_reached(GEMMA.substituted(n_altup_inputs=several))
     step.check_around(PLAIN)
     assert sum(windowed("LG", {}).values()) > 0
     for pattern in ("L", "LL"):
@@ -194,40 +194,3 @@ def test_the_kernel_of_latent_attention_needs_numbers(name: str, size: Any) -> N
     assert activation_bytes_by_role(swept, EAGER)
     if name == "v_head_dim" and isinstance(size, sympy.Symbol):
         assert activation_bytes_by_role(swept, FLASH)
-
-
-@pytest.mark.parametrize("name", ["llama-7b", "deepseek-v2"])
-@pytest.mark.parametrize("attention", ["eager", "flash"])
-def test_bytes_of_an_array_of_heads_and_lengths(name: str, attention: str) -> None:
-    """Where a step copies what several heads give, it is asked of each size."""
-    heads, lengths = np.array([1, 1, 2, 6], dtype=object), np.array([1, 5, 1, 5], dtype=object)
-    spec = small(name)
-    if spec.n_kv_heads is not None:
-        spec = spec.replace(n_kv_heads=1)
-
-    def kept(n_heads: Any, seq_len: Any) -> Any:
-        run = Pass(batch_size=2, seq_len=seq_len, attention=attention)
-        return sum(activation_bytes_by_role(spec.substituted(n_heads=n_heads), run).values())
-
-    swept = kept(heads, lengths)
-    assert swept.tolist() == [kept(*sizes) for sizes in zip(heads, lengths, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("placement", "is_after"),
-    [
-        ("pre", False),
-        ("post", True),
-        ("sandwich", True),
-        ("deep", True),
-        ("parallel", False),
-        ("parallel_two", False),
-        ("post_branch", True),
-        ("stream", False),
-        ("hybrid", True),  # of its blocks with attention, which are all here
-    ],
-)
-def test_the_last_matrix_is_repeated_if_a_norm_is_after_it(placement: str, is_after: bool) -> None:
-    repeated = recompute_matmul_flops_by_role(PLAIN.replace(norm_placement=placement), FULL)
-    last = 0 if is_after else 2 * 8 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers
-    assert repeated["ffn"] == 2 * 8 * 3 * PLAIN.d_model * PLAIN.d_ff * PLAIN.n_layers - last

@@ -8,22 +8,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from metacount import formulas
-from metacount.catalog import entry
-from metacount.formulas import pieces
-from metacount.spec import ModelSpec, Workload
-from metacount.textbook.count import count
 
 FOLDER = Path(formulas.__path__[0])
-README = FOLDER.parents[1] / "README.md"
 
 # files, and which of their functions are formulas of sizes
 OF_SIZES = {
@@ -50,7 +43,7 @@ def test_every_formula_has_an_example_and_a_source(file: str) -> None:
     own = [*functions(file, OF_SIZES[file])]
     assert own
     for function in own:
-        wanted = [">>>", "Returns:", "Source:"]
+        wanted = [">>>", "Source:"]
         wanted += ["Not counted:"] if function.__name__.endswith("_flops") else []
         text = function.__doc__ or ""
         assert [word for word in wanted if word not in text] == [], function.__name__
@@ -60,32 +53,3 @@ def test_every_formula_has_an_example_and_a_source(file: str) -> None:
 def test_what_formulas_are_made_of_has_examples(file: str) -> None:
     own = [*functions(file)]
     assert own and [f.__name__ for f in own if ">>>" not in (f.__doc__ or "")] == []
-
-
-def running(name: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The files of formulas whose functions run in a count of a model, which has been loaded."""
-    spec: ModelSpec = entry(name).spec()
-    count(spec, Workload())
-    monkeypatch.setattr(pieces, "_recorded", {})  # what was asked is asked anew
-    files: set[str] = set()
-
-    def note(frame: FrameType, event: str, value: Any) -> None:
-        file = Path(frame.f_code.co_filename)
-        if event == "call" and FOLDER in file.parents:
-            files.add(file.relative_to(FOLDER).with_suffix("").as_posix())
-
-    sys.setprofile(note)
-    try:
-        count(spec, Workload())
-    finally:
-        sys.setprofile(None)
-    return files
-
-
-def test_a_count_runs_the_files_of_its_structure(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = running("llama-7b", monkeypatch)
-    assert len(found) <= 10 and not found & {"mtp", "sublayers", "mixers/__init__"}
-    # another structure has other files
-    assert running("deepseek-v3", monkeypatch) >= {"attention", "feed_forward", "mtp"}
-    assert running("deepseek-v3.2", monkeypatch) >= {"sublayers"}
-    assert running("mamba-2.8b", monkeypatch) >= {"mixers/state_space"}

@@ -13,26 +13,21 @@ from helpers.release import daily, one_day_in
 from helpers.same_tensors import unmatched
 from helpers.structures import OTHER_WAYS, first_of_each, miniatures, with_logits
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from metacount.catalog import entry
-from metacount.diff.compared import parts
 from metacount.errors import SpecError
 from metacount.formulas import model, sublayers
-from metacount.formulas.step import backward_matmul_flops_by_role
-from metacount.formulas.tape import Pass
-from metacount.formulas.trained import (
+from metacount.formulas.step import (
     Part,
     chosen_tensors,
     is_inner,
     tensors_by_path,
     trained_tensors,
 )
-from metacount.measure.ours import measure_forward, measure_params
+from metacount.measure.ours import measure_params
 from metacount.modules.build import build
 from metacount.modules.norm import LayerNorm, RMSNorm
-from metacount.spec import ModelSpec, Workload
-from metacount.tensors import tensor_bytes
+from metacount.spec import ModelSpec
 from metacount.training.model import trainable
 from metacount.training.setup import Setup
 
@@ -115,86 +110,6 @@ def test_a_random_model_has_the_tensors_of_the_module(spec: ModelSpec) -> None:
     assert_same_tensors(spec)
 
 
-@st.composite
-def around_blocks(draw: st.DrawFn) -> ModelSpec:
-    """What Gemma 3n has around and in its blocks, each part or none."""
-    n_layers = draw(st.integers(2, 8))
-    fields: dict[str, Any] = {**TINY, "head_dim": 10, "v_norm": True, "n_layers": n_layers}
-    fields["tie_embeddings"] = draw(st.booleans())
-    fields["norm_placement"] = draw(st.sampled_from(["sandwich", "pre"]))
-    fields |= draw(st.sampled_from(NORMS))
-    fields["qk_norm"] = draw(st.sampled_from(["none", "head", "full", "layernorm"]))
-    if draw(st.booleans()):
-        n_inputs = draw(st.integers(1, 4))
-        fields |= {"n_altup_inputs": n_inputs, "altup_active": draw(st.integers(0, n_inputs - 1))}
-    if draw(st.booleans()):
-        fields["laurel_rank"] = draw(st.integers(1, 7))
-    if draw(st.booleans()):
-        fields |= {"d_per_layer": draw(st.integers(1, 7)), "vocab_size_per_layer": 97}
-    if draw(st.booleans()):
-        fields |= {"window": 5, "window_pattern": draw(st.sampled_from(["LLG", "GL", "L"]))}
-    fields["n_kv_shared_layers"] = draw(st.integers(0, n_layers - 1))
-    if draw(st.booleans()):
-        fields |= {"d_ff_second": 19, "d_ff_pattern": draw(st.sampled_from(["MW", "W", "WMM"]))}
-    if draw(st.booleans()):
-        fields |= {"activation_sparsity": 0.8, "sparsity_pattern": "TF"}
-    try:
-        return ModelSpec.from_dict(fields)
-    except SpecError as error:  # no layer before them sees as far
-        assert error.field == "n_kv_shared_layers"
-        return ModelSpec.from_dict({**fields, "n_kv_shared_layers": 0})
-
-
-def assert_same_figures(spec: ModelSpec, run: Workload) -> None:
-    """FLOPs by role, in full and over the pairs that the mask keeps, of a step, and the cache."""
-    ran = measure_forward(build(spec), run)
-    batch_size, seq_len = run.batch_size, run.seq_len
-    size = {"batch_size": batch_size, "seq_len": seq_len, "source_len": run.source_len}
-    full = model.matmul_flops_by_role(spec, **size)
-    kept = model.causal_matmul_flops_by_role(spec, **size, prefix_len=run.prefix_len)
-    assert full == ran.prefill.by_role and list(full) == list(model.ROLES)
-    assert kept == ran.prefill.causal_by_role and list(kept) == list(model.ROLES)
-    assert model.matmul_flops(spec, **size) == sum(full.values())
-    assert {type(n) for n in (*full.values(), *kept.values())} == {int}
-    if spec.kind == "encoder":
-        return
-    assert ran.decode is not None and ran.cache is not None
-    del size["seq_len"]
-    step = model.decode_matmul_flops_by_role(spec, **size, kv_len=seq_len)
-    cache = model.kv_cache_bytes(spec, **size, seq_len=seq_len, bytes_per_value=2)
-    assert step == ran.decode.by_role and list(step) == list(model.ROLES)
-    assert cache == ran.cache.kv_bytes
-    state = model.state_bytes(spec, batch_size=batch_size, bytes_per_value=2)
-    assert state == tensor_bytes(ran.states)
-    assert model.kv_cache_bytes_per_token(spec, bytes_per_value=2) == ran.kv_bytes_per_token
-    assert {type(n) for n in (*step.values(), cache)} == {int}
-
-
-@one_day_in(6)
-@settings(max_examples=12)
-@given(around_blocks())
-def test_any_structure_around_blocks_is_what_the_module_has_and_runs(spec: ModelSpec) -> None:
-    run = Workload(batch_size=2, seq_len=9)
-    assert_same_tensors(spec)
-    assert_same_figures(spec, run)
-    compared = parts(spec, run)
-    size = {"batch_size": 2, "seq_len": 9}
-    for name, whole in (
-        ("params", model.params(spec)),
-        ("matmul_flops", model.matmul_flops(spec, **size)),
-        ("kv_cache_bytes", model.kv_cache_bytes(spec, **size, bytes_per_value=2)),
-    ):
-        assert sum(one.values[name] for one in compared) == whole, name
-
-
-def test_embeddings_of_layers_are_trained_where_there_are_copies() -> None:
-    """They are added to all copies of the stream but the first: `test_covered.py`."""
-    changes = {"d_per_layer": 11, "vocab_size_per_layer": 97, "n_altup_inputs": 2}
-    spec = ModelSpec.from_dict({**TINY, **changes})
-    by_role = backward_matmul_flops_by_role(spec, Pass(batch_size=1, seq_len=9))
-    assert sum(by_role.values()) == 2 * model.matmul_flops(spec, batch_size=1, seq_len=9)
-
-
 # --- sublayers of a block -------------------------------------------------------------------------
 
 
@@ -225,16 +140,6 @@ def test_the_parts_of_an_attention(name: str, changed: dict[str, Any]) -> None:
     assert sublayers.block_params(spec, moe=spec.is_moe)["attention"] == attended
     if changed:
         assert attended == numel(layer.cross_attn) + spec.n_heads
-
-
-def test_the_parts_of_a_feed_forward() -> None:
-    routed, plain = (miniature(entry(name).spec()) for name in ("mixtral-8x7b", "gpt2"))
-    router = routed.d_model * routed.n_experts
-    experts = numel(build(routed).decoder.layers[-1].mlp) - router
-    active = router + experts * routed.top_k // routed.n_experts
-    assert sublayers.moe_layer_params(routed, active=False) == router + experts
-    assert sublayers.moe_layer_params(routed, active=True) == active
-    assert sublayers.dense_ffn_params(plain) == numel(build(plain).decoder.layers[-1].mlp)
 
 
 # --- what a step trains ---------------------------------------------------------------------------
@@ -289,21 +194,6 @@ def test_what_is_trained(name: str) -> None:
         weights = [weight for weight, stands_in in trained_tensors(spec) if stands_in is inner]
         counted = sorted(weight.shape for weight in weights for _ in range(weight.times))
         assert counted == sorted(shapes[path] for path in seen if is_inner(path) == inner)
-
-
-def test_some_layers_have_adapters() -> None:
-    targets = ("q_proj", "down_proj")
-    setup = Setup(lora_rank=2, lora_targets=targets)
-    counted, trained = of_formulas(BIASED, setup)
-    assert (counted, trained) == of_module(BIASED, setup)
-    layers = {path.rpartition(".")[0] for path in trained}
-    assert {path.rpartition(".")[2] for path in layers} == set(targets)
-    assert len(layers) == 2 * BIASED.n_layers
-
-
-def test_targets_without_a_rank_are_no_adapters() -> None:
-    for targets in (("all-linear",), ("no such layer",)):
-        assert chosen_tensors(BIASED, Part(targets=targets)) == chosen_tensors(BIASED, Part())
 
 
 @pytest.mark.parametrize(

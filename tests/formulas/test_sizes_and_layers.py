@@ -39,23 +39,11 @@ from metacount.formulas.pieces import (
     ANY_MIXER,
     layers_by_law,
     layers_with,
-    lettered_layers,
     windowed_layers,
 )
 from metacount.spec import ModelSpec
 
-INTS = st.integers(-50, 50)
 S, W = sympy.symbols("S w")
-
-
-@given(st.lists(st.tuples(INTS, INTS), min_size=1))
-def test_smaller_is_min(pairs: list[tuple[int, int]]) -> None:
-    least = [min(a, b) for a, b in pairs]
-    assert [smaller(a, b) for a, b in pairs] == least
-    assert {type(smaller(a, b)) for a, b in pairs} == {int}
-    left, right = np.array(pairs, dtype=np.int64).T
-    assert smaller(left, right).tolist() == least
-    assert smaller(left, 7).tolist() == [min(a, 7) for a, _ in pairs]
 
 
 @pytest.mark.parametrize(
@@ -176,36 +164,6 @@ def test_arrays_and_symbols_give_what_ints_give(count: Callable[..., Any]) -> No
     s, w = sympy.symbols("S w")
     closed = sympy.sympify(count(s, w))
     assert [closed.subs({s: a, w: b}) for a, b in sizes] == ints
-
-
-def test_closed_forms_read_well() -> None:
-    n, dense, every = sympy.symbols("N N_0 e")
-    half, eighths = sympy.Rational(1, 2), sympy.Rational(3, 8)
-    for found, expected in (
-        (sympy.expand(causal_pairs(n)), n**2 / 2 + n / 2),
-        (windowed_layers(n, "L"), n),
-        (windowed_layers(n, "LL"), n),
-        (windowed_layers(n, "G"), 0),
-        (windowed_layers(n, "LG"), sympy.floor(n / 2 + half)),
-        # the fewer letters are counted
-        (lettered_layers(n, "RRRRARRR", "A"), sympy.floor(n / 8 + eighths)),
-        (lettered_layers(n, "RRRRARRR", "R"), n - sympy.floor(n / 8 + eighths)),
-        (lettered_layers(n, "RA", "R"), sympy.floor(n / 2 + half)),
-        (lettered_layers(n, "RA", "A"), sympy.floor(n / 2)),
-        (layers_by_law(n), n),
-        (layers_by_law(n, n_dense_layers=3), n - 3),
-        (layers_by_law(n, n_dense_layers=dense), n - dense),
-        (layers_by_law(61, n_dense_layers=dense), 61 - dense),
-    ):
-        assert found == expected
-    closed = layers_by_law(n, n_dense_layers=3, moe_every=every)
-    assert closed.subs({n: 12, every: 2}) == 5  # layers 3, 5, 7, 9, 11
-
-
-@given(st.integers(0, 40), st.text("ARM", min_size=1, max_size=7), st.sets(st.sampled_from("ARM")))
-def test_lettered_layers_are_the_letters(n: int, pattern: str, letters: set[str]) -> None:
-    asked = sum((pattern * n)[:n].count(letter) for letter in letters)
-    assert lettered_layers(n, pattern, "".join(letters)) == asked
 
 
 # --- blocks of some kinds of mixer and feed-forward -------------------------------------------

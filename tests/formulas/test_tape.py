@@ -333,27 +333,6 @@ def test_rules_are_those_of_torch(name: str, dtype: str, beside: str) -> None:
     }
 
 
-def test_a_view_keeps_the_whole_storage() -> None:
-    x = torch.empty(ROWS, 2 * WIDTH, device="meta", requires_grad=True)
-    kept = []
-    with saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
-        half = x[:, :WIDTH]
-        half.square()
-    tape = Tape(Run(counts={}, batch_size=1, n_queries=1, n_keys=1, value=4))
-    whole = Tensor(Store(ROWS, 2 * WIDTH, 4), 2 * WIDTH, TOKENS, True)
-    tape.from_argument(tape.part(whole, WIDTH), "square")
-    ((_, saved),) = folds.saved_bytes(tape.ops)
-    assert saved == kept[0].untyped_storage().nbytes() == ROWS * 2 * WIDTH * 4
-
-
-def test_a_tensor_saved_twice_counts_once() -> None:
-    tape = Tape(Run(counts={}, batch_size=1, n_queries=1, n_keys=1, value=4))
-    x = Tensor(Store(ROWS, WIDTH, 4), WIDTH, TOKENS, True)
-    tape.from_argument(x, "square")
-    tape.from_argument(x, "silu")
-    assert [saved for _, saved in folds.saved_bytes(tape.ops)] == [ROWS * WIDTH * 4]
-
-
 # --- what is declared beside the rules of autograd ------------------------------------------------
 
 

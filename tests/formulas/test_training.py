@@ -6,32 +6,22 @@ Against torch: `tests/training/`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.miniatures import TINY
 from helpers.release import daily, one_in
 
 from metacount.catalog import entry
 from metacount.check import check
-from metacount.cli import main
 from metacount.errors import SpecError
-from metacount.formulas import feed_forward, folds, tape
-from metacount.formulas.mtp import PREDICTION
 from metacount.formulas.step import (
     activation_bytes_by_role,
-    backward_matmul_flops_by_role,
 )
-from metacount.formulas.tape import TOKENS, Pass, Rank, Run
-from metacount.formulas.trained import (
-    optimizer_bytes_by_role,
-)
+from metacount.formulas.tape import Pass
 from metacount.spec import ModelSpec, Workload
-from metacount.spec.ffn import FeedForward, Mixture
-from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
-from metacount.textbook.count import QUANTITIES, run_sizes
+from metacount.textbook.closed_form import COUNTS, closed_form
+from metacount.textbook.count import run_sizes
 from metacount.textbook.training import OVER_TIME, TRAINING, count_step
 from metacount.training.setup import Setup
 
@@ -54,31 +44,9 @@ def test_one_layer_by_hand() -> None:
     assert kept(spec, Pass(batch_size=2, seq_len=5)) == total
 
 
-def test_rows_that_are_sent_are_kept_where_they_came_from_too() -> None:
-    """Ten rows of 8 values in experts of width 3; two bytes a value, eight an index."""
-    part = Mixture(n_experts=8, top_k=2, d_ff=3, router="topk_softmax")
-    silu = FeedForward(activation="silu", gated=True)
-
-    def saved(rank: Rank) -> int:
-        sizes: dict[str, Any] = {"batch_size": 1, "n_queries": 5, "n_keys": 5, "rank": rank}
-        t = tape.Tape(Run(counts={TOKENS: 5}, **sizes))
-        feed_forward.mixture(t, part, silu, t.tensor(8, TOKENS, grad=True))
-        return sum(n_bytes for _, n_bytes in folds.saved_bytes(t.ops))
-
-    # what the router reads, its 8 scores in float32, its choice of two, their softmax
-    router = 5 * 8 * 2 + 5 * 8 * 4 + 5 * 2 * 8 + 5 * 2 * 4
-    # rows, their order, input, hidden (up, gate before and after SiLU, product), weight, weighed
-    here = 10 * 8 + 10 * 8 + 10 * 8 * 2 + 4 * 10 * 3 * 2 + 10 * 2 + 10 * 8 * 2
-    summed = 10 * 8 * 2  # what index_add reads
-    assert saved(Rank()) == router + here + summed
-    # order, weight and weighed twice
-    assert saved(Rank(ep=2)) == router + here + summed + 10 * 8 + 10 * 2 + 10 * 8 * 2
-
-
 # --- by formulas alone ----------------------------------------------------------------------------
 
 LLAMA = entry("llama-7b").spec()
-LENGTHS = np.array([1, 2, 128, 4096], dtype=object)
 
 
 @daily(3)
@@ -102,20 +70,6 @@ def test_forms_are_those_of_other_sizes_too(name: str) -> None:
             for expr in form.parts.values()
         )
         assert value == sum(COUNTS[quantity](other, run_sizes(other, run)).values()), quantity
-
-
-@pytest.mark.parametrize("count", [activation_bytes_by_role, backward_matmul_flops_by_role])
-def test_arrays_sweep_lengths(count: Callable[..., dict[str, Any]]) -> None:
-    swept = sum(count(LLAMA, Pass(batch_size=2, seq_len=LENGTHS)).values())
-    assert swept.tolist() == [
-        sum(count(LLAMA, Pass(batch_size=2, seq_len=n)).values()) for n in LENGTHS
-    ]
-
-
-def test_quantities_of_a_forward_stay_apart() -> None:
-    assert not FORWARD.keys() & TRAINING.keys()
-    assert [*COUNTS] == [*FORWARD, *TRAINING]
-    assert FORWARD.keys() >= QUANTITIES.keys() | PREDICTION.keys()
 
 
 def test_a_step_in_numbers() -> None:
@@ -156,12 +110,6 @@ def test_what_is_not_covered_is_none_with_a_reason(
     assert said in step.uncovered[figure]
 
 
-@pytest.mark.parametrize("name", ["adam", "lion"])
-def test_an_optimizer_that_is_unknown(name: str) -> None:
-    with pytest.raises(SpecError, match=f"optimizer .*{name}"):
-        optimizer_bytes_by_role(LLAMA, optimizer=name, bytes_per_value=2)
-
-
 # of Llama, key/value heads apart: (b) what its blocks, last norm and head keep in bf16
 KEPT = (
     "16*B*S + 4*B*N*S*d + 4*B*S*(2*N + 1)*(2*d + 1) + 8*B*N*S*m + 4*B*S*V + 2*B*S*d + 4"
@@ -194,18 +142,3 @@ def test_a_formula_of_training_is_judged(
     assert found.verdict == verdict
     if verdict == "wrong":
         assert not all(term.known for term in found.terms)
-
-
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["formula", "llama-7b", "--quantity", "activation_bytes:full"]) == 0
-    text = capsys.readouterr().out
-    assert "2·B·N·S·d" in text and "full checkpointing" in text
-    assert main(["formula", "bert-base", "--quantity", "activation_bytes"]) == 2
-    said = capsys.readouterr().err
-    assert "without logits there is no loss" in said and len(said.splitlines()) == 1
-    assert main(["formula", "llama-7b", "--quantity", "optimizer_bytes:muon", "--python"]) == 0
-    scope: dict[str, object] = {}
-    exec(capsys.readouterr().out, scope)
-    function = scope["optimizer_bytes_muon"]
-    assert callable(function)
-    assert function() == count_step(LLAMA, Workload(), Setup(optimizer="muon")).optimizer_bytes

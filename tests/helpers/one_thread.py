@@ -28,10 +28,11 @@ def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     once more for a backward.
     """
     ticks, both = count(), ForwardBackward.forward
-    clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 1024)
+    clock = SimpleNamespace(perf_counter=lambda: next(ticks) / 1024, process_time=lambda: 0.0)
     monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(ForwardBackward, "forward", lambda *x: (next(ticks), both(*x))[1])
     monkeypatch.setattr(timing, "SAMPLE_SECONDS", 1e-5)
     monkeypatch.setattr(timing, "BURST_SECONDS", 1e-5)
     monkeypatch.setattr(rows, "MOST_SPREAD", float("inf"))
     monkeypatch.setattr(rows, "MOST_SHARE", float("inf"))
+    monkeypatch.setattr(rows, "LEAST_OF_A_CORE", 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metacount import Setup, Workload
-from metacount.formulas.trained import tensors_by_path
+from metacount.formulas.step import tensors_by_path
 from metacount.modules.build import build
 from metacount.spec import ModelSpec
 from metacount.spec.attention import Attention, LatentAttention, NoAttention

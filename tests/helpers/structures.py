@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from helpers.miniatures import miniature
 from metacount.catalog import entries, entry
+from metacount.files import read_of_package
 from metacount.spec import ModelSpec
 from metacount.textbook.proven import structure
+
+Json = dict[str, Any]
 
 
 @cache
@@ -33,6 +38,21 @@ def miniatures() -> tuple[ModelSpec, ...]:
 def with_logits() -> dict[str, ModelSpec]:
     """A miniature of each structure that has logits, by the name of its model."""
     return {name: miniature(entry(name).spec()) for name in first_of_each(logits=True)}
+
+
+def read_record() -> Json:
+    """The whole record of proofs: `structures`, each with its forms, conditions and records."""
+    record: Json = json.loads(read_of_package("proofs.json"))
+    return record
+
+
+def all_recorded(record: Json) -> Iterator[tuple[Json, Json, Json, str, Json]]:
+    """Structure, record, case, quantity and what is recorded of it, one after the other."""
+    for of_one in record["structures"]:
+        for one in of_one["records"]:
+            for case in one["cases"]:
+                for quantity, found in case["quantities"].items():
+                    yield of_one, one, case, quantity, found
 
 
 # what a layer may have, or be without, besides what its model of the catalog does

@@ -29,15 +29,14 @@ REAL_COPY = Tensor.copy_
 class VirtualGpu:
     """`said` is what happened, in order; `memory` is held by name. Seconds everywhere."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, total_bytes: int = 140 * GIB) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.host = self.device = 0.0
         self.said: list[str] = []
         self.graph: Any = None  # being captured
         self.debug_mode = 0
-        self.total_bytes, self.held, self.most_held = total_bytes, 0, 0
+        self.held = 0
         self.generator_is_capturing = False  # torch 2.11, after a capture that failed
         self.refuse_capture: str | None = None
-        self.sticky: str | None = None  # what every call answers from now on
         self.pools = 0
         self.current = "default"
         self._install(monkeypatch)
@@ -59,8 +58,6 @@ class VirtualGpu:
         make = gives or (lambda: torch.ones(2))
 
         def call() -> Tensor:
-            if self.sticky:
-                raise RuntimeError(self.sticky)
             if waits and self.debug_mode == 2:
                 raise RuntimeError("called a synchronizing CUDA operation")
             out = make()
@@ -76,15 +73,7 @@ class VirtualGpu:
 
         return call
 
-    def hold(self, n_bytes: int) -> None:
-        if self.held + n_bytes > self.total_bytes:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        self.held += n_bytes
-        self.most_held = max(self.most_held, self.held)
-
     def _wait(self, *_: Any) -> None:
-        if self.sticky:
-            raise RuntimeError(self.sticky)
         self.host = max(self.host, self.device)
         self.said.append("wait")
 
@@ -109,7 +98,6 @@ class VirtualGpu:
 
         class Stream:
             def __init__(self, _device: torch.device) -> None:
-                gpu.pools += 0
                 self.name = "side"
 
             def wait_stream(self, _other: Stream) -> None:
@@ -165,7 +153,7 @@ class VirtualGpu:
                 raise RuntimeError(gpu.refuse_capture)
             gpu.generator_is_capturing = False
             gpu.current = before
-            gpu.hold(graph.working)
+            gpu.held += graph.working
             graph.live = True
 
         @contextmanager
@@ -212,7 +200,7 @@ class VirtualGpu:
             "memory_allocated": lambda *_: gpu.held,
             "max_memory_allocated": lambda *_: gpu.held + 64,
             "reset_peak_memory_stats": lambda *_: None,
-            "mem_get_info": lambda *_: (gpu.total_bytes - gpu.held, gpu.total_bytes),
+            "mem_get_info": lambda *_: (140 * GIB - gpu.held, 140 * GIB),
             "get_device_properties": lambda *_: properties,
             "get_device_capability": lambda *_: (9, 0),
         }

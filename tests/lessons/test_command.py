@@ -11,7 +11,6 @@ from helpers.command_line import refused, run, run_json
 from helpers.release import daily
 
 import metacount
-from metacount.cli.layout import cells, table, wrapped
 from metacount.teaching.lessons import TOPICS
 
 ANALYTIC = ("block", "embedding", "qwen3", "compute", "paper")
@@ -89,33 +88,6 @@ def test_a_wrong_request_is_one_line(
     assert said in refused(capsys, "lesson", *arguments)
 
 
-def test_the_terminals_language_is_the_default(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    assert "The parameters of a block" in run(capsys, "lesson")
-    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
-    assert "一个块的参数" in run(capsys, "lesson")
-    assert run(capsys, "lesson", "block").startswith("一个块的参数\n")
-    assert run(capsys, "lesson", "block", "--lang", "en").startswith("The parameters of a block\n")
-
-
-@daily(2)
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_an_ascii_terminal_gets_escapes_and_no_crash(lang: str) -> None:
-    environment = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "metacount", "lesson", "block", "--lang", lang],
-        capture_output=True,
-        check=True,
-        env={**dict(__import__("os").environ), **environment},
-    )
-    assert ran.stderr == b""
-    assert b"3,147,776" in ran.stdout
-    assert ran.stdout.isascii()
-
-
 @daily(5)
 @pytest.mark.parametrize("topic", ANALYTIC)
 def test_a_lesson_that_executes_nothing_imports_no_torch(topic: str) -> None:
@@ -123,14 +95,6 @@ def test_a_lesson_that_executes_nothing_imports_no_torch(topic: str) -> None:
         "import sys\nfrom metacount.cli import main\n"
         f"assert main(['lesson', {topic!r}, '--json']) == 0\n"
         "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-
-
-def test_the_list_of_topics_imports_no_torch() -> None:
-    program = (
-        "import sys\nfrom metacount.cli import main\nassert main(['lesson']) == 0\n"
-        "assert not {'torch', 'sympy'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
@@ -145,15 +109,3 @@ def test_the_python_api() -> None:
     assert '"..." MODEL' in found.text  # a spec has no name to type
     with pytest.raises(metacount.InputError, match="attention"):
         metacount.lesson("atention")
-
-
-def test_chinese_is_measured_as_a_terminal_shows_it() -> None:
-    lines = table(("角色", "n"), [("注意力", "1"), ("ffn", "23")], "<>")
-    assert lines == ["角色     n", "注意力   1", "ffn     23"]
-    assert len({cells(line) for line in lines[1:]}) == 1
-    text = "每个词元用查询去问，用键来应答，用值把内容交出去（见 `metacount lesson moe`）。"
-    for width in range(8, 60):
-        broken = wrapped(text, width)
-        assert "".join(broken).replace(" ", "") == text.replace(" ", "")
-        assert all(line[0] not in "，。）" for line in broken)
-        assert all(cells(line) <= max(width, 10) for line in broken)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import pytest
+import torch
 from helpers.release import ONLY, daily
 from helpers.structures import first_of_each
 
 import metacount
-from metacount import catalog
+from metacount.catalog import entry
 from metacount.cli.layout import cells
 from metacount.cli.lesson import Lesson
 from metacount.errors import InputError, SpecError
-from metacount.formulas import model
-from metacount.languages import LANGUAGES
+from metacount.languages import LANGUAGES, language_of
 from metacount.spec import legend
-from metacount.teaching import lessons
-from metacount.teaching.lessons import NAMES, TOPICS, Here, Page, Source, page_of, source_of
-from metacount.teaching.texts import computed
+from metacount.teaching import counts, lessons
+from metacount.teaching.experiments import ffn, moe
+from metacount.teaching.lessons import NAMES, TOPICS, Page, Source, page_of, source_of, text_in
 
 # beside each lesson's own model, one that is built differently
 OTHERS = {
@@ -137,62 +138,161 @@ def test_a_model_of_any_structure_has_its_page_or_is_refused(id: str) -> None:
             assert_answers(page)
 
 
-def test_an_exercise_says_what_to_type() -> None:
-    page = page_of("attention", "llama-7b", settings=["n_layers=2"])
-    hidden, shown = (page.to_dict(answers=answers)["blocks"] for answers in (False, True))
-    commands = [block for block in hidden if block["kind"] == "exercise"]
-    assert commands[0]["command"] == (
-        'metacount check "..." llama-7b --set n_layers=2 --quantity kv_cache_bytes'
-    )
-    assert all("answer" not in block for block in commands)
-    answer = next(block["answer"] for block in shown if block["kind"] == "exercise")
-    assert answer == (
-        'metacount check "2*B*N*S*c*h_d*h_kv" llama-7b --set n_layers=2 --quantity kv_cache_bytes'
-    )
-    # what the exercise changes takes the place of what the reader changed
-    typed = page_of("embedding", "llama-7b", settings=["tie_embeddings=true", "n_layers=3"])
-    command = next(block.answer for block in typed.blocks if block.kind == "exercise")
-    assert command.endswith("llama-7b --set tie_embeddings=false --set n_layers=3")
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_models_that_are_named_as_examples_fit(topic: str) -> None:
-    source = source_of(topic)
-    for id in (source.head["model"], *source.examples.split(", ")):
-        here = Here(metacount.find_model(id), "en", source)
-        assert computed(source.head["fits"], here), id
-
-
-def test_a_model_that_does_not_fit_is_one_clear_line() -> None:
-    with pytest.raises(InputError, match=r"lesson moe needs a model with experts .*: llama-7b has"):
-        page_of("moe", "llama-7b")
-    with pytest.raises(InputError, match="choose for example qwen3-32b"):
-        page_of("qwen3", "gpt2")
-
-
 def test_the_numbers_are_those_of_the_model() -> None:
-    spec = catalog.entry("llama-7b").spec()
     page = page_of("block", "llama-7b")
     assert page.values["block"] == 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096
-    assert page.values["block"] * 32 == model.params(spec) - 2 * 32000 * 4096 - 4096
     wider = page_of("block", "llama-7b", settings=["d_ff=11009"])
     assert wider.values["block"] - page.values["block"] == 3 * 4096
-    assert wider.changes == {"d_ff": 11009}
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("# T\n\n{nobody} knows\n", "nothing computes: got 'nobody'"),
+        ("# T\n\n| a | b |\n| {name} |\n", "rows do not have the cells of its head"),
+    ],
+)
+def test_a_mistake_in_a_page_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, text: str, match: str
+) -> None:
     source = source_of("block")
     changed = Source(head=source.head, definitions=source.definitions, text=text)
     monkeypatch.setattr(lessons, "source_of", lambda _: changed)
-
-
-def test_a_placeholder_that_nothing_computes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, "# T\n\n{nobody} knows\n")
-    with pytest.raises(SpecError, match="nothing computes: got 'nobody'"):
+    with pytest.raises(SpecError, match=match):
         page_of("block")
 
 
-def test_rows_of_another_length_than_the_head_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, "# T\n\n| a | b |\n| {name} |\n")
-    with pytest.raises(SpecError, match="rows do not have the cells of its head"):
-        page_of("block")
+# Names that have a digit. A closed list: whatever else has one must come from a placeholder.
+DIGITS = ("GPT-2", "Qwen3", "bf16", "float64", "σ²", "x²", "两端", "t5")
+WORDS = re.compile(
+    r"\b(two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen|twenty|thirty|hundreds?"
+    r"|thousands?|millions?|billions?|twice|thrice|double[sd]?|triple|half|halves|thirds?"
+    r"|quarters?)\b",
+    re.IGNORECASE,
+)
+CHINESE = frozenset("二两三四五六七八九十百千万亿半双〇")
+
+
+def typed_numbers(text: str) -> list[str]:
+    """Every number of the prose, in digits of any script or in words, each with its line.
+
+    A letter's index (W₁) is part of its name. "one" is an article as often as a number.
+    """
+    found = []
+    for line in re.sub(r"\{.*?\}", "", text).splitlines():
+        bare = line
+        for name in DIGITS:
+            bare = bare.replace(name, "")
+        bare = re.sub("[₀-₉]", "", bare)
+        digits = [c for c in bare if unicodedata.category(c) in ("Nd", "No", "Nl")]
+        digits += [c for c in bare if c in CHINESE]
+        digits += [word[0] for word in WORDS.finditer(bare)]
+        found += [f"{each}: {line}" for each in digits]
+    return found
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_number_of_the_prose_is_computed(topic: str) -> None:
+    for lang in LANGUAGES:
+        assert typed_numbers(text_in(source_of(topic).text, lang)) == []
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_line_and_its_translation_have_the_same_braces(topic: str) -> None:
+    english, chinese = (
+        re.sub(r"^\{(\?|each)[^{}]*\} ?", "", text_in(source_of(topic).text, lang), flags=re.M)
+        for lang in LANGUAGES
+    )
+    braces = (set(re.findall(r"\{[^{}]*\}", text)) for text in (english, chinese))
+    # what is said of a size in English is the legend's
+    assert {it for it in next(braces) if not it.startswith("{meaning(")} == next(braces)
+    for one, other in zip(english.splitlines(), chinese.splitlines(), strict=True):
+        assert not any(c >= "\u4e00" for c in one)
+        prose = re.search("[A-Za-z]{4,} [a-z]+ [a-z]+", re.sub(r"`[^`]*`|\{[^{}]*\}", "", one))
+        assert not prose or any(c >= "\u4e00" for c in other), one
+
+
+def test_a_typed_number_is_found() -> None:
+    for planted in ("LLaMA has 7 billion", "It is ½ of that.", "two matrices", "共有三个矩阵。"):
+        assert typed_numbers("# Title\n\n" + planted) != []
+    assert typed_numbers("Qwen3 and GPT-2: {n} of {m:short}, W₁·x, x², one of them") == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "encoding", "lang"),
+    [
+        ({}, "utf-8", "en"),
+        ({"LANG": "zh_TW"}, "utf-8", "zh"),
+        ({"LANG": "zhx_XX"}, "utf-8", "en"),
+        ({"LANG": "zh_CN.UTF-8", "LC_MESSAGES": "de_DE.UTF-8"}, "utf-8", "en"),
+        ({"LANG": "de_DE.UTF-8", "LC_ALL": "zh_CN.GB18030"}, "gb18030", "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": ""}, "utf-8", "zh"),  # empty is not set
+        ({"LANG": "zh_CN.UTF-8"}, "ascii", "en"),
+        ({"LANG": "zh_CN.UTF-8"}, None, "zh"),
+    ],
+)
+def test_the_terminal_says_the_language(
+    environment: dict[str, str], encoding: str | None, lang: str
+) -> None:
+    assert language_of(environment, encoding) == lang
+
+
+def test_a_wrong_step_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**moe.by_hand(), "drouter": (0.0, 0.0, 0.0, 0.0)}
+    monkeypatch.setattr(moe, "by_hand", lambda: wrong)
+    with pytest.raises(AssertionError, match="drouter: by hand"):
+        page_of("moe")
+
+
+def test_a_wrong_formula_by_hand_ends_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    ffn.activations.cache_clear()
+    monkeypatch.setitem(ffn.HAND, "silu", (lambda x: x, lambda x: 1.0))
+    with pytest.raises(AssertionError, match="silu: by hand"):
+        ffn.activations()
+    monkeypatch.undo()
+    assert len(ffn.activations()) == len(ffn.POINTS)
+
+
+def test_a_changed_token_changes_its_own_output_alone() -> None:
+    assert ffn.changes("ffn", 2, 5) == [2]
+    assert ffn.changes("causal", 2, 5) == [2, 3, 4, 5]
+    assert ffn.changes("bidirectional", 2, 5) == [1, 2, 3, 4, 5]
+
+
+@daily(5)
+@pytest.mark.parametrize("id", ["gpt2", "llama-7b", "gpt-oss-20b", "bloom-176b", "gemma2-9b"])
+def test_the_steps_are_a_run(id: str) -> None:
+    page = page_of("gpt", id)
+    table = next(block.rows for block in page.blocks if block.kind == "table")
+    spec = entry(id).spec()
+    shapes = {row[0]: row[2] for row in table}
+    run = metacount.count(id).workload
+    scores = next(shape for name, shape in shapes.items() if name.startswith("scores = q·kᵀ"))
+    assert scores == f"1×{spec.n_heads}×{run.seq_len}×{run.seq_len}"
+    assert shapes["logits = x·W_headᵀ"] == f"1×{run.seq_len}×{spec.vocab_size}"
+    # in order, without the words that would need a translation
+    named = [row[0] for row in table]
+    added = "x = x + norm(attn)" if id == "gemma2-9b" else "x = x + attn"
+    first, second = (
+        next(i for i, n in enumerate(named) if n.startswith(start))
+        for start in ("scores = q·kᵀ", "out = weights·v")
+    )
+    assert first < second < named.index(added)
+    assert [name for name in named if re.search("[a-z]{3,} [a-z]{2,}", name)] == []
+
+
+def test_matrices_that_formulas_do_not_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(counts.GROUPED, "o_proj", ("d", "d*h"))
+    with pytest.raises(AssertionError, match="are not the"):
+        counts.matrices(entry("llama-7b").spec())
+
+
+def test_lessons_leave_the_random_state_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And never draw from it: it may be another thread's, even with a copy put back."""
+    before = torch.random.get_rng_state()
+    for name in ("manual_seed", "set_rng_state", "seed"):
+        monkeypatch.setattr(torch.random, name, None)
+        monkeypatch.setattr(torch, name, None)
+    for topic in TOPICS:
+        page_of(topic)
+        assert torch.equal(before, torch.random.get_rng_state()), topic

@@ -12,7 +12,7 @@ from helpers.module_specs import BERT, ENCODER_DECODER, GPT2, MOE, ROPE, small, 
 from helpers.module_stack_loop import head, model_rows
 from helpers.release import daily
 
-from metacount.formulas.trained import tensors_by_path
+from metacount.formulas.step import tensors_by_path
 from metacount.modules import Model
 from metacount.spec import ModelSpec
 

@@ -39,7 +39,7 @@ def _found(name: str) -> list[Path]:
 
 
 # of a step of training and of a mesh, each with the tests that measure the same
-OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape", "trained"))
+OF_TRAINING = tuple(f"{FORMULAS}/{name}.py" for name in ("folds", "step", "tape"))
 OF_SHARDING = (f"{FORMULAS}/ranks.py",)
 CONFIG = "metacount/huggingface/config"
 WITNESSES = "tests/verify/test_witnesses.py"

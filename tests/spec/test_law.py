@@ -60,12 +60,6 @@ def test_the_sequence_and_the_counts_agree(law: Law, n_layers: int) -> None:
     assert disagree(law, n_layers) == []
 
 
-def test_that_test_can_fail() -> None:
-    one_off = lambda law, n: Law.count(law, n + 1)  # noqa: E731
-    assert disagree(Law(every=3), 5, one_off) == ["numbers", "symbol"]
-    assert disagree(Law(letters="LLG"), 3, one_off) == ["numbers", "symbol"]
-
-
 @pytest.mark.parametrize(
     ("law", "sequence"),
     [

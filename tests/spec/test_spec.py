@@ -16,49 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacount.spec
-from metacount.cli.models import field_rows
-from metacount.errors import InputError, SpecError, nearest
-from metacount.settings import parse_settings
+from metacount.errors import SpecError
 from metacount.spec import FIELDS, ModelSpec, Workload
 from metacount.spec.attention import Attention, Window
-from metacount.spec.field import Field, altered, declared
-from metacount.spec.model import RECORDS, ROOT, fields_of
+from metacount.spec.field import Field, altered
+from metacount.spec.model import ROOT, fields_of
 from metacount.spec.position import QueryGrowth, Rope, RopeScaling
 from metacount.spec.stack import Encoder, Norms, Stack
 
-ENCODER = {
-    **DENSE,
-    "kind": "encoder",
-    "norm": "layernorm",
-    "position": "learned",
-    "n_positions": 19,
-}
-BOTH = {
-    **DENSE,
-    "kind": "encoder-decoder",
-    "n_encoder_layers": 2,
-    "position": "t5",
-    "n_buckets": 8,
-    "max_distance": 23,
-}
+ENCODER = DENSE | {"kind": "encoder", "norm": "layernorm", "position": "learned", "n_positions": 19}
+BOTH = DENSE | {"kind": "encoder-decoder", "n_encoder_layers": 2, "position": "t5", "n_buckets": 8}
+BOTH |= {"max_distance": 23}
 BASES = {"dense": DENSE, "moe": MOE, "mla": MLA, "encoder": ENCODER, "both": BOTH}
 
-NEAR = {**DENSE, "window": 5}
-BLOCKS = {
-    "index_block_len": 4,
-    "index_top_blocks": 3,
-    "index_local_blocks": 1,
-    "n_index_heads": 2,
-    "index_head_dim": 10,
-}
+NEAR = DENSE | {"window": 5}
+BLOCKS = {"index_block_len": 4, "index_top_blocks": 3, "index_local_blocks": 1, "n_index_heads": 2}
+BLOCKS |= {"index_head_dim": 10}
 INDEX = {"index_top_k": 2, "n_index_heads": 3, "index_head_dim": 8}
-GRIFFIN = {
-    "recurrent": "rg_lru",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "lru_width": 6,
-    "n_lru_blocks": 3,
-}
+GRIFFIN = {"recurrent": "rg_lru", "mixer_pattern": "RA", "conv_kernel": 4, "lru_width": 6}
+GRIFFIN |= {"n_lru_blocks": 3}
 GROUPS = {"n_groups": 4, "top_groups": 2}
 WIDE = 2**24
 
@@ -79,52 +55,21 @@ def altered_stacks(**changes: Any) -> ModelSpec:
     )
 
 
-DELTA = {
-    **DENSE,
-    "recurrent": "gated_delta",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "linear_chunk_size": 5,
-    "n_linear_k_heads": 3,
-    "n_linear_v_heads": 6,
-    "linear_k_head_dim": 7,
-    "linear_v_head_dim": 5,
-}
-STATE_SPACE = {
-    **DENSE,
-    "recurrent": "mamba2",
-    "mixer_pattern": "RA",
-    "conv_kernel": 4,
-    "n_ssm_heads": 6,
-    "ssm_head_dim": 4,
-    "n_ssm_groups": 2,
-    "ssm_chunk_size": 5,
-    "ssm_state_dim": 3,
-}
+DELTA = DENSE | {"recurrent": "gated_delta", "mixer_pattern": "RA", "conv_kernel": 4}
+DELTA |= {"linear_chunk_size": 5, "n_linear_k_heads": 3, "n_linear_v_heads": 6}
+DELTA |= {"linear_k_head_dim": 7, "linear_v_head_dim": 5}
+STATE_SPACE = DENSE | {"recurrent": "mamba2", "mixer_pattern": "RA", "conv_kernel": 4}
+STATE_SPACE |= {"n_ssm_heads": 6, "ssm_head_dim": 4, "n_ssm_groups": 2, "ssm_chunk_size": 5}
+STATE_SPACE |= {"ssm_state_dim": 3}
 OF_STATE_SPACE = sorted(STATE_SPACE.keys() - DENSE.keys() - {"recurrent", "mixer_pattern"})
-SHARED = {
-    **STATE_SPACE,
-    "mixer_pattern": "RS",
-    "ffn_pattern": "N",
-    "n_shared_blocks": 1,
-    "adapter_rank": 2,
-}
-COPIES = {
-    **DENSE,
-    "n_layers": 3,
-    "window": 3,
-    "window_pattern": "GL",
-    "n_kv_shared_layers": 1,
-    "n_altup_inputs": 2,
-    "laurel_rank": 3,
-    "d_per_layer": 4,
-    "vocab_size_per_layer": 7,
-}
+SHARED = STATE_SPACE | {"mixer_pattern": "RS", "ffn_pattern": "N", "n_shared_blocks": 1}
+SHARED |= {"adapter_rank": 2}
+COPIES = DENSE | {"n_layers": 3, "window": 3, "window_pattern": "GL", "n_kv_shared_layers": 1}
+COPIES |= {"n_altup_inputs": 2, "laurel_rank": 3, "d_per_layer": 4, "vocab_size_per_layer": 7}
 MLSTM = {
-    **{name: DELTA[name] for name in DELTA if name != "conv_kernel" and "_linear_" not in name},
-    "recurrent": "mlstm",
-    "n_linear_heads": 3,
-}
+    name: DELTA[name] for name in DELTA if name != "conv_kernel" and "_linear_" not in name
+} | {"recurrent": "mlstm"}
+MLSTM |= {"n_linear_heads": 3}
 FFN_ALONE = {
     **{
         name: value
@@ -137,38 +82,13 @@ FFN_ALONE = {
 }
 
 # base, what is changed, and the message's beginning and remedy
-YARN = {
-    "kind": "yarn",
-    "factor": 4.0,
-    "n_trained": 32,
-    "beta_fast": 8.0,
-    "truncate": False,
-    "attention_factor": 1.5,
-}
-LONG = {
-    "kind": "longrope",
-    "n_trained": 32,
-    "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0],
-    "long_factors": [2.0, 3.0, 4.0, 5.0, 6.0],
-}
-LLAMA3 = {
-    "kind": "llama3",
-    "factor": 8.0,
-    "n_trained": 32,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-}
+YARN = {"kind": "yarn", "factor": 4.0, "n_trained": 32, "beta_fast": 8.0, "truncate": False}
+YARN |= {"attention_factor": 1.5}
+LONG = {"kind": "longrope", "n_trained": 32, "short_factors": [1.0, 1.5, 2.0, 2.5, 3.0]}
+LONG |= {"long_factors": [2.0, 3.0, 4.0, 5.0, 6.0]}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "n_trained": 32, "low_freq_factor": 1.0}
+LLAMA3 |= {"high_freq_factor": 4.0}
 GROWTH: dict[str, Any] = {"weight": 0.1, "step": 16.0, "shift": 1, "nope_only": True}
-
-
-# What each kind of scaling is nothing without, as the papers and transformers have it.
-NEEDED = {
-    "linear": {"factor"},
-    "dynamic": {"factor", "n_trained"},
-    "yarn": {"factor", "n_trained"},
-    "llama3": {"factor", "n_trained", "low_freq_factor", "high_freq_factor"},
-    "longrope": {"n_trained", "short_factors", "long_factors"},
-}
 
 
 def scaling(**values: Any) -> dict[str, Any]:
@@ -178,10 +98,8 @@ def scaling(**values: Any) -> dict[str, Any]:
 RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"hidden_size": 13}, "hidden_size is not a field of a model: got 13; see"),
     (DENSE, {"": 13}, "'' is not a field of a model: got 13; see"),
-    (DENSE, {"a\nb": 13}, r"'a\nb' is not a field of a model: got 13; see"),
     (DENSE, {"d_modle": 13}, "d_modle is not a field of a model: got 13; did you mean d_model"),
     (DENSE, {"d_model": "13"}, "d_model must be a whole number: got '13'; choose 1 to 16777216"),
-    (DENSE, {"d_model": True}, "d_model must be a whole number: got True; "),
     (DENSE, {"d_model": 13.0}, "d_model must be a whole number: got 13.0; "),
     (DENSE, {"d_model": None}, "d_model must be a whole number: got None; "),
     (DENSE, {"d_model": 0}, "d_model must be at least 1: got 0; choose 1 to 16777216"),
@@ -191,26 +109,20 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"norm": []}, "norm is unknown: got []; choose one of layernorm, rmsnorm"),
     (DENSE, {"norm_eps": 0}, "norm_eps must be a positive number: got 0; choose one below 1e12"),
     (DENSE, {"norm_eps": float("nan")}, "norm_eps must be a positive number: got nan; "),
-    (DENSE, {"logit_scale": True}, "logit_scale must be a positive number: got True; "),
-    (DENSE, {"rope_theta": 1e12}, "rope_theta must be a positive number: got 1000000000000.0; "),
     (DENSE, {"window": 5, "window_pattern": "LX"}, "window_pattern must be letters L (windowed)"),
-    (DENSE, {"window": 5, "window_pattern": ""}, "window_pattern must be letters L (windowed)"),
     (DENSE, {"gated": 1}, "gated must be true or false: got 1; choose true or false"),
     # the two ends
     (BOTH, {"n_encoder_layers": 0}, "n_encoder_layers is needed by an encoder-decoder: got 0; "),
     (DENSE, {"n_encoder_layers": 2}, "n_encoder_layers has no meaning in a model of kind decoder"),
     (DENSE, {"vocab_size": None, "tie_embeddings": True},
      "tie_embeddings has no meaning without vocab_size: got True; leave tie_embeddings out"),
-    (DENSE, {"vocab_size": None, "logit_scale": 0.5}, "logit_scale has no meaning without vocab_s"),
     (DENSE, {"has_head": False, "head_bias": True}, "head_bias has no meaning without a head: got"),
-    (DENSE, {"has_head": False, "logit_scale": 0.5}, "logit_scale has no meaning without a head"),
     (DENSE, {"pooler": True}, "pooler belongs to an encoder: got True; leave pooler out"),
     # attention
     (DENSE, {"head_dim": None}, "head_dim is needed by attention gqa: got None; set head_dim"),
     (DENSE, {"kv_lora_rank": 5}, "kv_lora_rank has no meaning with attention gqa: got 5; leave kv"),
     (DENSE, {"n_kv_heads": 7}, "n_kv_heads must be at most n_heads = 6: got 7; choose 1 to 6"),
-    (DENSE, {"n_kv_heads": 4},
-     "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2, 3, 6"),
+    (DENSE, {"n_kv_heads": 4}, "n_kv_heads must divide n_heads: 6 % 4 = 2: got 4; choose 1, 2, 3,"),
     (DENSE, {"n_heads": 5040, "n_kv_heads": 11},
      "n_kv_heads must divide n_heads: 5040 % 11 = 2: got 11; choose 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,"
      " 12, 14, ..."),
@@ -226,29 +138,19 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({**MLA, **INDEX}, {"index_head_dim": 3}, "index_head_dim must be at least qk_rope_head_dim"),
     (MLA, {"index_head_dim": 8}, "index_head_dim has no meaning without index_top_k"),
     # an indexer of blocks
-    (DENSE, {**BLOCKS, "index_block_len": 0}, "index_block_len must be at least 1: got 0; ch"),
-    (DENSE, {**BLOCKS, "index_local_blocks": 0},
-     "index_local_blocks must be at least 1: got 0; choose 1 to"),
-    (DENSE, {**BLOCKS, "index_local_blocks": 4},
-     "index_local_blocks must be at most index_top_blocks = 3: got 4; choose 1 to 3"),
+    (DENSE, {**BLOCKS, "index_local_blocks": 4}, "index_local_blocks must be at most index_top_bl"),
     (DENSE, {**BLOCKS, "index_top_blocks": None}, "index_top_blocks is needed by a block indexer"),
     (DENSE, {**BLOCKS, "n_index_heads": 4}, "n_index_heads must divide n_heads: 6 % 4 = 2: got 4"),
     (DENSE, {**BLOCKS, "n_index_heads": 12}, "n_index_heads must be at most n_heads = 6: got 12"),
-    (DENSE, {**BLOCKS, "index_head_dim": 2},
-     "index_head_dim must be at least the 10 values of a head that RoPE rotates: got 2; choose 10"),
-    (DENSE, {**BLOCKS, "index_pattern": "GL"},
-     "index_pattern must be letters I (with a block indexer) and G (without): got 'GL'; for exa"),
-    (DENSE, {**BLOCKS, "index_pattern": "GGGGI"},
-     "index_pattern leaves no layer to the indexer: got 'GGGGI'; put I in for one, or leave"),
+    (DENSE, {**BLOCKS, "index_head_dim": 2}, "index_head_dim must be at least the 10 values of a"),
+    (DENSE, {**BLOCKS, "index_pattern": "GL"}, "index_pattern must be letters I (with a block ind"),
+    (DENSE, {**BLOCKS, "index_pattern": "GGGGI"}, "index_pattern leaves no layer to the indexer:"),
     (DENSE, {**BLOCKS, "window": 4}, "window is not defined with a block indexer: got 4; leave w"),
     (DENSE, {**BLOCKS, "nope_every": 2}, "nope_every is not defined with a block indexer: got 2"),
     (DENSE, {**BLOCKS, "n_mtp_layers": 1}, "n_mtp_layers is not defined with a block indexer: "),
     (DENSE, {**BLOCKS, "kind": "encoder"}, "kind is not defined with a block indexer: got 'enc"),
-    (DENSE, {**BLOCKS, "position": "none"},
-     "index_block_len belongs to a block indexer, which needs position rope: got 4; choose pos"),
-    (DENSE, {**BLOCKS, "index_top_k": 3}, "index_top_k has no meaning with attention gqa: got 3"),
+    (DENSE, {**BLOCKS, "position": "none"}, "index_block_len belongs to a block indexer, which ne"),
     (DENSE, {"index_pattern": "GI"}, "index_pattern has no meaning without index_block_len: got"),
-    (MLA, {"index_block_len": 4}, "index_block_len has no meaning with attention mla: got 4; "),
     ({**DENSE, **GRIFFIN}, {"n_lru_blocks": 4}, "n_lru_blocks must divide lru_width: 6 % 4 = 2"),
     # windows
     (DENSE, {"window_pattern": "LG"}, "window_pattern has no meaning without a window: got 'LG'; "),
@@ -317,29 +219,21 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"head_dim": 5}, "head_dim must be even for RoPE: got 5; choose 6, or an even rotary_"),
     # what came with the well-known families
     (MOE, {"moe_offset": 1}, "moe_offset must be below moe_every = 1: got 1; choose 0 to 0"),
-    (DENSE, {"router_scales_input": True}, "router_scales_input has no meaning without n_exp"),
     (BOTH, {"qk_norm": "l2"}, "qk_norm l2 norms what RoPE rotated: got 'l2'; choose head, or pos"),
     (DENSE, {"position": "transformer_xl", "attention_softcap": 5.0},
      "attention_softcap is not defined with position transformer_xl: got 5.0; leave a"),
     (ENCODER, {"d_embedding": 7}, "d_embedding with a head needs head_transform, which leads bac"),
     (DENSE, {"d_embedding": 7}, "d_embedding belongs to an encoder: got 7; leave d_embedding out"),
-    (DENSE, {"head_transform": True, "has_head": False}, "head_transform has no meaning without a"),
     (DENSE, {"head_transform_bias": True}, "head_transform_bias has no meaning without head_tra"),
     (ENCODER, {"position_offset": 19}, "position_offset must be below n_positions = 19: got 19; c"),
-    (DENSE, {"position_offset": 2}, "position_offset has no meaning with position rope: got 2; "),
     (MOE, {"mixer_jitter": 0.01, "router": "sigmoid"},
      "router has no meaning with mixer_jitter: got 'sigmoid'; leave router out"),
-    (DENSE, {"latent_norm_eps": 1e-6}, "latent_norm_eps has no meaning with attention gqa: got"),
-    (DENSE, {"alibi_scale": 2.0}, "alibi_scale has no meaning with position rope: got 2.0; leave"),
-    (DENSE, {"sinusoid_style": "halves"}, "sinusoid_style has no meaning with position rope: got"),
     (DENSE, {"rope_theta_windowed": 5.0}, "rope_theta_windowed has no meaning without a window"),
     (ENCODER, {"norm_unit_offset": True}, "norm_unit_offset belongs to rmsnorm: got True; leave n"),
     (DENSE, {"first_norm": False, "norm_placement": "sandwich"},
      "first_norm can only be left out of placement pre: got False; leave first_norm out"),
-    (DENSE, {"window": 1}, "window must be at least 2 (a token and one before it): got 1; choose"),
     # layers that differ
-    (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent), "
-     "P (both in parallel), S (R behind a shared block) and N (neither): got 'AX'; for example R"),
+    (DENSE, {"mixer_pattern": "AX"}, "mixer_pattern must be letters A (attention), R (recurrent),"),
     (DENSE, {"mixer_pattern": "RA"}, "recurrent is needed by mixer_pattern RA: got None; set "),
     (DENSE, {"mixer_pattern": "N"}, "mixer_pattern has no layer for attention: got 'N'; put one"),
     (DENSE, {"ffn_pattern": "FE"}, "n_experts is needed by ffn_pattern FE: got None; set n_exp"),
@@ -355,63 +249,43 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (MOE, {"ffn_pattern": "FN"}, "ffn_pattern with N must name the layers of experts: got 'FN'; "),
     (MOE, {"ffn_pattern": "BFE", "n_dense_layers": 0},
      "ffn_pattern has experts beside a feed-forward and in the place of one: got 'BFE'; choose"),
-    (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0},
-     "ffn_pattern leaves nobody to add what the experts of the last layer, 2, give: got 'BF'; "),
+    (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0}, "ffn_pattern leaves nobody to add what the"),
     (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4, "norm_placement": "sandwich"},
      "norm_placement is not defined for experts beside a feed-forward: got 'sandwich'; choose p"),
     (MOE, {"ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4, "d_ff": None},
      "d_ff is needed by the dense layers: got None; set d_ff"),
-    (MOE, {"ffn_pattern": "BF", "n_layers": 4},
-     "moe_every has no meaning where ffn_pattern names the layers of experts: got 1; leave it"),
-    (DENSE, {"ffn_pattern": "BF", "n_layers": 4},
-     "n_experts is needed by ffn_pattern BF: got None; set n_experts, or another ffn_pattern"),
-    (ENCODER, {"ffn_pattern": "BF"}, "n_experts is needed by ffn_pattern BF: got None; set n_ex"),
+    (MOE, {"ffn_pattern": "BF", "n_layers": 4}, "moe_every has no meaning where ffn_pattern names"),
+    (DENSE, {"ffn_pattern": "BF", "n_layers": 4}, "n_experts is needed by ffn_pattern BF: got Non"),
     # zero experts
     (MOE, {"zero_expert_rows": True}, "zero_expert_rows has no meaning without zero experts: got"),
-    (DENSE, {"n_zero_experts": 3}, "n_zero_experts has no meaning without n_experts: got 3; lea"),
-    (MOE, {"n_zero_experts": 70_000}, "n_zero_experts must be at most 65536: got 70000; choose 0"),
-    (MOE, {**GROUPS, "n_zero_experts": 3},
-     "n_zero_experts is not defined for experts in groups: got 3; leave n_zero_experts or n_g"),
-    (DENSE, {"scaled_latents": True}, "scaled_latents has no meaning with attention gqa: got Tru"),
+    (MOE, {**GROUPS, "n_zero_experts": 3}, "n_zero_experts is not defined for experts in groups:"),
     (DENSE, {"activation": "gelu", "gated": False, "gate_scale": 0.5},
      "gate_scale belongs to a gated feed-forward: got 0.5; set gated, or leave gate_scale out"),
     (MOE, {"ffn_scale": 0.5}, "ffn_scale has no meaning for experts: got 0.5; leave it out"),
     (MOE, {"gate_scale": 0.5}, "gate_scale has no meaning for experts: got 0.5; leave it out"),
     (DELTA, {"n_linear_k_heads": 8}, "n_linear_k_heads must be at most n_linear_v_heads = 6: got"),
     (DELTA, {"n_linear_k_heads": 4}, "n_linear_k_heads must divide n_linear_v_heads: 6 % 4 = 2: "),
-    (DELTA, {"linear_chunk_size": 0}, "linear_chunk_size must be at least 1: got 0; choose 1 to "),
     (DELTA, {"mixer_pattern": "A"}, "mixer_pattern has no layer for recurrent: got 'A'; put one"),
-    (DELTA, {"recurrent": "mamba3"}, "recurrent is unknown: got 'mamba3'; choose one of none, "),
     (STATE_SPACE, {"n_ssm_groups": 8}, "n_ssm_groups must be at most n_ssm_heads = 6: got 8; "),
     (STATE_SPACE, {"n_ssm_groups": 4}, "n_ssm_groups must divide n_ssm_heads: 6 % 4 = 2: got 4; "),
     (STATE_SPACE, {"ssm_chunk_size": 0}, "ssm_chunk_size must be at least 2: got 0; choose 2 to "),
     (STATE_SPACE, {"ssm_state_dim": 1}, "ssm_state_dim must be at least 2 in Mamba-2: got 1; choo"),
     (STATE_SPACE, {"ssm_dt_min": 2.0, "ssm_dt_max": 1.0},
      "ssm_dt_min must be at most ssm_dt_max = 1.0: got 2.0; choose a smaller one"),
-    (STATE_SPACE, {"ssm_scales": {"gate": -1.0}},
-     "ssm_scales.gate must be a positive number: got -1.0; choose one below 1e12"),
+    (STATE_SPACE, {"ssm_scales": {"gate": -1.0}}, "ssm_scales.gate must be a positive number: got"),
     # multi-token prediction
-    (DENSE, {"n_mtp_layers": 0}, "n_mtp_layers must be at least 1: got 0; choose 1 to "),
     (DENSE, {"n_mtp_layers": 1, "norm_placement": "post"},
      "norm_placement of a model with n_mtp_layers is pre: got 'post'; choose pre, or leave n_mtp"),
-    (DENSE, {"n_mtp_layers": 1, "position": "alibi"},
-     "position of a model with n_mtp_layers is rope or none: got 'alibi'; choose rope or none, or"),
+    (DENSE, {"n_mtp_layers": 1, "position": "alibi"}, "position of a model with n_mtp_layers is r"),
     (DENSE, {"n_mtp_layers": 1, "kind": "encoder"}, "kind of a model with n_mtp_layers is decoder"),
-    (DENSE, {"n_mtp_layers": 1, "has_head": False},
-     "n_mtp_layers needs an embedding and a head, which its modules share: got 1; leave n_mtp_l"),
-    (FFN_ALONE, {"n_mtp_layers": 2},
-     "n_mtp_layers needs attention: a prediction module has a layer with it: got 2; leave n_mtp"),
-    (SHARED, {"n_mtp_layers": 1},
-     "n_mtp_layers is not defined for a model with shared blocks: got 1; leave n_mtp_layers out"),
+    (DENSE, {"n_mtp_layers": 1, "has_head": False}, "n_mtp_layers needs an embedding and a head,"),
+    (FFN_ALONE, {"n_mtp_layers": 2}, "n_mtp_layers needs attention: a prediction module has a lay"),
+    (SHARED, {"n_mtp_layers": 1}, "n_mtp_layers is not defined for a model with shared blocks: go"),
     (DENSE, {"mtp_dense": True}, "mtp_dense has no meaning without n_mtp_layers: got True; leave"),
-    (DENSE, {"n_mtp_layers": 1, "mtp_dense": True},
-     "mtp_dense has no meaning without n_experts: got True; leave mtp_dense out"),
+    (DENSE, {"n_mtp_layers": 1, "mtp_dense": True}, "mtp_dense has no meaning without n_experts:"),
     (MOE, {"n_mtp_layers": 1, "ffn_pattern": "BF", "n_dense_layers": 0, "n_layers": 4},
      "mtp_dense must be true where experts stand beside a feed-forward (B in ffn_pattern): got"),
-    (MOE, {"n_mtp_layers": 1, "mtp_dense": True, "n_dense_layers": 0, "d_ff": None},
-     "d_ff is needed by the dense layers: got None; set d_ff"),
     # copies of the stream, keys and values of other layers, feed-forwards that differ
-    (COPIES, {"n_altup_inputs": 0}, "n_altup_inputs must be at least 1: got 0; choose 1 to 256"),
     (COPIES, {"altup_active": 2}, "altup_active must be below n_altup_inputs = 2: copies are numb"),
     (COPIES, {"n_altup_inputs": None, "altup_active": 1},
      "altup_active has no meaning without n_altup_inputs: got 1; leave altup_active out"),
@@ -444,7 +318,6 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SHARED, {"ffn_pattern": "FN"}, "ffn_pattern of a model with shared blocks is N: the feed-for"),
     (SHARED, {"activation": None, "gated": None, "d_ff": None},
      "activation is needed by shared blocks: got None; set activation"),
-    (SHARED, {"d_ff": None}, "d_ff is needed by a dense feed-forward: got None; set d_ff"),
     (SHARED, {"qk_norm": "head"}, "qk_norm is not defined for a model with shared blocks: got 'h"),
     (SHARED, {"window": 3}, "window is not defined for a model with shared blocks: got 3; leave w"),
     (SHARED, {"position": "alibi"}, "position of a model with shared blocks is rope or none: got"),
@@ -452,8 +325,6 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SHARED, {"mixer_pattern": "RRRRS"}, "n_shared_blocks must be at most the 0 layers of letter"),
     (SHARED, {"adapter_rank": None, "attention_adapters": True},
      "attention_adapters has no meaning without adapter_rank: got True; set adapter_rank, or le"),
-    (SHARED, {"adapter_rank": 0}, "adapter_rank must be at least 1: got 0; choose 1 to"),
-    (SHARED, {"kind": "encoder"}, "mixer_pattern of layers that differ needs a decoder: got 'RS'"),
     (SHARED, {"recurrent": "none", **dict.fromkeys(OF_STATE_SPACE)},
      "recurrent is needed by mixer_pattern RS: got None; set recurrent, or another mixer_pattern"),
     (SHARED, {"d_model": WIDE, "n_heads": 2**22, "n_kv_heads": 2, "head_dim": 2**16},
@@ -503,11 +374,6 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "rope_scaling needs one factor for each of the 5 pairs: got 1; give as many",
     ),
     (
-        DENSE,
-        scaling(**{**LONG, "long_factors": [1.0, 2.0, "3", 4.0, 5.0]}),
-        "rope_scaling.long_factors must be a positive number: got '3'; choose one below 1e12",
-    ),
-    (
         {**DENSE, "rotary_dim": 2},
         scaling(kind="dynamic", factor=2.0, n_trained=32),
         "rope_scaling dynamic needs more than 2 rotated values: got 2; leave rope_scaling out",
@@ -517,11 +383,7 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"rope_scaling_windowed": {**LONG, "long_factors": [2.0]}},
         "rope_scaling_windowed needs one factor for each of the 5 pairs: got 1; give as many",
     ),
-    (
-        DENSE,
-        {"rope_scaling_windowed": YARN},
-        "rope_scaling_windowed has no meaning without rope_theta_windowed: got 'yarn'; give both",
-    ),
+    (DENSE, {"rope_scaling_windowed": YARN}, "rope_scaling_windowed has no meaning without rope_t"),
     (DENSE, {"query_growth": {"weight": 0.1}}, "query_growth.step is missing: got None; give step"),
     (DENSE, {"query_growth": {**GROWTH, "weight": 0}}, "query_growth.weight must be a positive nu"),
     (DENSE, {"query_growth": {**GROWTH, "shift": 2}}, "query_growth.shift must be at most 1: got"),
@@ -553,13 +415,6 @@ WORKLOADS: list[tuple[dict[str, Any], str]] = [
 
 HEADS = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10}
 
-# names of parts that stand in one place, where a model has one of them
-ONE_OF_SEVERAL = {
-    field.name
-    for place in (ROOT["positions"], declared(Stack)["attention"], declared(Stack)["recurrent"])
-    for kind in place.kinds.values()
-    for _, field in fields_of(kind)
-} - {"n_heads", "window"}
 
 # a part made by itself, and what it says
 PARTS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
@@ -597,28 +452,6 @@ def test_a_model_is_made_of_its_parts(base: dict[str, Any]) -> None:
     )
     assert made == spec and made.to_dict() == spec.to_dict()
     assert (spec.encoder is None) == (base["kind"] == "decoder")
-
-
-def test_a_part_reads_what_its_flat_names_say() -> None:
-    """Every flat name is the value at its path, where the model has that part."""
-    for base in BASES.values():
-        spec = ModelSpec.from_dict(base)
-        paths = spec.paths()
-        assert set(FIELDS) - set(paths.values()) <= ONE_OF_SEVERAL | {"n_encoder_layers"}
-        for path, name in paths.items():
-            above: Any = spec
-            *before, last = path.split(".")
-            for step in before:
-                above = getattr(above, step, None)
-            flat = getattr(spec, name)
-            if above is None:
-                assert flat == FIELDS[name].absent, name
-            elif name in ("attention", "recurrent", "position"):
-                assert type(getattr(above, last)).word == flat
-            elif FIELDS[name].takes == "flag" and not isinstance(getattr(above, last), bool):
-                assert (getattr(above, last) is not None) is flat, name
-            else:
-                assert getattr(above, last) == flat, name
 
 
 @pytest.mark.parametrize(("base", "changes", "message"), RULES)
@@ -720,20 +553,6 @@ def test_the_bases_are_valid_and_come_back(base: dict[str, Any]) -> None:
         spec.d_model = 7  # type: ignore[misc]
 
 
-def test_layers_by_hand() -> None:
-    moe = ModelSpec.from_dict({**MOE, "n_layers": 8, "n_dense_layers": 3, "moe_every": 2})
-    assert [i for i in range(8) if moe.is_moe_layer(i)] == [3, 5, 7]
-    assert not any(map(ModelSpec.from_dict(DENSE).is_moe_layer, range(3)))
-    local = ModelSpec.from_dict({**DENSE, "n_layers": 7, "window": 5, "window_pattern": "LLG"})
-    assert [i for i in range(7) if not local.is_windowed_layer(i)] == [2, 5]
-    assert not ModelSpec.from_dict(DENSE).is_windowed_layer(0)
-    nope = ModelSpec.from_dict({**DENSE, "n_layers": 6, "nope_every": 3})
-    assert [i for i in range(6) if not nope.has_rope_layer(i)] == [2, 5]
-    assert not ModelSpec.from_dict(ENCODER).has_rope_layer(0)
-    assert Workload(seq_len=7).encoder_len == 7
-    assert Workload(seq_len=7, source_len=5).encoder_len == 5
-
-
 def test_substituted_puts_anything_in_place_of_a_size() -> None:
     spec = ModelSpec.from_dict(DENSE)
     other = spec.substituted(d_model="d", n_layers=0)
@@ -741,40 +560,11 @@ def test_substituted_puts_anything_in_place_of_a_size() -> None:
     assert not other.is_moe_layer(0)
 
 
-def test_nearest() -> None:
-    assert nearest("lama-7b", ["llama-7b", "gpt2"], "no") == "did you mean llama-7b?"
-    assert nearest("zzz", ["llama-7b", "gpt2"], "see the list") == "see the list"
-
-
+WORDS = ["mla", "t5", "encoder", "encoder-decoder", "prefix-decoder", "LG", "learned", "chunked"]
+ODD = [10**5000, -(10**5000), 2**62, [], {}, b"", "\n", "x" * 999, 1j, *WORDS]
 JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 40),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=9),
-    st.sampled_from(
-        [
-            10**5000,
-            -(10**5000),
-            2**62,
-            [],
-            {},
-            b"",
-            "\n",
-            "x" * 999,
-            1j,
-            "mla",
-            "t5",
-            "encoder",
-            "encoder-decoder",
-            "prefix-decoder",
-            "LG",
-            "learned",
-            "chunked",
-        ]
-    ),
-)
+    st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), st.text(max_size=9)
+) | st.sampled_from(ODD)
 
 
 @given(
@@ -804,11 +594,6 @@ def test_junk_is_no_workload(junk: dict[str, Any]) -> None:
         assert str(error).isprintable() and error.field in Workload.__annotations__
 
 
-def test_a_field_takes_nothing_but_its_own_part() -> None:
-    with pytest.raises(SpecError, match="query_growth"):
-        ModelSpec(**{**DENSE, "query_growth": RopeScaling(kind="linear", factor=2.0)})
-
-
 @pytest.mark.parametrize("part", [YARN, LONG, LLAMA3])
 @pytest.mark.parametrize("base", [DENSE, MOE])
 def test_a_part_comes_back_from_plain_data(base: dict[str, Any], part: dict[str, Any]) -> None:
@@ -823,22 +608,3 @@ def test_a_part_comes_back_from_plain_data(base: dict[str, Any], part: dict[str,
     assert spec.replace(n_layers=7).query_growth == QueryGrowth(**GROWTH)
     assert spec.substituted(n_layers="N").rope_scaling == spec.rope_scaling
     assert spec.replace(rope_scaling=None).rope_scaling is None
-
-
-def test_a_part_is_listed_and_not_set_on_the_command_line() -> None:
-    takes = {row["field"]: row["takes"] for row in field_rows()}
-    assert {takes[name] for name in RECORDS} == {"object, or none"}
-    assert parse_settings(["rope_scaling=none"]) == {"rope_scaling": None}
-    with pytest.raises(InputError, match="--set rope_scaling"):
-        parse_settings(["rope_scaling=yarn"])
-
-
-@pytest.mark.parametrize("kind", NEEDED)
-def test_what_a_scaling_needs(kind: str) -> None:
-    every: dict[str, Any] = {**YARN, **LLAMA3, **LONG}
-    needed = {name: every[name] for name in sorted(NEEDED[kind])}
-    assert ModelSpec.from_dict({**DENSE, **scaling(kind=kind, **needed)})
-    for name in needed:
-        rest = {key: value for key, value in needed.items() if key != name}
-        with pytest.raises(SpecError, match=f"^rope_scaling.{name} is needed by {kind}: "):
-            ModelSpec.from_dict({**DENSE, **scaling(kind=kind, **rest)})

@@ -76,14 +76,3 @@ def test_the_command_shows_it(row: dict[str, Any], shown: Shown) -> None:
 def test_every_statement_has_a_row() -> None:
     assert Counter(row["source"] for row in ROWS) == SOURCES
     assert len({(row["source"], row["number"]) for row in ROWS}) == len(ROWS) == 152
-
-
-def test_a_number_that_is_not_shown_is_missed(shown: Shown) -> None:
-    """A row that asks for another number fails: one digit of each is changed."""
-    for row in ROWS:
-        for words in row["shows"]:
-            digits = re.findall(r"\d", words)
-            if row["command"].startswith("count") and len(digits) > 6:
-                last = max(at for at, sign in enumerate(words) if sign.isdigit())
-                other = words[:last] + str((int(words[last]) + 1) % 10) + words[last + 1 :]
-                assert other not in shown.run(row["command"])[1]

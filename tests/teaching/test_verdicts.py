@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,10 @@ import pytest
 from helpers.changed_claims import ALL, changed, verdict_on, with_options
 from helpers.release import daily
 
+from metacount import InputError
 from metacount.errors import SpecError
-from metacount.teaching.claims import (
-    JUDGES,
-    TOPICS,
-    claims,
-    judge_claim,
-    needs_torch,
-    texts_of_judges,
-)
-from metacount.teaching.texts import CONDITIONAL, DATA, RIGHT, WRONG
+from metacount.teaching.claims import TOPICS, claims, judge_claim, judges
+from metacount.teaching.texts import CONDITIONAL, DATA, RIGHT, VERDICTS, WRONG, Claim, Label, label
 
 V3_TABLES = 2 * 129_280 * 7168
 # MLA: q down and up, keys and values down and up, o, two norms; two norms of the block
@@ -282,23 +277,12 @@ def test_every_verdict_is_explained(id: str) -> None:
         assert [part for part in parts if part not in judged.reason] == []
 
 
-@pytest.mark.parametrize("id", ALL)
-def test_statements_stand_alone(id: str) -> None:
-    statement = ALL[id].statement
-    assert statement[0].isupper() and statement.endswith(".")
-    assert len(statement) < 200
-
-
 @pytest.mark.parametrize(
     ("id", "claimed", "verdict"),
     [
         ("block-512-attention", "1,048,577", WRONG),
-        ("block-512-total", "3,147,775", WRONG),
         ("block-512-share", {"FFN": "0.67", "attention": "0.34"}, WRONG),
-        ("blocks-512-x12", "37.7M", WRONG),
-        ("bert-base-blocks", "85M", RIGHT),
         ("bert-base-pooler", "0.6M", RIGHT),
-        ("bert-base-embedding", "24M", CONDITIONAL),
         (
             "gpt2-medium-total",
             {"block": "12.58M", "table": "51M", "sum": "354M", "whole": "355M"},
@@ -308,27 +292,19 @@ def test_statements_stand_alone(id: str) -> None:
         ("llama-7b-head-tied", {"without": "6.6B", "with": "6.7B"}, WRONG),
         ("bert-base-embedding", "25M", WRONG),
         ("width-squared", "1.5", WRONG),
-        ("llama-7b-attention", "67.10M", WRONG),
         ("swiglu-equals-4x", {"SwiGLU": "135M", "GELU": "135M"}, WRONG),
-        ("swiglu-eight-thirds", "10922", WRONG),
         ("mixtral-total", "47B", RIGHT),
         ("mixtral-token-cost", "14B", WRONG),
         ("deepseek-moe-16-experts", {"n_experts": 64, "top_k": 6}, RIGHT),
-        ("v2-162-experts", "160", CONDITIONAL),
         ("v2-162-experts", "161", WRONG),
         ("t5-prenorm-rms", {"norm": "layernorm", "n_layers": 24}, WRONG),
-        ("qwen3-32b-total", "32,762,123,265", WRONG),
         ("qwen3-235b-active", "22,190,763,520", RIGHT),
-        ("moe-share-drop", {"total": "over 94 %", "active": "0.6"}, CONDITIONAL),
         ("moe-share-drop", {"total": "over 94 %", "active": "about 64 %"}, CONDITIONAL),
         ("moe-share-drop", {"total": "over 97 %", "active": "0.6"}, WRONG),
         ("all-moe-k2", 6, WRONG),
-        ("block-512-layernorm", "2,049", WRONG),
         ("rmsnorm-half", "1", CONDITIONAL),  # of those without a bias
-        ("rmsnorm-half", "1/3", WRONG),
         # every mixture is larger than 600M, but not every dense model smaller
         ("moe-from-100b", "600M", WRONG),
-        ("moe-from-100b", "1T", WRONG),
         # 2.5 % around these: met by some, not by all
         ("shares-70-25-5", {"ffn": "65 %", "attention": "30 %", "rest": "9 %"}, CONDITIONAL),
     ],
@@ -338,103 +314,42 @@ def test_another_number_gets_another_verdict(id: str, claimed: Any, verdict: str
     assert judged.verdict == verdict
 
 
-def test_an_explained_difference_is_checked() -> None:
-    # 94 layers · 120 rows of 4096
-    assert "+ 46,202,880 = 22,190,763,520" in verdict_on("qwen3-235b-active").reason
-    judged = judge_claim(changed("qwen3-235b-active", claimed="22,144,560,641"))
-    assert "Counting only k" not in judged.reason
-    assert "46,202,880" not in judged.reason
-
-
 @daily(3)
 @pytest.mark.parametrize(
     ("id", "options", "verdict"),
     [
         ("llama-7b-head-tied", {"set": {"tie_embeddings": True}}, WRONG),  # 6.6B, not 6.7B
         ("gemma-gelu", {"set": {"gated": False}}, WRONG),  # not the published count
-        ("mixtral-expert-is-llama-ffn", {"set": {"d_ff_expert": 11008}}, RIGHT),
         ("all-moe-k2", {"models": ["mixtral-8x7b"]}, RIGHT),
         ("rmsnorm-sum", {"of": "mean"}, RIGHT),
         ("layernorm-gamma-beta", {"scale": "weight", "shift": "bias"}, RIGHT),
         ("mixtral-total", {"because": ["n_experts == 9"]}, WRONG),
-        ("minimax-state", {"because": ["state_values() == 3585*cache_values()"]}, WRONG),
         ("swiglu-eight-thirds", {"within": "0.1 %"}, WRONG),
         # a token that has read 2,046 needs them all, the next one no more than 2,047
         ("recurrentgemma-cache-bounded", {"from": 2047}, RIGHT),
         ("recurrentgemma-cache-bounded", {"from": 2046}, WRONG),
-        ("recurrentgemma-cache-bounded", {"from": 1, "to": 2}, WRONG),
-        ("recurrentgemma-cache-bounded", {"set": {"window": 2049}}, RIGHT),
         ("recurrentgemma-cache-bounded", {"set": {"window": 2050}}, WRONG),
-        ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops"}, RIGHT),
         ("recurrentgemma-cache-bounded", {"of": "decode_matmul_flops", "from": 2047}, WRONG),
-        ("qwen3-next-decode", {"of": "kept_values"}, WRONG),
         # then the rest alone decides, which is under 5 % in some
         ("shares-70-25-5", {"about": "60 %"}, CONDITIONAL),
         ("sandwich-norm", {"placement": "post_branch"}, WRONG),
-        ("sandwich-norm", {"placement": "pre"}, WRONG),
         ("deepnorm", {"placement": "post"}, WRONG),
-        ("alibi-no-params", {"position": "learned"}, WRONG),
         ("rope-no-params", {"position": "learned"}, WRONG),
-        ("post-norm", {"placement": "pre"}, WRONG),
         ("pre-norm", {"placement": "post"}, WRONG),
-        ("post-norm", {"placement": "deep"}, WRONG),
         ("pre-norm", {"stated": "post"}, WRONG),
         ("causal-mask", {"of": "open"}, WRONG),
-        ("causal-mask", {"of": "causal"}, RIGHT),
         ("causal-mask", {"reaches": "itself"}, WRONG),
-        ("ffn-position-wise", {"of": "causal"}, WRONG),
         ("ffn-position-wise", {"of": "model"}, WRONG),
         ("ffn-gelu-equation", {"activation": "gelu_tanh"}, WRONG),
-        ("ffn-gelu-equation", {"stated": "ReLU"}, WRONG),
         ("swiglu-inside-twice", {"stated": "Swish"}, RIGHT),
         ("swiglu-equation", {"activation": "gelu"}, WRONG),
-        ("swiglu-equation", {"activation": "sigmoid"}, WRONG),
         ("glu-sigmoid", {"activation": "silu"}, WRONG),
         ("sinusoidal-formula", {"style": "halves"}, WRONG),
         ("k-experts-get-gradient", {"experts": {"1": 1, "2": 1}}, CONDITIONAL),
-        ("k-experts-get-gradient", {"experts": {"1": 2, "2": 3}}, WRONG),
     ],
 )
 def test_other_sizes_get_another_verdict(id: str, options: dict[str, Any], verdict: str) -> None:
     assert judge_claim(with_options(id, **options)).verdict == verdict
-
-
-def test_a_state_beside_a_cache() -> None:
-    # Qwen3-Next: 36 layers of 32·128·128 and 4 inputs of 2·16·128 + 32·128 channels; 12 of 2·2·256
-    state, cache = 36 * (32 * 128 * 128 + 4 * (2 * 16 * 128 + 32 * 128)), 12 * 2 * 2 * 256
-    assert state == 1_632 * cache
-    reason = verdict_on("qwen3-next-no-cache").reason
-    assert f"keep {state:,} values of state" in reason and "as many as 1,632 tokens" in reason
-    # Kimi Linear: 20 layers of 32·128·128 and 4 inputs of 3·32·128 channels; 7 of 512 + 64
-    state, each = 20 * (32 * 128 * 128 + 4 * 3 * 32 * 128), 512 + 64
-    assert state + 995 * 7 * each > 995 * 27 * each and state + 996 * 7 * each < 996 * 27 * each
-    told = verdict_on("kimi-linear-cache-75")
-    assert f"{state:,} values at any length" in told.reason and "up to 995 tokens" in told.reason
-    assert told.computation == (f"KV cache saving: {20 * each:,} / {27 * each:,} = 74.07 %",)
-    # MiniMax-Text-01: a million tokens of 10·2·8·128 values, 70 states of 64·128·128
-    assert 279 < 10**6 * 10 * 2 * 8 * 128 / (70 * 64 * 128 * 128) < 280
-    assert (
-        "1,000,000 tokens the cache has more than 279 times" in verdict_on("minimax-state").reason
-    )
-    # RecurrentGemma: 18 layers of 2560 channels, a value and 3 inputs of the filter in each
-    reason = verdict_on("recurrentgemma-cache-bounded").reason
-    assert f"The state of the other layers, {18 * 2560 * (1 + 3):,} values" in reason
-
-
-def test_what_a_context_adds_to_a_token() -> None:
-    judged = verdict_on("qwen3-next-decode")
-    assert judged.computation[-1] == f"n further tokens add {NEXT_POSITION:,}·n"
-    assert f"The 12 layers that attend take {NEXT_POSITION:,} FLOPs" in judged.reason
-    assert 4 * NEXT_TOKEN < NEXT_TOKEN + 131_071 * NEXT_POSITION < 5 * NEXT_TOKEN
-    assert "more than 4 times" in judged.reason
-    # of Mistral 7B's 32 layers with a window of 4096, 2·2·32·128 each, and the last that is seen
-    windowed = judge_claim(changed("qwen3-next-decode", model="mistral-7b"))
-    assert windowed.verdict == WRONG
-    assert windowed.computation[-1].startswith(f"n further tokens add {32 * 4 * 32 * 128}·")
-    assert "that attend take" not in windowed.reason
-    assert verdict_on("mamba2-decode").computation[-1] == "n further tokens add 0"
-    nothing = judge_claim(with_options("mamba2-decode", of="kept_values"))
-    assert (nothing.verdict, nothing.correct) == (RIGHT, "0 from 1 on")
 
 
 @pytest.mark.parametrize("lengths", [(0, 2), (2, 2), (3, 2), (-1, 2)])
@@ -451,19 +366,56 @@ def test_the_data_says_no_verdict() -> None:
             assert item.keys() <= known, item["id"]
     names = {file.stem for file in Path(DATA).glob("*.json")}
     assert names == {*TOPICS, "judges", "words"}
-    judges = texts_of_judges()
-    assert {claim.judge for claim in claims()} == set(judges)
-    assert {name for name, (_, expressions) in judges.items() if not expressions} == set(JUDGES)
+    assert {claim.judge for claim in claims()} == set(judges())
 
 
-def test_the_published_counts_are_shown() -> None:
-    for id in ("qwen3-32b-total", "qwen3-235b-total", "mixtral-total"):
-        published = [line for line in verdict_on(id).computation if line.startswith("published")]
-        assert published[0].startswith(f"published: {NUMBERS[id][1]:,}, ")
+MODELS = ("llama-7b", "qwen2-7b", "gpt2", "mixtral-8x7b", "deepseek-v2", "t5-11b", "gemma-7b")
 
 
-def test_numbers_and_formulas_need_no_torch() -> None:
-    running = {claim.id for claim in claims() if needs_torch(claim)}
-    assert len(running) == 28
-    assert {"rope-relative", "k1-output-unweighted"} <= running
-    assert running.isdisjoint(NUMBERS)
+@daily(8)
+@pytest.mark.parametrize("id", ALL)
+def test_a_claim_about_another_model_is_judged_or_refused_in_one_line(id: str) -> None:
+    claim = ALL[id]
+    some = {"gate_order": 0, "softmax_places": 0}.get(claim.judge)
+    for model in (*MODELS, None, "no-such-model")[:some]:
+        if claim.model is None or model == claim.model:
+            continue
+        try:
+            judged = judge_claim(changed(id, model=model))
+        except (SpecError, InputError) as error:
+            assert "\n" not in str(error)
+            continue
+        assert judged.verdict in VERDICTS
+        told = " ".join([judged.reason, judged.condition or "", judged.correct])
+        assert "{" not in told and "}" not in told
+
+
+LABELLED = "count counts shares readings gated_width sum_and_rest tied_head token_cost"
+
+
+def stated_numbers(claim: Claim) -> list[tuple[str | None, str]]:
+    if isinstance(claim.claimed, dict):
+        return list(claim.claimed.items())
+    return [(None, claim.claimed)]
+
+
+@daily(7)
+@pytest.mark.parametrize("id", [id for id, claim in ALL.items() if claim.judge in LABELLED.split()])
+def test_every_stated_number_decides(id: str) -> None:
+    """Five units of its last digit up or down, a stated number is not right."""
+    claim = ALL[id]
+    for name, text in stated_numbers(claim):
+        printed = label(text)
+        for steps in (-5, 5):
+            other = moved(printed, steps)
+            claimed = other if name is None else {**claim.claimed, name: other}
+            verdict = judge_claim(changed(id, claimed=claimed)).verdict
+            assert verdict != RIGHT, (name, other)
+            if verdict_on(id).verdict == RIGHT:
+                assert verdict == WRONG, (name, other)
+
+
+def moved(printed: Label, steps: int) -> str:
+    if not printed.step:
+        return printed.rounded(int(printed.value + steps))
+    return printed.rounded(Fraction(printed.value + steps * printed.step))

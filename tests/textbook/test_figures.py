@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-from helpers.command_line import run_json
-from helpers.release import one_in
-
 from metacount import catalog
-from metacount.cli import main
 from metacount.figures import COUNTED, FIGURES
 from metacount.spec import Workload
-from metacount.textbook.closed_form import COUNTS, FORWARD, closed_form
+from metacount.textbook.closed_form import COUNTS, FORWARD
 from metacount.textbook.count import count, run_sizes
 
 RUN = Workload(batch_size=3, seq_len=17, dtype="fp32")
@@ -38,31 +33,6 @@ def test_the_parts_of_each_quantity_add_up_to_the_figure() -> None:
                 default = figures["active_params"] if quantity == "least_active_params" else 0
                 total = sum(parts(spec, run_sizes(spec, run_)).values())
                 assert total == figures.get(quantity, default), (name, quantity)
-
-
-@pytest.mark.parametrize("name", one_in(12, NAMES))
-def test_letters_come_to_the_numbers(name: str) -> None:
-    spec = catalog.entry(name).spec()
-    for quantity in FORWARD:
-        if quantity != "decode_matmul_flops" or spec.kind != "encoder":
-            closed_form(spec, RUN if not spec.has_encoder else Workload(), quantity)
-
-
-def test_by_hand() -> None:
-    """GPT-2: 12 layers, 12 heads of 64, keys and values: 2·12·768 values of 4 bytes per token."""
-    values = FORWARD["kv_cache_bytes_per_token"]
-    spec = catalog.entry("gpt2").spec()
-    assert sum(values(spec, run_sizes(spec, RUN)).values()) == 2 * 12 * 768 * 4
-    assert closed_form(spec, RUN, "param_bytes").total == 124_439_808 * 4
-
-
-def test_a_formula_of_each_is_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    right = "2*N*c*h_kv*h_d"
-    data = run_json(capsys, "check", right, "llama3-8b", "--quantity", "kv_cache_bytes_per_token")
-    assert data["verdict"] == "equal"
-    assert main(("check", "N*d", "gpt2", "--quantity", "macs")) == 1
-    text = capsys.readouterr().out
-    assert "no mistakes are known by name of this quantity" in " ".join(text.split())
 
 
 def test_the_table_of_the_readme() -> None:

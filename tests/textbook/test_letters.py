@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from helpers.small_specs import DENSE
 
-from metacount.catalog import entries, entry
-from metacount.cli import main
+from metacount.catalog import entries
 from metacount.spec import ModelSpec
 from metacount.spec.stack import Stack
 from metacount.textbook.closed_form import LAYERS, layers_of
@@ -63,17 +61,3 @@ def test_each_letter_counts_what_it_says() -> None:
             assert number == one_by_one(spec, letter), (letter, spec.n_layers)
             met.setdefault(letter, set()).add(number)
     assert set(met) == set(KINDS)
-
-
-def test_by_hand() -> None:
-    # R R A A, and windows L L L G: of nine blocks 2, 3, 6 and 7 attend, 3 and 7 to everything
-    assert layers_of(ModelSpec.from_dict(HYBRID)) == {"N_a": 4, "N_r": 5, "N_w": 2, "N_g": 2}
-    assert layers_of(ModelSpec.from_dict(SECOND)) == {"N_m2": 2}
-    assert layers_of(entry("minimax-m3-text").spec())["N_i"] == 57
-
-
-def test_the_legend_below_a_formula_names_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["formula", "jamba-1.5-mini"]) == 0
-    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
-    assert ["N_a", "n_attention_layers", "4", "blocks with attention"] in lines
-    assert ["N_m", "n_moe_layers", "16", "blocks with experts"] in lines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ from helpers.published import CONFIGS, TABLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import metacount
 from metacount.api import count
+from metacount.errors import InputError
 from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import spec_from_config
 from metacount.textbook.stored import Stored, stored_from_config
@@ -88,6 +92,9 @@ def compressed(**weights: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
 
 
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "exclude_modules": []}
+
+
 @pytest.mark.parametrize(
     ("quantization", "n_bytes"),
     [
@@ -113,6 +120,25 @@ def compressed(**weights: Any) -> dict[str, Any]:
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
             REST + sum(o * i // 2 + o * -(-i // 16) + 8 for o, i in TALL),
+        ),
+        # each module as it is listed; a prefix is the experts or a block; the others are whole
+        (
+            {
+                **MODELOPT,
+                "quantized_layers": {
+                    "model.layers.0.self_attn": {"quant_algo": "FP8"},
+                    "model.layers.0.mlp.gate_proj": {"quant_algo": "W4A16_NVFP4"},
+                    "model.layers.0.mlp.down_proj": {"quant_algo": "MXFP8"},
+                    "mtp.layers.0.mlp.up_proj": {"quant_algo": "FP8"},
+                    "lm_head": {"quant_algo": "NVFP4"},
+                },
+            },
+            2 * (33 * 12 + 3 * 12)
+            + sum(o * i + 8 for o, i in TALL[:4])
+            + (20 * 6 + 20 + 4)
+            + 2 * 20 * 12
+            + (12 * 20 + 12)
+            + (33 * 6 + 33 + 8),
         ),
         # qweight [in/8, out], qzeros [groups, out/8], scales [groups, out], g_idx [in]
         (
@@ -144,6 +170,18 @@ def test_formats_by_hand(quantization: dict[str, Any], n_bytes: int) -> None:
     assert found.n_bytes == n_bytes
 
 
+def test_a_file_of_the_quantiser_beside_the_config(tmp_path: Path) -> None:
+    quantization = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+    expected = REST + sum(o * i // 2 + o * -(-i // 16) + 8 for o, i in TALL)
+    for name in (str(tmp_path), str(tmp_path / "config.json")):
+        assert metacount.count(name).stored_bytes == expected
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": 4}')
+    with pytest.raises(InputError, match="quantization must be an object"):
+        metacount.count(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("kept", "whole"),
     [
@@ -153,7 +191,7 @@ def test_formats_by_hand(quantization: dict[str, Any], n_bytes: int) -> None:
         (["re:.*mlp\\.(gate|up)_proj$"], TALL[4:6]),
         (["*.down_proj"], TALL[6:]),
         (["gate_proj"], TALL[4:5]),
-        (["model.layers.1.mlp", "gate"], []),
+        (["model.layers.1.mlp", "gate", "mtp.layers.0*", "visual.layers.0.mlp"], []),
     ],
 )
 def test_modules_that_are_kept(kept: list[str], whole: list[tuple[int, int]]) -> None:
@@ -169,6 +207,9 @@ def test_modules_that_are_kept(kept: list[str], whole: list[tuple[int, int]]) ->
     [
         ({"quant_method": "hqq"}, "is of a format that is not read: hqq"),
         ({"quant_algo": "MIXED_PRECISION"}, "not read: MIXED_PRECISION"),
+        (MODELOPT, "quantized_layers must name the modules"),
+        ({**MODELOPT, "quantized_layers": {"lm_head": {"quant_algo": "INT3"}}}, "not read: INT3"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "names no modules that stay"),
         (compressed(num_bits=99), "must be 1 to 8 bits"),
         ({**FP8, "modules_to_not_convert": [3]}, "must be a list of names"),
         ({**FP8, "ignore": ["re:(a+)+$"]}, "has a pattern that is not read"),

@@ -17,6 +17,7 @@ import pytest
 from helpers import ROOT
 from helpers.planted import plant
 from helpers.release import DAY, ONLY
+from helpers.structures import all_recorded, read_record
 
 from metacount.catalog import entry
 from metacount.cli import main
@@ -30,10 +31,8 @@ from metacount.textbook.proven import (
     OURS,
     Against,
     Proven,
-    all_said,
     proven,
     proven_of,
-    read_record,
     read_structure,
     structure,
 )
@@ -77,7 +76,7 @@ def said(
 
 def verdicts(against: Against | None) -> dict[str, str]:
     assert against is not None
-    return {one.quantity: one.verdict for one in against.said}
+    return {one.quantity: one.verdict for one in against.verdicts}
 
 
 def planted(model: str) -> Any:
@@ -259,7 +258,7 @@ def test_a_proof_of_one_key_value_head_is_none_of_many() -> None:
         ours = said(spec, record=cut).ours
         assert {verdicts(ours)[name] for name in runs} == {verdict}
     assert ours is not None
-    assert {one.text for one in ours.said if one.quantity == "params"} == {
+    assert {one.text for one in ours.verdicts if one.quantity == "params"} == {
         "shown only where n_kv_heads = 1"
     }
 
@@ -312,7 +311,7 @@ def test_a_field_of_a_config_alone_is_asked_of_the_config_then_of_its_default(
     assert set(verdicts(found.ours).values()) == {verdict}
     assert found.ours is not None
     if verdict == "not said":
-        assert {one.text.partition("X")[0] for one in found.ours.said} <= {
+        assert {one.text.partition("X")[0] for one in found.ours.verdicts} <= {
             "S ≤ ",
             "shown only where S ≤ ",
         }
@@ -322,7 +321,7 @@ def test_no_condition_has_a_field_of_a_config_under_a_size_s_name() -> None:
     """A field that the spec has not is `config_X`, whatever the spec calls another size."""
     run = {"B", "S", "T", "S_e", "prefix_len", "bytes_per_value", "min"}
     unknown = set()
-    for of_one, one, _, _, found in all_said(RECORD):
+    for of_one, one, _, _, found in all_recorded(RECORD):
         has = {word.partition("=")[0] for word in of_one["structure"].split()} | run
         for place in found.get("where", ()):
             _, test, *defaults = of_one["conditions"][place]
@@ -383,7 +382,7 @@ def test_a_refutation_is_on_the_screen(capsys: pytest.CaptureFixture[str]) -> No
 def test_nothing_is_refuted_that_is_not_known_to_be() -> None:
     refuted = {
         (one["name"], quantity)
-        for _, one, _, quantity, found in all_said(RECORD)
+        for _, one, _, quantity, found in all_recorded(RECORD)
         if "differs" in found
     }
     assert refuted == {

@@ -20,11 +20,11 @@ from torch import nn
 
 import metacount
 from metacount import InputError, Setup, Training, Workload, catalog
-from metacount.formulas.tape import Weight
-from metacount.formulas.trained import (
+from metacount.formulas.step import (
     adam8bit_state,
     optimizer_bytes_by_role,
 )
+from metacount.formulas.tape import Weight
 from metacount.spec import ModelSpec
 from metacount.training.optimizers import Updates
 

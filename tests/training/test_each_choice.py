@@ -14,7 +14,7 @@ from helpers.miniatures import TINY
 from helpers.release import daily
 from helpers.steps import Uncovered, all_but, compare, without_formula
 
-from metacount.formulas.trained import tensors_by_path
+from metacount.formulas.step import tensors_by_path
 from metacount.spec import ModelSpec
 
 Changes = dict[str, Any]

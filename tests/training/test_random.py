@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import metacount
 from metacount import Setup, Workload
 from metacount.errors import InputError, SpecError
-from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
+from metacount.formulas.step import Part, chosen_tensors, tensors_by_path
 from metacount.spec import ModelSpec
 from metacount.textbook.training import OF_PASS, count_step
 from metacount.training.setup import Training

@@ -27,8 +27,8 @@ from metacount import Setup, SpecError, Workload
 from metacount.catalog import entry
 from metacount.formulas import attention, block, ends, feed_forward, folds, tape
 from metacount.formulas.attention import Attending
+from metacount.formulas.step import Part, chosen_tensors, tensors_by_path
 from metacount.formulas.tape import CHECKPOINTINGS, Pass, Tape
-from metacount.formulas.trained import Part, chosen_tensors, tensors_by_path
 from metacount.spec import DTYPE_BYTES, ModelSpec
 from metacount.spec.field import altered
 from metacount.spec.stack import BESIDE

@@ -18,7 +18,7 @@ import metacount
 from metacount import InputError, Setup, SpecError, Training, Workload, catalog
 from metacount.cli.report import in_text
 from metacount.cli.train import report_of
-from metacount.formulas import trained as formulas_of_trained
+from metacount.formulas import step as formulas_of_step
 from metacount.formulas.step import backward_matmul_flops_by_role
 from metacount.formulas.tape import Pass
 from metacount.measure.counter import ROLES
@@ -328,7 +328,7 @@ def test_what_differs_is_told(plain: Training, monkeypatch: pytest.MonkeyPatch) 
         report_of(plain)
     )
     assert "None" not in in_text(report_of(plain))
-    monkeypatch.setattr(formulas_of_trained, "STEP", 5)
+    monkeypatch.setattr(formulas_of_step, "STEP", 5)
     again = metacount.train(SPEC, SHORT)
     # a counter for each of 3 layers' 9 tensors, two tables and the last norm
     wrong = again.optimizer_bytes + 3 * 9 + 3

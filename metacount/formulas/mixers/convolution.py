@@ -62,7 +62,6 @@ def convolved_positions(batch_size: Dim, seq_len: Dim, kernel: Dim, *, decode: b
     from nothing:  B·(max(S, k_c) + k_c - 1): padded to a kernel's width, then on both sides
     continued:     B·(S + 1): the k_c kept positions before the S new ones, nothing padded
 
-    Returns: positions.
     Source: transformers, `causal_conv1d_fn` and `causal_conv1d_update` of `modeling_mamba2.py`.
 
     >>> convolved_positions(1, 2048, 4), convolved_positions(1, 1, 4, decode=True)

@@ -13,8 +13,8 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
     convolved_silu,
 )
-from metacount.formulas.mixers.state_space import CHUNKS
-from metacount.formulas.tape import FLAG, Product, State, Tape, Tensor, several
+from metacount.formulas.mixers.state_space import CHUNKS, negative_rates
+from metacount.formulas.tape import FLAG, State, Tape, Tensor, several
 from metacount.frozen import frozen
 from metacount.spec.mixers import GatedDelta, KimiDelta
 from metacount.spec.stack import Norms
@@ -24,10 +24,7 @@ RMS = Norms(kind="rmsnorm")
 
 @frozen
 class Chunked:
-    """The chunks of one delta rule: heads, widths of keys and values, positions of a chunk.
-
-    `full` are the rows of all chunks, heads apart, the last chunk filled up.
-    """
+    """The chunks of one delta rule: heads, widths of keys and values, positions of a chunk."""
 
     heads: Dim
     key: Dim
@@ -38,8 +35,18 @@ class Chunked:
 
     @property
     def full(self) -> Dim:
-        """Rows of all chunks of all heads."""
+        """Rows of all chunks of all heads, the last chunk filled up."""
         return self.sequences * self.chunks * self.chunk * self.heads
+
+    @property
+    def square(self) -> Dim:
+        """Pairs of positions of a chunk, of all heads."""
+        return self.heads * self.chunk * self.chunk
+
+    @property
+    def of_state(self) -> Dim:
+        """Multiply-adds of a chunk that is read from or written to the state, of all heads."""
+        return self.chunk * (self.heads * self.key * self.value)
 
     @property
     def handing(self) -> Dim:
@@ -115,10 +122,7 @@ def _unit(t: Tape, x: Tensor) -> Tensor:
 
 def _decay(t: Tape, trained: bool, step: Tensor, heads: Dim) -> Tensor:
     """Multiply the step with -exp(A_log), one number a head: the logarithm of the decay."""
-    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    saves = [(rates, step.grad), (step, trained)]
-    return t.record("mul", t.like(step, grad=step.grad or trained), saves)
+    return t.mul(negative_rates(t, 1, heads, trained), step, out=t.like(step))
 
 
 def _cut_off(y: Tensor, rows: Dim) -> Tensor:
@@ -150,8 +154,7 @@ def _solved_chunks(
 
     Source: Yang et al. 2024, arXiv:2412.06464, sec. 3.3; Giles 2008, eq. for C = A⁻¹·B.
     """
-    key, value, chunk = size.key, size.value, size.chunk
-    widths = gated_delta_widths(size.heads, key, value, chunk)
+    key, value, chunk, chunks = size.key, size.value, size.chunk, t.run.counts[CHUNKS]
     grad = qkv[0].grad
     q, k = _fill(t, size, key, grad), _fill(t, size, key, grad)
     v, beta = _fill(t, size, value, grad), _fill(t, size, 1, beta.grad)
@@ -160,9 +163,9 @@ def _solved_chunks(
     between = t.from_result(t.record("mask", between, [(mask, decay.grad)]), "exp")
     beta_k, beta_v = _rated(t, beta, k), _rated(t, beta, v)
 
-    def product(name: str, a: Tensor, b: Tensor, columns: Dim) -> Tensor:
-        out = t.make(size.full, columns, grad=False)
-        return t.matmul(name, a, b, out, per=CHUNKS, width=widths[name])
+    def compared(name: str, a: Tensor, b: Tensor) -> Tensor:
+        out = t.make(size.full, chunk, grad=False)
+        return t.matmul(name, a, b, out, per=CHUNKS, width=size.square * key)
 
     # nothing is filled up: heads and positions change places for the product
     whole = 1 + floor_div(t.run.n_queries, chunk) - size.chunks
@@ -172,28 +175,27 @@ def _solved_chunks(
     if not isinstance(copied, int) or copied:
         moved = t.record("move", Tensor(again, key, beta_k.word, beta_k.grad))
         moved.rows = size.full
-    triangle = product("k @ k", moved, k, chunk)
+    triangle = compared("k @ k", moved, k)
     if not isinstance(copied, int):  # read elsewhere or where it lies, which is saved in any case
         t.ops[-1].saves.append(beta_k.store)
     triangle = t.mul(triangle, between)
-    scores = t.mul(product("q @ k", q, k, chunk), between)
+    scores = t.mul(compared("q @ k", q, k), between)
     start = t.from_result(t.make(size.full, 1, grad=decay.grad), "exp")
     decayed_k = _rated(t, start, beta_k)
-    square = t.run.counts[CHUNKS] * size.heads * chunk * chunk
+    pairs_below = size.heads * exact_div(chunk * (chunk - 1), 2)
 
     def solved(name: str, b: Tensor, columns: Dim) -> Tensor:
         y = t.make(size.full, columns, grad=b.grad or triangle.grad)
-        one = t.run.counts[CHUNKS] * widths[name]
-        t.products.append(Product(role=t.role, name=name, width=widths[name], per=CHUNKS))
-        return t.record(
+        of_factor = chunks * pairs_below * columns if y.grad else 0
+        of_triangle = chunks * size.square * columns if triangle.grad else 0
+        return t.product(
             name,
             y,
             [(triangle, y.grad), (y, triangle.grad)],
-            rows=t.run.counts[CHUNKS],
-            width=widths[name],
+            per=CHUNKS,
+            width=pairs_below * columns,
             factors=(b.grad, triangle.grad),
-            backward=(one if y.grad else 0) + (square * columns if triangle.grad else 0),
-            results=[y.store],
+            backward=of_factor + of_triangle,
         )
 
     values = solved("triangle solved for v", beta_v, value)
@@ -201,21 +203,17 @@ def _solved_chunks(
     end = t.make(size.handing * size.full, 1, grad=decay.grad)
     end = t.from_result(end, "exp")
     end.rows = size.full
-    return hand_on(
-        t, size, widths, q=q, k=k, keys=keys, values=values, scores=scores, start=start, end=end
-    )
+    return hand_on(t, size, q=q, k=k, keys=keys, values=values, scores=scores, start=start, end=end)
 
 
 def _rated(t: Tape, rate: Tensor, x: Tensor) -> Tensor:
     """Multiply each row of x with a number of its own, which may have a gradient."""
-    y = t.like(x, grad=x.grad or rate.grad)
-    return t.record("mul", y, [(rate, x.grad), (x, rate.grad)])
+    return t.mul(rate, x, out=t.like(x))
 
 
 def hand_on(
     t: Tape,
     size: Chunked,
-    widths: dict[str, Dim],
     *,
     q: Tensor,
     k: Tensor,
@@ -239,50 +237,44 @@ def hand_on(
     flowing = any(x.grad for x in (k, keys, values, end))
     states = t.make(every, key * value, grad=flowing)
     # what is saved for the gradient of a state, which the first chunk's has not
-    read_q = t.make(handing * size.full, key, grad=q.grad or start.grad)
-    t.record("mul", read_q, [(q, start.grad), (start, q.grad)])
+    read_q = t.mul(q, start, out=t.make(handing * size.full, key, grad=False))
     written = t.make(handing * size.full, key, grad=k.grad or end.grad)
     t.record("mul", written, [(k, handing_grad(handing, end.grad)), (end, k.grad)])
-    width = widths["k @ state"]
-    one, first = chunks * width, size.sequences * width
+    one, first = chunks * size.of_state, size.sequences * size.of_state
     corrections = t.make(size.full, value, grad=values.grad or keys.grad or flowing)
     keys_for_states = t.constant(handing * size.full, key) if decay is not None else keys.store
 
     def reads(name: str, factor: Tensor, saved: Tensor | None, out: Tensor) -> None:
-        t.products.append(Product(role=t.role, name=name, width=width, per=CHUNKS))
         of_factor = one if factor.grad else 0
         of_states = one - first if flowing else 0
-        t.record(
+        t.product(
             name,
             out,
             [
                 (states, factor.grad),
                 (keys_for_states if saved is None else saved, handing_grad(handing, flowing)),
             ],
-            rows=chunks,
-            width=width,
+            per=CHUNKS,
+            width=size.of_state,
             factors=(factor.grad, flowing),
             backward=of_factor + of_states,
-            results=[out.store],
         )
 
     reads("k @ state", keys, None, corrections)
     queried = t.make(size.full, value, grad=read_q.grad or flowing)
     reads("q @ state", read_q, read_q, queried)
     y = t.make(size.full, value, grad=False)
-    y = t.matmul("scores @ v", scores, corrections, y, per=CHUNKS, width=widths["scores @ v"])
-    t.products.append(Product(role=t.role, name="k @ v", width=width, per=CHUNKS))
+    y = t.matmul("scores @ v", scores, corrections, y, per=CHUNKS, width=size.square * value)
     gradients = written.grad + corrections.grad
     added = t.make(every, key * value, grad=flowing)
-    t.record(
+    t.product(
         "k @ v",
         added,
         [(written, corrections.grad), (corrections, handing_grad(handing, written.grad))],
-        rows=chunks,
-        width=width,
+        per=CHUNKS,
+        width=size.of_state,
         factors=(written.grad, corrections.grad),
         backward=gradients * (one - first),
-        results=[added.store],
     )
     if decay is not None:
         # of a state with a gradient, and read by a chunk that follows: from three chunks on
@@ -299,26 +291,6 @@ def hand_on(
 def handing_grad(handing: Dim, grad: bool) -> bool:
     """Tell whether a gradient flows through what chunks hand on: of one chunk there is none."""
     return grad and not (isinstance(handing, int) and handing == 0)
-
-
-def gated_delta_widths(heads: Dim, key: Dim, value: Dim, chunk: Dim) -> dict[str, Dim]:
-    """Count multiply-adds of the delta rule in chunks, by product, for each chunk.
-
-    Source: as `_solved_chunks`, which says their shapes.
-    Not counted: decays, masks, norms of queries and keys, β.
-    """
-    square, state = heads * chunk * chunk, heads * key * value
-    triangle = heads * exact_div(chunk * (chunk - 1), 2)
-    return {
-        "k @ k": square * key,
-        "q @ k": square * key,
-        "triangle solved for v": triangle * value,
-        "triangle solved for k": triangle * key,
-        "k @ state": chunk * state,
-        "q @ state": chunk * state,
-        "scores @ v": square * value,
-        "k @ v": chunk * state,
-    }
 
 
 def delta_counts(
@@ -342,7 +314,7 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
     norm d_l, out [d, W].
 
     Every channel has a decay of its own, so that k·kᵀ and q·kᵀ and the inverse of the triangle are
-    computed element by element; matrix products are those of `kimi_delta_widths`.
+    computed element by element; matrix products are those of `_inverted_chunks`.
 
     The paper's letters: H heads are our n_linear_heads (h_l), d_k = d_v our linear_head_dim (d_l),
     C our linear_chunk_size (c_l).
@@ -385,16 +357,20 @@ def kimi_delta(t: Tape, part: KimiDelta, x: Tensor) -> Tensor:
 
 
 def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Tensor) -> Tensor:
-    """Compare positions of a chunk channel by channel, invert the triangle row by row, hand on."""
+    """Compare positions of a chunk channel by channel, invert the triangle row by row, hand on.
+
+    per head, with the inverse M of the triangle:
+    M·v and M·k            2·c_l²·d_l
+    from and to the state  3·c_l·d_l²: what keys and queries read, what is written
+    inside the chunk       c_l²·d_l
+    """
     width, chunk, full = size.key, size.chunk, size.full
-    widths = kimi_delta_widths(size.heads, width, chunk)
     q, k, v = (_fill(t, size, width, grad) for _ in "qkv")
     beta = _fill(t, size, 1, beta.grad)
     mask = t.constant(chunk, chunk, width=FLAG)
     between = t.make(full, chunk * width, grad=decay.grad)
     between = t.from_result(t.record("mask", between, [(mask, decay.grad)]), "exp")
-    pairs = t.like(between, grad=k.grad or between.grad)
-    t.record("mul", pairs, [(k, between.grad), (between, k.grad)])
+    pairs = t.mul(k, between, out=t.like(between))
     beta_k = _rated(t, beta, k)
 
     def compared(a: Tensor) -> Tensor:
@@ -412,7 +388,7 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
 
     def product(name: str, a: Tensor, b: Tensor) -> Tensor:
         out = t.make(full, width, grad=False)
-        return t.matmul(name, a, b, out, per=CHUNKS, width=widths[name])
+        return t.matmul(name, a, b, out, per=CHUNKS, width=size.square * width)
 
     values, keys = (
         product("inverse @ v", inverse, beta_v),
@@ -425,7 +401,6 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
     return hand_on(
         t,
         size,
-        widths,
         q=q,
         k=k,
         keys=keys,
@@ -435,25 +410,3 @@ def _inverted_chunks(t: Tape, size: Chunked, grad: bool, beta: Tensor, decay: Te
         end=end,
         decay=whole,
     )
-
-
-def kimi_delta_widths(heads: Dim, width: Dim, chunk: Dim) -> dict[str, Dim]:
-    """Count multiply-adds of Kimi delta attention in chunks, by product, for each chunk.
-
-    per head, with the inverse M of the triangle:
-    M·v and M·k            2·c_l²·d_l
-    from and to the state  3·c_l·d_l²: what keys and queries read, what is written
-    inside the chunk       c_l²·d_l
-
-    Source: Kimi Team 2025, arXiv:2510.26692, sec. 3; transformers' `modeling_kimi_linear.py`.
-    Not counted: decays, masks, norms of queries and keys, β, and what is element by element.
-    """
-    square, state = heads * chunk * chunk * width, heads * chunk * width * width
-    return {
-        "inverse @ v": square,
-        "inverse @ k": square,
-        "k @ state": state,
-        "q @ state": state,
-        "scores @ v": square,
-        "k @ v": state,
-    }

@@ -26,8 +26,7 @@ def short_conv(t: Tape, part: ShortConv, x: Tensor) -> Tensor:
         t, t.mul(b, inner), part.conv_kernel, "conv.conv", bias=part.conv_bias
     )
     t.states.append(State(name="conv", shape=(d, part.conv_kernel)))
-    y = t.make(x.rows, d, grad=c.grad or made.grad, width=run.value)
-    t.record("mul", y, [(made, c.grad), (c, made.grad)])
+    y = t.mul(made, c, out=t.make(x.rows, d, grad=False, width=run.value))
     return t.linear(t.copy(y), "conv.out_proj", d, bias=part.conv_bias)
 
 
@@ -61,11 +60,7 @@ def rg_lru(t: Tape, part: RgLru, x: Tensor) -> Tensor:
         weight = f"{name}.rg_lru.{kind}_gate_weight"
         by_matrix = t.weight(weight, blocks, block, block, rows=TOKENS)
         by_bias = t.weight(f"{name}.rg_lru.{kind}_gate_bias", blocks, block)
-        read = t.make(n, w, grad=made.grad, width=run.value)
-        if isinstance(copied, int) and not copied:
-            read = made
-        elif not isinstance(copied, int):
-            read.store.base, read.store.copied = made.store, copied
+        read = t.copy(made, copied)
         y = t.make(n, w, grad=made.grad or by_matrix or by_bias, width=run.value)
         t.record(
             weight,
@@ -81,13 +76,11 @@ def rg_lru(t: Tape, part: RgLru, x: Tensor) -> Tensor:
     i, r = gate("input"), gate("recurrent")
     rate = t.make(1, w, grad=trained, width=run.value)  # softplus(Λ), whose argument is the weight
     scaled = t.record("scale", t.like(r))  # c·r
-    power = t.like(r, grad=r.grad or rate.grad)
-    t.record("mul", power, [(rate, r.grad), (scaled, rate.grad)])
+    power = t.mul(rate, scaled, out=t.like(r))
     squared = t.from_result(power, "exp")
     root = t.from_result(t.record("subtract", t.like(squared)), "sqrt")
     factor = t.record("cat", t.like(root))
-    gated = t.make(n, w, grad=made.grad or i.grad, width=run.value)
-    t.record("mul", gated, [(made, i.grad), (i, made.grad)])
+    gated = t.mul(made, i, out=t.make(n, w, grad=False, width=run.value))
     entered = t.widen(t.mul(gated, factor))
     decay = t.widen(t.from_result(power, "exp"))
     h = _doubled(t, decay, entered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metacount.formulas.dim import Dim, ceil_div, floor_div, smaller
-from metacount.formulas.tape import TOKENS, Product, State, Store, Tape, Tensor, several
+from metacount.formulas.tape import TOKENS, State, Store, Tape, Tensor, several
 from metacount.spec.mixers import Lightning
 from metacount.spec.stack import Norms
 
@@ -32,14 +32,7 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     width, n, sequences = heads * head_dim, x.rows, run.batch_size
     qkv = t.from_argument(t.linear(x, "linear_attn.qkv_proj", 3 * width), "silu")
     grad = qkv.grad
-    pair, state = width, width * head_dim
-    widths = {
-        "q @ k": Product(role="recurrent", name="q @ k", width=pair, per=CHUNK_PAIRS),
-        "scores @ v": Product(role="recurrent", name="scores @ v", width=pair, per=CHUNK_PAIRS),
-        "q @ state": Product(role="recurrent", name="q @ state", width=state, per=TOKENS),
-        "k @ v": Product(role="recurrent", name="k @ v", width=state, per=TOKENS),
-    }
-    t.products += widths.values()
+    state = width * head_dim
     t.states.append(State(name="recurrent", shape=(heads, head_dim, head_dim)))
     chunks = ceil_div(run.n_queries, chunk)
     before_last = (chunks - 1) * chunk  # positions before the last chunk
@@ -53,31 +46,26 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
         if not isinstance(copied, int):
             read.base, read.copied = qkv.store, copied
 
-    def product(
-        name: str, out: Tensor, saves: list[tuple[Tensor | Store, bool]], gradients: Dim
-    ) -> Tensor:
-        one = widths[name]
-        out.grad = grad
-        return t.record(
+    def product(name: str, rows: Dim, *saves: Tensor | Store, per: str, backward: Dim) -> Tensor:
+        return t.product(
             name,
-            out,
-            saves,
-            rows=run.counts[one.per],
-            width=one.width,
+            of_values(rows),
+            [(each, grad) for each in saves],
+            per=per,
+            width=width if per == CHUNK_PAIRS else state,
             factors=(grad, grad),
-            backward=gradients if grad else 0,
-            results=[out.store],
+            backward=backward if grad else 0,
         )
 
     def of_values(rows: Dim) -> Tensor:
         return t.make(rows, 1, grad=grad, width=run.value)
 
     pairs = run.counts[CHUNK_PAIRS]
-    square = 2 * pairs * pair
-    scores = product("q @ k", of_values(heads * pairs), [(read, grad)], square)
+    square = 2 * pairs * width
+    scores = product("q @ k", heads * pairs, read, per=CHUNK_PAIRS, backward=square)
     each = t.constant(heads * _pairs(run.n_queries, chunk), width=run.value)
     scores = t.record("decay", of_values(heads * pairs), [(each, grad)])
-    product("scores @ v", of_values(n * width), [(scores, grad), (read, grad)], square)
+    product("scores @ v", n * width, scores, read, per=CHUNK_PAIRS, backward=square)
     of_q, of_k = (
         t.constant(heads * rows, width=run.value) for rows in (run.n_queries, before_last)
     )
@@ -89,15 +77,10 @@ def lightning(t: Tape, part: Lightning, x: Tensor) -> Tensor:
     between = t.constant(heads * (chunks - smaller(chunks, 2)), width=run.value)
     tokens = run.counts[TOKENS]
     of_states = (tokens + sequences * (run.n_queries - first)) * state
-    product("q @ state", of_values(n * width), [(states, grad), (decayed_q, grad)], of_states)
+    product("q @ state", n * width, states, decayed_q, per=TOKENS, backward=of_states)
     written = 2 * sequences * before_last * state
-    product(
-        "k @ v",
-        of_values(sequences * chunks * width * head_dim),
-        [(decayed_k, grad), (read, grad)],
-        written,
-    )
-    t.record("decay", of_values(sequences * chunks * width * head_dim), [(between, grad)])
+    product("k @ v", sequences * chunks * state, decayed_k, read, per=TOKENS, backward=written)
+    t.record("decay", of_values(sequences * chunks * state), [(between, grad)])
     y = t.make(n, width, grad=grad, width=run.value)
     y = t.norm(t.record("cat", y), "linear_attn.o_norm", RMS)
     gate = t.from_result(t.linear(x, "linear_attn.output_gate", width), "sigmoid")

@@ -8,7 +8,7 @@ from metacount.formulas.mixers.convolution import (
     convolved_positions,
     convolved_silu,
 )
-from metacount.formulas.tape import FLAG, TOKENS, Product, State, Tape, Tensor, several
+from metacount.formulas.tape import FLAG, TOKENS, State, Tape, Tensor, several
 from metacount.spec.field import altered
 from metacount.spec.mixers import Mamba, Mamba2
 from metacount.spec.stack import Norms
@@ -50,15 +50,11 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
     step = t.from_argument(t.widen(step), "softplus")
     trained = t.weight("mamba.A_log", inner, states)
     skips = t.weight("mamba.D", inner)
-    rates = t.from_result(t.make(inner, states, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    wide = n * inner
-    decay = t.make(wide, states, grad=step.grad or rates.grad)
-    decay = t.record("mul", decay, [(step, rates.grad), (rates, step.grad)])
+    rates = negative_rates(t, inner, states, trained)
+    decay = t.mul(step, rates, out=t.make(n * inner, states, grad=False))
     decay = t.from_result(decay, "exp")
     dx = t.mul(step, mixed)
-    added = t.make(wide, states, grad=dx.grad or b.grad)
-    added = t.record("mul", added, [(dx, b.grad), (b, dx.grad)])
+    added = t.mul(dx, b, out=t.make(n * inner, states, grad=False))
     first = t.constant(run.batch_size * inner, states)
     added = t.record("mul", t.like(added, grad=added.grad or decay.grad), [(first, decay.grad)])
     if not run.decode:
@@ -74,6 +70,12 @@ def mamba(t: Tape, part: Mamba, x: Tensor) -> Tensor:
     y = t.add(y, skipped)
     y = t.mul(y, t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)]))
     return t.linear(t.narrow(y), "mamba.out_proj", d_model, bias=part.out_bias)
+
+
+def negative_rates(t: Tape, rows: Dim, columns: Dim, trained: bool) -> Tensor:
+    """Compute -exp(A_log), the logarithm of a decay over a step of one."""
+    rates = t.from_result(t.make(rows, columns, grad=trained), "exp")
+    return t.record("negate", t.like(rates))
 
 
 def _doubled(t: Tape, decay: Tensor, added: Tensor, seq_len: Dim) -> Tensor:
@@ -113,7 +115,7 @@ def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
 
     With d_i = h_s·p_s channels and w = d_i + 2·g_s·d_s convolved ones (x, B and C):
     in [d_i + w + h_s, d], conv [w, 1, k_c], dt_bias, A_log and D h_s each, gated norm d_i, out
-    [d, d_i]. The products of the scan are those of `chunk_products`; one token more is a step of
+    [d, d_i]. The products of the scan are those of `in_chunks`; one token more is a step of
     the recurrence, whose state is read with C.
 
     The paper's letters: P is our ssm_head_dim (p_s), N our ssm_state_dim (d_s), Q our
@@ -137,12 +139,8 @@ def mamba2(t: Tape, part: Mamba2, x: Tensor) -> Tensor:
     step = t.from_argument(step, "softplus")
     if (part.dt_min, part.dt_max) != (None, None):
         step = t.from_argument(step, "clamp")
-    rates = t.from_result(t.make(1, heads, grad=trained), "exp")
-    rates = t.record("negate", t.like(rates))
-    decay = t.make(n, heads, grad=step.grad or trained)
-    t.record("mul", decay, [(rates, step.grad), (step, trained)])
-    dx = t.make(n, inner, grad=xs.grad or step.grad)
-    t.record("mul", dx, [(xs, step.grad), (step, xs.grad)])
+    decay = t.mul(negative_rates(t, 1, heads, trained), step, out=t.like(step))
+    dx = t.mul(xs, step, out=t.make(n, inner, grad=False))
     t.states += [
         State(name="conv", shape=(convolved, part.conv_kernel)),
         State(name="recurrent", shape=(heads, width, states), bytes_per_value=4),
@@ -160,17 +158,24 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     """Run the scan in chunks: five products, with decays between positions and between chunks.
 
     The last chunk is filled up. B and C are repeated for every head first: groups save nothing.
+
+    per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
+                        scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
+                        Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
+                        C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
+    per pair of chunk states and head, the state handed on            d_s·p_s
     """
     heads, width, states, run = part.n_heads, part.head_dim, part.state_dim, t.run
     inner, chunk = heads * width, part.chunk_size
     chunks = ceil_div(run.n_queries, chunk)
     sequences, every = run.batch_size, run.batch_size * chunks
     full = every * chunk
-    scan = chunk_products(heads, width, states, chunk)
+    state, square = inner * states, heads * chunk * chunk
 
-    def product(name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim) -> Tensor:
-        one = scan[name]
-        return t.matmul(name, a, b, t.make(rows, columns, grad=False), per=one.per, width=one.width)
+    def product(
+        name: str, a: Tensor, b: Tensor, rows: Dim, columns: Dim, width: Dim, per: str = CHUNKS
+    ) -> Tensor:
+        return t.matmul(name, a, b, t.make(rows, columns, grad=False), per=per, width=width)
 
     def moved(x: Tensor) -> Tensor:  # heads and chunks change places for a product
         return t.copy(x, several(every, heads))
@@ -178,30 +183,31 @@ def in_chunks(t: Tape, part: Mamba2, dx: Tensor, decay: Tensor, mixed: Tensor) -
     dx = t.record("fill", t.make(full, inner, grad=dx.grad))
     b, c = (t.record("repeat", t.make(full, heads * states, grad=mixed.grad)) for _ in "bc")
     # among the positions of a chunk
-    scores = product("C @ B", moved(c), moved(b), full, heads * chunk)
+    scores = product("C @ B", moved(c), moved(b), full, heads * chunk, square * states)
     masks = [(t.constant(chunk, chunk, width=FLAG), decay.grad) for _ in range(2)]
     decays = t.record("sums", t.make(full, heads * chunk, grad=decay.grad), masks)
     scores = t.mul(scores, t.from_result(decays, "exp"))
-    inside = product("scores @ x", scores, moved(dx), full, inner)
+    inside = product("scores @ x", scores, moved(dx), full, inner, square * width)
     # what each chunk adds to the state
     left = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
-    decayed = t.make(full, heads * states, grad=b.grad or left.grad)
-    t.record("mul", decayed, [(b, left.grad), (left, b.grad)])
-    added = product("B @ x", decayed, dx, every, inner * states)
+    decayed = t.mul(b, left, out=t.make(full, heads * states, grad=False))
+    added = product("B @ x", decayed, dx, every, state, chunk * state)
     # the state before each chunk and after the last
-    added = t.record("cat", t.make(sequences * (chunks + 1), inner * states, grad=added.grad))
+    n_states = sequences * (chunks + 1)
+    added = t.record("cat", t.make(n_states, state, grad=added.grad))
     masks = [(t.constant(chunks + 1, chunks + 1, width=FLAG), decay.grad) for _ in range(2)]
-    between = t.make(sequences * (chunks + 1), heads * (chunks + 1), grad=decay.grad)
+    between = t.make(n_states, heads * (chunks + 1), grad=decay.grad)
     between = t.from_result(t.record("sums", between, masks), "exp")
-    held = product("chunk states", between, added, sequences * (chunks + 1), inner * states)
+    held = product("chunk states", between, added, n_states, state, state, CHUNK_STATES)
     # what each position reads of the state that its chunk began with
-    read = t.make(every, inner * states, grad=held.grad)
+    read = t.make(every, state, grad=held.grad)
     copied = several(chunks)
     if not isinstance(copied, int):
         read.store.base, read.store.copied = held.store, copied
-    before = product("C @ chunk state", c, read if not _is(copied, 0) else held, full, inner)
+    began = read if not _is(copied, 0) else held
+    before = product("C @ chunk state", c, began, full, inner, chunk * state)
     start = t.from_result(t.make(full, heads, grad=decay.grad), "exp")
-    t.record("mul", inside, [(before, start.grad), (start, before.grad)])
+    t.mul(before, start, out=inside)
 
 
 def _is(x: Dim, number: int) -> bool:
@@ -213,8 +219,7 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
     n, run = y.rows, t.run
     if part.norm == "none":
         gate = t.record("silu", t.make(n, inner, grad=z.grad, width=run.value), [(z, z.grad)])
-        made = t.make(n, inner, grad=y.grad or z.grad, width=run.value)
-        return t.record("mul", made, [(y, gate.grad), (gate, y.grad)])
+        return t.mul(y, gate, out=t.make(n, inner, grad=False, width=run.value))
     role, t.role = t.role, "norm"  # one module gates and norms
     z = t.widen(z)
     gate = t.record("silu", t.make(n, inner, grad=z.grad), [(z, z.grad)])
@@ -225,32 +230,6 @@ def _gated(t: Tape, part: Mamba2, y: Tensor, z: Tensor, inner: Dim) -> Tensor:
         y = t.norm(t.mul(y, gate), "mamba.norm", RMS, **norm)
     t.role = role
     return t.record("cast", t.make(n, inner, grad=y.grad, width=run.value))
-
-
-def chunk_products(heads: Dim, width: Dim, states: Dim, chunk: Dim) -> dict[str, Product]:
-    """List the products of activations of the scan in chunks, by name.
-
-    per chunk and head  C·Bᵀ                [c_s, d_s] @ [d_s, c_s]   c_s²·d_s
-                        scores @ x          [c_s, c_s] @ [c_s, p_s]   c_s²·p_s
-                        Bᵀ @ x              [d_s, c_s] @ [c_s, p_s]   c_s·d_s·p_s, its state
-                        C @ state           [c_s, d_s] @ [d_s, p_s]   c_s·d_s·p_s
-    per pair of chunk states and head, the state handed on            d_s·p_s
-
-    Source: Dao, Gu 2024, arXiv:2405.21060, listing 1.
-    Not counted: decays and masks.
-    """
-    state, square = heads * width * states, heads * chunk * chunk
-    widths = {
-        "C @ B": (square * states, CHUNKS),
-        "scores @ x": (square * width, CHUNKS),
-        "B @ x": (chunk * state, CHUNKS),
-        "C @ chunk state": (chunk * state, CHUNKS),
-        "chunk states": (state, CHUNK_STATES),
-    }
-    return {
-        name: Product(role="recurrent", name=name, width=width, per=per)
-        for name, (width, per) in widths.items()
-    }
 
 
 def mamba2_counts(

@@ -7,8 +7,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from metacount.measure.ours import measure_params
+from metacount.measure.torch_private import DispatchMode
 from metacount.modules import (
     Attention,
     LatentAttention,
@@ -20,29 +22,36 @@ from metacount.modules import (
     sinusoid,
 )
 from metacount.modules.block import deep_alpha
+from metacount.modules.build import build
 from metacount.modules.position import alibi_slopes, speeds
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.attention import LatentAttention as LatentPart
 from metacount.teaching.counts import rotary_width, theta_of
 from metacount.teaching.experiments.modules import (
     HEADS,
+    ROUNDING,
     each_same,
+    largest,
     made,
     normal,
+    norms_of,
     placed,
     rotated_score,
     same,
     seeded,
     sinusoid_by_hand,
     small,
+    unequal,
 )
 from metacount.teaching.texts import matrix, shown, vector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from metacount.measure.torch_private import OpOverload
     from metacount.modules.model import Stack
     from metacount.spec import ModelSpec
+    from metacount.teaching.texts import Values
 
 # the attention that is followed by hand: 4 tokens, heads of 2 values
 Q = ((1.0, 0.0), (0.0, 2.0), (1.0, 1.0), (2.0, -1.0))
@@ -109,6 +118,63 @@ def absorbed_gap() -> float:
     with torch.no_grad():
         apart = (layer(x, sees) - layer(x, sees, absorbed=True)).abs().max()
     return same(0.0, float(apart), "absorbed MLA")
+
+
+class _Softmaxes(DispatchMode):
+    """Counts softmaxes by the class of the module that runs them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.running: list[str] = []
+        for module in model.modules():
+            module.register_forward_pre_hook(self._enter)
+            module.register_forward_hook(self._leave)
+
+    def _enter(self, module: nn.Module, _: object) -> None:
+        self.running.append(type(module).__name__)
+
+    def _leave(self, *_: object) -> None:
+        self.running.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if func.overloadpacket is torch.ops.aten._softmax:
+            place = self.running[-1]
+            self.counts[place] = self.counts.get(place, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def softmax_places() -> Values:
+    """Find which modules of a dense model and of two mixtures run a softmax."""
+    experts = {"n_experts": 4, "top_k": 2, "d_ff_expert": 8}
+    latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4}
+    latent |= {"v_head_dim": 4, "d_ff": 16, "n_dense_layers": 1, "n_groups": 2, "top_groups": 1}
+    specs = {
+        "a dense model (LLaMA)": small("llama-7b", d_ff=16, **HEADS),
+        "a softmax router (Mixtral)": small("mixtral-8x7b", **experts, **HEADS),
+        "a sigmoid router (DeepSeek-V3)": small("deepseek-v3", **experts, **latent),
+    }
+    runs = []
+    for name, spec in specs.items():
+        model = made(spec)
+        with torch.no_grad(), _Softmaxes(model) as seen:
+            model(torch.arange(5)[None])
+        places = [f"{place} {n}" for place, n in sorted(seen.counts.items())]
+        attends, alone = "ScaledDotProduct" in seen.counts, len(seen.counts) == 1
+        in_router = any("Router" in place for place in seen.counts)
+        row = {"model": name, "places": places, "attends": attends, "in_router": in_router}
+        runs.append({**row, "holds": attends and alone})
+    return {
+        "runs": runs,
+        "in_router": any(run["in_router"] for run in runs),
+        "at_output": not all(run["attends"] for run in runs),
+    }
 
 
 # Norms
@@ -188,6 +254,98 @@ def swapped_at_start() -> float:
     plain = layer(torch.tensor(X, dtype=torch.float64))
     swapped = (plain * layer.bias + layer.weight).detach()
     return each_same([float(swapped[0])] * len(X), swapped, "weight and bias swapped")[0]
+
+
+def divisors() -> Values:
+    """Lay RMSNorm beside division by the root of the mean, and of the sum, of the squares."""
+    d = 16
+    x = normal(1, d)
+    y, squares = RMSNorm(d, eps=EPS).double()(x).detach(), x.square()
+    ways: dict[str, dict[str, float | bool]] = {}
+    for name, divisor in {"mean": squares.mean(), "sum": squares.sum()}.items():
+        divided = x / (divisor + EPS).sqrt()
+        way = {"by": float(divisor), "length": float(divided.norm()), "first": float(divided[0, 0])}
+        off = unequal(y, divided)
+        ways[name] = {**way, "off": off, "fits": off < ROUNDING}
+    first = {"x_0": float(x[0, 0]), "y_0": float(y[0, 0])}
+    return {"d": d, "eps": EPS, "length": float(y.norm()), **first, **ways}
+
+
+def layernorm_roles(scale: str, shift: str) -> Values:
+    """Find what a LayerNorm multiplies with and what it adds, its weight or its bias.
+
+    `weight` is what starts at one and is called gamma, `bias` what starts at zero: beta.
+    """
+    d = 16
+    x, norm = normal(3, d), LayerNorm(d, bias=True, eps=EPS).double()
+    vectors = {name: parameter.detach() for name, parameter in norm.named_parameters()}
+    fresh, before = norm(x).detach(), {name: vector.clone() for name, vector in vectors.items()}
+    for seed, each in enumerate(vectors.values()):
+        each.copy_(normal(d, seed=seed + 1))
+    y = norm(x).detach()
+    torchs = nn.functional.layer_norm(x, (d,), vectors["weight"], vectors["bias"], EPS)
+    plain = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + EPS).sqrt()
+    off = {
+        a: unequal(y, plain * vectors[a] + vectors[b])
+        for a, b in (("weight", "bias"), ("bias", "weight"))
+    }
+    fits = [name for name, by in off.items() if by < ROUNDING]
+    at_start = plain * before[scale] + before[shift]
+    return {
+        "d": d,
+        "eps": EPS,
+        "as_stated": scale in fits and shift != scale,
+        "scale": fits[0] if fits else "",
+        "off": off[scale],
+        "ways": [{"scale": name, "off": by} for name, by in off.items()],
+        "off_torch": unequal(y, torchs),
+        "weight_starts": float(before["weight"].mean()),
+        "bias_starts": float(before["bias"].mean()),
+        "stated_starts": largest(at_start),
+        "module_starts": largest(fresh),
+        "constant_at_start": largest(at_start - at_start.mean()) < ROUNDING,
+        "at_start": float(at_start.mean()),
+    }
+
+
+# norms that the formula of a sublayer names, the formula, and what it could be taken for
+FORMULAS = {
+    "deep": (1, "LayerNorm(α·x + Sublayer(x))", ("post",)),
+    "sandwich": (2, "x + Norm(Sublayer(Norm(x)))", ()),
+    "pre": (1, "x + Sublayer(Norm(x))", ("post",)),
+    "post": (1, "Norm(x + Sublayer(x))", ("pre",)),
+}
+
+
+def block_norms(placement: str, stated: str) -> Values:
+    """Lay a block whose norms stand somewhere beside the formula that is stated of it."""
+    norm = {"norm": "layernorm", "norm_bias": True, "norm_placement": placement}
+    spec = small("llama-7b", **HEADS, d_ff=16, **norm)
+    block = made(spec).last_stack.blocks[0]
+    x, sees = normal(1, 5, spec.d_model), Visibility(n_queries=5, n_keys=5)
+    alpha = (2 * spec.n_layers) ** 0.25  # of the stated formula, DeepNet's
+    n_named, _, others = FORMULAS[stated]
+    norms = norms_of(block)
+    with torch.no_grad():
+        for n, each in enumerate(norms):
+            for p, parameter in enumerate(each.parameters()):
+                parameter.add_(normal(*parameter.shape, seed=2 * n + p) / 4)
+        y = block(x, sees)
+        off = unequal(y, placed(stated, block, x, alpha))
+        apart = {name: unequal(y, placed(name, block, x)) for name in others}
+    return {
+        "d": spec.d_model,
+        "off": off,
+        "as_formula": off < ROUNDING,
+        "n_stated": 2 * n_named,
+        "deep": stated == "deep",
+        "others": [{"formula": FORMULAS[name][1], "off": by} for name, by in apart.items()],
+        "n_norms": len(norms),
+        "blocks": spec.n_layers,
+        "alpha": alpha,
+        "others_differ": all(by > ROUNDING for by in apart.values()),
+        **{f"off_{name}": by for name, by in apart.items()},
+    }
 
 
 # Positions
@@ -328,4 +486,75 @@ def equations(n_heads: int) -> dict[str, str]:
             f"score(i, j) = q_i·k_j/√h_d − m·(i − j),  m = 2^(−8·n/{n_heads}) for head n = 1 … "
             f"{n_heads}"
         ),
+    }
+
+
+def position_params(position: str) -> Values:
+    """Measure what each kind of position adds to the parameters of a model."""
+    counts = {}
+    for kind in ("none", "alibi", "rope", "sinusoidal", "learned"):
+        sizes = {"d_ff": 16, "position": kind, "n_positions": 50 if kind == "learned" else None}
+        counts[kind] = measure_params(build(small("llama-7b", **HEADS, **sizes))).params
+    added = {kind: n - counts["none"] for kind, n in counts.items()}
+    kinds = [{"kind": kind, "n": n, "more": f"{added[kind]:+,}"} for kind, n in counts.items()]
+    own = {"without": counts["none"], "with_them": counts[position], "added": added[position]}
+    return {**own, "kinds": kinds, **added}
+
+
+def shifted_scores() -> Values:
+    """Compute scores of rotated vectors at some distances, both positions moved equally far."""
+    head_dim, shifts = 16, (0, 1, 10, 1000, 100_000)
+    q, k = normal(1, 1, 1, head_dim), normal(1, 1, 1, head_dim, seed=1)
+    scores = {
+        distance: [rotated_score(q, k, j + distance, j) for j in shifts] for distance in (0, 3, 7)
+    }
+    spread = max(max(each) - min(each) for each in scores.values())
+    means = [each[0] for each in scores.values()]
+    between = max(means) - min(means)
+    single = [rotated_score(q.float(), k.float(), j + 3, j) for j in shifts]
+    coarse = max(single) - min(single)
+    return {
+        # angles of up to 100,000 have an absolute rounding error of 1e-11 in float64
+        "of_distance": spread < 1e-9 and between > 1e-3,
+        "farthest": max(shifts),
+        "spread": spread,
+        "between": between,
+        "width": head_dim,
+        "shifts": ", ".join(f"{j:,}" for j in shifts),
+        "distances": [
+            {"distance": distance, "scores": ", ".join(f"{s:.9f}" for s in each)}
+            for distance, each in scores.items()
+        ],
+        "single": ", ".join(f"{s:.6f}" for s in single),
+        "coarse": coarse,
+        "grows": coarse > spread,
+    }
+
+
+def sinusoid_tables(style: str) -> Values:
+    """Lay the table of positions in both of its styles beside sin and cos of pos/10000^(2i/d)."""
+    d, positions = 16, (0, 1, 2, 50, 1000)
+    at, half = torch.tensor(positions), torch.arange(d // 2, dtype=torch.float64)
+    stated = torch.tensor(sinusoid_by_hand(positions, d), dtype=torch.float64)
+    tables = {name: sinusoid(at, d, style=name) for name in ("alternating", "halves")}
+    off = {name: unequal(table, stated) for name, table in tables.items()}
+    # the same waves, all sines before all cosines; and those of the other style, by its formula
+    moved = unequal(tables["halves"], torch.cat((stated[:, 0::2], stated[:, 1::2]), dim=-1))
+    angles = at[:, None] / 10000 ** (half / (d // 2 - 1))
+    own = unequal(tables["halves"], torch.cat((angles.sin(), angles.cos()), dim=-1))
+    return {
+        "n": len(positions),
+        "farthest": positions[-1],
+        "d": d,
+        "by": off[style],
+        "equal": off[style] < ROUNDING,  # sin of 1,000 radians has a rounding error of 1e-13
+        "rows": [
+            {"p": p, "values": ", ".join(f"{v:.6f}" for v in row[:4])}
+            for p, row in zip(positions, tables["alternating"].tolist(), strict=True)
+        ],
+        "off": off,
+        "own": own,
+        "halves_differ": moved > ROUNDING,
+        "halves_own": own < ROUNDING,
+        "moved": moved,
     }

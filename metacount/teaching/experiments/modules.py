@@ -18,7 +18,7 @@ from metacount.modules import Block, Visibility, apply_rope
 from metacount.modules.attention import Attention
 from metacount.modules.build import build
 from metacount.modules.ffn import feed_forward
-from metacount.modules.moe import Experts, Router
+from metacount.modules.moe import Experts, Router, Routing
 from metacount.spec.ffn import FeedForward, Mixture
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def gelu(x: Tensor) -> Tensor:
 
 def mixture(
     scoring: str, top_k: int, *, weigh_input: bool = False
-) -> tuple[Router, Experts, Tensor]:
-    """Build a router, its experts and some tokens [N, D], the same for the same sizes."""
+) -> tuple[Router, Experts, Tensor, Routing]:
+    """Build a router, its experts, some tokens [N, D] and their routing, the same each time."""
     with seeded():
         part = Mixture(
             n_experts=N_EXPERTS,
@@ -133,7 +133,8 @@ def mixture(
         router = Router(part, D_MODEL)
         experts = Experts(part, D_MODEL, FeedForward(activation="silu", gated=True))
         x_ND = torch.randn(N_TOKENS, D_MODEL, dtype=torch.float64)
-    return router.double(), experts.double(), x_ND
+    router = router.double()
+    return router, experts.double(), x_ND, router(x_ND)
 
 
 # Norms in a block: what each placement makes of x, its norms, a sublayer and α.

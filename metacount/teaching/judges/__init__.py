@@ -1,1 +1,0 @@
-"""Judges of claims, by subject: each computes what one kind of statement says, as plain values."""
