@@ -331,8 +331,8 @@ def _kinds(spec: ModelSpec) -> dict[str, tuple[int, Stack, int]]:
             without_norm = i == 0 and not last.norms.first
             near = last.windows_differ and spec.is_windowed_layer(i)
             indexed = some_index and spec.has_index_layer(i)
-            others = (unrotated, without_norm, near, indexed)
-            key = (stack is spec.decoder, mixer, last.ffn_of(i), others)
+            flags = (unrotated, without_norm, near, indexed)
+            key = (stack is spec.decoder, mixer, last.ffn_of(i), flags)
             number, first, index_of_first = found.get(key, (0, stack, i))
             found[key] = number + 1, first, index_of_first
     kinds = {}

@@ -300,6 +300,26 @@ def gemma4_turns(keys: Keys, _: Json) -> Json:
     return {}
 
 
+def own_layers(keys: Keys, fields: Json, letters: str) -> Json:
+    """Read the heads of layers that see everything as transformers writes them: an object for each
+    of these layers, by its number; all must be alike.
+    """
+    name = "per_layer_config"
+    given = keys.given(name)
+    if given is None:
+        return {}
+    numbers = [i for i, letter in enumerate(letters) if letter == "G"]
+    words = [str(key) for key in given] if isinstance(given, dict) else []
+    named = sorted(int(word) for word in words if word.isdecimal())
+    if not words or len(named) < len(words) or named != numbers:
+        keys.unmapped(name, given, "an object for each layer of full_attention: remove it")
+    first, *others = given.values()
+    names = {"head_dim": "head_dim", "num_key_value_heads": "n_kv_heads"}
+    if not isinstance(first, dict) or set(first) - set(names) or any(o != first for o in others):
+        keys.unmapped(name, given, "head_dim and num_key_value_heads alone, alike in all layers")
+    return {field: first.get(key, fields[field]) for key, field in names.items()}
+
+
 def gemma4_heads(keys: Keys, fields: Json) -> Json:
     """Read Gemma 4's windows, in all layers but every sixth and the last, and wider heads without a
     projection of values in layers that see everything.
@@ -314,6 +334,7 @@ def gemma4_heads(keys: Keys, fields: Json) -> Json:
     equal, given = keys.flag("attention_k_eq_v"), keys.optional_size("num_global_key_value_heads")
     found = {"head_dim": keys.size("global_head_dim"), "values_of_keys": equal, **seen}
     found["n_kv_heads"] = given if equal and given is not None else near["n_kv_heads"]
+    found |= own_layers(keys, near, letters)
     for name in ("head_dim", "n_kv_heads") if seen else ():
         if near[name] != found[name]:
             found[f"{name}_windowed"] = near[name]
@@ -510,7 +531,7 @@ ROWS = {
         optional_number("logit_softcap", "final_logit_softcapping"),
         gemma4_heads,
         gemma4_layers,
-        ignored="moe_intermediate_size num_experts top_k_experts",
+        ignored="moe_intermediate_size num_experts top_k_experts rope_theta",
         global_head_dim=512,
         num_global_key_value_heads=None,
     ),

@@ -962,6 +962,7 @@ ROWS = {
             number("routed_scale=moe_routed_scaling_factor"),
             layout=sparse_layers(1),
         ),
+        ignored="rope_theta",
     ),
     # arXiv:2509.01322: zero experts, and a shortcut around the second attention
     "longcat_flash": row(
