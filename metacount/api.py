@@ -147,9 +147,9 @@ def verify(
     from metacount.resolve import any_of
     from metacount.verify.compare import verify_model
 
-    found = verify_model(any_of(model), _request("verify", workload, sizes))
-    check_size(model, found.witnesses[0].figures["params"])
-    return found
+    result = verify_model(any_of(model), _request("verify", workload, sizes))
+    check_size(model, result.witnesses[0].figures["params"])
+    return result
 
 
 @isolated
@@ -174,15 +174,15 @@ def flow(
     """
     from metacount.summary.summary import ModelSummary, summary
 
-    found = summary(model)
+    result = summary(model)
     given = {"input_size": input_size, "dtype": dtype} if input_size is not None else {}
-    if isinstance(found, ModelSummary):
+    if isinstance(result, ModelSummary):
         if inputs or given or dtype is not None:
-            raise InputError(f"{found.name} runs tokens: give a workload, no inputs and no sizes")
-        return found.flow(workload, decode=decode, reference=reference)
+            raise InputError(f"{result.name} runs tokens: give a workload, no inputs and no sizes")
+        return result.flow(workload, decode=decode, reference=reference)
     if reference:
-        raise InputError(f"{found.name} has no spec, so there is no reference module")
-    return found.flow(*inputs, **given, workload=workload, decode=decode)
+        raise InputError(f"{result.name} has no spec, so there is no reference module")
+    return result.flow(*inputs, **given, workload=workload, decode=decode)
 
 
 @isolated
@@ -222,13 +222,7 @@ def diff(
     model_a, model_b = any_of(a), any_of(b)
     if isinstance(request, Request) and request.seq_len is None:
         both = min(_length(model_a, request), _length(model_b, request))
-        request = Request(
-            batch_size=request.batch_size,
-            seq_len=both,
-            dtype=request.dtype,
-            source_len=request.source_len,
-            prefix_len=request.prefix_len,
-        )
+        request = Request(**{**vars(request), "seq_len": both})
     if not (isinstance(model_a, Model) and isinstance(model_b, Model)):
         from metacount.verify.by_role import diff_by_role
 

@@ -179,7 +179,10 @@ def _find(argument: str) -> Model | TransformersOnly:
                 source=Source(config=entry.config),
                 problem=problem[:1].lower() + problem[1:],
             )
-        return Model(id=entry.id, name=entry.name, spec=entry.spec(), entry=entry, changes={})
+        text = f"the model of the catalog; the folder of that name is {shown('./' + argument)}"
+        notes = (text,) if os.path.isdir(argument) else ()
+        spec = entry.spec()
+        return Model(id=entry.id, name=entry.name, spec=spec, entry=entry, changes={}, notes=notes)
     from metacount.formats.model import from_hugging_face, from_path
 
     if name.startswith("type:"):

@@ -189,6 +189,11 @@ def checks(cases: str, first: int) -> Iterator[Data]:
         yield {f"{case['model']} {quantity} {formula}": result.to_dict()}
 
 
+def html(result: Any) -> str:
+    """What a notebook shows of a result."""
+    return str(result._repr_html_())
+
+
 def module() -> Any:
     """A module that nobody here knows."""
     from torch import nn

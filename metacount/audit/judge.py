@@ -148,10 +148,10 @@ def _moe_layers(place: Place) -> Dim:
 def _ffn_width(place: Place) -> Dim:
     """Find what a config calls intermediate_size: the FFN's width, the experts' if all are MoE."""
     spec = place.spec
-    found = spec.d_ff if spec.d_ff is not None else spec.d_ff_expert
-    if found is None:
+    width = spec.d_ff if spec.d_ff is not None else spec.d_ff_expert
+    if width is None:
         raise Absent("the model has no d_ff")
-    return found
+    return width
 
 
 def _shared_width(place: Place) -> Dim:
@@ -531,14 +531,14 @@ def lines_of(terms: tuple[Term, ...], place: Place, *, whole: bool = False) -> l
 
     What asks for something that the model does not have is left out, or, with `whole`, all is.
     """
-    found = []
+    lines = []
     for term in there(terms, place.spec):
         try:
-            found.append(_line(term.of, term.text, place))
+            lines.append(_line(term.of, term.text, place))
         except (Absent, ZeroDivisionError):
             if whole:
                 return []
-    return found
+    return lines
 
 
 def _line(of: str, text: str, names: dict[str, Dim]) -> Line:

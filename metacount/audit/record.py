@@ -145,5 +145,5 @@ def chosen(names: tuple[str, ...]) -> tuple[Formula, ...]:
 @cache
 def compared() -> dict[str, Json]:
     """Read by id which restatements were compared with the real function: version, sizes tried."""
-    found: dict[str, Json] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    return found
+    answers: dict[str, Json] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    return answers

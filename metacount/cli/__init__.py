@@ -72,12 +72,12 @@ GROUPS = {
 COMMANDS = {name: said for group in GROUPS.values() for name, said in group.items()}
 # Words that people try, and the command that answers them.
 SYNONYMS = {
-    "count": "params parameters flops macs kv cache memory-of-weights size",
+    "count": "params parameters flops macs kv kv-cache kvcache cache tokens size weights",
     "train": "memory activation activations backward gradients peak lora optimizer",
     "shard": "fsdp zero mesh parallel tp pp ep",
     "fit": "gpu gpus device devices",
     "audit": "mfu utilization",
-    "tree": "summary modules layers torchinfo",
+    "tree": "summary summarize modules layers torchinfo",
     "flow": "forward graph trace ops",
     "formula": "latex closed-form equation",
     "diff": "compare vs",

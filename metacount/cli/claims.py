@@ -84,21 +84,21 @@ def run(args: argparse.Namespace) -> Answer:
             some = "{n} statements are judged by running modules"
         print(f"metacount: {translated(some, lang, n=running)}", file=sys.stderr)
     verdicts: list[Verdict] = []
-    code, said = 0, ""
+    code, message = 0, ""
     try:
         for claim in chosen:
             show(f"judged {len(verdicts)} of {len(chosen)} statements")
             verdicts.append(judge_claim(claim, lang=lang))
     except KeyboardInterrupt:
-        code, said = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
+        code, message = EXIT_INTERRUPTED, interrupted(len(verdicts), len(chosen), "statements")
     verdicts = [v for v in verdicts if args.verdict in (None, v.verdict)]
 
     def report() -> Report:
         if args.ids:
-            found = [section for verdict in verdicts for section in verdict_report(verdict)]
+            sections = [section for verdict in verdicts for section in verdict_report(verdict)]
         else:
-            found = [*verdicts_report(verdicts, lang)] if verdicts or not said else []
-        return [*found, [Text(said if verdicts else "")]]
+            sections = [*verdicts_report(verdicts, lang)] if verdicts or not message else []
+        return [*sections, [Text(message if verdicts else "")]]
 
     return Answer(
         report=report,
@@ -118,11 +118,11 @@ def verdicts_report(verdicts: Sequence[Verdict], lang: str = "en") -> Report:
             topic = verdict.claim.topic
             sections.append([Text(_topic(topic, lang), bold, whole=True)])
         sections.append([_listed(verdict)])
-    found = [verdict.verdict for verdict in verdicts]
+    words = [verdict.verdict for verdict in verdicts]
     counts = translated(", ", lang).join(
-        translated("{n} {verdict}", lang, n=found.count(name), verdict=translated(name, lang))
+        translated("{n} {verdict}", lang, n=words.count(name), verdict=translated(name, lang))
         for name in VERDICTS
-        if name in found
+        if name in words
     )
     n = len(verdicts)
     some = "{n} statement" if n == 1 else "{n} statements"
@@ -159,8 +159,8 @@ def _table(verdicts: Sequence[Verdict], lang: str) -> Grid:
         )
         for v in verdicts
     ]
-    told = tuple(translated(head, lang) for head in heads)
-    return Grid(heads=told, rows=rows, align="<" * len(heads))
+    translated_heads = tuple(translated(head, lang) for head in heads)
+    return Grid(heads=translated_heads, rows=rows, align="<" * len(heads))
 
 
 def _letters(verdicts: Sequence[Verdict]) -> Lines:
@@ -196,11 +196,11 @@ def _drawn(verdict: Verdict, width: int) -> list[str]:
     # the condition is the first thing to know about a verdict that has one
     reason = verdict.reason
     if verdict.condition:
-        told = translated("if {condition}.", verdict.lang, condition=verdict.condition)
-        reason = translated(" ", verdict.lang).join((told, reason))
-    said = prose(reason, room - hang)
+        condition = translated("if {condition}.", verdict.lang, condition=verdict.condition)
+        reason = translated(" ", verdict.lang).join((condition, reason))
+    because = prose(reason, room - hang)
     step = broken(verdict.headline, room - hang) if verdict.headline else []
-    first, *rest = [*said, *map(dim, step)]
+    first, *rest = [*because, *map(dim, step)]
     lines = [dim(verdict.claim.id), *prose(verdict.statement, room)]
     lines += [f"{bold(word)}{INDENT}{first}", *(" " * hang + line for line in rest)]
     return [INDENT + line for line in lines]
@@ -224,7 +224,7 @@ def verdict_report(verdict: Verdict) -> Report:
             for name, value in stated.items()
         )
         stated = translated(", ", lang).join(pairs)
-    told = {
+    values = {
         "stated": "" if stated is None else str(stated),
         "verdict": translated(verdict.verdict, lang),
         "condition": verdict.condition or "",
@@ -232,14 +232,14 @@ def verdict_report(verdict: Verdict) -> Report:
         "reason": verdict.reason,
         "witness": verdict.witness,
     }
-    labels = {name: translated(name, lang) for name, text in told.items() if text}
+    labels = {name: translated(name, lang) for name, text in values.items() if text}
     label = max(map(cells, labels.values()))
 
     def labelled(width: int) -> list[str]:
         lines = []
         for name, shown in labels.items():
             style = bold if name == "verdict" else dim
-            first, *rest = prose(told[name], width - label - len(INDENT))
+            first, *rest = prose(values[name], width - label - len(INDENT))
             lines += [f"{style(shown + ' ' * (label - cells(shown)))}{INDENT}{first}"]
             lines += [" " * (label + len(INDENT)) + more for more in rest]
         return lines

@@ -16,7 +16,7 @@ from metacount.frozen import frozen
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Report
@@ -36,32 +36,30 @@ def options() -> Sequence[Option]:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    found = find_codes(args.names) if args.names else codes()
+    chosen = find_codes(args.names) if args.names else codes()
+    heads = ("name", "kind", "file", "line", "says")
+    rows = [(c.name, c.kind, c.file, c.line, c.says) for c in chosen]
     return Answer(
-        report=lambda: _texts(found) if args.names else _listing(found),
-        data=lambda: [code.to_dict() for code in found],
-        table=lambda: Grid(
-            heads=("name", "kind", "file", "line", "says"),
-            rows=[(c.name, c.kind, c.file, c.line, c.says) for c in found],
-            align="<<<><",
-        ),
+        report=lambda: _texts(chosen) if args.names else _listing(chosen),
+        data=lambda: [code.to_dict() for code in chosen],
+        table=lambda: Grid(heads=heads, rows=rows, align="<<<><"),
     )
 
 
-def _listing(found: Sequence[Code]) -> Report:
+def _listing(chosen: Sequence[Code]) -> Report:
     """Report every name with what its docstring says, file by file."""
     sections: list[list[Block]] = []
-    for file in dict.fromkeys(code.file for code in found):
-        rows = [(f"  {c.name}", c.says) for c in found if c.file == file]
+    for file in dict.fromkeys(code.file for code in chosen):
+        rows = [(f"  {c.name}", c.says) for c in chosen if c.file == file]
         grid = Grid(heads=(), rows=rows, align="<", prose=True)
         sections.append([Text(f"metacount/{file}", bold), grid])
     return [*sections, [Text("metacount code NAME prints one.")]]
 
 
-def _texts(found: Sequence[Code]) -> Report:
+def _texts(chosen: Sequence[Code]) -> Report:
     """Report the code itself, each piece below the file and the line where it stands."""
     sections: list[list[Block]] = []
-    for i, code in enumerate(found):
+    for i, code in enumerate(chosen):
         text = _painted(code.text) if is_terminal() else code.text
         head = dim(f"metacount/{code.file}, line {code.line}")
         lines = [*([""] if i else []), head, *text.split("\n")]
@@ -96,19 +94,19 @@ class Code:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "file": f"metacount/{self.file}",
-            "line": self.line,
-            "says": self.says,
-            "code": self.text,
-        }
+        data = {name: getattr(self, name) for name in ("name", "kind", "file", "line", "says")}
+        return {**data, "file": f"metacount/{self.file}", "code": self.text}
 
 
 def codes() -> tuple[Code, ...]:
     """List every public class and function of the modules and of the formulas, file by file."""
-    return tuple(code for folder in FOLDERS for code in _of_folder(folder))
+    return tuple(
+        code
+        for folder in FOLDERS
+        for file in sorted(os.listdir(os.path.join(PACKAGE, folder)))
+        if file.endswith(".py") and not file.startswith("_")
+        for code in _of_file(f"{folder}/{file}")
+    )
 
 
 def find_codes(names: list[str]) -> tuple[Code, ...]:
@@ -118,28 +116,24 @@ def find_codes(names: list[str]) -> tuple[Code, ...]:
     ['FeedForward', 'RMSNorm']
     """
     known = codes()
-    found: list[Code] = []
+    chosen: dict[Code, None] = {}
     for name in names:
-        chosen = _chosen(name, known)
-        if not chosen:
+        lower = name.lower()
+        topic, _, last = lower.rpartition(".")
+        ways = (
+            [code for code in known if code.name == name],
+            [code for code in known if _path(code) == lower],
+            [c for c in known if c.name.lower() == last and topic in ("", _topic(c), _path(c))],
+            [c for c in known if _topic(c) == lower and c.file.startswith("modules")],
+        )
+        those = next(filter(None, ways), None)
+        if those is None:
             words = {code.name.lower(): code.name for code in known}
             words |= {_topic(code): _topic(code) for code in known}
             remedy = nearest(name, words, "`metacount code` lists what there is")
             raise InputError(f"code '{shown(name)}' is not known; {remedy}")
-        found += [code for code in chosen if code not in found]
-    return tuple(found)
-
-
-def _chosen(name: str, known: tuple[Code, ...]) -> list[Code]:
-    lower = name.lower()
-    topic, _, last = lower.rpartition(".")
-    ways = (
-        [code for code in known if code.name == name],
-        [code for code in known if _path(code) == lower],
-        [c for c in known if c.name.lower() == last and topic in ("", _topic(c), _path(c))],
-        [c for c in known if _topic(c) == lower and c.file.startswith("modules")],
-    )
-    return next((found for found in ways if found), [])
+        chosen |= dict.fromkeys(those)
+    return tuple(chosen)
 
 
 def _topic(code: Code) -> str:
@@ -152,32 +146,18 @@ def _path(code: Code) -> str:
     return code.file.removesuffix(".py").replace("/", ".")
 
 
-def _of_folder(folder: str) -> list[Code]:
-    found = []
-    for file in sorted(os.listdir(os.path.join(PACKAGE, folder))):
-        if file.endswith(".py") and not file.startswith("_"):
-            found += _of_file(f"{folder}/{file}")
-    return found
-
-
-def _of_file(file: str) -> list[Code]:
+def _of_file(file: str) -> Iterator[Code]:
     with open(os.path.join(PACKAGE, file), encoding="utf-8") as opened:
         text = opened.read()
     lines = text.splitlines()
-    found = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
             start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            kind = "class" if isinstance(node, ast.ClassDef) else "function"
-            says = (ast.get_docstring(node) or "").partition("\n")[0]
-            found.append(
-                Code(
-                    name=node.name,
-                    kind=kind,
-                    file=file,
-                    line=start,
-                    says=says,
-                    text="\n".join(lines[start - 1 : node.end_lineno]),
-                )
+            yield Code(
+                name=node.name,
+                kind="class" if isinstance(node, ast.ClassDef) else "function",
+                file=file,
+                line=start,
+                says=(ast.get_docstring(node) or "").partition("\n")[0],
+                text="\n".join(lines[start - 1 : node.end_lineno]),
             )
-    return found

@@ -109,20 +109,20 @@ DERIVED: dict[str, Callable[[ModelSpec], Cell]] = {
 
 def checked(names: Sequence[str]) -> list[str]:
     """Check columns under our names; raise an `InputError` that names one that is none."""
-    return [_checked(name, _known()) for name in names]
-
-
-def _checked(name: str, known: Sequence[str]) -> str:
-    if name in known:
-        return name
-    try:
-        fields = meant(name)
-    except InputError:
-        fields = ()
-    if len(fields) == 1 and fields[0] in FIELDS:
-        return fields[0]  # somebody else's word for a field, or its letter
-    remedy = nearest(name, known, "see `metacount models --fields` and `metacount count --json`")
-    raise InputError(f"--columns: '{shown(name)}' is not a column; {remedy}")
+    known, columns = _known(), []
+    for name in names:
+        try:
+            fields = () if name in known else meant(name)
+        except InputError:
+            fields = ()
+        if len(fields) == 1 and fields[0] in FIELDS:
+            name = fields[0]  # somebody else's word for a field, or its letter
+        if name not in known:
+            otherwise = "see `metacount models --fields` and `metacount count --json`"
+            remedy = nearest(name, known, otherwise)
+            raise InputError(f"--columns: '{shown(name)}' is not a column; {remedy}")
+        columns.append(name)
+    return columns
 
 
 def cell(row: Row, name: str) -> Cell:
@@ -158,10 +158,10 @@ def answer(names: Sequence[str], rows: Sequence[Row], notes: Notes | None = None
 def _grid(names: Sequence[str], rows: Sequence[Row]) -> Grid:
     """Tabulate the columns: a row for each model, below the names of the columns."""
     cells = [(row.heading, *(cell(row, name) for name in names)) for row in rows]
-    align = "".join(
-        ">" if all(_is_number(line[i + 1]) for line in cells) else "<" for i in range(len(names))
-    )
-    return Grid(heads=("model", *names), rows=cells, align="<" + align, blocks=True)
+    by_column = (column for column in [*zip(*cells, strict=True)][1:])
+    sides = [">" if all(map(_is_number, column)) else "<" for column in by_column]
+    align = "".join(sides) if cells else ">" * len(names)
+    return Grid(heads=("model", *names), rows=cells, align=f"<{align}", blocks=True)
 
 
 def _is_number(value: Cell) -> bool:
@@ -172,11 +172,8 @@ def _is_number(value: Cell) -> bool:
 
 def _data(names: Sequence[str], row: Row) -> Json:
     """Convert the columns of a model to plain data; a share is a number between 0 and 1."""
-    cells = {name: cell(row, name) for name in names}
-    return {
-        "model": row.heading,
-        **{
-            name: value.part / value.whole if isinstance(value, Share) else value
-            for name, value in cells.items()
-        },
-    }
+    data: Json = {"model": row.heading}
+    for name in names:
+        value = cell(row, name)
+        data[name] = value.part / value.whole if isinstance(value, Share) else value
+    return data

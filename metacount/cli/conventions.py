@@ -70,21 +70,13 @@ def conventions_report(model: Model, workload: Workload) -> Report:
         sorted((c for c in rows if c.passes == passes), key=_order)
         for passes in dict.fromkeys(c.passes for c in rows)
     ]
+    judged = "whether they count what they say: metacount audit"
+    run = Text(f"batch_size {workload.batch_size}, seq_len {length}", whole=True)
     return [
-        [
-            title(model.name, model.id),
-            Text(f"batch_size {workload.batch_size}, seq_len {length}", whole=True),
-        ],
+        [title(model.name, model.id), run],
         [*_legend(a), Notes([("tied", tied if model.spec.tie_embeddings else "")])],
         *([Lines(partial(_group, group, a.tokens))] for group in groups),
-        [
-            Notes(
-                [
-                    ("why", _why(rows, a)),
-                    ("judged", "whether they count what they say: metacount audit"),
-                ]
-            )
-        ],
+        [Notes([("why", _why(rows, a)), ("judged", judged)])],
     ]
 
 
@@ -97,20 +89,14 @@ def _legend(a: Amounts) -> list[Block]:
     letters = a.letters()
     written = {letter for letter, other in SAME if letters[letter] != letters[other]}
     written |= {letter for letter in "LR" if letters[letter]}
-    rows = [
-        (letter, _amount(letter, letters[letter], a.tokens), meaning)
-        for letter, meaning in MEANINGS.items()
-        if letter in ALWAYS or letter in written
-    ]
-    if not a.causal:
-        rows = [row for row in rows if row[0] != "C"]
+    rows = []
+    for letter, meaning in MEANINGS.items():
+        total = letters[letter]
+        if (letter in ALWAYS or letter in written) and (letter != "C" or a.causal):
+            flops = giga(Fraction(total, a.tokens), "FLOP")
+            amount = units.exact(total // a.tokens) if letter in "PQETL" else flops
+            rows.append((letter, amount, meaning))
     return [Text("per token", dim), Grid(heads=(), rows=rows, align="<><")]
-
-
-def _amount(letter: str, total: int, tokens: int) -> str:
-    if letter in "PQETL":
-        return units.exact(total // tokens)
-    return giga(Fraction(total, tokens), "FLOP")
 
 
 def giga(per_token: Fraction, unit: str) -> str:
@@ -166,25 +152,23 @@ def _data(model: Model, workload: Workload) -> Json:
     def exact(value: Fraction) -> int | str:
         return int(value) if value.denominator == 1 else str(value)
 
+    def part_of(thing: object, *names: str) -> Json:
+        return {name: getattr(thing, name) for name in names}
+
     return {
         "model": model.id,
-        "name": model.name,
-        "changes": model.changes,
-        "workload": {"batch_size": workload.batch_size, "seq_len": workload.seq_len},
+        **part_of(model, "name", "changes"),
+        "workload": part_of(workload, "batch_size", "seq_len"),
         "tokens": a.tokens,
         "amounts": {
             letter: exact(Fraction(total, a.tokens)) for letter, total in a.letters().items()
         },
         "conventions": [
             {
-                **{name: getattr(c, name) for name in ("passes", "says", "formula", "value")},
+                **part_of(c, "passes", "says", "formula", "value"),
                 "per_token": exact(c.per_token(a.tokens)),
-                "unit": c.unit,
-                "users": c.users,
-                "sources": [
-                    {"who": source.who, "where": source.where, "read": source.read}
-                    for source in c.sources
-                ],
+                **part_of(c, "unit", "users"),
+                "sources": [part_of(source, "who", "where", "read") for source in c.sources],
             }
             for c in conventions(model.spec, workload)
         ],

@@ -158,13 +158,8 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
     ]
     if names:
         rows = [
-            columns.Row(
-                heading=heading(model),
-                name=model.name,
-                spec=getattr(model, "spec", None),
-                data=each,
-            )
-            for model, each in zip(models, data, strict=True)
+            columns.Row(heading=heading(m), name=m.name, spec=getattr(m, "spec", None), data=each)
+            for m, each in zip(models, data, strict=True)
         ]
         return columns.answer(names, rows, _sources(models, data))
     return Answer(
@@ -185,49 +180,47 @@ def _own_answer(own: OwnModule, sizes: Sequence[str], device: str) -> Answer:
         child.name + (f" ×{child.count}" if child.count > 1 else ""): child.params * child.count
         for child in root.children
     }
-    figures = {
-        "params": root.params,
-        "param_bytes": root.bytes,
-        "matmul_flops": root.flops,
-        "macs": None if root.flops is None else root.flops // 2,
-    }
-    trained = sum(p.numel() for p in own.module.parameters() if p.requires_grad)
-    buffers = sum(b.numel() for b in own.module.buffers())
     kind = type(own.module).__name__
     notes = [f"measured: numel() of your own module on the meta device ({kind})"]
     notes += [] if inputs else [f"FLOPs: give --input: {INPUT_SHOWN}"]
     missing = "roles, active parameters and KV cache: not known of a module without a config"
     shapes = [[*each.shape] for each in inputs]
+    data: Json = {
+        "model": own.id,
+        "name": own.name,
+        "changes": {},
+        "workload": {"inputs": shapes},
+        "params": root.params,
+        "param_bytes": root.bytes,
+        "matmul_flops": root.flops,
+        "macs": None if root.flops is None else root.flops // 2,
+        "trainable_params": sum(p.numel() for p in own.module.parameters() if p.requires_grad),
+        "buffers": sum(b.numel() for b in own.module.buffers()),
+        "by_module": parts,
+        "source": "given",
+        "not_counted": [missing],
+        "notes": notes,
+    }
 
     def report() -> Report:
         rows = [(name, n, Share(part=n, whole=root.params)) for name, n in parts.items()]
-        lines = [figure_row(name, n) for name, n in figures.items() if n is not None]
-        lines.insert(1, ("trainable_params", trained, "of which have a gradient"))
-        lines += [("buffers", buffers, "values, not among the parameters")] if buffers else []
+        figures = [figure_row(n, data[n]) for n in COUNTED if data.get(n) is not None]
+        figures.insert(
+            1, ("trainable_params", data["trainable_params"], "of which have a gradient")
+        )
+        if data["buffers"]:
+            figures.append(("buffers", data["buffers"], "values, not among the parameters"))
         heads, bars = ("module", "params", "share"), [*parts.values()]
         return [
             [title(own.name, own.id)],
             [Grid(heads=heads, rows=rows, align="<>>", bars=bars)],
             [
                 Text(f"over {', '.join(map(str, shapes))}" if shapes else "", bold),
-                Grid(heads=(), rows=lines, align="<>", prose=True),
+                Grid(heads=(), rows=figures, align="<>", prose=True),
             ],
             [Notes([("not counted", missing), *(("note", note) for note in notes)], pad=11)],
         ]
 
-    data = {
-        "model": own.id,
-        "name": own.name,
-        "changes": {},
-        "workload": {"inputs": shapes},
-        **figures,
-        "trainable_params": trained,
-        "buffers": buffers,
-        "by_module": parts,
-        "source": "given",
-        "not_counted": [missing],
-        "notes": notes,
-    }
     return Answer(report=report, data=lambda: data)
 
 
@@ -247,13 +240,11 @@ def _totals_report(totals: Totals) -> Report:
         (name, g["tensors"], g.get("values"), g.get("bytes"), ", ".join(g.get("dtypes", ())))
         for name, g in totals.by_group.items()
     ]
-    total = [
-        (name, n, short(n) if n else "")
-        for name, n, short in (
-            ("params", totals.params, units.short),
-            ("stored_bytes", totals.stored_bytes, units.gib),
-        )
-    ]
+    sums = (
+        ("params", totals.params, units.short),
+        ("stored_bytes", totals.stored_bytes, units.gib),
+    )
+    total = [(name, n, short(n) if n else "") for name, n, short in sums]
     return [
         [Text(totals.source, bold, whole=True)],
         [Grid(heads=heads, rows=rows, align="<>>><")],
@@ -386,40 +377,30 @@ def figures_report(
         for name, n in (data["buffers"] or {}).items()
         if n
     ]
+    is_encoder = spec is not None and spec.decoder is None
     missing = "an encoder has no decode step" if data["source"] == "formula" else "not measured"
     words = _words(data, spec, verbose)
-    figures = {
-        name: figure_row(name, data.get(name), missing if data.get(name) is None else words[name])
-        for name in COUNTED
-        if is_shown(name, [data.get(name)])
-    }
-    n = 0 if spec is None else spec.n_mtp_layers
-    modules = f"{n or ''} multi-token-prediction module{'s' if n != 1 else ''}".lstrip()
-    added = [row for name, row in figures.items() if name in OF_MTP]
+    figures: list[tuple[Cell, ...]] = []
+    added: list[tuple[Cell, ...]] = []
+    for name in COUNTED:
+        n = data.get(name)
+        if is_shown(name, [n]) and (verbose or n != 0 or not is_encoder):
+            row = figure_row(name, n, missing if n is None else words[name])
+            (added if name in OF_MTP else figures).append(row)
+    n_modules = 0 if spec is None else spec.n_mtp_layers
+    modules = f"{n_modules or ''} multi-token-prediction module{'s' if n_modules != 1 else ''}"
+    above = f"{modules.lstrip()}, in none of the figures above" if added else ""
+
+    def table(rows: Sequence[Sequence[Cell]]) -> Grid:
+        return Grid(heads=(), rows=rows, align="<>", prose=True)
+
+    by_roles = [row[:n_heads] for row in rows]
+    bars = [*roles.values()]
     return [
-        [
-            Grid(
-                heads=ROLES[:n_heads],
-                rows=[row[:n_heads] for row in rows],
-                align="<>>>"[:n_heads],
-                bars=[*roles.values()],
-            )
-        ],
-        [Grid(heads=(), rows=buffers, align="<>", prose=True)],
-        [
-            Text(_workload([data["workload"]], spec), bold),
-            Grid(
-                heads=(),
-                rows=[row for name, row in figures.items() if name not in OF_MTP],
-                align="<>",
-                prose=True,
-            ),
-        ],
-        [
-            Text(f"{modules}, in none of the figures above" if added else "", bold),
-            Grid(heads=(), rows=added, align="<>", prose=True),
-            Notes([("stored", stored)]),
-        ],
+        [Grid(heads=ROLES[:n_heads], rows=by_roles, align="<>>>"[:n_heads], bars=bars)],
+        [table(buffers)],
+        [Text(_workload([data["workload"]], spec), bold), table(figures)],
+        [Text(above, bold), table(added), Notes([("stored", stored)])],
     ]
 
 
@@ -561,57 +542,41 @@ def _table(data: Sequence[Json]) -> Grid:
 
 def _comparison(models: Sequence[Any], data: Sequence[Json]) -> Report:
     """Report several models side by side, as many columns at once as fit."""
-    roles = [role for role in data[0]["by_role"] if any(each["by_role"].get(role) for each in data)]
+    columns = []
+    for model, each in zip(models, data, strict=True):
+        column: dict[str, Cell] = {**each, **(each["buffers"] or {}), **each["by_role"]}
+        column["seq_len"] = str(each["workload"]["seq_len"])
+        if isinstance(model, Model):
+            column |= {name: str(getattr(model.spec, name)) for name in FACTS}
+            if model.spec.has_encoder:
+                column["n_layers"] = f"{model.spec.n_encoder_layers} + {model.spec.n_layers}"
+        columns.append(column)
+    roles = [role for role in data[0]["by_role"] if any(column.get(role) for column in columns)]
     buffers = dict.fromkeys(n for each in data for n, k in (each["buffers"] or {}).items() if k)
-    run = ["seq_len"] if len({each["workload"]["seq_len"] for each in data}) > 1 else []
+    run = ["seq_len"] if len({column["seq_len"] for column in columns}) > 1 else []
     figures = [n for n in COUNTED if is_shown(n, [each.get(n) for each in data]) and n != "params"]
     labels = [*FACTS, "", *roles, "params", *buffers, "", *run, *figures]
     rows: list[tuple[Cell, ...]] = [
-        (label, *(_cell(*pair, label) for pair in zip(models, data, strict=True))) if label else ()
-        for label in labels
+        (label, *(column.get(label) for column in columns)) if label else () for label in labels
     ]
     heads = ("", *map(heading, models))
     grid = Grid(heads=heads, rows=rows, align="<" + ">" * len(models), blocks=True)
-    return [
-        [Text(_workload([each["workload"] for each in data]), bold, whole=True)],
-        [grid],
-        [_sources(models, data)],
-    ]
-
-
-def _cell(model: Any, data: Json, label: str) -> Cell:
-    if label in FACTS:
-        if not isinstance(model, Model):
-            return None
-        encoder = label == "n_layers" and model.spec.has_encoder
-        return (f"{model.spec.n_encoder_layers} + " if encoder else "") + str(
-            getattr(model.spec, label)
-        )
-    if label == "seq_len":
-        return str(data["workload"][label])
-    value: Cell = {**data, **(data["buffers"] or {}), **data["by_role"]}.get(label)
-    return value
+    run_text = Text(_workload([each["workload"] for each in data]), bold, whole=True)
+    return [[run_text], [grid], [_sources(models, data)]]
 
 
 def _sources(models: Sequence[Any], data: Sequence[Json]) -> Notes:
     """Say what is to be said of several models' figures: warnings, and where they come from."""
-    notes = [
-        (f"warning  {heading(model)}", warning)
-        for model, each in zip(models, data, strict=True)
-        for warning in each["warnings"]
-    ]
+    pairs = [*zip(models, data, strict=True)]
+    notes = [(f"warning  {heading(m)}", text) for m, each in pairs for text in each["warnings"]]
     if any(isinstance(model, Model) for model in models):
         counted = (
             "by the formulas; `metacount verify MODEL` compares them with code, "
             "`metacount count MODEL` says what each figure means"
         )
         notes.append(("counted", counted))
-    notes += [
-        (f"measured  {heading(model)}", f"by {each['detail']}")
-        for model, each in zip(models, data, strict=True)
-        if not isinstance(model, Model)
-    ]
-    return Notes(notes)
+    outside = [pair for pair in pairs if not isinstance(pair[0], Model)]
+    return Notes([*notes, *((f"measured  {heading(m)}", f"by {d['detail']}") for m, d in outside)])
 
 
 # ---- what the record of proofs says
@@ -629,11 +594,11 @@ def proven_notes(proof: Proven) -> list[tuple[str, str]]:
     wrong = {each.quantity: each.text for side in sides for each in side.of("other figure")}
     notes = [("proven", f"against {' and '.join(equal)}")] if equal else []
     notes += [("unproven", f"{quantity}: {why}") for quantity, why in wrong.items()]
-    return notes + [
-        ("differs", f"{_quantities(differing)}: not what {_whose(side, proof)} computes")
-        for side in sides
-        if (differing := side.of("differs"))
-    ]
+    for side in sides:
+        if differing := side.of("differs"):
+            what = f"{_quantities(differing)}: not what {_whose(side, proof)} computes"
+            notes.append(("differs", what))
+    return notes
 
 
 def recorded_notes(proof: Proven) -> list[tuple[str, str]]:
@@ -641,9 +606,7 @@ def recorded_notes(proof: Proven) -> list[tuple[str, str]]:
     not said and why.
     """
     notes = []
-    for against in (proof.code, proof.ours):
-        if against is None:
-            continue
+    for against in (side for side in (proof.code, proof.ours) if side is not None):
         whose = _whose(against, proof, version=True)
         domain = sizes_text(against.where, proof.small, SHOWN)
         if equal := against.of("equal"):
@@ -657,10 +620,12 @@ def recorded_notes(proof: Proven) -> list[tuple[str, str]]:
             notes.append(("runs more", text))
         for each in against.of("differs"):
             notes.append(("differs", f"{each.quantity}: the formula less {whose} is {each.text}"))
-        left = against.of("not said", "other figure")
-        for why in dict.fromkeys(each.text for each in left):
-            names = _quantities(each for each in left if each.text == why)
-            notes.append(("unproven", f"{names}: not said to be proven against {whose}: {why}"))
+        left: dict[str, list[Verdict]] = {}
+        for each in against.of("not said", "other figure"):
+            left.setdefault(each.text, []).append(each)
+        for why, those in left.items():
+            text = f"{_quantities(those)}: not said to be proven against {whose}: {why}"
+            notes.append(("unproven", text))
     return notes
 
 

@@ -65,57 +65,57 @@ def run(args: argparse.Namespace) -> Answer:
         prepare_for_torch()
     from metacount.api import diff
 
-    found = diff(a, b, request_of(args))
-    return Answer(report=lambda: report_of(found), data=found.to_dict, table=lambda: _table(found))
+    result = diff(a, b, request_of(args))
+    return Answer(
+        report=lambda: report_of(result), data=result.to_dict, table=lambda: _table(result)
+    )
 
 
-def report_of(found: Diff) -> Report:
+def report_of(diff: Diff) -> Report:
     """Report what differs in one sentence, the figures, then each part with what was done to it."""
-    figures = [(name, found.a.figures[name], found.b.figures[name]) for name in found.a.figures]
-    figures = [one for one in figures if is_shown(one[0], one[1:])]
-    rows = [_numbers(name, a, b, name) for name, a, b in figures]
-    figures_grid = Grid(heads=_heads(found, "figure"), rows=rows, align="<>>>>")
-    tables = [_quantity(found, quantity) for quantity in QUANTITIES]
-    described = any(part and part.described for row in found.rows for part in (row.a, row.b))
-    told = [block for row in found.rows for block in _told(row)] if described else []
+    names = [n for n, a in diff.a.figures.items() if is_shown(n, (a, diff.b.figures[n]))]
+    rows = [_numbers(n, diff.a.figures[n], diff.b.figures[n], n) for n in names]
+    figures = Grid(heads=_heads(diff, "figure"), rows=rows, align="<>>>>")
+    tables = [_quantity(diff, quantity) for quantity in QUANTITIES]
+    is_described = any(part and part.described for row in diff.rows for part in (row.a, row.b))
+    parts = [block for row in diff.rows for block in _described(row)] if is_described else []
 
     def units(width: int) -> list[str]:  # explained where numbers are shown in short
         note = Notes([("units", "GiB = 2^30 bytes; every digit with more width, or --json")])
-        short = any(table.shortens(width) for table in (*grids(tables), figures_grid))
+        short = any(table.shortens(width) for table in (*grids(tables), figures))
         return note.lines(width) if short else []
 
     return [
-        [Text(f"{found.a.name} → {found.b.name}", bold, whole=True), Text(_runs(found))],
-        _sentence(found),
-        [figures_grid],
+        [Text(f"{diff.a.name} → {diff.b.name}", bold, whole=True), Text(_runs(diff))],
+        _sentence(diff),
+        [figures],
         *tables,
-        [Text("what was done to each part", bold)] if told else [],
+        [Text("what was done to each part", bold)] if parts else [],
         [
-            *told,
-            Notes([("beside the parts", _fields(found.fields))]),
+            *parts,
+            Notes([("beside the parts", _fields(diff.fields))]),
             Lines(units),
-            Notes(("note", note) for note in found.notes),
+            Notes(("note", note) for note in diff.notes),
         ],
-        [Grid(heads=(), rows=_letters(found), align="<<", prose=True)],
+        [Grid(heads=(), rows=_letters(diff), align="<<", prose=True)],
     ]
 
 
-def _table(found: Diff) -> Grid:
+def _table(diff: Diff) -> Grid:
     """Tabulate every quantity of every part of both models, then of the models."""
     rows: list[tuple[Cell, ...]] = []
-    for row in found.rows:
+    for row in diff.rows:
         for quantity in QUANTITIES:
             a, b = row.values(quantity)
             if a or b:
                 first = (row.name, row.stack, row.status, quantity)
                 rows.append((*first, a, b, b - a, ratio(a, b)))
-    for name, a_ in found.a.figures.items():
-        b_ = found.b.figures[name]
-        if is_shown(name, (a_, b_)):
-            known = a_ is not None and b_ is not None
-            more = (b_ - a_, ratio(a_, b_)) if a_ is not None and b_ is not None else (None, None)
-            rows.append(("model", "", "", name, a_, b_, *(more if known else (None, None))))
-    heads = ("part", "stack", "status", "quantity", found.a.name, found.b.name)
+    for name, x in diff.a.figures.items():
+        y = diff.b.figures[name]
+        if is_shown(name, (x, y)):
+            more = (None, None) if x is None or y is None else (y - x, ratio(x, y))
+            rows.append(("model", "", "", name, x, y, *more))
+    heads = ("part", "stack", "status", "quantity", diff.a.name, diff.b.name)
     return Grid(heads=(*heads, "difference", "ratio"), rows=rows, align="<<<<>>>>")
 
 
@@ -135,8 +135,8 @@ def ratio(a: int, b: int) -> str:
     return "1.000" if text == "1" else text
 
 
-def _heads(found: Diff, first: str) -> tuple[str, ...]:
-    names = [name if len(name) <= 18 else name[:17] + "…" for name in (found.a.name, found.b.name)]
+def _heads(diff: Diff, first: str) -> tuple[str, ...]:
+    names = [name if len(name) <= 18 else name[:17] + "…" for name in (diff.a.name, diff.b.name)]
     return (first, *names, "difference", "ratio")
 
 
@@ -148,20 +148,18 @@ def _numbers(label: str, a: int | None, b: int | None, figure: str) -> tuple[Cel
     return (label, *both, Amount(b - a, short, sign=True), ratio(a, b))
 
 
-def _runs(found: Diff) -> str:
+def _runs(diff: Diff) -> str:
     """Say what was run; of each model where they differ."""
-    runs = [run_text(side.workload) for side in (found.a, found.b)]
-    if runs[0] == runs[1]:
-        return runs[0]
-    return f"{found.a.name}: {runs[0]}; {found.b.name}: {runs[1]}"
+    a, b = (run_text(side.workload) for side in (diff.a, diff.b))
+    return a if a == b else f"{diff.a.name}: {a}; {diff.b.name}: {b}"
 
 
-def _sentence(found: Diff) -> list[Block]:
+def _sentence(diff: Diff) -> list[Block]:
     """Say which parts differ, and how."""
-    if found.same:
+    if diff.same:
         return [Text("Nothing differs.")]
     by_status: dict[str, list[str]] = {}
-    for row in found.rows:
+    for row in diff.rows:
         by_status.setdefault(row.status, []).append(_name(row))
     items = [
         ("the same" if status == "same" else status, ", ".join(by_status[status]))
@@ -178,9 +176,9 @@ def _name(row: Row) -> str:
     return f"{row.stack} {name}" if row.stack else name
 
 
-def _quantity(found: Diff, quantity: str) -> list[Block]:
+def _quantity(diff: Diff, quantity: str) -> list[Block]:
     """Report one quantity of every part that has some of it; nothing where it says nothing new."""
-    pairs = [(row, row.values(quantity)) for row in found.rows]
+    pairs = [(row, row.values(quantity)) for row in diff.rows]
     if quantity == "active_params" and all(both == row.values("params") for row, both in pairs):
         return []
     rows = [
@@ -192,23 +190,19 @@ def _quantity(found: Diff, quantity: str) -> list[Block]:
         return []
     a, b = (sum(both[i] for _, both in pairs) for i in (0, 1))
     rows += [(), _numbers("total", a, b, quantity)]
-    return [
-        Text(TITLES[quantity], bold),
-        Grid(heads=_heads(found, "part"), rows=rows, align="<>>>>"),
-    ]
+    grid = Grid(heads=_heads(diff, "part"), rows=rows, align="<>>>>")
+    return [Text(TITLES[quantity], bold), grid]
 
 
-def _told(row: Row) -> Iterator[Block]:
+def _described(row: Row) -> Iterator[Block]:
     """Say how a part is made in both models; one paragraph for a part that is the same."""
-    told = [part.described for part in (row.a, row.b) if part is not None]
+    texts = dict.fromkeys(part.described for part in (row.a, row.b) if part is not None)
     label = f"{SIGNS[row.status]} {_name(row)}"
     if row.status == "same":
-        yield Notes([(label, told[0])])
+        yield Notes([(label, next(iter(texts)))])
         return
-    yield Notes([(label, f"{row.status}: {' → '.join(dict.fromkeys(told))}")], bold)
-    items = []
-    if row.status != "replaced":
-        items.append(("fields", _fields(row.fields)))
+    yield Notes([(label, f"{row.status}: {' → '.join(texts)}")], bold)
+    items = [] if row.status == "replaced" else [("fields", _fields(row.fields))]
     if row.values("params") != (0, 0):
         forms = [
             f"{form} = {exact(part.one)}{times(part.copies)}"
@@ -240,13 +234,8 @@ def _value(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _letters(found: Diff) -> list[tuple[str, ...]]:
+def _letters(diff: Diff) -> list[tuple[str, ...]]:
     """Explain the letters of the formulas."""
-    used = {
-        letter
-        for row in found.rows
-        if row.status != "same"
-        for form in row.forms
-        for letter in re.findall(r"[A-Za-z][A-Za-z0-9_]*", form)
-    }
+    forms = " ".join(form for row in diff.rows if row.status != "same" for form in row.forms)
+    used = {*re.findall(r"[A-Za-z][A-Za-z0-9_]*", forms)}
     return [(term.letter, term.name, term.meaning) for term in TERMS if term.letter in used]

@@ -134,15 +134,15 @@ def in_fields(expr: sympy.Expr) -> str:
     '(num_layers//(4·step))'
     """
     rounded = {}
-    for i, found in enumerate(expr.atoms(floor, ceiling)):
-        above, below = found.args[0].as_numer_denom()
+    for i, rounding in enumerate(expr.atoms(floor, ceiling)):
+        above, below = rounding.args[0].as_numer_denom()
         divided = [
-            in_letters(one) if one.is_Symbol or one.is_Integer else f"({in_letters(one)})"
-            for one in (above, below)
+            in_letters(term) if term.is_Symbol or term.is_Integer else f"({in_letters(term)})"
+            for term in (above, below)
         ]
-        up = isinstance(found, ceiling)
+        up = isinstance(rounding, ceiling)
         rounded[f"ROUNDED{i}X"] = f"⌈{'/'.join(divided)}⌉" if up else f"({'//'.join(divided)})"
-        expr = expr.subs(found, symbols(f"ROUNDED{i}X", integer=True, positive=True))
+        expr = expr.subs(rounding, symbols(f"ROUNDED{i}X", integer=True, positive=True))
     text = in_letters(expr)
     for name, shown in rounded.items():
         text = text.replace(name, shown)

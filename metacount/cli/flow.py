@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from metacount import units
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from metacount.cli.options import Option
-    from metacount.cli.report import Cell, Report
+    from metacount.cli.report import Block, Cell, Report
     from metacount.flow.result import Flow
     from metacount.flow.steps import Step
-    from metacount.textbook.forward import ForwardPart, ForwardStep, ForwardTable
+    from metacount.textbook.forward import ForwardPart, ForwardTable
 
     Shown = tuple[str, str]  # one shape in letters and in numbers
 
@@ -80,19 +81,19 @@ def run(args: argparse.Namespace) -> Answer:
     if own is None:
         from metacount.flow.run import flow
 
-        found = flow(model, request_of(args), decode=args.decode, reference=args.reference)
+        result = flow(model, request_of(args), decode=args.decode, reference=args.reference)
     else:
         from metacount.summary.modules import typed_inputs
         from metacount.summary.summary import ModuleSummary
 
         inputs = typed_inputs(own.module, args.input)
-        found = ModuleSummary(own.module).flow(*inputs, device=args.device)
-    found = found.only(args.only) if args.only else found
-    found = found.down_to(args.depth)
+        result = ModuleSummary(own.module).flow(*inputs, device=args.device)
+    result = result.only(args.only) if args.only else result
+    result = result.down_to(args.depth)
     return Answer(
-        report=lambda: report_of(found),
-        data=found.to_dict,
-        table=lambda: _table(found),
+        report=lambda: report_of(result),
+        data=result.to_dict,
+        table=lambda: _table(result),
         model=model,
     )
 
@@ -115,66 +116,49 @@ def _by_formula(args: argparse.Namespace) -> Answer:
 def report_of(flow: Flow) -> Report:
     """Report a flow: title, letters, one block of lines a step, totals."""
     used = _used(flow.steps)
-    terms = [
-        f"{one.letter}\0=\0{one.value}\0{one.name}" for one in flow.letters if one.letter in used
-    ]
+    terms = [f"{t.letter}\0=\0{t.value}\0{t.name}" for t in flow.letters if t.letter in used]
     rotary = sum(times * step.uncounted for times, step in flow.walk())
-    where = f"a run of the {flow.source} module on {DEVICES[flow.device]}"
+    total = f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs"
     read = (
-        f"in execution order, read off {where}. "
-        "Figures of what repeats (×N) are of one. FLOPs are of matrix products alone, 2 for each "
-        "multiply-add."
+        f"in execution order, read off a run of the {flow.source} module on "
+        f"{DEVICES[flow.device]}. Figures of what repeats (×N) are of one. FLOPs are of matrix "
+        "products alone, 2 for each multiply-add."
     )
     notes = [
-        (
-            "total",
-            f"{units.exact(flow.params)} parameters, {units.exact(flow.matmul_flops)} FLOPs",
-        ),
+        ("total", total),
         ("other", _figure(flow.unused, "parameters take no part in this forward")),
         ("also ", _figure(rotary, "FLOPs make tables of angles and are in no figure")),
         ("read ", read),
         *(("note ", note) for note in flow.notes),
     ]
-    return [
-        [title(flow.name, flow.model), *([Text(_run(flow), whole=True)] if flow.workload else [])],
-        [_letters(terms)],
-        [Lines(lambda _: _drawn(flow))],
-        [_narrow(Notes(notes))],
-    ]
+    head: list[Block] = [title(flow.name, flow.model)]
+    if flow.workload:
+        head.append(Text(_run(flow), whole=True))
+    return [head, [_letters(terms)], [Lines(lambda _: _drawn(flow))], [_narrow(Notes(notes))]]
 
 
 def _table(flow: Flow) -> Grid:
     """Tabulate the steps without steps inside, each with how often it runs in all."""
-    rows: list[tuple[Cell, ...]] = [
-        (
-            step.path,
-            described(step, WIDEST),
-            times,
-            *shape_lines(step, 10**6),
-            step.params,
-            step.flops,
-        )
-        for times, step in flow.walk()
-        if step.like is None
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for times, step in flow.walk():
+        if step.like is None:
+            what, (shapes,) = described(step, WIDEST), shape_lines(step, 10**6)
+            rows.append((step.path, what, times, shapes, step.params, step.flops))
     heads = ("module", "step", "times", "shapes", "params", "matmul_flops")
     return Grid(heads=heads, rows=rows, align="<<><>>")
 
 
-def _figure(n: int, said: str) -> str:
-    return f"{units.exact(n)} {said}" if n else ""
+def _figure(n: int, what: str) -> str:
+    return f"{units.exact(n)} {what}" if n else ""
 
 
 def _narrow(block: Notes) -> Lines:
-    return Lines(lambda width: block.lines(min(width, WIDEST)))
+    """Write notes as wide as steps; what \0 joins stays in one piece."""
+    return Lines(lambda w: [line.replace("\0", " ") for line in block.lines(min(w, WIDEST))])
 
 
 def _letters(terms: Sequence[str]) -> Lines:
-    """Explain letters, each with its number in one piece."""
-    block = Notes([("letters", ", ".join(terms))])
-    return Lines(
-        lambda width: [line.replace("\0", " ") for line in block.lines(min(width, WIDEST))]
-    )
+    return _narrow(Notes([("letters", ", ".join(terms))]))
 
 
 def _drawn(flow: Flow) -> list[str]:
@@ -186,15 +170,9 @@ def _drawn(flow: Flow) -> list[str]:
 
 def _used(steps: Sequence[Step]) -> set[str]:
     """Find the letters that the shapes of these steps are written in."""
-    found: set[str] = set()
-    for step in steps:
-        for terms in (*step.input_letters, *step.output_letters):
-            for term in terms:
-                found |= set(
-                    "".join(c if c.isalnum() or c == "_" else " " for c in term or "").split()
-                )
-        found |= _used(step.inside)
-    return found
+    shapes = (shape for s in steps for shape in (*s.input_letters, *s.output_letters))
+    terms = " ".join(term for shape in shapes for term in shape if term)
+    return {*re.findall(r"\w+", terms)}.union(*(_used(step.inside) for step in steps))
 
 
 def _run(flow: Flow) -> str:
@@ -228,23 +206,22 @@ def name_of(step: Step) -> str:
 
 def _simple(step: Step, indent: int, width: int) -> Iterator[str]:
     """Yield the lines of a step: what it is, and its shapes unless it repeats another."""
-    label, shown = name_of(step), _figures(step)
-    room = width - (len(shown) + 2 if shown else 0)
+    label, figures = name_of(step), _figures(step)
+    room = width - (len(figures) + 2 if figures else 0)
     start = indent + len(label) + (2 if label else 0)
-    said = described(step, room - start)
-    if label and start + len(said) > room:
+    what = described(step, room - start)
+    if label and start + len(what) > room:
         yield _figured(" " * indent + bold(label), indent + len(label), step, width)
-        yield " " * (indent + 2) + said
+        yield " " * (indent + 2) + what
     else:
-        text = " " * indent + bold(label) + "  " * bool(label) + said
-        length, price = start + len(said), step.flops_letters
+        text = " " * indent + bold(label) + "  " * bool(label) + what
+        length, price = start + len(what), step.flops_letters
         if price and step.flops and room - length >= len(price) + 2:
             text += " " * (room - length - len(price)) + dim(price)
             length = room
         yield _figured(text, length, step, width)
     if step.like is None:
-        inner = indent + 4
-        yield from (" " * inner + dim(line) for line in shape_lines(step, width - inner))
+        yield from (" " * (indent + 4) + dim(s) for s in shape_lines(step, width - indent - 4))
 
 
 def described(step: Step, room: int) -> str:
@@ -292,16 +269,22 @@ def shape_lines(step: Step, width: int) -> list[str]:
         ends = ends[1:]
     letters, numbers = ([_counted(end, which) for end in ends] for which in (0, 1))
     parts = [letters] if letters == numbers else [letters, numbers]
-    whole = [" → ".join(part) for part in parts]
-    if len(" = ".join(whole)) <= width:
-        return [" = ".join(whole)]
+    texts = [" → ".join(part) for part in parts]
+    if len(" = ".join(texts)) <= width:
+        return [" = ".join(texts)]
     lines: list[str] = []
-    for mark, part, text in zip(("", "= "), parts, whole, strict=False):
+    for mark, part, text in zip(("", "= "), parts, texts, strict=False):
         if len(mark + text) <= width:
             lines.append(mark + text)
             continue
         for start, end in zip((mark, "  → "), part, strict=False):
-            lines += _wrapped(start, end.split("; "), width)
+            first, *shapes = end.split("; ")
+            lines.append(start + first)
+            for shape in shapes:
+                if len(lines[-1]) + 2 + len(shape) <= width:
+                    lines[-1] += f"; {shape}"
+                else:
+                    lines[-1:] = [f"{lines[-1]};", " " * len(start) + shape]
     return lines
 
 
@@ -309,30 +292,17 @@ def _shown(
     shapes: Sequence[tuple[int, ...]], letters: Sequence[Sequence[str | None]]
 ) -> list[Shown]:
     named = letters or [(None,) * len(shape) for shape in shapes]
-    return [
-        (
-            "[" + ", ".join(t or str(n) for n, t in zip(shape, terms, strict=True)) + "]",
-            "[" + ", ".join(map(str, shape)) + "]",
-        )
+    both = (
+        ([t or str(n) for n, t in zip(shape, terms, strict=True)], map(str, shape))
         for shape, terms in zip(shapes, named, strict=True)
-    ]
+    )
+    return [(f"[{', '.join(terms)}]", f"[{', '.join(sizes)}]") for terms, sizes in both]
 
 
 def _counted(shapes: list[Shown], which: int) -> str:
     """Write shapes in letters (0) or in numbers (1), those that come again with ×."""
     times = {shape: shapes.count(shape) for shape in shapes}
     return "; ".join(shape[which] + (f" ×{n}" if n > 1 else "") for shape, n in times.items())
-
-
-def _wrapped(start: str, shapes: list[str], width: int) -> list[str]:
-    lines = [start + shapes[0]]
-    for shape in shapes[1:]:
-        if len(lines[-1]) + 2 + len(shape) <= width:
-            lines[-1] += "; " + shape
-        else:
-            lines[-1] += ";"
-            lines.append(" " * len(start) + shape)
-    return lines
 
 
 # ---- by formulas
@@ -351,7 +321,7 @@ def _forward_grid(table: ForwardTable) -> Grid:
 def _forward_report(name: str, table: ForwardTable) -> Report:
     """Report a forward part by part, each operation with its shapes and its cost."""
     run = table.workload
-    said = f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}"
+    work = f"{run.batch_size} × {units.exact(run.seq_len)} tokens, {run.dtype}"
     read = (
         "by the formulas, without running a module: FLOPs are of matrix products alone, 2 for each "
         "multiply-add; saved is what the backward needs of a step that trains everything, counted "
@@ -360,7 +330,7 @@ def _forward_report(name: str, table: ForwardTable) -> Report:
     letters = [f"{letter}\0=\0{number}" for letter, number in table.numbers.items()]
     notes = Notes([("total", f"{units.exact(table.matmul_flops)} FLOPs"), ("read ", read)])
     parts = [Lines(partial(_part, part), most=WIDEST) for part in table.parts]
-    head = [Text(name, bold, whole=True), Text(said, whole=True)]
+    head = [Text(name, bold, whole=True), Text(work, whole=True)]
     return [head, [_letters(letters)], *([part] for part in parts), [_narrow(notes)]]
 
 
@@ -370,25 +340,19 @@ def _part(part: ForwardPart, width: int) -> Iterator[str]:
     yield from map(bold, first)
     yield bold(last) + times
     for step in part.steps:
-        yield from (f"  {line}" for line in _operation(step, width - 2))
-
-
-def _operation(step: ForwardStep, width: int) -> Iterator[str]:
-    said = f"{step.equation}  W {step.weight}" if step.weight else step.equation
-    text = f"{step.name}  {said}" if said else step.name
-    figure = f"{units.flops(step.flops_value):>{FLOPS}}" if step.flops_value else ""
-    price = f"{step.flops}  {figure}" if figure else ""
-    if len(text) + 2 + len(price) <= width:
-        yield text + (f"{price:>{width - len(text)}}" if price else "")
-    else:
-        yield from _fitted(text, width)
-        yield from (f"{line:>{width}}" for line in _fitted(price, width))
-    saved = f"; saves {step.saved} = {units.gib(step.saved_value)}" if step.saved else ""
-    first, *more = wrapped(f"→ {step.result}{saved}", width - 6)
-    yield "    " + dim(first)
-    yield from ("      " + dim(line) for line in more)
-
-
-def _fitted(text: str, width: int) -> list[str]:
-    """Break a line where it is too long; its gaps are kept where it is not."""
-    return [text] if len(text) <= width else wrapped(text, width)
+        weight = f"W {step.weight}" if step.weight else ""
+        text = "  ".join(filter(None, (f"  {step.name}", step.equation, weight)))
+        figure = f"{units.flops(step.flops_value):>{FLOPS}}" if step.flops_value else ""
+        price = f"{step.flops}  {figure}" if figure else ""
+        if len(text) + 2 + len(price) <= width:
+            yield text + (f"{price:>{width - len(text)}}" if price else "")
+        else:  # its gaps are kept where a line is not too long
+            room = width - 2
+            texts = [text[2:]] if len(text) <= width else wrapped(text, room)
+            yield from (f"  {line}" for line in texts)
+            prices = [price] if len(price) <= room else wrapped(price, room)
+            yield from (f"{line:>{width}}" for line in prices)
+        saved = f"; saves {step.saved} = {units.gib(step.saved_value)}" if step.saved else ""
+        result, *more = wrapped(f"→ {step.result}{saved}", width - 8)
+        yield "      " + dim(result)
+        yield from ("        " + dim(line) for line in more)

@@ -61,22 +61,17 @@ INDEX = ".index.json"  # which file of a checkpoint holds which tensor
 
 @frozen
 class Listing:
-    """What lies below a folder: the files to count, by their path from it, in order.
+    """What lies below a folder: the paths from it, in order, of files and of unreadable folders.
 
-    `unreadable` says of a folder why it could not be listed. `companions` and `links` are what was
-    passed over: files that go with a model but describe none, and links to other folders.
+    `unreadable` says why not. `companions` and `links` are how many were passed over: files that go
+    with a model but describe none, and links to other folders.
     """
 
     folder: str
-    files: tuple[str, ...]
+    paths: list[str]
     unreadable: dict[str, str]
     companions: int
     links: int
-
-    @property
-    def paths(self) -> list[str]:
-        """Of every outcome that is to come, in order."""
-        return sorted([*self.files, *self.unreadable])
 
 
 @frozen
@@ -88,7 +83,7 @@ class Outcome:
 
     path: str
     data: Json
-    error: str | None
+    error: str | None = None
     passed: bool = False
 
 
@@ -98,7 +93,7 @@ def list_folder(folder: str) -> Listing:
         raise InputError(f"--folder {shown(folder)}: no such folder")
     if not os.path.isdir(folder):
         raise InputError(f"--folder {shown(folder)}: is no folder; give a file as MODEL")
-    files: list[str] = []
+    paths: list[str] = []
     unreadable: dict[str, str] = {}
     companions = links = 0
     waiting = [""]
@@ -107,9 +102,9 @@ def list_folder(folder: str) -> Listing:
         try:
             with os.scandir(os.path.join(folder, below)) as entries:
                 for entry in entries:
+                    path = os.path.join(below, entry.name)
                     if entry.name.startswith("."):
                         continue
-                    path = os.path.join(below, entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(path)
                     elif entry.is_symlink() and os.path.isdir(entry.path):
@@ -117,19 +112,15 @@ def list_folder(folder: str) -> Listing:
                     elif entry.name in COMPANIONS or entry.name.endswith(INDEX):
                         companions += 1
                     elif entry.name.lower().endswith(ENDING):
-                        files.append(path)
+                        paths.append(path)
         except OSError as error:
             unreadable[below or "."] = f"cannot be listed: {error.strerror}"
-    if not files and not unreadable:
-        raise InputError(
-            f"--folder {shown(folder)}: holds no {ENDING} file that could describe a model"
-        )
+    paths = sorted([*paths, *unreadable])
+    if not paths:
+        what = f"holds no {ENDING} file that could describe a model"
+        raise InputError(f"--folder {shown(folder)}: {what}")
     return Listing(
-        folder=folder,
-        files=tuple(sorted(files)),
-        unreadable=unreadable,
-        companions=companions,
-        links=links,
+        folder=folder, paths=paths, unreadable=unreadable, companions=companions, links=links
     )
 
 
@@ -195,9 +186,9 @@ class _Job:
             return Outcome(path=path, data={}, error=self.unreadable[path])
         file = os.path.join(self.folder, path)
         try:
-            return Outcome(path=path, data=self._data(file), error=None)
+            return Outcome(path=path, data=self._data(file))
         except NoModel:
-            return Outcome(path=path, data={}, error=None, passed=True)
+            return Outcome(path=path, data={}, passed=True)
         except (InputError, SpecError) as error:
             reason = printable(error).removeprefix(f"{shown(file)}: ")
             if not os.path.exists(file):
@@ -211,13 +202,15 @@ class _Job:
         from metacount.textbook.count import count
         from metacount.textbook.proven import count_data
 
-        model_of_file = find_in_file(file, self.settings)
-        text = model_of_file.text if isinstance(model_of_file, TransformersOnly) else None
-        model = model_of_file if text is None else text
+        model = find_in_file(file, self.settings)
+        of_text = {}
         if isinstance(model, TransformersOnly):
-            raise InputError(f"has no formula: {model.problem}; `metacount count FILE` measures it")
+            if model.text is None:
+                what = f"has no formula: {model.problem}"
+                raise InputError(f"{what}; `metacount count FILE` measures it")
+            model, of_text = model.text, {"part": "text"}
         counted = count(model.spec, self.workload, notes=model.notes, quantised=model.quantised)
-        return count_data(model, counted) | ({} if text is None else {"part": "text"})
+        return count_data(model, counted) | of_text
 
 
 # ---- what is written of them
@@ -229,90 +222,75 @@ def counted_folder(
     """Count every model below a folder; what is counted is written as it comes."""
     listing = list_folder(folder)
     counted = count_folder(listing, request, settings=settings, jobs=jobs)
-    view = FolderView(listing, request, counted)
-    return Pieces(text=view.json_lines() if as_json else view.text(), code=view.closing)
+    view = FolderView(listing, request, counted, as_json=as_json)
+    return Pieces(text=view.pieces(), code=view.closing)
 
 
 class FolderView:
     """Takes the outcomes as they come, and knows at the end what became of all."""
 
     def __init__(
-        self, listing: Listing, request: Request, counted: Iterator[list[Outcome]]
+        self,
+        listing: Listing,
+        request: Request,
+        counted: Iterator[list[Outcome]],
+        *,
+        as_json: bool,
     ) -> None:
         self.listing, self.request, self.counted = listing, request, counted
-        self.n_counted = self.n_shorter = self.n_text = 0
+        self.as_json, self.interrupted = as_json, False
+        self.n_seen = self.n_counted = self.n_shorter = self.n_text = 0
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.passed: list[str] = []
-        self.in_text = self.interrupted = False
 
-    def json_lines(self) -> Generator[str, None, None]:
-        """Yield an object a line, in the paths' order; a refused file has its path and `error`."""
+    def pieces(self) -> Generator[str, None, None]:
+        """Yield an object a line, in the paths' order, a refused file with its path and `error`; or
+        a table of what was counted, with how many were refused and why.
+        """
         import json
 
         encode = json.JSONEncoder(separators=(",", ":")).encode
-        try:
-            for part in self._parts():
-                objects = [
-                    {"model": outcome.path, "error": outcome.error}
-                    if outcome.error is not None
-                    else enveloped({**outcome.data, "model": outcome.path})
-                    for outcome in part
-                    if not outcome.passed
-                ]
-                lines = "".join(f"{encode(each)}\n" for each in objects)
-                self._book(part)
-                yield lines
-        except KeyboardInterrupt:
-            self.interrupted = True  # what was counted stands there already
-
-    def text(self) -> Generator[str, None, None]:
-        """Yield a table of what was counted, with how many were refused and why."""
-        self.in_text = True
         rows: list[tuple[str, ...]] = []
         try:
-            for part in self._parts():
-                rows += [_row(outcome) for outcome in part if outcome.data]
-                self._book(part)
+            for part in self.counted:
+                lines = []
+                for outcome in part:
+                    if self.as_json and not outcome.passed:
+                        error = {"model": outcome.path, "error": outcome.error}
+                        data = {**outcome.data, "model": outcome.path}
+                        lines.append(f"{encode(error if outcome.error else enveloped(data))}\n")
+                    elif outcome.data:
+                        rows.append(_row(outcome))
+                self._book(part)  # what is ready to be shown: an interrupt leaves the two alike
+                say(f"counted {self.n_seen} of {len(self.listing.paths)} files")
+                yield "".join(lines)
         except KeyboardInterrupt:
-            self.interrupted = True
-        yield in_text([[_grid(rows)] if rows else [], [self._sums()]])
+            self.interrupted = True  # what was counted stands there already
+        if not self.as_json:
+            yield in_text([[_grid(rows)] if rows else [], [self._sums()]])
 
     def closing(self) -> int:
         """Return the exit code, after saying on stderr too what was refused."""
         if self.interrupted:
-            interrupted(self._n_seen, len(self.listing.paths), "files")
+            interrupted(self.n_seen, len(self.listing.paths), "files")
             return EXIT_INTERRUPTED
-        if self.passed and not self.in_text:
+        if self.passed and self.as_json:
             print(f"metacount: passed over {self._no_models()}", file=sys.stderr)
-        if not self.n_refused + self.n_counted:
+        n_refused = sum(map(len, self.refused.values()))
+        n_files = n_refused + self.n_counted
+        if not n_files:
             print("metacount: error: no file of the folder describes a model", file=sys.stderr)
             return EXIT_WRONG_INPUT
-        if not self.n_refused:
+        if not n_refused:
             return 0
-        if not self.in_text:
+        if self.as_json:
             print("\n".join(Notes(self._reasons()).lines(columns())), file=sys.stderr)
-        some = f"{units.exact(self.n_refused)} of {units.exact(self.n_refused + self.n_counted)}"
+        some = f"{units.exact(n_refused)} of {units.exact(n_files)}"
         print(f"metacount: error: {some} files refused", file=sys.stderr)
         return EXIT_WRONG_INPUT
 
-    @property
-    def _n_seen(self) -> int:
-        return self.n_refused + self.n_counted + len(self.passed)
-
-    @property
-    def n_refused(self) -> int:
-        """Files that were not counted."""
-        return sum(map(len, self.refused.values()))
-
-    def _parts(self) -> Iterator[list[Outcome]]:
-        done = 0
-        for part in self.counted:
-            done += len(part)
-            say(f"counted {done} of {len(self.listing.paths)} files")
-            yield part
-
     def _book(self, part: list[Outcome]) -> None:
-        """Count what is ready to be shown: an interrupt leaves the two alike."""
+        self.n_seen += len(part)
         for outcome in part:
             if outcome.passed:
                 self.passed.append(outcome.path)
@@ -331,27 +309,27 @@ class FolderView:
         if run.seq_len is None and self.n_shorter:
             length += f" (in {_number(self.n_shorter, 'file')} with fewer positions, all of them)"
         counted = (
-            f"{units.exact(self.n_counted)} of {_number(self.n_counted + self.n_refused, 'file')}: "
+            f"{units.exact(self.n_counted)} of {_number(self.n_seen - len(self.passed), 'file')}: "
             f"batch {run.batch_size}, {length}, {run.dtype} ({DTYPE_BYTES[run.dtype]} bytes per "
             "value)"
         )
-        notes = [("counted", counted)]
-        if self.n_text:
-            text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
-            notes.append(("text", f"{text}measured by `metacount count FILE`"))
-        if self.interrupted:
-            left = units.exact(len(listing.paths) - self._n_seen)
-            notes.append(("stopped", f"by an interrupt, with {left} files to go"))
-        passed = []
-        if listing.companions:
-            what = _number(listing.companions, "file")
-            passed.append(f"{what} of tokenizers and the like, which describe no model")
-        if self.passed:
-            passed.append(self._no_models())
-        if listing.links:
-            passed.append(f"{_number(listing.links, 'link')} to other folders")
+        text = f"of {_number(self.n_text, 'file')} the text part alone: what sees or hears is "
+        left = f"{units.exact(len(listing.paths) - self.n_seen)} files to go"
+        what = f"{_number(listing.companions, 'file')} of tokenizers and the like"
+        passed = {
+            f"{what}, which describe no model": listing.companions,
+            self._no_models(): self.passed,
+            f"{_number(listing.links, 'link')} to other folders": listing.links,
+        }
         figures = "kv/token in bytes (KiB = 2^10) over all layers; --json has every figure of each"
-        notes += [*self._reasons(), ("passed", "; ".join(passed)), ("figures", figures)]
+        notes = [
+            ("counted", counted),
+            ("text", f"{text}measured by `metacount count FILE`" if self.n_text else ""),
+            ("stopped", f"by an interrupt, with {left}" if self.interrupted else ""),
+            *self._reasons(),
+            ("passed", "; ".join(text for text, some in passed.items() if some)),
+            ("figures", figures),
+        ]
         return Notes(notes, pad=7)
 
     def _no_models(self) -> str:

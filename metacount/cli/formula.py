@@ -188,10 +188,8 @@ class Written:
         if self.numbers:  # each letter's in its place: both then read the same way
             put_in = NAMES.sub(lambda name: str(self.numbers.get(name[0], name[0])), text)
             number = f"{put_in} {number}"
-        first, *rest = _hanging(text, width, len(label) + 2)
-        yield f"{bold(label)}  {first.lstrip()}"
-        yield from rest
-        for line in _hanging(number, width, len(label) + 2):
+        yield from _hanging(bold(label), text, width, len(label) + 2)
+        for line in _hanging("", number, width, len(label) + 2):
             yield line[: len(label) + 2] + dim(line[len(label) + 2 :])
 
     def latex(self) -> str:
@@ -261,11 +259,12 @@ class Written:
         }
 
 
-def _hanging(text: str, width: int, indent: int) -> list[str]:
-    """Break an expression into lines that stand `indent` letters from the left."""
+def _hanging(label: str, text: str, width: int, indent: int) -> list[str]:
+    """Break an expression into lines `indent` letters from the left; the first has a label."""
     from metacount.cli.expressions import broken
 
-    return [" " * indent + line for line in broken(text, max(width - indent, 20))]
+    lines = [" " * indent + line for line in broken(text, max(width - indent, 20))]
+    return [f"{label}  {lines[0].lstrip()}", *lines[1:]] if label else lines
 
 
 def textbook(model: Model, form: ClosedForm) -> Written:
@@ -401,14 +400,10 @@ def _layers(form: CodeForm) -> list[Block]:
     from metacount.cli.expressions import in_fields
     from metacount.textbook.closed_form import readable
 
-    def role(label: str, text: str, width: int) -> list[str]:
-        first, *rest = _hanging(text, width, len(label))
-        return [label + first.lstrip(), *rest]
-
     blocks: list[Block] = []
     where = ""
     parts = [(part, part.layers) for part in form.parts if part.layers is not None]
-    label = max((len(part.role) for part, _ in parts), default=0)
+    longest = max((len(part.role) for part, _ in parts), default=0)
     for part, layers in parts:
         if part.where != where:
             where, count = part.where, in_fields(layers.expr)
@@ -416,8 +411,8 @@ def _layers(form: CodeForm) -> list[Block]:
             others = f", seen so at {layers.confirmed} other numbers of layers"
             sure = others if layers.confirmed else ""
             blocks.append(Text(f"{where}: {alike} alike{sure}; one has"))
-        text = in_fields(readable(part.expr))
-        blocks.append(Lines(partial(role, f"  {part.role:<{label}}  ", text)))
+        label, text = f"  {part.role:<{longest}}", in_fields(readable(part.expr))
+        blocks.append(Lines(partial(_hanging, label, text, indent=longest + 4)))
     return blocks
 
 

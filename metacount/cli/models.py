@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 
 from metacount import units
 from metacount.catalog import compare_published
@@ -188,14 +189,12 @@ def _data(entry: CatalogEntry, params: int | None) -> Json:
     spec = None if params is None else entry.spec()
     comparison = None if params is None else compare_published(entry, params)
     published = entry.published
+    sizes = ("kind", "d_model", "n_layers", "n_encoder_layers")
     return {
         "model": entry.id,
         "name": entry.name,
         "family": entry.family,
-        **{
-            name: spec and getattr(spec, name)
-            for name in ("kind", "d_model", "n_layers", "n_encoder_layers")
-        },
+        **{name: spec and getattr(spec, name) for name in sizes},
         "params": params,
         "published_label": published.label,
         "published_label_meaning": published.label_meaning,
@@ -242,28 +241,23 @@ def _fields_table() -> Grid:
 
 def _fields_report() -> Report:
     """Report the fields, below the part that each belongs to."""
-    rows: list[tuple[Cell, ...]] = []
-    by_part: dict[str, list[Json]] = {}
+    by_part: dict[str, list[tuple[Cell, ...]]] = {}
     for row in field_rows():
-        by_part.setdefault(row["path"].rpartition(".")[0], []).append(row)
-    for part, row in ((part, row) for part, of_part in by_part.items() for row in of_part):
-        if part and row is by_part[part][0]:
-            rows.append((part, "", "", ""))
+        part = row["path"].rpartition(".")[0]
         default = row["default"]
-        default = str(default) if isinstance(default, str | float) else str(default).lower()
-        rows.append(
-            (
-                f"{'  ' if part else ''}{row['field']}",
-                row["letter"] or "",
-                "required" if row["required"] else default,
-                f"{row['takes']}: {row['meaning']}",
-            )
+        shown = str(default) if isinstance(default, str | float) else str(default).lower()
+        cells = (
+            f"{'  ' if part else ''}{row['field']}",
+            row["letter"] or "",
+            "required" if row["required"] else shown,
+            f"{row['takes']}: {row['meaning']}",
         )
+        by_part.setdefault(part, [(part, "", "", "")] if part else []).append(cells)
     note = (
         "A model's file is a JSON object of these fields, with a name if you like. "
         "How others call each field, and its path in a model (encoder. for decoder. in an "
         "encoder), which --set takes too: --json."
     )
-    heads = ("field", "letter", "default", "takes")
+    heads, rows = ("field", "letter", "default", "takes"), [*chain(*by_part.values())]
     grid = Grid(heads=heads, rows=rows, align="<<<", prose=True)
     return [[grid], [Text(note, most=WIDEST_TEXT)]]

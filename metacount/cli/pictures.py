@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import warnings
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from metacount import units
@@ -245,15 +246,13 @@ def _name(bar: Bar, bars: Sequence[Bar], lang: str) -> str:
 def _title(bars: Sequence[Bar], quantity: str, lang: str) -> str:
     """Say what all bars share: the model where it is not beside them, and what is run."""
     models, lengths = {bar.model for bar in bars}, {bar.run.seq_len for bar in bars}
-    run = bars[0].run
-    shared = []
-    if FIGURES[quantity].run:
-        shared = [f"{label('batch', lang)} {run.batch_size:,}"]
-        shared += [f"{label('seq', lang)} {run.seq_len:,}"] if len(lengths) == 1 else []
-        shared += [run.dtype] if "c" in FIGURES[quantity].run else []
+    run, depends = bars[0].run, FIGURES[quantity].run
+    shared = [f"{label('batch', lang)} {run.batch_size:,}"] if depends else []
+    shared += [f"{label('seq', lang)} {run.seq_len:,}"] if depends and len(lengths) == 1 else []
+    shared += [run.dtype] if "c" in depends else []
     apart = any(bar.label != bar.model for bar in bars) or len(lengths) > 1
-    name = [bars[0].model] if len(models) == 1 and apart and len(bars) > 1 else []
-    return ": ".join(filter(None, [*name, ", ".join(shared)]))
+    name = bars[0].model if len(models) == 1 and apart and len(bars) > 1 else ""
+    return ": ".join(filter(None, [name, ", ".join(shared)]))
 
 
 def _shares(
@@ -366,11 +365,8 @@ def activations_figure(curves: Sequence[Curve], lang: str) -> Figure:
 
 def _with_gaps(values: Sequence[float]) -> list[float]:
     """Copy the values, with NaN after a step so that nothing is drawn across it."""
-    broken = list(values)
-    for i in range(1, len(values)):
-        if abs(values[i] - values[i - 1]) > JUMP:
-            broken[i] = float("nan")
-    return broken
+    steps = (abs(b - a) > JUMP for a, b in pairwise(values))
+    return [float("nan") if jump else v for v, jump in zip(values, [False, *steps], strict=True)]
 
 
 def mesh_figure(sharded: Sharded, job: str) -> Figure:

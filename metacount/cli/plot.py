@@ -8,9 +8,11 @@ from metacount.cli.options import (
     OVER,
     SETTINGS,
     check_quantity,
+    each_of,
     flag,
     option,
     quantity,
+    tokens,
 )
 from metacount.cli.pictures import (
     activations_figure,
@@ -22,11 +24,10 @@ from metacount.cli.pictures import (
 )
 from metacount.errors import InputError, shown
 from metacount.files import check_writable, write_whole
-from metacount.frozen import frozen
 from metacount.languages import LANGUAGES, terminal_language
 from metacount.resolve import find_model
 from metacount.settings import each_setting, parse_settings
-from metacount.settings.values import dtype, length
+from metacount.settings.values import dtype
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from metacount.cli.options import Option
     from metacount.resolve import Model
     from metacount.spec import Request
+
+    Picture = tuple[str, Callable[[], Figure], object]  # in a phrase, drawn, and as plain data
 
 TAKES_LIKE = False
 RESULT_DTYPES = ("bf16", "fp16", "tf32", "fp32")
@@ -85,6 +88,7 @@ def options() -> Sequence[Option]:
             "N,N,...",
             "a bar for each length of a sequence: 1k,4k,16k,64k; with --caches the points of its "
             "lines",
+            type=each_of(tokens),
         ),
         option("--batch", "N", "sequences (default 1)", type=int),
         option(
@@ -155,7 +159,7 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
                 "--json gives the numbers of a picture of models, caches or "
                 "activations; results are in their files already"
             )
-        data = draw[kind](args).data
+        *_, data = draw[kind](args)
         return Answer(report=list, data=lambda: data)
     if args.output is None:
         raise InputError("required: -o/--output FILE, or --html PAGE.html with MODEL")
@@ -167,9 +171,9 @@ def run(args: argparse.Namespace) -> Answer | Pieces:
         except InputError:  # a terminal may be Chinese without such a font
             if args.lang is not None:
                 raise
-    picture = draw.get(kind, _results)(args)
-    save(picture.draw(), args.output)
-    return Pieces(text=f"{shown(args.output)}: {picture.about}\n")
+    about, figure, _ = draw.get(kind, _results)(args)
+    save(figure(), args.output)
+    return Pieces(text=f"{shown(args.output)}: {about}\n")
 
 
 def _asked_kind(args: argparse.Namespace) -> str:
@@ -183,28 +187,6 @@ def _asked_kind(args: argparse.Namespace) -> str:
     if args.html and args.over:  # a page that -o names
         raise InputError("a page has no --over; leave it out")
     return wanted[0]
-
-
-@frozen
-class _Picture:
-    """What a picture shows: in a phrase, drawn, and as plain data."""
-
-    about: str
-    draw: Callable[[], Figure]
-    data: object = None
-
-
-def _lengths(args: argparse.Namespace) -> list[int]:
-    """Read the lengths of --seq: 1k is 1,024."""
-    lengths = []
-    for text in [] if args.seq is None else args.seq.split(","):
-        number = length(text.strip())
-        if number is None and text.strip().isdecimal() and len(text) <= 40:
-            number = int(text)
-        if number is None:
-            raise InputError(f"--seq takes lengths such as 1k,4k,16k: got '{shown(text)}'")
-        lengths.append(number)
-    return lengths
 
 
 def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
@@ -226,50 +208,50 @@ def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
     return models
 
 
-def _quantities(args: argparse.Namespace) -> _Picture:
+def _quantities(args: argparse.Namespace) -> Picture:
     from metacount.textbook.series import bars
 
     models = _models(args)
-    requests = [_request(args, n) for n in _lengths(args)] or [_request(args, None)]
+    requests = [_request(args, n) for n in args.seq or [None]]
     drawn = bars(models, requests, args.quantity)
     what = "parameters" if args.quantity == "params" else args.quantity
-    return _Picture(
-        about=f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}",
-        draw=lambda: quantities_figure(drawn, args.quantity, args.lang or "en"),
-        data=[{"quantity": args.quantity, **bar.to_dict()} for bar in drawn],
+    return (
+        f"{what} of {', '.join(dict.fromkeys(model.id for _, model in models))}",
+        lambda: quantities_figure(drawn, args.quantity, args.lang or "en"),
+        [{"quantity": args.quantity, **bar.to_dict()} for bar in drawn],
     )
 
 
-def _caches(args: argparse.Namespace) -> _Picture:
+def _caches(args: argparse.Namespace) -> Picture:
     from metacount.textbook.series import LENGTHS, caches
 
     model = find_model(args.caches, args.settings)
-    lengths = sorted(_lengths(args) or LENGTHS)
+    lengths = sorted(args.seq or LENGTHS)
     for n in lengths:
         run = _request(args, n)  # a length or dtype that cannot be is refused here
     kinds = caches(model.spec, run.dtype)
     title = f"{model.name}, {run.dtype}"
-    return _Picture(
-        about=f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}",
-        draw=lambda: caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en"),
-        data=[{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds],
+    return (
+        f"KV caches of {model.id} with {', '.join(kind.kind for kind in kinds)}",
+        lambda: caches_figure(title, kinds, lengths, run.batch_size, args.lang or "en"),
+        [{"model": model.id, "dtype": run.dtype, **kind.to_dict()} for kind in kinds],
     )
 
 
-def _activations(args: argparse.Namespace) -> _Picture:
+def _activations(args: argparse.Namespace) -> Picture:
     prepare_for_torch()
     from metacount.measure.activations import curve
 
     names = list(dict.fromkeys(args.activations))
     curves = [curve(name) for name in names]
-    return _Picture(
-        about=f"{', '.join(names)} and their derivatives",
-        draw=lambda: activations_figure(curves, args.lang or "en"),
-        data=[dict(vars(curve)) for curve in curves],
+    return (
+        f"{', '.join(names)} and their derivatives",
+        lambda: activations_figure(curves, args.lang or "en"),
+        [dict(vars(curve)) for curve in curves],
     )
 
 
-def _results(args: argparse.Namespace) -> _Picture:
+def _results(args: argparse.Namespace) -> Picture:
     from metacount.bench import rows
     from metacount.cli import pictures_of_benchmarks as pictures
 
@@ -281,14 +263,13 @@ def _results(args: argparse.Namespace) -> _Picture:
     lines = rows.latest_run([line for file in files for line in rows.read(file)])
     chosen = pictures.chosen(lines, state=args.state, dtype=args.dtype, launch=args.launch)
     figure = pictures.roofline_figure if args.roofline else pictures.curves_figure
-    about = f"{len(chosen.points)} rows, {chosen.title}"
-    return _Picture(about=about, draw=lambda: figure(chosen))
+    return f"{len(chosen.points)} rows, {chosen.title}", lambda: figure(chosen), None
 
 
 def _page(args: argparse.Namespace) -> str:
     if not args.html.lower().endswith(".html"):
         raise InputError(f"--html must end in .html: got {shown(args.html)}")
-    lengths = _lengths(args)
+    lengths = args.seq or []
     if len(lengths) > 1:
         raise InputError("--seq of a page is one length: its slider goes to the others")
     check_writable("--html", args.html)

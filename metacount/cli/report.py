@@ -58,10 +58,11 @@ class Share:
 
 @frozen
 class Formula:
-    """An expression as plain text and as LaTeX."""
+    """An expression as plain text and as LaTeX, and what it comes to where that is known."""
 
     text: str
     latex: str
+    value: int | None = None
 
 
 class Amount:
@@ -347,9 +348,17 @@ def comma_separated(table: Grid) -> str:
     import io
 
     out = io.StringIO()
+    rows = [row for row in table.rows if row]
+    # a column without a head writes the numbers before it in short
+    columns = [
+        i
+        for i, head in enumerate(table.heads or table.sides)
+        if head or not all(isinstance(row[i], Amount) for row in rows)
+    ]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.heads)
-    writer.writerows([[_in_csv(cell) for cell in row] for row in table.rows if row])
+    if table.heads:
+        writer.writerow([table.heads[i] for i in columns])
+    writer.writerows([[_in_csv(row[i]) for i in columns] for row in rows])
     return out.getvalue()
 
 

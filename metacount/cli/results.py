@@ -17,10 +17,10 @@ from metacount.cli.report import (
     in_text,
     markdown,
 )
-from metacount.cli.tree import Shown, rows_of, table_of, tree_lines
+from metacount.cli.tree import View, rows_of, tree_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from metacount.api import Tree
     from metacount.cli.report import Cell, Report
@@ -110,40 +110,34 @@ def summary_report(summary: Summary) -> Report:
     return [[Text(summary.name, bold, whole=True)], *tables, [_tree(summary.tree)], [notes]]
 
 
-def _tables(summary: Summary) -> list[Grid]:
-    """Tabulate the figures, and parameters by role where roles are known."""
-    active = summary.active_params
-    figures: list[tuple[Cell, ...]] = [
-        ("params", summary.params),
-        ("active_params", UNKNOWN if active is None else active),
-    ]
-    if summary.buffers:
-        figures.append(("values in buffers", summary.buffers))
-    if not summary.by_role:
-        figures.append(("by role", UNKNOWN))
-    tables = [Grid(heads=("figure", "value"), rows=figures, align="<>")]
-    if summary.by_role:
-        roles = [
-            (role, n, Share(part=n, whole=summary.params))
-            for role, n in summary.by_role.items()
-            if n
-        ]
-        tables.append(Grid(heads=("role", "params", "share"), rows=roles, align="<>>"))
-    return tables
-
-
-def _notes(summary: Summary) -> list[str]:
-    return [f"counted by {summary.source}", *summary.notes]
-
-
 def summary_markdown(summary: Summary) -> str:
     """Write figures, roles and tree as tables of Markdown."""
     name = Grid(heads=(summary.name,), rows=(), align="<")
     title = markdown(name).partition("\n")[0].strip("| ")  # with somebody else's marks escaped
-    tree = table_of(Shown(root=summary.tree, depth=None, chosen=CHOSEN, made_by=""))
+    tables = (*_tables(summary), View(summary.tree, chosen=CHOSEN).table())
     notes = "".join(f"* {note}\n" for note in _notes(summary))
-    parts = [f"## {title}\n", *(markdown(table) for table in (*_tables(summary), tree)), notes]
-    return "\n".join(parts)
+    return "\n".join([f"## {title}\n", *map(markdown, tables), notes])
+
+
+def _tables(summary: Summary) -> Iterator[Grid]:
+    """Tabulate the figures, and parameters by role where roles are known."""
+    active, roles = summary.active_params, summary.by_role or {}
+    figures: dict[str, Cell] = {
+        "params": summary.params,
+        "active_params": UNKNOWN if active is None else active,
+    }
+    if summary.buffers:
+        figures["values in buffers"] = summary.buffers
+    if not roles:
+        figures["by role"] = UNKNOWN
+    yield Grid(heads=("figure", "value"), rows=[*figures.items()], align="<>")
+    if roles:
+        rows = [(role, n, Share(part=n, whole=summary.params)) for role, n in roles.items() if n]
+        yield Grid(heads=("role", "params", "share"), rows=rows, align="<>>")
+
+
+def _notes(summary: Summary) -> list[str]:
+    return [f"counted by {summary.source}", *summary.notes]
 
 
 def tree_html(rows: Sequence[Row], open_depth: int = 1, style: str = "") -> str:

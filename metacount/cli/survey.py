@@ -66,8 +66,19 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(
         report=lambda: report_of(rows, stopped),
         data=lambda: [row.to_dict() for row in rows],
+        table=lambda: _table(rows),
         code=code,
     )
+
+
+def _table(rows: Sequence[SurveyRow]) -> Grid:
+    names = [name for name, _ in COLUMNS.values()]
+    cells = [
+        (r.model_type, r.kind, r.class_name, *(getattr(r, name) for name in names), r.shortfall)
+        for r in rows
+    ]
+    heads = ("type", "kind", "class", *names, "shortfall")
+    return Grid(heads=heads, rows=cells, align="<<<" + ">" * len(names) + "<")
 
 
 def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
 
 from metacount import units
 from metacount.algebra.text import in_letters
 from metacount.cli.answer import Answer, prepare_for_torch
-from metacount.cli.layout import GAP, bold, coloured, dim, draws_lines
+from metacount.cli.layout import GAP, bold, coloured, columns, dim, draws_lines
 from metacount.cli.options import (
     DEVICE,
     FORMATS,
@@ -24,10 +25,10 @@ from metacount.cli.options import (
 from metacount.cli.report import Formula, Grid, Lines, Notes, Share, shown, title
 from metacount.errors import InputError, nearest
 from metacount.errors import shown as shown_text
-from metacount.frozen import frozen
-from metacount.measure.node import PERIOD
+from metacount.measure.node import PERIOD, total, walk
 from metacount.resolve import Model, find_any
 from metacount.spec import legend
+from metacount.spec.model import left_out
 from metacount.textbook.closed_form import LAYERS, layers_of, named_layers, readable
 from metacount.textbook.rows import Rows
 
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from torch import Tensor
-
-    from metacount.api import Outputs
+    from metacount.api import Outputs, Tree
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
     from metacount.files import Json
@@ -104,28 +103,23 @@ def run(args: argparse.Namespace) -> Answer:
     if args.depth is not None and args.depth < 0:
         raise InputError(f"--depth must be 0 or more: got {args.depth}; choose 1 or 2")
     chosen = None if args.columns is None else _chosen(args.columns)
-    wanted = set(chosen or ())
-    own = own_module(args, runs=bool({"flops", "output"} & wanted))
+    own = own_module(args, runs=bool({"flops", "output"} & {*(chosen or ())}))
     if own is not None and chosen is None and args.input:
         chosen = ("shape", "output", "params", "flops")
-        wanted = {*chosen}
+    wanted = {*(chosen or ())}
     model = find_any(args.model, args.settings) if own is None else own
     prepare_for_torch()
     from metacount.api import tree
+    from metacount.summary.modules import typed_inputs
 
-    inputs: Sequence[Tensor] = ()
-    if own is not None:
-        from metacount.summary.modules import typed_inputs
-
-        inputs = typed_inputs(own.module, args.input)
-    found = tree(
+    result = tree(
         model if own is None else own.module,
         request_of(args),
         only=args.only,
         flops="flops" in wanted,
         active="active" in wanted,
         outputs="output" in wanted,
-        inputs=inputs,
+        inputs=() if own is None else typed_inputs(own.module, args.input),
         device=args.device,
     )
     forms = None
@@ -136,21 +130,13 @@ def run(args: argparse.Namespace) -> Answer:
                 "formula here; choose a model of the catalog"
             )
         forms = Forms(model.spec)
-    drawn = Shown(
-        root=found.root,
-        depth=args.depth,
-        chosen=chosen,
-        made_by=found.made_by,
-        run=found.run,
-        forms=forms,
-        outputs=found.outputs,
-    )
+    view = View(result.root, args.depth, chosen or DEFAULT, result.outputs, forms)
     return Answer(
-        report=lambda: report_of(model, drawn),
-        data=lambda: _data(model, drawn),
-        table=lambda: table_of(drawn),
+        report=lambda: report_of(model, result, view, fits=chosen is not None),
+        data=lambda: _data(model, result, view),
+        table=view.table,
         model=model,
-        workload=found.workload,
+        workload=result.workload,
     )
 
 
@@ -166,180 +152,165 @@ def _chosen(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda name: name == "formula"))
 
 
-def _data(model: Model | TransformersOnly | OwnModule, asked: Shown) -> Json:
+def _data(model: Model | TransformersOnly | OwnModule, tree: Tree, view: View) -> Json:
     """Convert the tree to plain data, as deep as asked; with the formulas that were asked for."""
-    from metacount.spec.model import left_out
+    data = tree.to_dict()
 
-    spec = model.spec if isinstance(model, Model) else None
-    tree = asked.root.to_dict(asked.root.params)
-    if asked.outputs:
-        from metacount.api import with_outputs
+    def trim(data: Json, node: Node, level: int) -> None:
+        if view.forms is not None:
+            data["formula"] = view.forms.of(forms_of(node)).text
+        if level == view.depth:
+            data["children"] = []
+        for below, child in zip(data["children"], node.children, strict=False):
+            trim(below, child, level + 1)
 
-        tree = with_outputs(tree, asked.outputs)
-    _trim(tree, asked.root, asked, 0)
+    trim(data, tree.root, 0)
     return {
         "model": model.id,
         "name": model.name,
-        "changes": model.changes if isinstance(model, Model) else {},
-        "left_out": [] if spec is None else list(left_out(spec)),
-        "source": asked.made_by,
-        "tree": tree,
+        "changes": getattr(model, "changes", {}),
+        "left_out": list(left_out(model.spec)) if isinstance(model, Model) else [],
+        "source": tree.made_by,
+        "tree": data,
     }
 
 
-@frozen
-class Shown:
-    """What is shown: a tree or a part of it, how deep, with which columns; None: what fits.
+class View:
+    """The rows of a tree down to a depth (None: all), with some columns of each.
 
-    `forms` writes the formulas: it gives the text of a row's, and the legend of all.
+    `forms` writes the formulas: it gives that of a row, and the legend of all.
     """
 
-    root: Node
-    depth: int | None
-    chosen: tuple[str, ...] | None
-    made_by: str
-    run: str = ""
-    forms: Forms | None = None
-    outputs: Outputs | None = None
+    def __init__(
+        self,
+        root: Node,
+        depth: int | None = None,
+        chosen: Sequence[str] = DEFAULT,
+        outputs: Outputs | None = None,
+        forms: Forms | None = None,
+    ) -> None:
+        self.depth, self.chosen, self.outputs, self.forms = depth, chosen, outputs or {}, forms
+        self.rows = rows_of(root, depth)
 
     @property
-    def rows(self) -> list[Row]:
-        """The rows, from the top down."""
-        return rows_of(self.root, self.depth)
+    def narrow(self) -> list[str]:
+        """The columns but the formula, which takes what they leave."""
+        return [name for name in self.chosen if name != "formula"]
+
+    def cells(self, row: Row, names: Sequence[str]) -> list[Cell]:
+        """Read some columns of a row."""
+        first = self.rows[0]
+        values: Json = {**vars(row), "share": Share(part=row.params, whole=first.params)}
+        given = self.outputs.get(row.path, []) if row.path or row is first else []
+        values["output"] = ", ".join(map(str, given))
+        if not row.params:
+            values |= {"share": None} if row.shape else dict.fromkeys(("share", "active", "bytes"))
+        if row.name == OWN:
+            values["params"] = None
+        if "formula" in names:
+            values["formula"] = self.forms.of(row.forms) if self.forms and row.forms else ""
+        return [values[name] for name in names]
+
+    def table(self) -> Grid:
+        """Tabulate the rows by their paths, with the number of copies of each."""
+        align = "<>" + "".join("<" if name in LEFT else ">" for name in self.chosen)
+        rows = [(row.place, row.count, *self.cells(row, self.chosen)) for row in self.rows]
+        return Grid(heads=("module", "copies", *self.chosen), rows=rows, align=align)
+
+    def texts(self) -> list[list[str]]:
+        """Write the narrow columns, below their heads."""
+        rows = (self.cells(row, self.narrow) for row in self.rows)
+        texts = (["" if cell is None else shown(cell) for cell in row] for row in rows)
+        return [self.narrow, *texts]
+
+    def room(self, widths: Sequence[int], width: int) -> int:
+        """Count the characters that columns of these widths leave for the names."""
+        formula = NARROWEST_FORMULA + len(GAP) if "formula" in self.chosen else 0
+        return max(NARROWEST_NAME, width - sum(widths) - len(GAP) * len(widths) - formula)
+
+    def without_copies(self, width: int) -> View:
+        """Leave out the parameters of one copy where there are none, or no room for names."""
+        several = any(row.one is not None for row in self.rows)
+        if several and self.room(_widths(self.texts()), width) >= 40:
+            return self
+        view = copy(self)
+        view.chosen = tuple(name for name in self.chosen if name != "one")
+        return view
+
+    def lines(self, width: int) -> list[str]:
+        """Write head and rows. Names give way to numbers; a formula goes on below itself."""
+        heads, *texts = self.texts()
+        widths = _widths([heads, *texts])
+        room = self.room(widths, width)
+        guides, narrow_guides = GUIDES if draws_lines() else PLAIN
+        if any(len(_guide(row.last, guides) + row.name) > room for row in self.rows):
+            guides = narrow_guides
+        labels = [_label(row, guides, room) for row in self.rows]
+        name_width = max(len("module"), *(len("".join(label)) for label in labels))
+        start = name_width + sum(widths) + len(GAP) * (len(widths) + 1)
+        sides = ["<" if name in LEFT else ">" for name in heads]
+
+        def line(cells: Sequence[str]) -> str:
+            return "".join(GAP + cell for cell in map("{:{}{}}".format, cells, sides, widths))
+
+        formula = f"{GAP}formula" if "formula" in self.chosen else ""
+        lines = [bold(f"{'module':<{name_width}}{line(heads)}{formula}".rstrip())]
+        depths = [*(len(row.last) for row in self.rows[1:]), 0]
+        for row, (guide, name, note), cells, below in zip(
+            self.rows, labels, texts, depths, strict=True
+        ):
+            padding = " " * (name_width - len(guide + name + note))
+            text = guide + coloured(name, row.role) + dim(note) + padding + line(cells)
+            if self.forms is None or not row.forms:
+                lines.append(text.rstrip())
+                continue
+            from metacount.cli.expressions import broken
+
+            form = self.forms.of(row.forms).text
+            first, *rest = broken(form, max(width - start, NARROWEST_FORMULA))
+            lines.append(text + GAP + first)
+            *_, on, over = guides
+            beside = "".join(over if done else on for done in row.last)
+            beside += on if below > len(row.last) else ""
+            lines += [f"{beside:<{start}}{more}" for more in rest]
+        return lines
 
 
-def report_of(model: Model | TransformersOnly | OwnModule, asked: Shown) -> Report:
-    """Report title, one line per module and tensor, and how to read them."""
-    from metacount.cli.layout import columns
-    from metacount.spec.model import left_out
-
-    rows = asked.rows
-    chosen = asked.chosen or DEFAULT
-    if asked.chosen is None and (
-        not any(row.one is not None for row in rows)
-        or _room(_fixed(rows, chosen, asked), chosen, columns()) < 40
-    ):
-        chosen = tuple(name for name in chosen if name != "one")
-    path = asked.root.path
-    spec = model.spec if isinstance(model, Model) and not path else None
-    apart = [("apart", text) for text in (() if spec is None else left_out(spec))]
-    tied = [("tied", f"{name} is {place}, counted there") for name, place in _tied(asked.root)]
-    mask = "" if spec is None or not isinstance(model, Model) or model.source else _windows(spec)
-    last = Notes([*apart, *tied, ("mask", mask)])
-    drawing = Lines(lambda width: _lines(rows, chosen, asked, width))
-    notes = _notes(rows, chosen, asked)
+def report_of(
+    model: Model | TransformersOnly | OwnModule, tree: Tree, view: View, *, fits: bool
+) -> Report:
+    """Report title, one line per module and tensor, and how to read them; unless it `fits`, without
+    a column that has no room.
+    """
+    view = view if fits else view.without_copies(columns())
+    path = tree.root.path
+    notes: list[tuple[str, str]] = []
+    if isinstance(model, Model) and not path:
+        notes += [("apart", text) for text in left_out(model.spec)]
+    notes += [("tied", f"{name} is {place}, counted there") for name, place in _tied(tree.root)]
+    if isinstance(model, Model) and not path and not model.source:
+        notes.append(("mask", _windows(model.spec)))
     sections: list[list[Block]] = [[title(model.name, model.id, f": {path}" if path else "")]]
-    sections += [[drawing], *notes]
-    sections[-1] += [last]
+    sections += [[Lines(view.lines)], [Notes([("read", _read(tree, view))])]]
+    if (forms := view.forms) is not None:
+        heads = ("letter", "name", "here", "meaning")
+
+        def legend(width: int) -> list[str]:  # the letters that the drawing above has used by then
+            return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True).lines(width)
+
+        sections.append([Lines(legend)])
+    sections[-1].append(Notes(notes))
     return sections
 
 
 def tree_lines(root: Node, chosen: tuple[str, ...], *, most: int, width: int) -> list[str]:
     """Write a line for each module and tensor, `most` at the most, and then how many are left."""
-    asked = Shown(root=root, depth=None, chosen=chosen, made_by="")
-    lines = _lines(asked.rows, chosen, asked, width)
+    lines = View(root, chosen=chosen).lines(width)
     return lines if len(lines) <= most else [*lines[:most], f"... {len(lines) - most} lines more"]
 
 
-def table_of(asked: Shown) -> Grid:
-    """Tabulate the rows of a tree by their paths, with the number of copies of each."""
-    chosen = asked.chosen or DEFAULT
-    align = "<>" + "".join("<" if name in LEFT else ">" for name in chosen)
-    rows = asked.rows
-    cells = [(row.place, row.count, *_cells(row, chosen, asked, rows[0])) for row in rows]
-    return Grid(heads=("module", "copies", *chosen), rows=cells, align=align)
-
-
-def _trim(data: Json, node: Node, asked: Shown, level: int) -> None:
-    if asked.forms is not None:
-        data["formula"] = asked.forms.of(forms_of(node)).text
-    if asked.depth is not None and level >= asked.depth:
-        data["children"] = []
-    for below, child in zip(data["children"], node.children, strict=False):
-        _trim(below, child, asked, level + 1)
-
-
-def _cells(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[Cell]:
-    outputs = asked.outputs or {}
-    values: Json = {
-        "shape": row.shape,
-        "output": ", ".join(
-            map(str, outputs.get(row.path, []) if row.path or row is first else [])
-        ),
-        "params": row.params,
-        "one": row.one,
-        "share": Share(part=row.params, whole=first.params),
-        "flops": row.flops,
-        "active": row.active,
-        "dtype": row.dtype,
-        "bytes": row.bytes,
-        "formula": "",
-    }
-    if not row.params:
-        values |= {"share": None} if row.shape else dict.fromkeys(("share", "active", "bytes"))
-    if row.name == OWN:
-        values["params"] = None
-    if asked.forms is not None and row.forms:
-        form = asked.forms.of(row.forms)
-        values["formula"] = Formula(text=form.text, latex=form.latex)
-    return [values[name] for name in chosen]
-
-
-def _texts(row: Row, chosen: Sequence[str], asked: Shown, first: Row) -> list[str]:
-    cells = _cells(row, chosen, asked, first)
-    return ["" if cell is None else shown(cell) for cell in cells]
-
-
-def _fixed(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[int]:
-    """Find the width of every column but the formula's, which takes what is left."""
-    narrow = [name for name in chosen if name != "formula"]
-    cells = [narrow, *(_texts(row, narrow, asked, rows[0]) for row in rows)]
-    return [max(map(len, column)) for column in zip(*cells, strict=True)]
-
-
-def _room(fixed: Sequence[int], chosen: Sequence[str], width: int) -> int:
-    """Count the characters that are left for the names."""
-    formula = NARROWEST_FORMULA + len(GAP) if "formula" in chosen else 0
-    return max(NARROWEST_NAME, width - sum(fixed) - len(GAP) * len(fixed) - formula)
-
-
-def _lines(rows: Sequence[Row], chosen: Sequence[str], asked: Shown, width: int) -> list[str]:
-    """Write head and rows. Names give way to numbers; a formula goes on below itself."""
-    narrow = [name for name in chosen if name != "formula"]
-    fixed = _fixed(rows, chosen, asked)
-    room = _room(fixed, chosen, width)
-    guides, narrow_guides = GUIDES if draws_lines() else PLAIN
-    if any(len(_guide(row.last, guides) + row.name) > room for row in rows):
-        guides = narrow_guides
-    labels = [_label(row, guides, room) for row in rows]
-    name_width = max(len("module"), *(len("".join(label)) for label in labels))
-    start = name_width + sum(fixed) + len(GAP) * (len(fixed) + 1)
-
-    def line(cells: Sequence[str]) -> str:
-        sides = ("<" if name in LEFT else ">" for name in narrow)
-        padded = map("{:{}{}}".format, cells, sides, fixed)
-        return "".join(GAP + cell for cell in padded)
-
-    formula = f"{GAP}formula" if "formula" in chosen else ""
-    lines = [bold(f"{'module':<{name_width}}{line(narrow)}{formula}".rstrip())]
-    depths = [*(len(row.last) for row in rows), 0]
-    for row, (guide, name, note), below in zip(rows, labels, depths[1:], strict=False):
-        padding = " " * (name_width - len(guide + name + note))
-        text = guide + coloured(name, row.role) + dim(note) + padding
-        text += line(_texts(row, narrow, asked, rows[0]))
-        if asked.forms is None or not row.forms:
-            lines.append(text.rstrip())
-            continue
-        from metacount.cli.expressions import broken
-
-        form = asked.forms.of(row.forms).text
-        first, *rest = broken(form, max(width - start, NARROWEST_FORMULA))
-        lines.append(text + GAP + first)
-        *_, on, over = guides
-        beside = "".join(over if done else on for done in row.last)
-        beside += on if below > len(row.last) else ""
-        lines += [f"{beside:<{start}}{more}" for more in rest]
-    return lines
+def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*texts, strict=True)]
 
 
 def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
@@ -373,40 +344,28 @@ def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
-def _notes(rows: Sequence[Row], chosen: Sequence[str], asked: Shown) -> list[list[Block]]:
+def _read(tree: Tree, view: View) -> str:
     """Say how to read what is there, and no more."""
-    said = []
-    if any("×" in row.name for row in rows):
-        said.append("×N: N alike, shown once")
-    if any(row.note.startswith(AS_IN) for row in rows):
-        said.append("as in X: the same as there")
-    if any(row.name.endswith("…") for row in rows):
-        said.append("…: with more width the whole name")
-    said += [f"{name}: {COLUMNS[name]}" for name in chosen if name != "one" or len(rows) > 1]
-    text = (
-        "; ".join(said)
-        + f". Read off the module as instantiated on the meta device ({asked.made_by})."
-    )
-    if {"flops", "output"} & {*chosen}:
-        text += f" Run: {asked.run}."
-    found: list[list[Block]] = [[Notes([("read", text)])]]
-    if (forms := asked.forms) is not None:
-        heads = ("letter", "name", "here", "meaning")
-
-        def legend(width: int) -> list[str]:  # the letters that the drawing above has used by then
-            return Grid(heads=heads, rows=forms.legend(), align="<<>", prose=True).lines(width)
-
-        found.append([Lines(legend)])
-    return found
+    rows, chosen = view.rows, view.chosen
+    signs = {
+        "×N: N alike, shown once": any("×" in row.name for row in rows),
+        "as in X: the same as there": any(row.note.startswith(AS_IN) for row in rows),
+        "…: with more width the whole name": any(row.name.endswith("…") for row in rows),
+    }
+    texts = [text for text, is_there in signs.items() if is_there]
+    texts += [f"{name}: {COLUMNS[name]}" for name in chosen if name != "one" or len(rows) > 1]
+    text = f"{'; '.join(texts)}. Read off the module as instantiated on the meta device "
+    run = f" Run: {tree.run}." if {"flops", "output"} & {*chosen} else ""
+    return f"{text}({tree.made_by}).{run}"
 
 
 def _tied(root: Node) -> list[tuple[str, str]]:
     """List (full name, full name of the tensor that it is) of every tied tensor."""
-    prefix = f"{root.path}." if root.path else ""
-    found = [(f"{prefix}{name}", place) for name, place in root.tied.items()]
-    for child in root.children:
-        found += _tied(child)
-    return found
+    return [
+        (f"{node.path}.{name}".lstrip("."), place)
+        for node in walk(root)
+        for name, place in node.tied.items()
+    ]
 
 
 def _windows(spec: ModelSpec) -> str:
@@ -610,13 +569,9 @@ def _sum(parts: tuple[Node, ...]) -> Node:
     name = ", ".join(part.name for part in parts)
     if len({part.alike for part in parts}) == 1:
         return replace(parts[0], name=name, count=len(parts))
-    *first, second, third = parts
-    inner = parts
+    first, second, third = inner = parts
     if second.alike == third.alike:
-        pair = replace(second, name=f"{second.name}, {third.name}", count=2)
-        inner = (*first, pair)
-    flops = [part.flops for part in parts]
-    active = [part.active for part in parts]
+        inner = (first, replace(second, name=f"{second.name}, {third.name}", count=2))
     return replace(
         parts[0],
         name=name,
@@ -626,9 +581,9 @@ def _sum(parts: tuple[Node, ...]) -> Node:
         buffers={},
         tied={},
         params=sum(part.params for part in parts),
-        active=None if None in active else sum(value or 0 for value in active),
+        active=total([part.active for part in parts]),
         bytes=sum(part.bytes for part in parts),
-        flops=None if None in flops else sum(value or 0 for value in flops),
+        flops=total([part.flops for part in parts]),
         own_flops=0,
         alike=-1,
         children=inner,
@@ -650,10 +605,10 @@ def label(node: Node, numbered: bool) -> str:
 def note(node: Node, numbered: bool) -> str:
     """Say what a module computes, else its class where that says more than its name."""
     alike = f"{node.count} alike" if not numbered and node.count > 1 else ""
-    told = node.computes
-    if not told and node.module not in (*UNTOLD, PERIOD, "", node.name):
-        told = f"({node.module})"
-    return ", ".join(part for part in (alike, told) if part)
+    text = node.computes
+    if not text and node.module not in (*UNTOLD, PERIOD, "", node.name):
+        text = f"({node.module})"
+    return ", ".join(part for part in (alike, text) if part)
 
 
 def as_in(place: str, seen: list[str]) -> str:
@@ -712,15 +667,6 @@ def shape_text(size: tuple[int, ...], times: int = 1) -> str:
 # ---- formulas of rows in letters, from the textbook
 
 
-@frozen
-class Form:
-    """One formula as text, as LaTeX, and what it comes to."""
-
-    text: str
-    latex: str
-    value: int
-
-
 class Forms:
     """The formulas of one model's rows."""
 
@@ -729,24 +675,18 @@ class Forms:
         self._numbers = {**self._rows.numbers, **layers_of(spec)}
         n_layers = legend.sympy_symbols(["n_layers"])["n_layers"]
         self._layers = named_layers(spec, n_layers)
-        self._made: dict[tuple[tuple[int, str], ...], Form] = {}
         self._used: set[str] = set()
 
-    def of(self, forms: tuple[tuple[int, str], ...]) -> Form:
+    def of(self, forms: tuple[tuple[int, str], ...]) -> Formula:
         """Sum the formulas of some paths, each so many times."""
-        if forms not in self._made:
-            self._made[forms] = self._form(forms)
-        return self._made[forms]
-
-    def _form(self, forms: tuple[tuple[int, str], ...]) -> Form:
         import sympy
 
-        found = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
-        expr = readable(found.subs(self._layers))
-        numbers = self._numbers
-        self._used |= {letter.name for letter in expr.free_symbols}
-        value = expr.subs({letter: numbers[letter.name] for letter in expr.free_symbols})
-        return Form(text=in_letters(expr), latex=sympy.latex(expr), value=int(value))
+        total = sympy.sympify(sum(times * self._rows.form(path) for times, path in forms))
+        expr = readable(total.subs(self._layers))
+        letters = {letter: self._numbers[letter.name] for letter in expr.free_symbols}
+        self._used |= {letter.name for letter in letters}
+        text, value = in_letters(expr), int(expr.subs(letters))
+        return Formula(text=text, latex=sympy.latex(expr), value=value)
 
     def legend(self) -> list[tuple[str, str, str, str]]:
         """List letter, name, number and meaning of every size that was used so far."""

@@ -27,7 +27,6 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import TypeVar
 
     from metacount.cli.options import Option
     from metacount.cli.report import Block, Cell, Report
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from metacount.verify.for_all_sizes import Proof
     from metacount.verify.forward import Forward
 
-    Item = TypeVar("Item")
-    Found = TypeVar("Found")
     Proofs = Sequence[tuple[Case, Sequence[Proof]]]
 
 BELONGS = (("--quantity", "--all-sizes"), ("--memory", "--forward"))
@@ -112,42 +109,44 @@ def run(args: argparse.Namespace) -> Answer:
 
     done = done_of(lambda model: verify_model(model, request), models, "verifying")
     code = 0 if all(result.agree for result in done) else EXIT_DISAGREE
-    said = interrupted(len(done), len(models), "models") if len(done) < len(models) else ""
+    stopped = _stopped(done, models, "models")
     proofs: list[Proofs] = []
-    if args.all_sizes and not said:
+    if args.all_sizes and not stopped:
         formulas = [model for model in models if isinstance(model, Model)]
         proofs = done_of(lambda model: _proved(model, asked), formulas, "proving")
-        if any(proof.differences for cases in proofs for _, found in cases for proof in found):
+        if any(proof.differences for cases in proofs for _, each in cases for proof in each):
             code = EXIT_DISAGREE
-        if len(proofs) < len(models):
-            said = interrupted(len(proofs), len(models), "models' proofs")
-
-    asked_forwards = models if args.forward and not said else []
-    forwards = done_of(
-        lambda model: _forward(model, args, memory), asked_forwards, "running forwards"
-    )
-    if any(found.agree is False for found in forwards):
-        code = EXIT_DISAGREE
-    if len(forwards) < len(asked_forwards):
-        said = interrupted(len(forwards), len(models), "models' forwards")
+        stopped = _stopped(proofs, models, "models' proofs")
+    forwards: list[Forward] = []
+    if args.forward and not stopped:
+        doing = "running forwards"
+        forwards = done_of(lambda model: _forward(model, args, memory), models, doing)
+        if any(forward.agree is False for forward in forwards):
+            code = EXIT_DISAGREE
+        stopped = _stopped(forwards, models, "models' forwards")
 
     def report() -> Report:
         if not done:
             return []
-        one = report_of(done[0], models[0].name) if len(models) == 1 else many_report(done)
+        head = report_of(done[0], models[0].name) if len(models) == 1 else many_report(done)
         shown_proofs = (_proofs(m, p, request) for m, p in zip(models, proofs, strict=False))
         ran = [forward_report(m.name, f) for m, f in zip(models, forwards, strict=False)]
-        return [*one, *(each for some in shown_proofs for each in some), *ran, [Text(said)]]
+        return [*head, *(each for some in shown_proofs for each in some), *ran, [Text(stopped)]]
 
     def data() -> object:
-        found = [result.to_dict() for result in done]
-        for one, p in zip(found, proofs, strict=False):  # fewer, where it was interrupted
-            one["all_sizes"] = _proofs_data(p)
-        for one, forward in zip(found, forwards, strict=False):
-            one["forward"] = forward.to_dict()
-        return found if len(models) > 1 else found[0]
+        results = [result.to_dict() for result in done]
+        for each, p in zip(results, proofs, strict=False):  # fewer, where it was interrupted
+            each["all_sizes"] = _proofs_data(p)
+        for each, forward in zip(results, forwards, strict=False):
+            each["forward"] = forward.to_dict()
+        return results if len(models) > 1 else results[0]
 
-    return Answer(report=report, data=data, code=EXIT_INTERRUPTED if said else code)
+    return Answer(report=report, data=data, code=EXIT_INTERRUPTED if stopped else code)
+
+
+def _stopped(done: Sequence[object], models: Sequence[object], what: str) -> str:
+    """Say how far it came, where it was interrupted."""
+    return interrupted(len(done), len(models), what) if len(done) < len(models) else ""
 
 
 def _proved(model: Model, asked: tuple[str, ...]) -> Proofs:
@@ -167,22 +166,21 @@ def _proofs(model: Model | TransformersOnly, shown: Proofs, request: Request) ->
     from metacount.textbook.count import count
     from metacount.textbook.proven import proven_of, sizes_text
 
-    proof = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
-    found: list[list[Block]] = []
-    if proof is not None:
+    recorded = proven_of(model, count(model.spec, request)) if isinstance(model, Model) else None
+    sections: list[list[Block]] = []
+    if recorded is not None:
         head = Text(f"{model.name}: what is recorded of these formulas", bold, whole=True)
-        found.append([head, Notes(recorded_notes(proof), pad=9)])
-    found.append([Text(f"{model.name}: formula less the form read off code", bold, whole=True)])
-    label = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
+        sections.append([head, Notes(recorded_notes(recorded), pad=9)])
+    sections.append([Text(f"{model.name}: formula less the form read off code", bold, whole=True)])
+    pad = max(len(proof.quantity) for _, proofs in shown for proof in proofs)
+    code = ""
     for case, proofs in shown:
         notes = [(proof.quantity, _said(proof)) for proof in proofs]
-        if any(proof.form is not None for proof in proofs):
+        if forms := [proof.form for proof in proofs if proof.form is not None]:
             notes.append(("that is", sizes_text(_where(proofs))))
-        found.append([Text(case.name, bold, whole=True), Notes(notes, pad=label)])
-    form = next((p.form for _, proofs in shown for p in proofs if p.form is not None), None)
-    if form is not None:
-        found.append([Notes([("code", form.source)], pad=label)])
-    return found
+            code = code or forms[0].source
+        sections.append([Text(case.name, bold, whole=True), Notes(notes, pad=pad)])
+    return [*sections, [Notes([("code", code)], pad=pad)]]
 
 
 def _said(proof: Proof) -> str:
@@ -206,8 +204,8 @@ def _where(proofs: Sequence[Proof]) -> list[str]:
     from metacount.cli.expressions import in_fields
     from metacount.verify.for_all_sizes import conditions_of
 
-    found = (one.says for proof in proofs for one in conditions_of(proof, in_fields))
-    return list(dict.fromkeys(filter(None, found)))
+    conditions = (each.says for proof in proofs for each in conditions_of(proof, in_fields))
+    return list(dict.fromkeys(filter(None, conditions)))
 
 
 def _proofs_data(shown: Proofs) -> list[Json]:
@@ -247,29 +245,26 @@ def _forward(
     )
 
 
-def forward_report(name: str, found: Forward) -> list[Block]:
+def forward_report(name: str, forward: Forward) -> list[Block]:
     """Report how far apart the two forwards of a model are, and what was offloaded for them."""
     from metacount.units import exact, gib
     from metacount.verify.forward import TOLERANCE
 
-    ran = f"batch_size {found.batch_size}, seq_len {found.seq_len}, fp32 on {found.device}"
+    ran = f"batch_size {forward.batch_size}, seq_len {forward.seq_len}, fp32 on {forward.device}"
     title = f"{name}: a forward of both modules, with the same weights"
     head: list[Block] = [Text(title, bold, whole=True), Text(ran, whole=True)]
-    if found.refused:
-        return [*head, Notes([("not run", found.refused)])]
+    if forward.refused:
+        return [*head, Notes([("not run", forward.refused)])]
     apart = "are not finite, or of another shape"
-    if found.largest_difference is not None:
-        apart = f"differ by at most {found.largest_difference:.1e} of the largest"
-    said = f"{exact(found.values)} {found.compared} of transformers and of the reference"
-    said = f"{said} {apart} (allowed in float32: {TOLERANCE:.0e})"
-    offloaded = ""
-    if any(found.offloaded_bytes):
-        theirs, ours = map(gib, found.offloaded_bytes)
-        offloaded = (
-            f"through accelerate's dispatch: {theirs} of transformers' module, {ours} of ours"
-        )
-    label = "equal" if found.agree else "DIFFERENT"
-    return [*head, Notes([(label, said)], bold), Notes([("offloaded", offloaded)])]
+    if forward.largest_difference is not None:
+        apart = f"differ by at most {forward.largest_difference:.1e} of the largest"
+    text = f"{exact(forward.values)} {forward.compared} of transformers and of the reference"
+    text = f"{text} {apart} (allowed in float32: {TOLERANCE:.0e})"
+    theirs, ours = map(gib, forward.offloaded_bytes)
+    dispatch = f"through accelerate's dispatch: {theirs} of transformers' module, {ours} of ours"
+    offloaded = dispatch if any(forward.offloaded_bytes) else ""
+    label = "equal" if forward.agree else "DIFFERENT"
+    return [*head, Notes([(label, text)], bold), Notes([("offloaded", offloaded)])]
 
 
 # ---- witnesses
@@ -280,33 +275,35 @@ def report_of(result: Verification, name: str) -> Report:
     from metacount.figures import QUANTITIES
 
     witnesses, run = result.witnesses, result.workload
-    said = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}
+    given = {name: [w.figures[name] for w in witnesses] for name in QUANTITIES}
     # nobody has an opinion, or all say that there is none of it
-    said = {name: values for name, values in said.items() if not {*values} <= {None, 0}}
+    given = {name: values for name, values in given.items() if not {*values} <= {None, 0}}
     work = f"batch_size {run.batch_size}, seq_len {run.seq_len}, dtype {run.dtype}"
     if run.source_len is not None:
         work += f", source_len {run.source_len}"
-    told = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
+    notes = [(w.name, w.detail) for w in witnesses] + [("note", note) for note in result.notes]
     return [
         [title(name, result.model), Text(work, whole=True)],
-        [_witnesses(result, said)],
-        [Notes(told, pad=max(len(w.name) for w in witnesses))],
+        [_witnesses(result, given)],
+        [Notes(notes, pad=max(len(w.name) for w in witnesses))],
         _verdict(result),
     ]
 
 
-def _witnesses(result: Verification, said: dict[str, list[int | None]]) -> Grid:
+def _witnesses(result: Verification, given: dict[str, list[int | None]]) -> Grid:
     """Lay the witnesses side by side; on a narrow screen a row for each value that is given."""
     names = [w.name for w in result.witnesses]
-    rows: list[tuple[Cell, ...]] = [(name, *values, _mark(values)) for name, values in said.items()]
+    rows: list[tuple[Cell, ...]] = [
+        (name, *values, _mark(values)) for name, values in given.items()
+    ]
     heads = ("", *names, "")
     wide = Grid(heads=heads, rows=rows, align="<" + ">" * len(names) + "<")
     if width_of(heads, [[in_cell(cell) for cell in row] for row in rows]) <= columns():
         return wide
     by_value: list[tuple[Cell, ...]] = []
-    for quantity, values in said.items():
+    for quantity, values in given.items():
         for i, value in enumerate(dict.fromkeys(v for v in values if v is not None)):
-            who = [name for name, given in zip(names, values, strict=True) if given == value]
+            who = [name for name, n in zip(names, values, strict=True) if n == value]
             by_value.append(("" if i else quantity, value, " = ".join(who)))
     return Grid(heads=("", "value", "said by"), rows=by_value, align="<><")
 
@@ -319,13 +316,14 @@ def _mark(values: Sequence[int | None]) -> str:
 
 
 def _verdict(result: Verification) -> list[Block]:
-    if result.agree and len(result.witnesses) == 1:
+    if not result.agree:
+        differences = Notes(("", difference) for difference in result.differences)
+        return [Text("DISAGREE", bold), differences]
+    if len(result.witnesses) == 1:
         return [Notes([("one witness", "there is nothing to compare it with")], bold)]
-    if result.agree:
-        exact = [w.name for w in result.witnesses if w.figures["params"] is not None]
-        said = f"{', '.join(exact)}: whatever two of them give, role by role, to the last digit"
-        return [Notes([("agree", said)], bold)]
-    return [Text("DISAGREE", bold), Notes(("", difference) for difference in result.differences)]
+    exact = ", ".join(w.name for w in result.witnesses if w.figures["params"] is not None)
+    agreed = f"{exact}: whatever two of them give, role by role, to the last digit"
+    return [Notes([("agree", agreed)], bold)]
 
 
 def many_report(results: Sequence[Verification]) -> Report:

@@ -102,15 +102,9 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
         "cross-attention": caches["cross-attention"],
         "indexer": index_cache,
     }
-    found = [("", *row) for row in _ends_before(plain)]
-    for stack in ("encoder", "decoder"):
-        if getattr(spec, stack) is not None:
-            names = {name for of_stack, name in sums if of_stack == stack}
-            found += [(stack, *row) for row in _of_stack(plain, stack, names)]
-    found += [("", *row) for row in _ends_after(plain)]
     made = []
-    for stack, name, kind, described, fields in found:
-        one = sums.get((stack, name), Sum())
+    for stack, name, kind, described, fields in _described(plain, {*sums}):
+        total = sums.get((stack, name), Sum())
         is_one = not stack or name == "norms"  # an end, and all norms of a stack, are one part each
         keeps = not (stack == "encoder" and plain.has_encoder)
         part = Part(
@@ -118,12 +112,12 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
             stack=stack,
             kind=kind,
             described=described,
-            copies=1 if is_one else one.copies,
-            one=one.params if is_one else one.one,
+            copies=1 if is_one else total.copies,
+            one=total.params if is_one else total.one,
             values={
-                "params": one.params,
-                "active_params": one.active,
-                "matmul_flops": one.flops,
+                "params": total.params,
+                "active_params": total.active,
+                "matmul_flops": total.flops,
                 "kv_cache_bytes": of_attention.get(name, 0) if keeps else 0,
             },
             fields=tuple(fields.split()),
@@ -132,17 +126,27 @@ def parts(spec: ModelSpec, run: Workload, structure: ModelSpec | None = None) ->
     return tuple(made)
 
 
-def _ends_before(plain: ModelSpec) -> Iterator[Described]:
-    """Yield the tables that tokens and positions are looked up in."""
+def _described(plain: ModelSpec, known: Container[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    """Yield stack, name, kind, text and paths of fields of each part, from the bottom up."""
     if plain.embedding is not None:
-        yield "embedding", "table", table_described(plain), "embedding"
+        yield "", "embedding", "table", table_described(plain), "embedding"
     if plain.position != "none":
         rows = f", {plain.n_positions} rows" if plain.n_positions else ""
-        yield "positions", plain.position, plain.position + rows, "positions"
+        yield "", "positions", plain.position, plain.position + rows, "positions"
+    for stack in ("encoder", "decoder"):
+        if getattr(plain, stack) is not None:
+            yield from ((stack, *row) for row in _of_stack(plain, stack, known))
+    if plain.head is not None and plain.embedding is not None:
+        tied = ", the token table" if plain.head.tied else ""
+        yield "", "head", "head", table_described(plain) + tied, "head"
+    if plain.pooler:
+        yield "", "pooler", "pooler", "tanh(dense(first token))", "pooler"
 
 
-def _of_stack(plain: ModelSpec, stack: str, names: Container[str]) -> Iterator[Described]:
-    """Yield what the blocks of a stack are made of, and its norms; `names` are of what it has."""
+def _of_stack(
+    plain: ModelSpec, stack: str, known: Container[tuple[str, str]]
+) -> Iterator[Described]:
+    """Yield what the blocks of a stack are made of, and its norms; `known` are parts that sum."""
     last = plain.last_stack
     mixer, like, shared = last.attention, last.feed_forward, last.shared
     act = made = ""
@@ -156,7 +160,7 @@ def _of_stack(plain: ModelSpec, stack: str, names: Container[str]) -> Iterator[D
     if plain.has_encoder and stack == "decoder":
         yield "cross-attention", "heads", attends, "decoder.attention"
     index = getattr(mixer, "indexer", None)
-    if index is not None and "indexer" in names:
+    if index is not None and (stack, "indexer") in known:
         text = f"{index.n_heads} heads, {index.top_blocks} blocks of {index.block_len} positions"
         yield "indexer", "blocks", text, "decoder.attention.indexer"
     if shared is not None:
@@ -175,14 +179,14 @@ def _of_stack(plain: ModelSpec, stack: str, names: Container[str]) -> Iterator[D
     if last.mixture is not None:
         fields = "decoder.mixture decoder.feed_forward.activation decoder.feed_forward.gated"
         yield "mixture", f"{made} mixture", mixture_described(last.mixture, act), fields
-    if "borrowing attention" in names:
+    if (stack, "borrowing attention") in known:
         text = f"{attends}, keys and values of earlier layers"
         yield "borrowing attention", "heads", text, "decoder.attention.n_kv_shared_layers"
     if like is not None and like.second is not None:
         fields = "decoder.feed_forward.second decoder.feed_forward.second_pattern"
         text = f"{act}, {_width(like.second, 'm_2', plain)}"
         yield "second feed-forward", made, text, fields
-    yield from (row for row in _streams(plain) if row[0] in names)
+    yield from (row for row in _streams(plain) if (stack, row[0]) in known)
     fields = "decoder.norms embedding.norm decoder.attention.qk_norm"
     yield "norms", last.norms.kind, f"{last.norms.kind}, {last.norms.placement}", fields
 
@@ -199,22 +203,13 @@ def _streams(plain: ModelSpec) -> Iterator[Described]:
     yield AROUND, "around", text, "decoder.layer_inputs.vocab_size"
 
 
-def _ends_after(plain: ModelSpec) -> Iterator[Described]:
-    """Yield the head with what stands before it, and the pooler."""
-    if plain.head is not None and plain.embedding is not None:
-        tied = ", the token table" if plain.head.tied else ""
-        yield "head", "head", table_described(plain) + tied, "head"
-    if plain.pooler:
-        yield "pooler", "pooler", "tanh(dense(first token))", "pooler"
-
-
 def _width(width: int | None, letter: str, plain: ModelSpec) -> str:
     return f"{letter} = {width} = {times_d(width, plain)}" if width else ""
 
 
 def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
     """Sum a model's tensors and products by stack and by part."""
-    found: dict[tuple[str, str], list[tuple[Dim, Weight | Product]]] = {}
+    terms: dict[tuple[str, str], list[tuple[Dim, Weight | Product]]] = {}
     known: set[str] = set()
     for piece in nominal_pieces(spec):
         stack = "encoder" if piece.of_encoder or spec.decoder is None else "decoder"
@@ -225,27 +220,27 @@ def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
                     continue
                 known.add(term.name)
             name = part_of(piece, term)
-            key = ("" if name in ENDS else stack, name)
             if piece.place == BLOCK and isinstance(term, Weight):
                 term = generic(term)
-            found.setdefault(key, []).append((piece.times, term))
-    return {key: _sum(spec, merged(terms), run) for key, terms in found.items()}
+            key = ("" if name in ENDS else stack, name)
+            terms.setdefault(key, []).append((piece.times, term))
+    return {key: _sum(spec, merged(those), run) for key, those in terms.items()}
 
 
 def _sum(spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]) -> Sum:
     """Sum the terms of one part, which as many blocks have."""
     shared = spec.last_stack.shared
     weights = [
-        (shared.n_blocks if shared is not None and one.name.startswith(STORED) else n, one)
-        for n, one in terms
-        if isinstance(one, Weight)
+        (shared.n_blocks if shared is not None and term.name.startswith(STORED) else n, term)
+        for n, term in terms
+        if isinstance(term, Weight)
     ]
     return Sum(
         copies=weights[0][0] if weights else 0,
-        one=sum(one.params for _, one in weights),
-        params=sum(n * one.params for n, one in weights),
-        active=sum(n * one.active for n, one in weights),
-        flops=sum(n * one.flops(run) for n, one in terms),
+        one=sum(weight.params for _, weight in weights),
+        params=sum(n * weight.params for n, weight in weights),
+        active=sum(n * weight.active for n, weight in weights),
+        flops=sum(n * term.flops(run) for n, term in terms),
     )
 
 
@@ -280,28 +275,28 @@ def attention_described(spec: ModelSpec) -> str:
     """Describe how an attention is made, with the window that some of its layers see."""
     mixer = spec.last_stack.attention
     if isinstance(mixer, LatentAttention):
-        said = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
+        text = latent_heads(mixer.n_heads, mixer.kv_lora_rank, mixer.qk_rope_head_dim)
     elif isinstance(mixer, Attention):
-        said = heads(mixer.n_heads, mixer.n_kv_heads)
+        text = heads(mixer.n_heads, mixer.n_kv_heads)
     else:
         return "none"
     if mixer.window is None:
-        return said
+        return text
     near = pieces.windowed_layers(spec.last_stack.n_layers, spec.last_stack.seen)
-    return f"{said}, window {mixer.window.size} in {near} layers"
+    return f"{text}, window {mixer.window.size} in {near} layers"
 
 
 def mixture_described(mixture: Mixture, activation: str) -> str:
     """Describe how many experts of which width a token gets."""
-    said = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
+    text = f"{mixture.top_k} of {mixture.n_experts} experts of width {mixture.d_ff}, {activation}"
     if mixture.shared is not None:
-        said += f", {mixture.shared.n_experts} shared"
+        text += f", {mixture.shared.n_experts} shared"
     if mixture.latent is not None:
-        said += f", in a latent of {mixture.latent}"
+        text += f", in a latent of {mixture.latent}"
     if mixture.zero is not None:
-        said += f", {mixture.zero.n_experts} zero experts"
-        said += " with rows that nobody reads" if mixture.zero.rows else ""
-    return said
+        text += f", {mixture.zero.n_experts} zero experts"
+        text += " with rows that nobody reads" if mixture.zero.rows else ""
+    return text
 
 
 def table_described(spec: ModelSpec) -> str:
@@ -412,30 +407,26 @@ def compared(a: int | None, b: int | None) -> Json:
     >>> compared(4, 6)
     {'a': 4, 'b': 6, 'difference': 2, 'ratio': 1.5}
     """
-    known = a is not None and b is not None
-    return {
-        "a": a,
-        "b": b,
-        "difference": b - a if a is not None and b is not None else None,
-        "ratio": b / a if known and a and b is not None else None,
-    }
+    if a is None or b is None:
+        return {"a": a, "b": b, "difference": None, "ratio": None}
+    return {"a": a, "b": b, "difference": b - a, "ratio": b / a if a else None}
 
 
 def diff(
     a: tuple[str, ModelSpec], b: tuple[str, ModelSpec], run_a: Workload, run_b: Workload
 ) -> Diff:
     """Lay two models (name and spec) beside each other, each with what it runs."""
-    specs, runs = (a[1], b[1]), (run_a, run_b)
-    found = [parts(spec, run) for spec, run in zip(specs, runs, strict=True)]
-    forms = [_forms(spec, run) for spec, run in zip(specs, runs, strict=True)]
-    differing = _differing(*specs)
-    rows = tuple(_row(*line, differing, forms) for line in aligned(*found))
-    told = {name for row in rows for name in row.fields}
-    owned = {path for of_one in found for part in of_one for path in part.fields}
+    sides = ((a[1], run_a), (b[1], run_b))
+    both = [parts(spec, run) for spec, run in sides]
+    forms = [_forms(spec, run) for spec, run in sides]
+    differing = _differing(a[1], b[1])
+    rows = tuple(_row(*line, differing, forms) for line in aligned(*both))
+    named = {name for row in rows for name in row.fields}
+    owned = {path for model in both for part in model for path in part.fields}
     rest = {
-        name: both
-        for name, both in differing.items()
-        if name not in told and not _belongs(PATHS[name], tuple(owned))
+        name: values
+        for name, values in differing.items()
+        if name not in named and not _belongs(PATHS[name], tuple(owned))
     }
     return Diff(a=side(a[0], a[1], run_a), b=side(b[0], b[1], run_b), rows=rows, fields=rest)
 

@@ -6,14 +6,15 @@ architecture does not have: what is not understood may change the model.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import struct
+from math import prod
 
 from metacount.errors import InputError, SpecError, nearest, shown
 from metacount.files import check_no_pointer, open_regular
 from metacount.formats import Described
+from metacount.formats.tensors import StoredTensor
 from metacount.frozen import frozen
 from metacount.huggingface.config.keys import Keys
 
@@ -313,32 +314,11 @@ class Listed:
 
 
 @frozen
-class GgufTensor:
-    """One tensor: `shape` as PyTorch has it, rows last; `block` values take `size` bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    block: int
-    size: int
-
-    @property
-    def n_values(self) -> int:
-        """All its values."""
-        return math.prod(self.shape)
-
-    @property
-    def n_bytes(self) -> int:
-        """Its bytes in the file."""
-        return self.n_values // self.block * self.size
-
-
-@frozen
 class Header:
     """What a GGUF file says of itself. A text that is too long to be kept is None."""
 
     keys: Json
-    tensors: tuple[GgufTensor, ...]
+    tensors: tuple[StoredTensor, ...]  # shapes as PyTorch has them, rows last
 
 
 def read_header(path: str) -> Header:
@@ -490,9 +470,9 @@ def _header(reader: _Reader) -> Header:
     return Header(keys=keys, tensors=_tensors(reader, n_tensors, found))
 
 
-def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTensor, ...]:
+def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[StoredTensor, ...]:
     types = _types()
-    found: dict[str, GgufTensor] = {}
+    found: dict[str, StoredTensor] = {}
     places: list[tuple[int, int, str]] = []
     for _ in range(n_tensors):
         name = reader.name()
@@ -508,16 +488,14 @@ def _tensors(reader: _Reader, n_tensors: int, alignment: int) -> tuple[GgufTenso
             rule = f"is of type {kind}, which the installed gguf does not know"
             raise InputError(f"{reader.where}: {here} {rule}; install a newer one")
         dtype, block, size = types[kind]
-        n_values = 1
-        for one in sizes:
-            n_values *= one
-            if not 0 < one <= MAX_VALUES or n_values > MAX_VALUES:
-                raise reader.wrong(f"{here} has sizes that no tensor has: {shown(sizes)}")
+        n_values = prod(sizes)
+        if n_values > MAX_VALUES or not all(0 < size <= MAX_VALUES for size in sizes):
+            raise reader.wrong(f"{here} has sizes that no tensor has: {shown(sizes)}")
         if sizes and sizes[0] % block:
             rows = f"has rows of {sizes[0]} values, {dtype} has blocks of {block}"
             raise reader.wrong(f"{here} {rows}")
         shape = tuple(reversed(sizes))
-        found[name] = GgufTensor(name=name, dtype=dtype, shape=shape, block=block, size=size)
+        found[name] = StoredTensor(name, dtype, shape, reader.where, (block, size))
         places.append((offset, offset + n_values // block * size, name))
     start, at = -(-reader.at // alignment) * alignment, 0
     for begin, end, name in sorted(places):

@@ -69,22 +69,14 @@ class Answer(NamedTuple):
 class Repository:
     """One repository at one commit: the first answer fixes it for all others."""
 
-    def __init__(
-        self,
-        repo_id: str,
-        *,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        endpoint: str | None = None,
-    ) -> None:
+    def __init__(self, repo_id: str) -> None:
         from huggingface_hub.errors import HFValidationError
 
         try:
             _tools().validate_repo_id(repo_id)
         except HFValidationError as error:
             raise InputError(f"{shown(repo_id)}: is no repository id: {shown(error)}") from None
-        self.repo_id, self.revision = repo_id, revision
-        self.token, self.endpoint = token, endpoint
+        self.repo_id = repo_id
         self.commit: str | None = None
         self.until = time.monotonic() + DEADLINE
 
@@ -117,13 +109,12 @@ class Repository:
         """
         from huggingface_hub import hf_hub_url
 
-        url = hf_hub_url(self.repo_id, file, revision=self.revision, endpoint=self.endpoint)
-        transfer = partial(_Transfer, url, n, self.token, self.where(file), whole)
-        answer = self._try(transfer)
+        url = hf_hub_url(self.repo_id, file, revision=self.commit)
+        answer = self._try(partial(_Transfer, url, n, self.where(file), whole))
         if answer.status in (200, 206):
             commit = answer.commit or ""
             if len(commit) == 40 and all(c in "0123456789abcdef" for c in commit):
-                self.commit = self.revision = commit
+                self.commit = commit
             return answer
         if answer.status == 404 and may_miss and answer.reason in ("", "EntryNotFound"):
             return None
@@ -186,8 +177,8 @@ class Repository:
 class _Transfer:
     """One request and its redirects, in a thread of its own."""
 
-    def __init__(self, url: str, n: int, token: str | bool | None, where: str, whole: bool) -> None:
-        self.url, self.n, self.token, self.where, self.whole = url, n, token, where, whole
+    def __init__(self, url: str, n: int, where: str, whole: bool) -> None:
+        self.url, self.n, self.where, self.whole = url, n, where, whole
         self.content = bytearray()
         self.answer: Future[Answer] = Future()
         self.abandoned = False
@@ -202,20 +193,21 @@ class _Transfer:
     def _fetch(self) -> Answer:
         from urllib.parse import urljoin, urlsplit
 
-        tools = _tools()
+        from huggingface_hub import constants, get_token
+
         # not huggingface_hub's own headers: to make them it asks the server, without a limit
         headers = {
             "User-Agent": f"metacount/{__version__}",
             "Range": f"bytes=0-{self.n - 1}",
             "Accept-Encoding": "identity",  # a compressed answer could grow without end
         }
-        if token := _token(self.token):
+        if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
             headers["Authorization"] = f"Bearer {token}"
         url, commit = self.url, None
         # redirects are followed here: the HTTP library would read their bodies, of any length
         how = {"timeout": TIMEOUT, "follow_redirects": False}
         for _ in range(MAX_REDIRECTS + 1):
-            with tools.get_session().stream("GET", url, headers=headers, **how) as response:
+            with _tools().get_session().stream("GET", url, headers=headers, **how) as response:
                 # the hub names the commit on its own answer; storage behind a redirect does not
                 commit = commit or response.headers.get("X-Repo-Commit")
                 if response.status_code not in REDIRECTS:
@@ -262,16 +254,6 @@ def _tools() -> Any:
     import huggingface_hub.utils
 
     return huggingface_hub.utils
-
-
-def _token(given: str | bool | None) -> str | None:
-    """Find the token to send: the one given, or that of the login; False sends none."""
-    from huggingface_hub import constants, get_token
-
-    if isinstance(given, str):
-        return given
-    is_hidden = given is None and constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
-    return None if given is False or is_hidden else get_token()
 
 
 def _said(error: Exception) -> str:

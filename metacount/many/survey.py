@@ -228,12 +228,7 @@ def survey(
         for job, answer in rows:
             kind, model_type = types[job]
             if isinstance(answer, Failed):
-                yield SurveyRow(
-                    model_type=model_type,
-                    kind=kind,
-                    class_name="",
-                    shortfall=answer.reason,
-                    seconds=timeout_s,
-                )
+                late: Json = {"shortfall": answer.reason, "seconds": timeout_s}
+                yield SurveyRow(model_type=model_type, kind=kind, class_name="", **late)
             else:
                 yield answer

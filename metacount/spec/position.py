@@ -138,6 +138,8 @@ def _check_value(part: str, name: str, value: object) -> None:
         check_flag(name, value)
     elif name.endswith("n_trained"):
         check_int(name, value, 1, MAX_TOKENS)
+    elif name.endswith("_factors") and not isinstance(value, tuple):
+        raise SpecError(name, "must be a list of numbers", value, "give one for each pair")
     else:
         for number in value if isinstance(value, tuple) else (value,):
             check_number(name, number)

@@ -79,11 +79,11 @@ def matrices(spec: ModelSpec) -> list[Row]:
     """
     known = sizes_by_letter(spec)
     known["m_s"] = known["m_s"] or known["m_e"]
-    found: list[Row] = []
+    rows: list[Row] = []
     for part, shapes in {"attention": _attention(spec), "ffn": _feed_forward(spec)}.items():
         for name, shape in shapes.items():
             sides = [int(evaluated(side, known)) for side in shape]
-            found.append(
+            rows.append(
                 {
                     "part": part,
                     "name": name,
@@ -99,9 +99,9 @@ def matrices(spec: ModelSpec) -> list[Row]:
         if has_experts(spec)
         else sublayers.dense_ffn_params(bare)
     )
-    if sum(matrix["params"] for matrix in found) != counted:
+    if sum(matrix["params"] for matrix in rows) != counted:
         raise AssertionError(f"the matrices of a block are not the {counted} that formulas count")
-    return found
+    return rows
 
 
 def vectors_left_out(spec: ModelSpec) -> ModelSpec:
@@ -127,12 +127,12 @@ def _feed_forward(spec: ModelSpec) -> dict[str, tuple[str, str]]:
     names = ("gate", "up") if spec.gated else ("up",)
     if not has_experts(spec):
         return {**{f"{n}_proj": ("m", "d") for n in names}, "down_proj": ("d", "m")}
-    found = {"router": ("E", "d"), **{f"experts.{n}": ("E*m_e", "d") for n in names}}
-    found["experts.down"] = ("E*d", "m_e")
+    shapes = {"router": ("E", "d"), **{f"experts.{n}": ("E*m_e", "d") for n in names}}
+    shapes["experts.down"] = ("E*d", "m_e")
     if spec.n_shared_experts:
-        found |= {f"shared.{n}": ("E_s*m_s", "d") for n in names}
-        found["shared.down"] = ("d", "E_s*m_s")
-    return found
+        shapes |= {f"shared.{n}": ("E_s*m_s", "d") for n in names}
+        shapes["shared.down"] = ("d", "E_s*m_s")
+    return shapes
 
 
 def shows_last_block(spec: ModelSpec) -> bool:
@@ -159,14 +159,14 @@ def bare_block(spec: ModelSpec) -> int:
 def grown(spec: ModelSpec, factors: Sequence[int]) -> list[Row]:
     """Count the parameters that a block of this kind has when it is so many times as wide."""
     wide = "d_model d_ff d_ff_expert n_heads n_kv_heads q_lora_rank kv_lora_rank d_ff_shared"
-    whole = sum(last_block(spec).values())
+    block = sum(last_block(spec).values())
     rows = []
     for factor in factors:
         own = {name: getattr(spec, name) for name in wide.split()}
         larger = spec.substituted(**{name: n * factor for name, n in own.items() if n})
         params = sum(block_params(larger, moe=has_experts(spec)).values())
         row = {"factor": factor, "d_model": larger.d_model, "params": params}
-        rows.append({**row, "ratio": Fraction(params, whole)})
+        rows.append({**row, "ratio": Fraction(params, block)})
     return rows
 
 
@@ -427,15 +427,15 @@ def beside_published(spec: ModelSpec, entry: catalog.CatalogEntry | None) -> Row
     """Lay the count beside what was published: status, number, difference and what is known."""
     if entry is None:
         return {"status": "", "published": "", "difference": "", "explanation": ""}
-    found = catalog.compare_published(entry, int(model.params(spec)))
+    result = catalog.compare_published(entry, int(model.params(spec)))
     printed = entry.published.params
     return {
-        "status": "" if found is None else found.status,
+        "status": "" if result is None else result.status,
         "published": str(entry.published.label) if printed is None else exact(printed),
         "difference": (
-            "" if found is None or found.difference is None else signed(found.difference)
+            "" if result is None or result.difference is None else signed(result.difference)
         ),
-        "explanation": getattr(found, "explanation", ""),
+        "explanation": getattr(result, "explanation", ""),
     }
 
 

@@ -172,12 +172,12 @@ def text_in(text: str, lang: str) -> str:
     >>> text_in("# One // 一\\nTwo.\\n> 二。", "zh")
     '# 一\\n二。'
     """
-    found: list[str] = []
+    lines: list[str] = []
     for line in text.splitlines():
         if line.startswith(OTHER_LANGUAGE):
             if lang != "en":
-                condition = CONDITION.match(found[-1])
-                found[-1] = (condition[0] if condition else "") + line[len(OTHER_LANGUAGE) :]
+                condition = CONDITION.match(lines[-1])
+                lines[-1] = (condition[0] if condition else "") + line[len(OTHER_LANGUAGE) :]
             continue
         bare = CONDITION.sub("", line)
         if bare.startswith("#"):
@@ -186,10 +186,10 @@ def text_in(text: str, lang: str) -> str:
             line = english if lang == "en" or not chinese or not marks else marks[0] + chinese
         elif "|" in bare and (bare.startswith(("|", "{each "))):
             cells = (cell.strip().partition(CELL) for cell in line.split("|"))
-            said = ((en if lang == "en" else zh or en) for en, _, zh in cells)
-            line = " | ".join(said).strip()
-        found.append(line)
-    return "\n".join(found)
+            words = ((en if lang == "en" else zh or en) for en, _, zh in cells)
+            line = " | ".join(words).strip()
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def checked_topic(topic: str) -> str:
@@ -258,62 +258,62 @@ class Here(Subject):
         return Here(model, self.lang, self.source, **values)
 
 
-def _with(here: Here, spec: ModelSpec, label: object = None) -> Here:
+def _with(names: Here, spec: ModelSpec, label: object = None) -> Here:
     """Return what names stand for of another model; `label` is what a row calls it."""
-    return here.of(type(here.model)(**{**vars(here.model), "spec": spec}), label=label)
+    return names.of(type(names.model)(**{**vars(names.model), "spec": spec}), label=label)
 
 
-def _models(here: Here, ids: str) -> list[Here]:
+def _models(names: Here, ids: str) -> list[Here]:
     known = (id for id in ids.split() if catalog.entry(id).sizes is not None)
-    return [here.of(find_model(id)) for id in known]
+    return [names.of(find_model(id)) for id in known]
 
 
 def _by_size(models: Iterable[Here]) -> list[Here]:
     return sorted(models, key=lambda it: (it.call("params", (), {}), it.model.id))
 
 
-def _beside(here: Here, ids: str) -> list[Here]:
-    others = (it for it in _models(here, ids) if it.model.id != here.model.id)
-    return _by_size([here, *others])
+def _with_others(names: Here, ids: str) -> list[Here]:
+    others = (it for it in _models(names, ids) if it.model.id != names.model.id)
+    return _by_size([names, *others])
 
 
-def _shape(here: Here, text: str) -> list[str]:
-    spec = here.spec
+def _shape(names: Here, text: str) -> list[str]:
+    spec = names.spec
     known = {term.letter: getattr(spec, term.name) for term in legend.MODEL_TERMS}
-    known |= {"B": here.name("batch"), "S": here.name("seq")}
+    known |= {"B": names.name("batch"), "S": names.name("seq")}
     known["h_kv"] = known["h_kv"] or spec.n_heads
     return [f"[{text}]", str([evaluated(side, known) for side in text.split(", ")])]
 
 
-def _ask(here: Here, quantity: str, /, **changes: object) -> Exercise:
+def _ask(names: Here, quantity: str, /, **changes: object) -> Exercise:
     """Ask for a quantity of the model with other values of fields; the answer is in letters."""
-    spec = here.spec.replace(**changes)
+    spec = names.spec.replace(**changes)
     form = closed_form(spec, fitted(spec, Request()), quantity)
     formula = " + ".join(str(part) for part in form.parts.values())
     return Exercise(formula=formula, quantity=quantity, changes=changes)
 
 
 NAMES: dict[str, Callable[[Here], object]] = {
-    "spec": lambda here: here.spec,
-    "resolved": lambda here: here.model,
-    "name": lambda here: here.model.name.partition(" (")[0],
-    "model": lambda here: here.model.id,
-    "changes": lambda here: here.model.changes,
-    "listed": lambda here: here.model.entry,
-    "entry": lambda here: here.model.published,
-    "batch": lambda here: fitted(here.spec, Request()).batch_size,
-    "seq": lambda here: fitted(here.spec, Request()).seq_len,
-    "zero": lambda here: 0,
-    "unit": lambda here: 1,
+    "spec": lambda names: names.spec,
+    "resolved": lambda names: names.model,
+    "name": lambda names: names.model.name.partition(" (")[0],
+    "model": lambda names: names.model.id,
+    "changes": lambda names: names.model.changes,
+    "listed": lambda names: names.model.entry,
+    "entry": lambda names: names.model.published,
+    "batch": lambda names: fitted(names.spec, Request()).batch_size,
+    "seq": lambda names: fitted(names.spec, Request()).seq_len,
+    "zero": lambda names: 0,
+    "unit": lambda names: 1,
 }
 ABOUT_MODELS: dict[str, Callable[..., object]] = {
     # the model with other values of fields; the second goes without the rules of what can be
-    "changed": lambda here, label=None, /, **it: _with(here, here.spec.replace(**it), label),
-    "substituted": lambda here, **fields: _with(here, here.spec.substituted(**fields)),
+    "changed": lambda names, label=None, /, **it: _with(names, names.spec.replace(**it), label),
+    "substituted": lambda names, **fields: _with(names, names.spec.substituted(**fields)),
     "ask": _ask,
     "models": _models,
-    "catalog": lambda here: _by_size(here.of(find_model(entry.id)) for entry, _ in models()),
-    "beside": _beside,
+    "catalog": lambda names: _by_size(names.of(find_model(entry.id)) for entry, _ in models()),
+    "beside": _with_others,
     "shape": _shape,
     "users": lambda _, field, value: sum(getattr(spec, field) == value for _, spec in models()),
 }
@@ -333,42 +333,42 @@ def page_of(
     checked_language(lang)
     source = source_of(checked_topic(topic))
     given = source.head["model"] if model is None else model
-    found = find_model(given, settings) if isinstance(given, str) else model_of(given)
-    here = Here(found, lang, source)
-    if not computed(source.head["fits"], here):
+    chosen = find_model(given, settings) if isinstance(given, str) else model_of(given)
+    names = Here(chosen, lang, source)
+    if not computed(source.head["fits"], names):
         raise InputError(
-            f"lesson {topic} needs {source.head['needs']}: {found.id} has not; choose for example "
+            f"lesson {topic} needs {source.head['needs']}: {chosen.id} has not; choose for example "
             f"{source.examples}"
         )
-    unsaid = (name for name in source.head.get("unsaid", "").split() if getattr(found.spec, name))
-    more = beyond_branches(found.spec) or next(unsaid, "")
+    unsaid = (name for name in source.head.get("unsaid", "").split() if getattr(chosen.spec, name))
+    more = beyond_branches(chosen.spec) or next(unsaid, "")
     if more and topic != "paper":  # whose figures are of the whole model
         raise InputError(
-            f"lesson {topic} has no word for {more} of {found.id}, which has more in and around "
+            f"lesson {topic} has no word for {more} of {chosen.id}, which has more in and around "
             f"its blocks; choose for example {source.examples}"
         )
-    here.computed.clear()
-    return _page(topic, here)
+    names.computed.clear()
+    return _page(topic, names)
 
 
-def _page(topic: str, here: Here) -> Page:
+def _page(topic: str, names: Here) -> Page:
     blocks: list[Block] = []
-    title, model = "", here.model
+    title, model = "", names.model
     exercises: list[Exercise] = []
-    for text in re.split(r"\n(?: *\n)+", text_in(here.source.text, here.lang).strip("\n")):
+    for text in re.split(r"\n(?: *\n)+", text_in(names.source.text, names.lang).strip("\n")):
         lines = text.splitlines()
         first = CONDITION.sub("", lines[0])
-        lines = [CONDITION.sub("", line) for line in lines if _holds(line, here)]
+        lines = [CONDITION.sub("", line) for line in lines if _holds(line, names)]
         if not lines:
             continue
         if first.startswith("# "):
-            title = filled(lines[0].removeprefix("# "), here)
-        elif made := _block(first, lines, here, exercises):
+            title = filled(lines[0].removeprefix("# "), names)
+        elif made := _block(first, lines, names, exercises):
             blocks.append(made)
-    plain = {k: float(v) if isinstance(v, Fraction) else v for k, v in here.computed.items()}
+    plain = {k: float(v) if isinstance(v, Fraction) else v for k, v in names.computed.items()}
     return Page(
         topic=topic,
-        lang=here.lang,
+        lang=names.lang,
         model=model.id,
         name=model.name,
         changes=model.changes,
@@ -379,37 +379,37 @@ def _page(topic: str, here: Here) -> Page:
     )
 
 
-def _holds(line: str, here: Here) -> bool:
+def _holds(line: str, names: Here) -> bool:
     condition = CONDITION.match(line)
-    return condition is None or bool(computed(condition[1], here))
+    return condition is None or bool(computed(condition[1], names))
 
 
-def _block(first: str, lines: list[str], here: Here, exercises: list[Exercise]) -> Block | None:
+def _block(first: str, lines: list[str], names: Here, exercises: list[Exercise]) -> Block | None:
     if first.startswith("## "):
-        return Block(kind="heading", text=filled(lines[0].removeprefix("## "), here).strip())
+        return Block(kind="heading", text=filled(lines[0].removeprefix("## "), names).strip())
     if first.startswith("|"):
-        return _table(lines, here) if len(lines) > 1 else None
+        return _table(lines, names) if len(lines) > 1 else None
     if first.startswith("    "):
-        equations = [filled(line, here)[4:].rstrip() for line in lines]
+        equations = [filled(line, names)[4:].rstrip() for line in lines]
         return Block(kind="equation", text="\n".join(equations))
     if alone := ALONE.fullmatch(lines[0]):
-        value = computed(alone[1], here)
+        value = computed(alone[1], names)
         if not isinstance(value, Exercise):
             return Block(kind="equation", text=str(value))
         exercises.append(value)
-        return _exercise(value, here.model)
-    return Block(kind="paragraph", text=filled(_joined(lines), here))
+        return _exercise(value, names.model)
+    return Block(kind="paragraph", text=filled(_joined(lines), names))
 
 
-def _table(lines: list[str], here: Here) -> Block | None:
-    heads = _rows(_cells(lines[0]), here)[0]
+def _table(lines: list[str], names: Here) -> Block | None:
+    heads = _rows(_cells(lines[0]), names)[0]
     rows: list[tuple[str, ...]] = []
     for line in lines[1:]:
         each = EACH.match(line)
-        items = computed(each[2], here) if each else [None]
+        items = computed(each[2], names) if each else [None]
         assert isinstance(items, list)
         for item in items:
-            inside = here.with_row({each[1]: item}) if each else here
+            inside = names.with_row({each[1]: item}) if each else names
             rows += _rows(_cells(line[each.end() :] if each else line), inside)
     if any(len(row) != len(heads) for row in rows):
         raise SpecError(
@@ -425,18 +425,18 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def _rows(cells: list[str], here: Known) -> list[tuple[str, ...]]:
+def _rows(cells: list[str], names: Known) -> list[tuple[str, ...]]:
     """Write a row; one whose only cell is a list of rows is these rows."""
     row: list[str] = []
     for cell in cells:
         alone = ALONE.fullmatch(cell)
-        value = computed(alone[1], here) if alone else None
+        value = computed(alone[1], names) if alone else None
         if alone and isinstance(value, list):
             if len(cells) == 1 and all(isinstance(each, list | tuple) for each in value):
-                return [tuple(as_text(it, "", here.lang) for it in each) for each in value]
-            row += [as_text(it, alone[2] or "", here.lang) for it in value]
+                return [tuple(as_text(it, "", names.lang) for it in each) for each in value]
+            row += [as_text(it, alone[2] or "", names.lang) for it in value]
         else:
-            row.append(filled(cell, here))
+            row.append(filled(cell, names))
     return [tuple(row)]
 
 

@@ -5,78 +5,49 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers.command_line import assert_readable, number, run, run_json
+from helpers.command_line import Ask, assert_readable, number
 from helpers.miniatures import TINY_PARAMS
 from helpers.release import daily
 from helpers.small_configs import OTHERS
 
+import metacount
 from metacount import catalog
-from metacount.cli import main
+from metacount.cli.columns import ROLES
+from metacount.huggingface.module.model import longest_of
 
-GEMMA4_TEXT = {"model_type": "gemma4_text"}
-
-pytestmark = pytest.mark.usefixtures("eighty_columns")
+BUILT = [e.id for e in catalog.entries() if e.sizes is not None]
 
 
-def test_count_json_has_every_key_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_json(capsys, "count", "deepseek-v3")
-    assert list(data["by_role"]) == [
-        "embedding",
-        "position",
-        "attention",
-        "recurrent",
-        "ffn",
-        "moe",
-        "norm",
-        "head",
-        "other",
-    ]
+def test_count_json_has_every_key_and_sums(ask: Ask) -> None:
+    data = ask.json("count deepseek-v3")
+    assert tuple(data["by_role"]) == ROLES
     assert sum(data["by_role"].values()) == data["params"] == 671026404352
     assert sum(data["active_by_role"].values()) == data["active_params"] == 37552282624
     assert data["active_params_no_embed"] == 37552282624 - 129280 * 7168
     assert data["buffers"] == {"selection_bias": 58 * 256}
     assert data["param_bytes"] == 2 * 671026404352
-    assert data["workload"] == {
-        "batch_size": 1,
-        "seq_len": 2048,
-        "dtype": "bf16",
-        "source_len": None,
-        "prefix_len": 0,
-    }
+    run = {"batch_size": 1, "seq_len": 2048, "dtype": "bf16", "source_len": None, "prefix_len": 0}
+    assert data["workload"] == run
     assert data["matmul_flops"] == 2 * data["macs"]
     assert data["causal_matmul_flops"] < data["matmul_flops"]
     assert data["kv_cache_bytes_per_token"] == 61 * (512 + 64) * 2
     assert data["kv_cache_bytes"] == 2048 * 61 * (512 + 64) * 2
     assert (data["cross_kv_cache_bytes"], data["state_bytes"]) == (0, 0)
-    assert isinstance(data["decode_matmul_flops"], int)
     assert (data["model"], data["source"], data["inferred"]) == ("deepseek-v3", "formula", [])
     assert data["warnings"] == []
-
-
-def test_the_least_that_a_token_uses_is_said_where_it_is_less(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """LongCat-Flash: 28 layers, in each of which all 12 choices may fall on experts of nothing."""
-    longcat = run_json(capsys, "count", "longcat-flash")
+    # LongCat-Flash: 28 layers, in each of which all 12 choices may fall on experts of nothing
+    longcat = ask.json("count longcat-flash")
     chosen = 28 * 12 * 3 * 6144 * 2048
     assert longcat["active_params"] - longcat["least_active_params"] == chosen
-    assert "least_active_params" not in run_json(capsys, "count", "mixtral-8x7b")
+    assert "least_active_params" not in data
 
 
-def test_several_models_give_a_list(capsys: pytest.CaptureFixture[str]) -> None:
-    data = run_json(capsys, "count", "llama-7b", "bert-base")
-    assert [d["model"] for d in data] == ["llama-7b", "bert-base"]
-    # an encoder has no step that gives one more token
-    assert data[1]["decode_matmul_flops"] is None
-    assert (data[1]["kv_cache_bytes"], data[1]["kv_cache_bytes_per_token"]) == (0, 0)
-    assert data[1]["warnings"] == []
-
-
-def test_the_workload_is_counted(capsys: pytest.CaptureFixture[str], tiny: str) -> None:
-    one = run_json(capsys, "count", tiny, "--seq", "7")
-    more = run_json(capsys, "count", tiny, "--seq", "7", "--batch", "5", "--dtype", "fp32")
+def test_the_workload_is_counted(ask: Ask, tiny: str) -> None:
+    one = ask.json(f"count {tiny} --seq 7")
+    more = ask.json(f"count {tiny} --seq 7 --batch 5 --dtype fp32")
     assert one["params"] == TINY_PARAMS
     assert more["matmul_flops"] == 5 * one["matmul_flops"]
     assert more["param_bytes"] == 4 * TINY_PARAMS
@@ -89,142 +60,223 @@ def test_the_workload_is_counted(capsys: pytest.CaptureFixture[str], tiny: str) 
     assert one["matmul_flops"] - one["causal_matmul_flops"] == 2 * 3 * (49 - 28) * 2 * 24
 
 
-def test_source_and_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    t5 = run_json(capsys, "count", "t5-small", "--seq", "3", "--source-len", "5")
+def test_source_and_prefix(ask: Ask) -> None:
+    t5 = ask.json("count t5-small --seq 3 --source-len 5")
     assert t5["workload"]["source_len"] == 5
     # 6 layers, keys and values of 8 heads of 64, 2 bytes; 5 source tokens and 3 own
     assert t5["cross_kv_cache_bytes"] == 5 * 6 * 2 * 512 * 2
     assert t5["kv_cache_bytes"] == (5 + 3) * 6 * 2 * 512 * 2
-    assert run_json(capsys, "count", "t5-small")["workload"]["source_len"] == 2048
-    glm = run_json(capsys, "count", "glm-130b", "--prefix", "100")
-    assert glm["causal_matmul_flops"] > run_json(capsys, "count", "glm-130b")["causal_matmul_flops"]
+    glm, plain = (ask.json(f"count glm-130b {more}") for more in ("--prefix 100", ""))
+    assert glm["causal_matmul_flops"] > plain["causal_matmul_flops"]
 
 
-def test_set_changes_sizes_and_drops_the_published_count(
-    capsys: pytest.CaptureFixture[str],
+def test_a_folder_that_has_the_name_of_a_model_is_said(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = run_json(capsys, "count", "llama-7b", "--set", "n_layers=1", "--set", "vocab_size=none")
-    assert data["params"] == 4 * 4096**2 + 3 * 4096 * 11008 + 3 * 4096
-    assert data["changes"] == {"n_layers": 1, "vocab_size": None}
-    text = run(capsys, "count", "llama-7b", "--set", "n_layers=1")
-    assert "changed  n_layers=1" in text
-    assert "published" not in text
-    assert "published" in run(capsys, "count", "llama-7b")
+    (tmp_path / "gpt2").mkdir()
+    plain = ask("count gpt2")
+    monkeypatch.chdir(tmp_path)
+    assert "the folder of that name is ./gpt2" in ask("count gpt2")
+    assert "./gpt2" in ask.json("count gpt2")["notes"][0] and "folder" not in plain
 
 
-def test_huge_workloads_are_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    huge = str(2**40)
+def test_huge_workloads_are_exact(ask: Ask) -> None:
     # what looked at each position would never end
     for name in ("gemma3-27b-text", "llama4-scout-text", "gpt3-175b", "t5-11b", "deepseek-v3"):
-        data = run_json(capsys, "count", name, "--seq", huge, "--batch", huge)
+        line = f"{name} --seq {2**40} --batch {2**40}"
+        data = ask.json(f"count {line}")
         assert data["matmul_flops"] % 2**80 == 0
-        run(capsys, "count", name, "--seq", huge, "--batch", huge)
-        run(capsys, "formula", name, "--seq", huge, "--quantity", "causal_matmul_flops")
+        assert f"{data['macs']:,}" in ask(f"count {line}")
+        ask(f"formula {line} --quantity causal_matmul_flops")
 
 
 @daily(7)
-@pytest.mark.parametrize("name", catalog.ids())
-def test_every_model_of_the_catalog_with_a_spec_is_counted(
-    capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    if catalog.entry(name).sizes is None:
-        return  # counted by transformers: tests/huggingface/module/test_catalog_configs.py
-    data = run_json(capsys, "count", name)
+@pytest.mark.parametrize("name", BUILT)
+def test_every_model_of_the_catalog_with_a_spec_is_counted(ask: Ask, name: str) -> None:
+    data = ask.json(f"count {name}")
     assert sum(data["by_role"].values()) == data["params"]
-    lines = run(capsys, "count", name, "--verbose").splitlines()
+    lines = ask(f"count {name} --verbose").splitlines()
     assert_readable(lines, 80)
-    assert_readable(run(capsys, "count", name).splitlines(), 80)
+    assert_readable(ask(f"count {name}").splitlines(), 80)
     # the printed columns, read again, are the printed totals
     start = next(i for i, line in enumerate(lines) if line.startswith("role "))
     rule = next(i for i, line in enumerate(lines) if line.startswith("---"))
     rows = [line.split() for line in lines[start + 1 : rule + 2] if not line.startswith("---")]
     *roles, total = rows
-    assert total[0] == "total"
+    assert (total[0], total[2:4]) == ("total", ["100", "%"])
     assert sum(number(row[1]) for row in roles) == number(total[1]) == data["params"]
-    assert total[2:4] == ["100", "%"]
     if len(total) == 5:
         assert sum(number(row[4]) for row in roles) == number(total[4]) == data["active_params"]
 
 
-def test_a_dense_model_fits_one_screen_with_its_figures_last(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name in ("gpt2", "llama-7b", "llama3-8b", "qwen3-8b", "olmo2-7b", "mistral-7b"):
-        lines = run(capsys, "count", name).splitlines()
+def test_a_dense_model_fits_one_screen_with_its_figures_last(ask: Ask) -> None:
+    for name in ("gpt2", "llama-7b", "qwen3-8b", "olmo2-7b", "mistral-7b", "bert-base"):
+        lines = ask(f"count {name}").splitlines()
         assert len(lines) <= 24 and max(map(len, lines)) <= 80, name
-        assert lines[-1].startswith("kv_cache_bytes ")
-        assert len(run(capsys, "count", name, "--verbose").splitlines()) > 24
+        last = "decode_matmul_flops" if name == "bert-base" else "kv_cache_bytes"
+        assert lines[-1].startswith(f"{last} ")
+        assert len(ask(f"count {name} --verbose").splitlines()) > 24
         (hint,) = (line for line in lines if line.startswith("--verbose"))
         assert "sources" in hint
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
-def test_tables_fit_the_width_or_keep_their_numbers_whole(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    names = ("llama-7b", "mixtral-8x7b", "deepseek-v3", "t5-11b")
-    text = run(capsys, "count", *names)
-    data = run_json(capsys, "count", *names)
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_tables_fit_the_width_or_keep_their_numbers_whole(ask: Ask, width: int) -> None:
+    names = "llama-7b mixtral-8x7b deepseek-v3 t5-11b"
+    text = ask(f"count {names}", width=width)
     numbers = re.findall(r"\d[\d,]*", text)
-    for result in data:
+    for result in ask.json(f"count {names}"):
         for key in ("params", "active_params", "matmul_flops", "kv_cache_bytes"):
             assert f"{result[key]:,}" in numbers
     if width >= 60:
         assert_readable(text.splitlines(), width)
-    one = run(capsys, "count", "deepseek-v3", "--seq", str(2**40))
-    assert f"{run_json(capsys, 'count', 'deepseek-v3', '--seq', str(2**40))['macs']:,}" in one
+    # as many columns at once as fit
+    heads = [
+        line.split() for line in text.splitlines() if re.match(" +(llama|mixt|deeps|t5)", line)
+    ]
+    assert [name for line in heads for name in line] == names.split()
+    assert len(heads) == {40: 4, 60: 4, 120: 1}[width]
 
 
-def test_a_comparison_shows_as_many_columns_as_fit(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def heads(width: str) -> list[list[str]]:
-        monkeypatch.setenv("COLUMNS", width)
-        lines = run(capsys, "count", "gpt2", "llama-7b", "bert-base").splitlines()
-        return [line.split() for line in lines if re.match(r" +(gpt2|llama-7b|bert-base)", line)]
-
-    assert heads("120") == [["gpt2", "llama-7b", "bert-base"]]
-    assert heads("66") == [["gpt2", "llama-7b"], ["bert-base"]]
-    assert heads("40") == [["gpt2"], ["llama-7b"], ["bert-base"]]
-
-
-def test_the_text_part_of_a_multimodal_model_has_its_own_figures(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_text_part_of_a_multimodal_model_has_its_own_figures(ask: Ask, tmp_path: Path) -> None:
     config = OTHERS["gemma4"]
-    for name, data in (("all", config), ("text", {**config["text_config"], **GEMMA4_TEXT})):
+    text_config = {**config["text_config"], "model_type": "gemma4_text"}
+    for name, data in (("all", config), ("text", text_config)):
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
-    both, text = (run_json(capsys, "count", str(tmp_path / f"{n}.json")) for n in ("all", "text"))
+    both, text = (ask.json(f"count {tmp_path / name}.json") for name in ("all", "text"))
     assert both["text_params"] == text["params"] < both["params"]
     assert both["text_active_params"] == text["active_params"] < both["active_params"]
     assert text["text_params"] is text["text_active_params"] is None
-    lines = run(capsys, "count", str(tmp_path / "all.json"), "--csv").splitlines()
-    assert f"text_active_params,{text['active_params']}" in lines
 
 
-def test_an_encoder_shows_a_dash_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "count", "bert-base", "--seq", "512")
-    assert re.search(r"^decode_matmul_flops +-  an encoder has no decode step$", text, re.M)
-    assert "warning" not in text
-    assert "warning" in run(capsys, "count", "bert-base", "--seq", "513")
+def test_bars_on_a_terminal_with_room_and_nowhere_else(ask: Ask) -> None:
+    blocks = "█▏▎▍▌▋▊▉"
+    lines = ask.on_a_terminal("count mixtral-8x7b", NO_COLOR="1").splitlines()
+    rows = {line.split()[0]: line for line in lines if {*line} & {*blocks}}
+    assert list(rows) == ["embedding", "attention", "moe", "norm", "head"]
+    assert rows["moe"].count("█") > 10 and rows["norm"].endswith("▏")
+    assert max(map(len, lines)) <= 80
+    # the bars stand below each other
+    assert len({min(line.find(c) for c in blocks if c in line) for line in rows.values()}) == 1
+    assert "█" not in ask("count mixtral-8x7b")
+    assert "█" not in ask.on_a_terminal("count mixtral-8x7b", width=50)
+    assert "█" not in ask.on_a_terminal("count mixtral-8x7b", TERM="dumb")
 
 
 @pytest.mark.parametrize(
-    ("model", "dtype", "n"),
-    [("mamba-2.8b", "fp64", 1), ("mamba-2.8b", "fp32", 0), ("lfm2-1.2b", "fp64", 0)],
+    ("line", "said"),
+    [
+        ("mamba-2.8b --dtype fp64", "the formula counts the state of a"),
+        ("mamba-2.8b --dtype fp32", ""),
+        ("lfm2-1.2b --dtype fp64", ""),
+        ("llama4-scout-text --seq 20000", "take a chunk of 8192 positions at its fullest: an upp"),
+        ("llama4-scout-text --seq 8192", ""),
+        (
+            "bert-base --seq 513",
+            "the model has 512 learned positions and cannot run 513; the counts",
+        ),
+        # of OPT's 2,050 rows two come before the first position
+        ("type:opt --seq 2049", "has 2048 learned positions and cannot run 2049"),
+        ("type:opt --seq 2048", ""),
+    ],
 )
-def test_a_state_that_a_module_keeps_wider_is_said(
-    capsys: pytest.CaptureFixture[str], model: str, dtype: str, n: int
-) -> None:
-    data = run_json(capsys, "count", model, "--dtype", dtype)
-    said = [one for one in data["warnings"] if "the formula counts the state of a" in one]
-    assert len(said) == len(data["warnings"]) == n
+def test_what_is_warned_of(ask: Ask, line: str, said: str) -> None:
+    warnings = ask.json(f"count {line}")["warnings"]
+    assert len(warnings) == bool(said) and said in "".join(warnings)
 
 
-def test_a_chunk_at_its_fullest_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["count", "llama4-scout-text", "--seq", "20000", "--json"]) == 0
-    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert "take a chunk of 8192 positions at its fullest: an upper bound" in warning
-    assert main(["count", "llama4-scout-text", "--seq", "8192", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["warnings"] == []
+# ---- without --seq
+
+# tokens that a model has positions for, or 2,048, by hand from what was published:
+# BERT 512; GPT-2 1,024; OPT 2,048 (2,050 rows, of which the first two are never used)
+LENGTHS = {
+    "bert-base": 512, "gpt2": 1024, "llama-7b": 2048, "t5-11b": 2048, "type:opt": 2048,
+    "type:roberta": 510,
+}  # fmt: skip
+
+
+@daily(6)
+@pytest.mark.parametrize(("name", "length"), LENGTHS.items())
+def test_every_command_runs_what_the_model_can_run(ask: Ask, name: str, length: int) -> None:
+    alone = ask.json(f"count {name}")
+    assert alone == ask.json(f"count {name} --seq {length}")
+    assert (alone["workload"]["seq_len"], alone["warnings"]) == (length, [])
+    assert metacount.count(name).to_dict().items() <= alone.items()
+    lines = [f"formula {name} --quantity matmul_flops", f"check 0 {name} --quantity matmul_flops"]
+    if name != "t5-11b":  # it is of models with one stack
+        lines.append(f"count {name} --conventions")
+    for line in lines:
+        assert ask.all(f"{line} --json") == ask.all(f"{line} --json --seq {length}")
+
+
+def test_a_model_without_a_formula_runs_what_its_config_says(ask: Ask) -> None:
+    note = "seq_len 512: max_position_embeddings of its config"
+    data = ask.json("count type:bert-generation")
+    assert (data["workload"]["seq_len"], data["notes"]) == (512, [note])
+    assert data["matmul_flops"] is not None
+    assert longest_of("ctrl") == (256, "max_position_embeddings")
+    assert longest_of("mamba") is None
+
+
+# ---- --columns
+
+
+def columns_of(ask: Ask, line: str) -> list[dict[str, Any]]:
+    envelope = ("metacount", "schema", "changes", "workload", "not_counted", "notes")
+    return [
+        {name: value for name, value in row.items() if name not in envelope}
+        for row in ask.json(line)
+    ]
+
+
+def test_columns_of_models(ask: Ask) -> None:
+    names = "h_kv,gated,by_role.moe,share.moe,seq_len,window,d_ff/d_model"
+    (row,) = columns_of(ask, f"count mixtral-8x7b --columns {names} --seq 64")
+    assert [*row][1] == "n_kv_heads"
+    moe = 45_098_205_184
+    assert [*row.values()] == ["mixtral-8x7b", 8, True, moe, moe / 46_702_792_704, 64, None, None]
+    models = "gpt2 mixtral-8x7b t5-small deepseek-v3"
+    rows = columns_of(ask, f"count {models} --columns attention,ffn,layers,experts")
+    assert [tuple(row.values()) for row in rows] == [
+        ("gpt2", "MHA", "GELU (tanh)", "12", None),
+        ("mixtral-8x7b", "GQA", "SwiGLU", "32", "2 of 8"),
+        ("t5-small", "MHA", "ReLU", "6 + 6", None),
+        ("deepseek-v3", "MLA", "SwiGLU", "61", "8 + 1 of 256 + 1"),
+    ]
+
+
+# ---- multi-token prediction, a part with figures of its own
+
+
+def test_count_says_what_prediction_modules_add(ask: Ask) -> None:
+    data = ask.json("count deepseek-v3 --seq 128")
+    assert len([name for name in data if name.startswith("mtp_")]) == 10
+    assert data["mtp_matmul_flops"] - data["mtp_matmul_flops_no_head"] == 2 * 128 * 129280 * 7168
+    assert sum(data["checkpoint_parts"].values()) == 684_531_386_000
+    text = ask("count deepseek-v3")
+    assert "1 multi-token-prediction module, in none of the figures above" in text
+    assert "671,026,404,352" in text and "11,610,067,968" in text
+    before = ask.json("count llama-7b")
+    assert "mtp" not in json.dumps(before)
+    after = ask.json("count llama-7b --set num_nextn_predict_layers=2")
+    assert {**{name: after[name] for name in before}, "changes": {}} == before
+    # enorm, hnorm, norm and two norms of the layer; eh_proj; attention and feed-forward of a layer
+    assert after["mtp_params"] == 2 * (5 * 4096 + 2 * 4096**2 + 4 * 4096**2 + 3 * 4096 * 11008)
+    assert "checkpoint_parts" not in ask.json("count deepseek-v3 --set n_mtp_layers=2")
+
+
+@daily(3)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tree deepseek-v3 --depth 0",
+        "shard deepseek-v3 --mesh dp=64,ep=64 --formula",
+        "fit deepseek-v3 --gpu h200 --serve",
+        "train deepseek-v3 --formula",
+        "train qwen3-next-80b-a3b --set n_layers=4 --seq 8",
+    ],
+)
+def test_what_leaves_the_modules_out_says_so(ask: Ask, line: str) -> None:
+    said = "not counted: 1 multi-token-prediction module; `count` says what they add"
+    assert said in " ".join(ask(line).split())
+    assert "prediction" not in ask(f"{line} --set n_mtp_layers=none")

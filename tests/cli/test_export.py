@@ -1,4 +1,4 @@
-"""Tables for other programs: `--markdown`, `--csv`, `--latex` of every command that has a table."""
+"""What programs read: tables by `--markdown`, `--csv`, `--latex`, and JSON in one envelope."""
 
 from __future__ import annotations
 
@@ -6,39 +6,34 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
-from helpers.command_line import refused, run
+from helpers.command_line import Ask
 from helpers.release import daily
 
 from metacount.catalog import entries
-from metacount.cli import main
+from metacount.cli import COMMANDS, file_of
 from metacount.cli.report import LATEX, Formula, Grid, Share, comma_separated, latex, markdown
 from metacount.teaching.claims import claims
 
-COMMANDS = [
-    ("count", "mixtral-8x7b"),
-    ("count", "llama-7b", "bert-base"),
-    ("models", "llama"),
-    ("models", "--fields"),
-    ("diff", "llama-7b", "mixtral-8x7b"),
-    ("tree", "gpt2", "--columns", "shape,params,share,formula"),
-    ("claims", "mixtral-total", "block-512-layernorm"),
-    ("claims", "mixtral-total"),
-    ("formula", "gpt2", "--set", "n_layers=2"),
-    ("flow", "gpt2", "--formula"),
-    ("flow", "gpt2", "--set", "n_layers=2", "--seq", "8"),
-    ("code", "norm"),
-    ("count", "llama-7b", "--conventions"),
-    ("check", "2*V*d + d + N*(2*d + 2*d*h*h_d + 2*d*h_kv*h_d + 3*d*m)", "llama-7b"),
-    ("bench", "norm", "--device", "cpu", "--list"),
-    ("audit", "nanochat-kv-cache"),
-    ("audit", "nanochat-training", "--model", "llama-7b"),
-    ("audit", "--mfu", "llama-7b", "--peak", "900", "--tokens-per-second", "4000"),
-]
+TABLES = """
+count mixtral-8x7b | count llama-7b bert-base | count llama-7b --conventions | fit llama-7b
+models llama | models --fields | diff llama-7b mixtral-8x7b | code norm | flow gpt2 --formula
+tree gpt2 --columns shape,params,share,formula | claims mixtral-total block-512-layernorm
+formula gpt2 --set n_layers=2 | flow gpt2 --set n_layers=2 --seq 8
+check '2*V*d + d + N*(2*d + 2*d*h*h_d + 2*d*h_kv*h_d + 3*d*m)' llama-7b
+bench norm --device cpu --list | audit nanochat-training --model llama-7b
+audit --mfu llama-7b --peak 900 --tokens-per-second 4000
+"""
 TRICKY = 'a|b & 5 % of $x_1 #2 ~^ {y} \\ "z",\nx² <tag> `c` *d*'
 # in LaTeX these steer, unless a backslash stands before them
 STEERING = re.compile(r"(?<!\\)[%#~^_$&]")
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in re.split(r"[|\n]", text.strip())]
 
 
 def rows_of_markdown(text: str) -> list[list[str]]:
@@ -54,9 +49,7 @@ def rows_of_latex(text: str) -> list[list[str]]:
     assert opened and last == r"\end{tabular}"
     assert [i for i, line in enumerate(body) if line == r"\hline"] == [0, 2, len(body) - 1]
     rows = []
-    for line in body:
-        if line == r"\hline":
-            continue
+    for line in (line for line in body if line != r"\hline"):
         assert line.endswith(r" \\")
         cells = re.split(r"(?<!\\)&", line.removesuffix(r" \\"))
         assert len(cells) == len(opened[1])
@@ -73,16 +66,12 @@ def rows_of_latex(text: str) -> list[list[str]]:
 
 
 @daily(3)
-@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_three_formats_hold_the_same_table(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
-) -> None:
-    in_csv = list(csv.reader(io.StringIO(run(capsys, *arguments, "--csv"))))
-    in_markdown = rows_of_markdown(run(capsys, *arguments, "--markdown"))
-    if arguments[0] == "formula":  # its --latex is of mathematics
-        in_latex = in_csv
-    else:
-        in_latex = rows_of_latex(run(capsys, *arguments, "--latex"))
+@pytest.mark.parametrize("line", lines_of(TABLES))
+def test_three_formats_hold_the_same_table(ask: Ask, line: str) -> None:
+    in_csv = list(csv.reader(io.StringIO(ask(f"{line} --csv"))))
+    in_markdown = rows_of_markdown(ask(f"{line} --markdown"))
+    # a formula's --latex is of mathematics
+    in_latex = in_csv if "formula gpt2" in line else rows_of_latex(ask(f"{line} --latex"))
     del in_markdown[1]
     assert {len(row) for row in in_csv} == {len(in_csv[0])}
     assert len(in_csv) == len(in_markdown) == len(in_latex) > 1
@@ -92,65 +81,48 @@ def test_three_formats_hold_the_same_table(
                 assert cell.replace(",", "") == cell_of_tex.replace(r"\,", "").strip("$") == value
 
 
-def test_what_is_refuted_is_a_table_of_what_is_off(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "12*N*d^2", "gpt2", "--csv"]) == 1
-    heads, formula, model, *terms = csv.reader(io.StringIO(capsys.readouterr().out))
-    assert (heads, formula) == (["what", "form", "value"], ["formula", "12·N·d²", "84934656"])
+def test_what_is_refuted_is_a_table_of_what_is_off(ask: Ask) -> None:
+    code, out, _ = ask.all("check 12*N*d^2 gpt2 --csv")
+    heads, formula, model, *terms = csv.reader(io.StringIO(out))
+    assert (code, heads, formula[1:]) == (1, ["what", "form", "value"], ["12·N·d²", "84934656"])
     assert model[2] == "124439808"
     assert sum(int(term[2]) for term in terms) == 84_934_656 - 124_439_808
-    assert "--csv belongs to --list" in refused(capsys, "bench", "norm", "--csv")
 
 
-def test_count_exports_what_its_json_says(capsys: pytest.CaptureFixture[str]) -> None:
-    said = json.loads(run(capsys, "count", "mixtral-8x7b", "llama-7b", "--json"))
-    table = csv.reader(io.StringIO(run(capsys, "count", "mixtral-8x7b", "llama-7b", "--csv")))
-    heads, *rows = table
-    assert heads == ["figure", "mixtral-8x7b", "llama-7b"]
-    found = {name: values for name, *values in rows}
-    for name, values in found.items():
-        role = name.removeprefix("active ")
-        for value, model in zip(values, said, strict=True):
-            by_role = model["by_role" if role == name else "active_by_role"]
-            assert value == str({**by_role, **model["workload"], **model}[role])
-    assert {"moe", "active moe", "seq_len", "params", "kv_cache_bytes"} <= found.keys()
-
-
-def test_every_form_of_a_count_has_the_figures_of_its_json(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_form_of_a_count_has_the_figures_of_its_json(ask: Ask) -> None:
     """Of each model of the catalog, whatever is not 0: in CSV, in text, in a comparison."""
     names = {"by_role": "", "workload": "", "buffers": "buffer ", "checkpoint_parts": "checkpoint "}
-    for model in (entry for entry in entries() if entry.sizes is not None):
-        prefix = ("--prefix", "3") if model.spec().kind == "prefix-decoder" else ()
-        arguments = (model.id, "--seq", "7", *prefix)
-        said = json.loads(run(capsys, "count", *arguments, "--json"))
+    for model in (each for each in entries() if each.sizes is not None):
+        prefix = "--prefix 3" if model.spec().kind == "prefix-decoder" else ""
+        line = f"{model.id} --seq 7 {prefix}"
+        said = ask.json(f"count {line}")
         figures = {k: n for k, n in said.items() if type(n) is int and k != "schema"}
         wanted = dict(figures)
         for group, before in names.items():
             wanted |= {before + n: v for n, v in said.get(group, {}).items() if type(v) is int}
-        wanted |= {f"active {role}": n for role, n in said["active_by_role"].items()
-                   if n != said["by_role"][role]}  # fmt: skip
-        rows = dict(list(csv.reader(io.StringIO(run(capsys, "count", *arguments, "--csv"))))[1:])
+        for role, n in said["active_by_role"].items():
+            if n != said["by_role"][role]:
+                wanted[f"active {role}"] = n
+        rows = dict(list(csv.reader(io.StringIO(ask(f"count {line} --csv"))))[1:])
         given = {name: int(value) for name, value in rows.items() if value.isdecimal()}
         assert {k: n for k, n in given.items() if n} == {k: n for k, n in wanted.items() if n}
         lines = {(n, f"{value:,}") for n, value in {**figures, **said["buffers"]}.items() if value}
-        for text in (run(capsys, "count", *arguments), run(capsys, "count", model.id, *arguments)):
+        for text in (ask(f"count {line}"), ask(f"count {model.id} {line}", width=100)):
             missing = lines - {tuple(line.split()[:2]) for line in text.splitlines()}
             assert not missing, model.id
 
 
 def test_every_sign_is_kept_from_steering() -> None:
     table = Grid(heads=("a_b", "c"), rows=((TRICKY, 7), (None, Share(part=1, whole=4))), align="<>")
-    assert list(csv.reader(io.StringIO(comma_separated(table)))) == [
-        ["a_b", "c"],
-        [TRICKY, "7"],
-        ["", "0.25"],
-    ]
+    in_csv = list(csv.reader(io.StringIO(comma_separated(table))))
+    assert in_csv == [["a_b", "c"], [TRICKY, "7"], ["", "0.25"]]
     rows = rows_of_markdown(markdown(table))
     kept = " ".join(TRICKY.split()).replace("<", "&lt;").replace(">", "&gt;")
-    assert rows[2] == [kept.replace("& ", "&amp; "), "7"]
-    assert rows[3] == ["-", "25.0 %"]
+    assert rows[2:] == [[kept.replace("& ", "&amp; "), "7"], ["-", "25.0 %"]]
     assert len(rows_of_latex(latex(table))) == 3
+    prose = Grid(heads=("a", "what it is"), rows=((1, "x"),), align=">", prose=True)
+    assert rows_of_latex(latex(prose)) == [["a", "what it is"], ["1", "x"]]
+    assert rows_of_markdown(markdown(prose))[1] == ["---:", ":---"]
 
 
 def test_a_broken_table_is_found() -> None:
@@ -160,13 +132,7 @@ def test_a_broken_table_is_found() -> None:
             rows_of_latex(table.replace(good, bad))
 
 
-def test_prose_is_a_column_of_a_table() -> None:
-    table = Grid(heads=("a", "what it is"), rows=((1, "x"),), align=">", prose=True)
-    assert rows_of_latex(latex(table)) == [["a", "what it is"], ["1", "x"]]
-    assert rows_of_markdown(markdown(table))[1] == ["---:", ":---"]
-
-
-def test_latex_mathematics_is_read_by_matplotlib() -> None:
+def test_latex_mathematics_is_read_by_matplotlib_and_no_sign_is_missing() -> None:
     mathtext = pytest.importorskip("matplotlib.mathtext", reason="matplotlib is not installed")
     parser = mathtext.MathTextParser("agg")
     for written in LATEX.values():
@@ -177,23 +143,67 @@ def test_latex_mathematics_is_read_by_matplotlib() -> None:
     cell = Formula(text="2·d", latex=r"2 d \left(h + h_{kv}\right)")
     (_, (found,)) = rows_of_latex(latex(Grid(heads=("f",), rows=((cell,),), align="<")))
     parser.parse(found)
+    texts = [c.statement for c in claims()] + [e.name for e in entries()]
+    assert {sign for sign in "".join(texts) if ord(sign) > 255} <= LATEX.keys()
 
 
-def test_latex_has_every_sign_that_our_texts_use() -> None:
-    texts = [text for c in claims() for text in (c.statement,)] + [e.name for e in entries()]
-    strange = {sign for sign in "".join(texts) if ord(sign) > 255} - LATEX.keys()
-    assert strange == set()
+# ---- JSON
+
+# A command line of each command that has --json; a list has the envelope around each of its rows.
+LINES = """
+models | models --fields | claims mixtral-total | code | audit | plot --caches llama-7b
+survey gpt2 --kind causal-LM --params-only | count gpt2 --columns params | count deepseek-v3
+count gpt2 t5-11b | count llama-7b --conventions | count type:mamba --seq 8 | formula deepseek-v3
+formula type:gpt2 --from-code | tree deepseek-v3 | flow gpt2 --seq 8 | diff gpt2 llama-7b
+flow gpt2 --formula --set n_layers=2 | plot gpt2 | train gpt2 --formula --set n_layers=2
+train gpt2 --seq 8 --set n_layers=2 | shard gpt2 --mesh dp=2 --formula --set n_layers=2
+fit gpt2 --set n_layers=2 | check 12*N*d^2 gpt2 --set n_layers=2 | verify llama-7b --seq 8
+lesson norm | bench norm --device cpu --tokens 2 --list
+"""
+ENVELOPE = {"metacount", "schema", "model", "changes", "workload", "not_counted", "notes"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("count", "gpt2", "--json", "--csv"), "--csv: not allowed with argument --json"),
-        (("models", "--markdown", "--latex"), "--latex: not allowed with argument --markdown"),
-        (("count", "--folder", ".", "--latex"), "--latex does not go with --folder"),
-    ],
-)
-def test_one_format_at_a_time(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+def pairs(value: Any, path: str = "") -> list[str]:
+    """Where a list holds nothing but (name, value): what has names should be an object."""
+    if isinstance(value, dict):
+        return [each for key, item in value.items() for each in pairs(item, f"{path}.{key}")]
+    if not isinstance(value, list) or not value:
+        return []
+    named = (isinstance(i, list) and len(i) == 2 and isinstance(i[0], str) for i in value)
+    inner = [each for i, item in enumerate(value) for each in pairs(item, f"{path}[{i}]")]
+    return [path, *inner] if all(named) else inner
+
+
+@daily(9)
+@pytest.mark.parametrize("line", lines_of(LINES))
+def test_one_envelope_around_every_answer(ask: Ask, line: str) -> None:
+    found = json.loads(ask.all(f"{line} --json")[1])
+    assert pairs(found) == []
+    for answer in found if isinstance(found, list) else [found]:
+        assert answer.keys() >= ENVELOPE
+        assert list(answer)[:2] == ["metacount", "schema"]
+        for name in ("not_counted", "notes"):
+            assert all(isinstance(text, str) for text in answer[name])
+        assert isinstance(answer["workload"], dict | None)
+        assert answer["changes"] == ({"n_layers": 2} if "n_layers=2" in line else {})
+
+
+def test_every_command_with_json_is_there_and_pairs_would_be_found() -> None:
+    tried = {line.split()[0] for line in lines_of(LINES)}
+    have = (n for n in COMMANDS if any("--json" in o.names for o in file_of(n).options()))
+    assert tried == {*have}
+    assert pairs({"a": [{"spec": [["kind", "decoder"], ["d_model", 7]]}]}) == [".a[0].spec"]
+
+
+# ---- one word means one thing in every command that has it
+
+
+def test_the_file_of_an_answer_is_output_and_the_batch_of_all_ranks_global(
+    ask: Ask, tmp_path: Path
 ) -> None:
-    assert said in refused(capsys, *arguments)
+    picture = tmp_path / "mesh.svg"
+    mesh = "shard gpt2 --mesh dp=2 --formula"
+    ask(f"{mesh} --output {picture}")
+    assert "<svg" in picture.read_text("utf-8")
+    found = ask.json(f"{mesh} --global-batch 4")
+    assert found == ask.json(f"{mesh} --batch 4") and found["workload"]["batch_size"] == 4

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader
-from helpers.command_line import refused, run, run_json
+from helpers.command_line import refused
 from helpers.gguf_files import ARCHITECTURES, D, M, large, tensors_of, written
 from helpers.release import daily
 
@@ -31,31 +32,20 @@ def verified(path: str) -> Verification:
     return verify_model(find_model(path), WORKLOAD)
 
 
-def test_every_architecture_that_is_read_is_written_here() -> None:
-    assert set(ARCHITECTURES) == set(READ)
-
-
 @daily(8)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_four_witnesses_agree(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "small.gguf", name, kind=Q8)
     found = verified(path)
-    assert [w.name for w in found.witnesses] == [
-        "formula",
-        "reference",
-        "transformers",
-        "checkpoint",
-    ]
+    names = ["formula", "reference", "transformers", "checkpoint"]
+    assert [w.name for w in found.witnesses] == names
     assert found.differences == ()
-    stored = sum(_values(shape) for _, shape in tensors_of(ARCHITECTURES[name]))
+    stored = sum(prod(shape) for _, shape in tensors_of(ARCHITECTURES[name]))
     assert [w.figures["params"] for w in found.witnesses] == [stored] * 4
-
-
-def _values(shape: tuple[int, ...]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n
+    counted = count(path)
+    assert counted.stored_bytes == sum(int(t.n_bytes) for t in GGUFReader(path).tensors)
+    assert any("of all tensors of the GGUF file, in " in note for note in counted.notes)
+    assert set(ARCHITECTURES) == set(READ)
 
 
 @daily(3)
@@ -102,8 +92,7 @@ def test_the_header_is_what_the_library_reads(tmp_path: Path, kind: GGMLQuantiza
     assert [(t.name, t.dtype, list(t.shape)) for t in mine.tensors] == [
         (t.name, t.tensor_type.name, t.shape.tolist()[::-1]) for t in theirs.tensors
     ]
-    n_bytes = [_values(t.shape) // t.block * t.size for t in mine.tensors]
-    assert n_bytes == [t.n_bytes for t in theirs.tensors]
+    assert [t.n_bytes for t in mine.tensors] == [t.n_bytes for t in theirs.tensors]
     said = {key: f.contents() for key, f in theirs.fields.items() if not key.startswith("GGUF.")}
     assert mine.keys.keys() == said.keys()
     for key, value in mine.keys.items():
@@ -142,40 +131,16 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_told(
     )
 
 
-def test_a_gguf_file_is_a_model_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = written(tmp_path / "small.gguf", "qwen2")
-    assert run_json(capsys, "count", path)["params"] == sum(
-        _values(shape) for _, shape in tensors_of(ARCHITECTURES["qwen2"])
-    )
-    assert "q_proj" in run(capsys, "tree", path, "--depth", "4")
-    assert main(["check", "2*vocab_size*hidden_size", path]) == 1
-    capsys.readouterr()
-    data = run_json(capsys, "verify", path, "--seq", "7")
-    assert (data["agree"], len(data["witnesses"])) == (True, 4)
-
-
-def test_stored_bytes_are_those_of_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "small.gguf", "qwen3", kind=Q8)
-    counted = count(path)
-    assert counted.stored_bytes == sum(int(t.n_bytes) for t in GGUFReader(path).tensors)
-    assert counted.stored_bytes < counted.param_bytes
-    assert any("of all tensors of the GGUF file, in " in note for note in counted.notes)
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"llama.attention.sliding_window": 5}, "llama.attention.sliding_window"),
-        ({"llama.expert_shared_count": 1}, "llama.expert_shared_count"),
         ({"llama.vocab_size": 102}, "llama.vocab_size"),
         ({"llama.rope.dimension_count": 8}, "rope.dimension_count"),
         (
             {"llama.attention.value_length": 8, "llama.attention.key_length": 16},
             "value_length differs from key_length",
         ),
-        ({"llama.expert_used_count": 2}, "llama.expert_used_count"),
         ({"other.block_count": 3}, "other.block_count"),
         ({"split.count": 3}, "is a part of 3"),
     ],
@@ -192,15 +157,10 @@ def test_a_key_that_may_change_the_model_is_named(
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (
-            [*tensors_of({}), ("blk.0.attn_q_norm.weight", (16,))],
-            "blk.0.attn_q_norm.weight",
-        ),
+        ([*tensors_of({}), ("blk.0.attn_q_norm.weight", (16,))], "blk.0.attn_q_norm.weight"),
         ([*tensors_of({}), ("blk.3.ffn_up.weight", (M, D))], "block_count"),
-        ([t for t in tensors_of({}) if not t[0].startswith("blk.2")], ""),
         ([t for t in tensors_of({}) if "embd" not in t[0]], "token_embd.weight must be there"),
         ([("token_embd.weight", (101, 64)), *tensors_of({})[1:]], "embedding_length = 96"),
-        ([*tensors_of({}), ("blk.0.ffn_up.scale", (1,))], ""),
     ],
 )
 def test_a_tensor_that_may_change_the_model_is_named(

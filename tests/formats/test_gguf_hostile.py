@@ -13,7 +13,6 @@ from helpers.command_line import refused
 from helpers.gguf_files import tensors_of, written
 
 from metacount.errors import InputError
-from metacount.formats import gguf
 from metacount.formats.gguf import read_header
 
 
@@ -49,45 +48,27 @@ def listed(kind: int, length: int, items: bytes = b"") -> bytes:
     return struct.pack("<IQ", kind, length) + items
 
 
-DEEP = listed(9, 1) * 5 + listed(4, 0)
 BAD: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is no GGUF file: it begins with b''"),
-    "other magic": (b"PK\3\4" + b"\0" * 64, "is no GGUF file: it begins with b'PK"),
-    "json": (b'{"model_type": "llama"}', "is no GGUF file"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
-    "magic alone": (b"GGUF", "is cut short: it has 4 bytes"),
     "version 1": (file_of(version=1), "is of version 1; versions 2 and 3 are read"),
     "big endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "is big endian"),
     "many keys": (file_of(n_keys=2**60), "claims 1152921504606846976 keys; at most 16384"),
-    "many tensors": (file_of(n_tensors=2**60), "claims 1152921504606846976 tensors"),
     "a key less": (file_of(n_keys=1), "is cut short: at byte 24 it claims 8 more"),
     "long name": (file_of(n_keys=1, keys=struct.pack("<Q", 2**62)), "a name has 1 to 256 bytes"),
-    "no name": (file_of(n_keys=1, keys=text(b"")), "a name has 1 to 256 bytes"),
     "binary name": (file_of(n_keys=1, keys=text(b"\xff\xfe")), "must be printable text"),
-    "steering name": (file_of(n_keys=1, keys=text(b"a\x1b[31m")), "must be printable text"),
     "twice": (file_of(n_keys=2, keys=key(b"a", 0, b"\1") * 2), "a is given twice"),
     "other type": (file_of(n_keys=1, keys=key(b"a", 13, b"\1")), "is of type 13, which is none"),
     "long text": (file_of(n_keys=1, keys=key(b"a", 8, struct.pack("<Q", 2**61))), "is cut short"),
-    "long list": (file_of(n_keys=1, keys=key(b"a", 9, listed(4, 2**61))), "is cut short"),
-    "long texts": (file_of(n_keys=1, keys=key(b"a", 9, listed(8, 2**61))), "more than 2097152"),
-    "deep lists": (file_of(n_keys=1, keys=key(b"a", 9, DEEP)), "nested deeper than 4"),
     "odd alignment": (
         file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 33))),
         "general.alignment must be a power of two: got 33",
     ),
-    "no alignment": (
-        file_of(n_keys=1, keys=key(b"general.alignment", 4, struct.pack("<I", 0))),
-        "general.alignment must be a power of two: got 0",
-    ),
-    "many sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (1,) * 5)), "ggml has at most 4"),
     "huge sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (2**40, 2**40))), "sizes that no"),
-    "wrapping sizes": (file_of(n_tensors=1, tensors=tensor(b"a", (2**32,) * 2)), "sizes that no"),
     "no size": (file_of(n_tensors=1, tensors=tensor(b"a", (0, 4))), "sizes that no tensor has"),
-    "other format": (file_of(n_tensors=1, tensors=tensor(b"a", (4,), 77)), "is of type 77"),
     "half a block": (file_of(n_tensors=1, tensors=tensor(b"a", (33,), 2)), "rows of 33 values"),
     "same tensor": (file_of(n_tensors=2, tensors=tensor(b"a", (1,)) * 2), "tensor a is given tw"),
     "no values": (file_of(n_tensors=1, tensors=tensor(b"a", (64,))), "is cut short: tensor a ends"),
-    "far values": (file_of(n_tensors=1, tensors=tensor(b"a", (1,), 0, 2**62)), "is cut short"),
     "odd place": (file_of(n_tensors=1, tensors=tensor(b"a", (1,), 0, 8)), "is not aligned"),
     "on each other": (
         file_of(n_tensors=2, tensors=tensor(b"a", (64,)) + tensor(b"b", (64,))) + b"\0" * 4096,
@@ -150,11 +131,4 @@ def test_without_the_library_the_remedy_is_said(
     path = written(tmp_path / "a.gguf", "llama")
     monkeypatch.setitem(__import__("sys").modules, "gguf.constants", None)
     with pytest.raises(InputError, match=re.escape("pip install 'metacount[gguf]'")):
-        read_header(path)
-
-
-def test_a_header_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path / "a.gguf", "llama")
-    monkeypatch.setattr(gguf, "MAX_HEADER_BYTES", 2000)
-    with pytest.raises(InputError, match="2000"):
         read_header(path)

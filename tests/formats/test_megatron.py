@@ -10,7 +10,7 @@ from helpers.command_line import refused, run_json
 
 from metacount import catalog
 from metacount.errors import InputError
-from metacount.formats.megatron import NAMES, VALUES, options
+from metacount.formats.megatron import options
 from metacount.formulas.model import params
 from metacount.resolve import find_model
 from metacount.spec import ModelSpec
@@ -18,15 +18,9 @@ from metacount.spec import ModelSpec
 GPT3 = """#!/bin/bash
 
 # Runs the "175B" parameter model
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-GPUS_PER_NODE=8
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
 CHECKPOINT_PATH=$1 #<Specify path>
 
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --master_addr localhost
-)
 GPT_MODEL_ARGS=(
     --num-layers 96
     --hidden-size 12288
@@ -41,15 +35,13 @@ TRAINING_ARGS=(
     --micro-batch-size 1
     --step-batch-size-schedule "0:16 2.4B:320 4.8B:624"
     --lr 6.0e-5
-    --lr-warmup-fraction .001
-    --fp16
 )
 if [ -n "${WANDB_API_KEY}" ]; then
     LOGGING_ARGS+=(
         --wandb-project ${WANDB_PROJECT:-"GPT"}
     )
 fi
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+torchrun pretrain_gpt.py \\
     ${GPT_MODEL_ARGS[@]} \\
     ${TRAINING_ARGS[@]} --tensorboard-dir "${CHECKPOINT_PATH}/tensorboard"
 """
@@ -59,13 +51,6 @@ MT_NLG = """--num-layers 105 --hidden-size 20480 --num-attention-heads 128
 LLAMA = """--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008
 --max-position-embeddings 4096 --position-embedding-type rope --swiglu --normalization RMSNorm
 --disable-bias-linear --untie-embeddings-and-output-weights --vocab-size 32000"""
-LLAMA2_70B = (
-    LLAMA.replace("32 --h", "80 --h")
-    .replace("4096 --n", "8192 --n")
-    .replace("heads 32", "heads 64")
-    .replace("11008", "28672")
-    + " --group-query-attention --num-query-groups 8"
-)
 LLAMA3_8B = LLAMA.replace("11008", "14336").replace("32000", "128256") + (
     " --group-query-attention --num-query-groups 8 --rotary-base 500000"
 )
@@ -98,7 +83,6 @@ def read(folder: Path, text: str) -> ModelSpec:
     [
         (GPT3, "gpt3-175b"),
         (MT_NLG, "mt-nlg-530b"),
-        (LLAMA2_70B, "llama2-70b"),
         (LLAMA3_8B, "llama3-8b"),
         (MIXTRAL, "mixtral-8x7b"),
         (QWEN3, "qwen3-0.6b"),
@@ -106,14 +90,6 @@ def read(folder: Path, text: str) -> ModelSpec:
 )
 def test_a_script_is_the_catalogs_model(tmp_path: Path, text: str, name: str) -> None:
     assert read(tmp_path, text) == catalog.entry(name).spec()
-
-
-def test_a_file_of_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "llama.args"
-    file.write_text(LLAMA)
-    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
-    file.write_text(LLAMA.replace(" ", "=").replace("\n", " ").replace("=--", " --"))
-    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
 
 
 def test_what_megatron_takes_where_nothing_is_said(tmp_path: Path) -> None:
@@ -135,24 +111,10 @@ def test_what_megatron_takes_where_nothing_is_said(tmp_path: Path) -> None:
     assert (other.q_bias, other.o_bias, other.ffn_bias) == (True, False, False)
     assert read(tmp_path, small + " --no-bias-gelu-fusion").activation == "gelu"
     assert read(tmp_path, small + " --squared-relu").activation == "relu2"
+    assert read(tmp_path, small + " --quick-geglu").swish_beta == 1.702  # x·sigmoid(1.702·x)
     assert read(tmp_path, small + " --padded-vocab-size 103").vocab_size == 103
     grouped = read(tmp_path, small + " --group-query-attention")
     assert grouped.n_kv_heads == 1  # --num-query-groups of 1
-
-
-@pytest.mark.parametrize(
-    ("option", "fields"),
-    [
-        ("--swiglu", ("silu", None, True)),
-        ("--quick-geglu", ("silu", 1.702, True)),  # x·sigmoid(1.702·x), gated
-        ("--squared-relu", ("relu2", None, False)),
-        ("--openai-gelu", ("gelu_tanh", None, False)),
-    ],
-)
-def test_activations(tmp_path: Path, option: str, fields: tuple[str, float | None, bool]) -> None:
-    spec = read(tmp_path, LLAMA.replace("--swiglu", option))
-    beta = spec.swish_beta if spec.swish_beta != 1.0 else None
-    assert (spec.activation, beta, spec.gated) == fields
 
 
 def test_experts_in_some_layers(tmp_path: Path) -> None:
@@ -171,12 +133,8 @@ def test_experts_in_some_layers(tmp_path: Path) -> None:
         "--moe-shared-expert-intermediate-size 11",
     )
     assert (routed.router, routed.n_groups, routed.top_groups) == ("sigmoid_renorm", 6, 2)
-    assert (routed.group_score, routed.selection_bias, routed.routed_scale) == (
-        "top2_sum",
-        True,
-        2.5,
-    )
-    assert (routed.n_shared_experts, routed.d_ff_shared, routed.shared_expert_gate) == (1, 11, True)
+    assert (routed.group_score, routed.selection_bias) == ("top2_sum", True)
+    assert (routed.routed_scale, routed.d_ff_shared, routed.shared_expert_gate) == (2.5, 11, True)
     assert read(tmp_path, moe + "--moe-router-pre-softmax").router == "softmax"
     # by hand: a router 4,096·12, twelve experts of 3·4,096·7, beside attention and two norms
     layer = 4 * 4096**2 + 2 * 4096 + 12 * 4096 + 12 * 3 * 4096 * 7
@@ -201,37 +159,24 @@ def test_rope_and_norms_of_other_kinds(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (LLAMA + " --window-size (127,0)", "--window-size"),
-        (LLAMA + " --multi-latent-attention", "--multi-latent-attention"),
         (LLAMA + " --mtp-num-layers 1", "--mtp-num-layers"),
         (LLAMA + " --num-layer 3", "did you mean --num-layers"),
-        (LLAMA + " --num-layers 33", "--num-layers"),
         (LLAMA.replace("32000", ""), "--vocab-size needs a value"),
-        (LLAMA.replace("--vocab-size 32000", ""), "--vocab-size"),
         (LLAMA.replace("--num-layers 32", ""), "--num-layers is missing"),
         (LLAMA.replace("32000", "$VOCAB"), "--vocab-size"),
         ("N=3\nN=4\n" + LLAMA.replace("layers 32", "layers $N"), "--num-layers must be written"),
         (LLAMA + " --num-query-groups 8", "--num-query-groups"),
-        (
-            LLAMA + " --group-query-attention --num-query-groups 5",
-            "--num-query-groups",
-        ),
-        (LLAMA + " --squared-relu", "--swiglu"),
+        (LLAMA + " --group-query-attention --num-query-groups 5", "--num-query-groups"),
         (LLAMA + " --moe-router-topk 2", "--moe-router-topk"),
         (MT_NLG + " --num-experts 4", "--num-experts"),
         (MIXTRAL + " --moe-layer-freq ([0]*1+[1]*30)", "--moe-layer-freq must name 32 layers"),
-        (MIXTRAL + " --moe-layer-freq [1]*32", "--moe-layer-freq"),
-        (MIXTRAL + " --moe-router-num-groups 4 --moe-router-group-topk 3", ""),
         (LLAMA.replace("type rope", "type yarn"), "--position-embedding-type has a value that"),
-        (MT_NLG + " --no-position-embedding", "--no-position-embedding"),
         (LLAMA + " --rotary-percent 0.001", "--rotary-percent leaves 0 of 128"),
         (LLAMA.replace("4096 --num", "4097 --num"), "--num-attention-heads"),
-        (LLAMA.replace("4096 --num", "1e3 --num"), "--hidden-size"),
         (LLAMA.replace("heads 32", "heads " + "9" * 50), "--num-attention-heads must be a whole"),
-        (LLAMA + "\npython pretrain_bert.py", "pretrain_bert"),
         ("echo hello", "has none of --num-layers, --hidden-size"),
         ("ARGS='--num-layers 3", "no closing quotation"),
         ("x " * 200_000, "has 400000 characters"),
-        ("x " * 100_000, "32768"),
         ("", ""),
     ],
 )
@@ -248,6 +193,12 @@ def test_nothing_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "no such file" in refused(capsys, "count", str(tmp_path / "gone.sh"))
 
 
+def test_a_file_of_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "llama.args"
+    file.write_text(LLAMA.replace(" ", "=").replace("\n", " ").replace("=--", " --"))
+    assert run_json(capsys, "count", str(file))["params"] == 6_738_415_616
+
+
 def test_a_value_may_begin_like_an_option() -> None:
     assert options("--load -x/y --lr -1e-4 --seed=3 -v", "here") == {
         "--load": [["-x/y"]],
@@ -255,15 +206,3 @@ def test_a_value_may_begin_like_an_option() -> None:
         "--seed": [["3"]],
         "-v": [[]],
     }
-
-
-def test_a_script_as_long_as_is_read_and_one_longer() -> None:
-    line = "--seed 3 #"
-    longest = line + "-" * (2**18 - len(line))
-    assert options(longest, "here") == {"--seed": [["3"]]}
-    with pytest.raises(InputError, match="262145"):
-        options(longest + "-", "here")
-
-
-def test_a_refused_field_is_named_by_an_argument_that_is_read() -> None:
-    assert set(NAMES.values()) <= set(VALUES)

@@ -39,13 +39,7 @@ learning_rate = 1e-3
 """
 
 
-def test_gpt_2_is_the_catalogs_but_for_the_form_of_gelu() -> None:
-    theirs = catalog.entry("gpt2").spec()
-    assert model_of(GPT2).spec == theirs.replace(activation="gelu")
-    assert params(model_of(GPT2).spec) == 124_439_808
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt2-xl"])
 def test_init_from_takes_the_published_sizes(tmp_path: Path, name: str) -> None:
     file = tmp_path / "eval.py"
     file.write_text(f"init_from = {name!r}\nbatch_size = 8\n")
@@ -87,26 +81,17 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("n_layers = 5", "n_layers"),
-        ("x = 1\n", "x"),
         ("n_layer = 5\nif True:\n    n_layer = 6\n", ""),
         ("n_layer, n_head = 5, 5", ""),
-        ("n_layer += 5", ""),
         ("n_layer = int('5')", "n_layer: "),
-        ("n_layer = n_head", "n_layer"),
         ("n_embd = 9**9**9**9", "2000"),
-        ("n_embd = 10**40 * 10**40", "n_embd"),
         ("n_layer = 2.5", "n_layer"),
-        ("n_layer = True", "n_layer"),
         ("bias = 1", "bias"),
         ("n_embd = 70", "n_head"),
         ("init_from = 'resume'", "init_from"),
-        ("init_from = 'gpt5'", "init_from"),
         ("init_from = 'gpt2'\nn_layer = 24", "n_layer is 12 by init_from = gpt2: got 24"),
-        ("init_from = 'gpt2'\nblock_size = 2048", "block_size"),
-        ("n_layer = (", ""),
         ("import time\n", "train.py"),
         ("n_embd = " + "(" * 5000 + "1" + ")" * 5000, "is not Python"),
-        ("n_embd = " + "-" * 100_000 + "1", "nested"),
         ("#" * 300_000, "300000"),
         ("", "nanoGPT"),
         ("n_layer = 1\0", "has a NUL byte"),
@@ -120,25 +105,17 @@ def test_a_file_that_is_none_of_nanogpt(tmp_path: Path, text: str, message: str)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"n_kv_head": 4}, "n_kv_head"),
-        ({"hidden_size": 4}, "hidden_size"),
-        ({"n_head": 0}, "n_head"),
-        ({"vocab_size": 10**12}, "vocab_size"),
-    ],
-)
-def test_a_gpt_config_that_is_wrong(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model_of({**GPT2, **changes})
-
-
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "args.json"
     file.write_text(json.dumps(GPT2))
     assert run_json(capsys, "count", str(file))["params"] == 124_439_808
-    file.write_text(json.dumps({**GPT2, "rope": True}))
-    assert "args.json: rope is not an argument of nanoGPT" in refused(capsys, "count", str(file))
+    assert model_of(GPT2).spec == catalog.entry("gpt2").spec().replace(activation="gelu")
+    for wrong, message in (
+        ({"rope": True}, "args.json: rope is not an argument of nanoGPT"),
+        ({"n_head": 0}, "n_head"),
+        ({"vocab_size": 10**12}, "vocab_size"),
+    ):
+        file.write_text(json.dumps({**GPT2, **wrong}))
+        assert message in refused(capsys, "count", str(file))
     missing = tmp_path / "gone.py"
     assert "no such file" in refused(capsys, "count", str(missing))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -36,6 +37,39 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert "Traceback" not in err
     assert err.isprintable() or err[:-1].isprintable()
     return err
+
+
+class Ask:
+    """Asks a command line, in one string and words that are not split; 80 columns wide."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def __call__(self, line: str, *more: str, width: int = 80) -> str:
+        """What a command prints that succeeds and says nothing on stderr."""
+        self.monkeypatch.setenv("COLUMNS", str(width))
+        return run(self.capsys, *shlex.split(line), *more)
+
+    def json(self, line: str, *more: str) -> Any:
+        return run_json(self.capsys, *shlex.split(line), *more)
+
+    def refused(self, line: str, *more: str) -> str:
+        return refused(self.capsys, *shlex.split(line), *more)
+
+    def all(self, line: str, *more: str, width: int = 80) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr."""
+        self.monkeypatch.setenv("COLUMNS", str(width))
+        code = main([*shlex.split(line), *more])
+        return code, *self.capsys.readouterr()
+
+    def on_a_terminal(self, line: str, *, width: int = 80, **environment: str) -> str:
+        """What it prints on a terminal, with NO_COLOR or TERM where they are given."""
+        with self.monkeypatch.context() as patch:
+            patch.setattr("sys.stdout.isatty", lambda: True)
+            patch.setenv("TERM", "xterm")
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            return self(line, width=width)
 
 
 def number(text: str) -> int:

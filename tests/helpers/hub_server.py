@@ -29,9 +29,6 @@ class Hub(BaseHTTPRequestHandler):
         behaviour = self.server.behaviour
         if not path.exists():
             return self.answer(404, b"Entry not found", {"X-Error-Code": "EntryNotFound"})
-        if behaviour == "redirect":
-            self.server.behaviour = None
-            return self.answer(302, b"", {"Location": self.path, "X-Repo-Commit": COMMIT})
         content = path.read_bytes()
         if behaviour == "no range":
             return self.answer(200, content, {"X-Repo-Commit": COMMIT})

@@ -266,8 +266,19 @@ SMALL: dict[str, dict[str, Any]] = {
                    "sep_token_id": 2, "cls_token_id": 1},
 }  # fmt: skip
 
+FLAGS = (
+    "tie_word_embeddings attention_bias mlp_bias qkv_bias attention_out_bias use_bias bias "
+    "enable_bias use_qkv_bias lm_head_bias decoder_bias classifier_bias norm_bias "
+    "use_parallel_residual use_qk_norm qk_layernorm use_sliding_window norm_topk_prob "
+    "multi_query new_decoder_architecture parallel_attn alibi do_layer_norm_before "
+    "layer_norm_elementwise_affine scale_embedding router_bias use_conv_bias mamba_conv_bias "
+    "mamba_proj_bias projectors_bias mamba_rms_norm mamba_norm_before_gate "
+    "use_shared_attention_adapter use_mem_rope add_bias_linear"
+)
+
 # Drawn for every type that has the key: values that go with SMALL's other sizes.
 DRAWN: dict[str, list[Any]] = {
+    **{key: [True, False] for key in FLAGS.split()},
     "num_hidden_layers": [1, 2, 3, 5],
     "n_layer": [1, 2, 3],
     "n_layers": [1, 3],
@@ -275,24 +286,7 @@ DRAWN: dict[str, list[Any]] = {
     "head_dim": [8, 14, None],
     "intermediate_size": [40, 64],
     "vocab_size": [97, 128],
-    "tie_word_embeddings": [True, False],
-    "attention_bias": [True, False],
-    "mlp_bias": [True, False],
-    "qkv_bias": [True, False],
-    "attention_out_bias": [True, False],
-    "use_bias": [True, False],
-    "bias": [True, False],
-    "enable_bias": [True, False],
-    "use_qkv_bias": [True, False],
-    "lm_head_bias": [True, False],
-    "decoder_bias": [True, False],
-    "classifier_bias": [True, False],
-    "norm_bias": [True, False],
-    "use_parallel_residual": [True, False],
-    "use_qk_norm": [True, False],
-    "qk_layernorm": [True, False],
     "sliding_window": [3, 9, 40],
-    "use_sliding_window": [True, False],
     "max_window_layers": [0, 1, 2],
     "sliding_window_pattern": [1, 2, 4],
     "no_rope_layer_interval": [2, 3],
@@ -303,17 +297,10 @@ DRAWN: dict[str, list[Any]] = {
     "moe_topk": [1, 4],
     "zero_expert_num": [0, 2, 9],
     "decoder_sparse_step": [1, 2],
-    "norm_topk_prob": [True, False],
     "interleave_moe_layer_step": [1, 2],
     "attention_chunk_size": [3, 9],
     "q_lora_rank": [None, 24],
-    "multi_query": [True, False],
-    "new_decoder_architecture": [True, False],
-    "parallel_attn": [True, False],
-    "alibi": [True, False],
     "num_kv_heads": [2, 3],
-    "do_layer_norm_before": [True, False],
-    "layer_norm_elementwise_affine": [True, False],
     "n_inner": [None, 56],
     "word_embed_proj_dim": [48],
     "embedding_size": [20, 48],
@@ -324,8 +311,6 @@ DRAWN: dict[str, list[Any]] = {
     "num_decoder_layers": [1, 3, None],
     "encoder_layers": [1, 2],
     "decoder_layers": [1, 3],
-    "scale_embedding": [True, False],
-    "router_bias": [True, False],
     "max_position_embeddings": [48, 80],
     "state_size": [2, 5],
     "mamba_d_state": [2, 5],
@@ -334,12 +319,6 @@ DRAWN: dict[str, list[Any]] = {
     "mamba_d_conv": [1, 4],
     "chunk_size": [2, 64],
     "mamba_chunk_size": [2, 64],
-    "use_conv_bias": [True, False],
-    "mamba_conv_bias": [True, False],
-    "mamba_proj_bias": [True, False],
-    "projectors_bias": [True, False],
-    "mamba_rms_norm": [True, False],
-    "mamba_norm_before_gate": [True, False],
     "time_step_rank": [3, "auto"],
     "mamba_dt_rank": [3, "auto"],
     "attn_layer_period": [2, 4],
@@ -350,9 +329,6 @@ DRAWN: dict[str, list[Any]] = {
     "mamba_ngroups": [1, 3, 6],
     "num_mem_blocks": [1, 3, 4],
     "adapter_rank": [1, 4],
-    "use_shared_attention_adapter": [True, False],
-    "use_mem_rope": [True, False],
-    "add_bias_linear": [True, False],
     "index_block_size": [2, 5, 40],
     "index_topk_blocks": [2, 5],
     "index_local_blocks": [1, 2],

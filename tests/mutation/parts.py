@@ -58,7 +58,7 @@ MORE_TESTS = {
     "catalog": ("tests/test_resolve.py",),
     "cli": (*COMMANDS, "tests/audit", "tests/bench/test_command.py", "tests/lessons", WITNESSES),
     "diff": _of("diff"),
-    "flow": _of("flow_formula"),
+    "flow": _of("formula"),
     "formats": ("tests/test_resolve.py",),
     "measure": (*_of("tree", "verify"), "tests/flow", "tests/training", "tests/huggingface/module"),
     "modules": (*OF_MODULES, "tests/spec", "tests/huggingface/module/test_computes_the_same.py"),

@@ -21,8 +21,6 @@ from metacount.spec.legend import MODEL_TERMS, SWITCHES
     ("model", "setting", "changes"),
     [
         ("llama-7b", "num_key_value_heads=8", {"n_kv_heads": 8}),
-        ("llama-7b", "h_kv=8", {"n_kv_heads": 8}),
-        ("llama-7b", "tie_word_embeddings=true", {"tie_embeddings": True}),
         ("llama-7b", "hidden_act=geglu", {"activation": "gelu", "gated": True}),
         ("gpt2", "activation=SwiGLU", {"activation": "silu", "gated": True}),
         ("gpt2", "n_positions=128k", {"n_positions": 131_072}),  # 128 · 1,024
@@ -31,21 +29,10 @@ from metacount.spec.legend import MODEL_TERMS, SWITCHES
         ("mixtral-8x7b", "intermediate_size=7", {"d_ff_expert": 7}),
         ("llama-7b", "intermediate_size=7", {"d_ff": 7}),
         ("llama-7b", "qkv_bias=true", {"q_bias": True, "k_bias": True, "v_bias": True}),
-        (
-            "gpt2",
-            "bias=false",
-            dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "ffn_bias"), False),
-        ),
-        (
-            "mixtral-8x7b",
-            "bias=true",
-            dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias", "expert_bias"), True),
-        ),
         ("deepseek-v3", "bias=true", dict.fromkeys(("mla_bias", "ffn_bias", "expert_bias"), True)),
         ("llama-7b", "d_ff=4*d_model", {"d_ff": 16_384}),
         ("llama-7b", "d_ff=2·m", {"d_ff": 22_016}),  # its own old value
         ("llama-7b", "d_ff=round_up(8/3*d, 256)", {"d_ff": 11_008}),
-        ("llama-7b", "n_kv_heads=n_heads", {"n_kv_heads": 32}),
         ("llama-7b", "head_dim=hidden_size//num_attention_heads", {"head_dim": 128}),
     ],
 )
@@ -68,13 +55,8 @@ def test_every_spelling_of_the_legend_means_its_field() -> None:
 def test_arithmetic_takes_new_sizes_in_any_order() -> None:
     settings = ["d_ff=4*d_model", "d_model=n_heads*head_dim", "n_heads=2", "h_kv=h", "head_dim=16"]
     found = find_model("gpt2", settings)
-    assert found.changes == {
-        "d_ff": 128,
-        "d_model": 32,
-        "n_heads": 2,
-        "n_kv_heads": 2,
-        "head_dim": 16,
-    }
+    assert found.changes == {"d_ff": 128, "d_model": 32, "n_heads": 2, "n_kv_heads": 2,
+                             "head_dim": 16}  # fmt: skip
     assert found.computed == (
         "d_model = n_heads*head_dim = 32",
         "d_ff = 4*d_model = 128",
@@ -92,61 +74,36 @@ def test_llamas_rule_of_rounding(width: int) -> None:
     assert f"up to a multiple of 256: {by_hand:,}" in found.computed[0]
 
 
-def test_a_setting_that_is_to_be_left_out_is_named() -> None:
-    said = "has no meaning for experts: got 2.0; leave out `--set ffn_scale`"
-    with pytest.raises(metacount.SpecError, match=re.escape(said)):
-        find_model("mixtral-8x7b", ["ffn_scale=2.0"])
-    with pytest.raises(metacount.SpecError, match=r"got 2\.0; pass ffn_scale=1\.0"):
-        find_model("mixtral-8x7b").spec.replace(ffn_scale=2.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            ["d_ff=8/3*d_model"],
-            "--set d_ff",
-        ),
-        (["n_heads=d_model/3"], "--set n_heads"),
+        (["d_ff=8/3*d_model"], "--set d_ff"),
         (["d_ff=4*n_hed"], "--set d_ff"),
         (["d_ff=4*gated"], "--set d_ff"),
-        (
-            ["d_ff=seq_len"],
-            "--set d_ff",
-        ),
+        (["d_ff=seq_len"], "--set d_ff"),
         (["d_ff=d_ff/0"], "divides by zero"),
         (["d_ff=d_ff**9**9**9"], "--set d_ff"),
         (["d_ff=q_lora_rank*2"], "--set d_ff"),
         (["d_ff=d", "d_model=m"], "d_ff"),
         (["d_ff=__import__('os')"], "--set d_ff"),
-        (["d_ff=-d"], "d_ff"),
         (["multiple_of=256"], "--set multiple_of"),
         (["d_ff=4*d", "multiple_of=0"], "--set multiple_of"),
-        (["d_ff=4*d", "multiple_of=d"], "--set multiple_of"),
-        (
-            ["vocab_size=32k"],
-            "--set vocab_size",
-        ),
         (["vocab_size=1m"], "write 1000000 or 1048576: got '1m'"),
         (["h=4", "n_heads=4"], "n_heads"),
         (["activation=swiglu", "gated=false"], "--set"),
         (["bias=maybe"], "--set bias"),
         (["num_hiden_layers=4"], "num_hidden_layers"),
-        (
-            ["attention=mla"],
-            "--set",
-        ),
+        (["attention=mla"], "--set"),
         (["n_experts=8"], "--set: missing: top_k (a number), d_ff_expert (a number)"),
+        (
+            ["n_experts=8", "top_k=2", "d_ff_expert=7", "ffn_scale=2.0"],
+            "leave out `--set ffn_scale`",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be(settings: list[str], said: str) -> None:
     with pytest.raises((InputError, metacount.SpecError), match=re.escape(said)):
         find_model("llama-7b", settings)
-
-
-def test_a_word_that_means_two_fields_of_a_model() -> None:
-    with pytest.raises(InputError, match="intermediate_size"):
-        find_model("deepseek-v3", ["intermediate_size=7"])
 
 
 def test_a_model_like_another_keeps_its_ratios() -> None:
@@ -160,11 +117,6 @@ def test_a_model_like_another_keeps_its_ratios() -> None:
     assert spec.to_dict() == kept and small.published is None
 
 
-def test_more_heads_are_narrower() -> None:
-    assert metacount.like("llama", d_model=256, n_heads=8).spec.head_dim == 32
-    assert metacount.like("pythia", d_model=512, head_dim=16).spec.rotary_dim == 4  # a quarter
-
-
 @pytest.mark.parametrize(
     "entry",
     one_in(3, [e for e in catalog.entries() if e.sizes is not None]),
@@ -173,16 +125,8 @@ def test_more_heads_are_narrower() -> None:
 def test_every_model_can_be_made_twice_as_wide(entry: catalog.CatalogEntry) -> None:
     spec = entry.spec()
     wide = metacount.like(entry.id, d_model=2 * spec.d_model, n_layers=2 * spec.n_layers).spec
-    twice = (
-        "n_heads",
-        "d_ff",
-        "d_ssm",
-        "n_ssm_heads",
-        "n_linear_heads",
-        "n_linear_v_heads",
-        "lru_width",
-    )
-    for size in twice:
+    twice = "n_heads d_ff d_ssm n_ssm_heads n_linear_heads n_linear_v_heads lru_width"
+    for size in twice.split():
         assert (getattr(wide, size) or 0) == 2 * (getattr(spec, size) or 0)
     assert wide.head_dim == spec.head_dim and wide.ssm_head_dim == spec.ssm_head_dim
     assert wide.n_encoder_layers == 2 * spec.n_encoder_layers
@@ -191,11 +135,7 @@ def test_every_model_can_be_made_twice_as_wide(entry: catalog.CatalogEntry) -> N
 @pytest.mark.parametrize(
     ("name", "sizes", "said"),
     [
-        (
-            "llama",
-            {"d_model": 250},
-            "--set",
-        ),
+        ("llama", {"d_model": 250}, "--set"),
         ("mixtral", {"d_model": 256}, "n_kv_heads"),
         ("deepseek-v3", {"n_layers": 2}, "n_dense_layers (choose 0 to 2)"),
         ("lama", {}, "--like"),
@@ -226,11 +166,6 @@ def test_like_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MODEL is missing; give one, or --like NAME" in refused(capsys, "tree")
 
 
-def test_lengths_and_dtypes_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run_json(capsys, "count", "llama-7b", "--seq", "128k", "--dtype", "bfloat16")
-    assert found["workload"]["seq_len"] == 131_072 and found["workload"]["dtype"] == "bf16"
-
-
 def test_a_file_names_all_that_it_lacks(tmp_path: Path) -> None:
     file = tmp_path / "small.json"
     file.write_text(json.dumps({"d_model": 8, "norm": "rmsnorm", "kind": "decoder"}), "utf-8")
@@ -248,11 +183,8 @@ def test_a_model_over_values_of_a_size(capsys: pytest.CaptureFixture[str]) -> No
     over = "d_ff=1024,2048,round_up(8/3*d, 256)"
     columns = ["--columns", "d_ff,params"]
     found = run_json(capsys, "count", "gpt2", "--over", over, *columns)
-    assert [row["model"] for row in found] == [
-        "d_ff=1024",
-        "d_ff=2048",
-        "d_ff=round_up(8/3*d, 256)",
-    ]
+    names = ["d_ff=1024", "d_ff=2048", "d_ff=round_up(8/3*d, 256)"]
+    assert [row["model"] for row in found] == names
     assert [row["d_ff"] for row in found] == [1024, 2048, 2048]
     alone = [metacount.count(find_model("gpt2", [f"d_ff={n}"])).params for n in (1024, 2048, 2048)]
     assert [row["params"] for row in found] == alone

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from metacount.formats.tensors import Shape, StoredTensor
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.formats import (
     APART,
@@ -19,7 +20,6 @@ from metacount.huggingface.checkpoint.formats import (
     Weight,
     unpack,
 )
-from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 from metacount.units import exact
 
 if TYPE_CHECKING:
@@ -236,7 +236,8 @@ def compare(
     by_name = {tensor.name: tensor for tensor in tensors}
     unpacked = unpack(by_name.values(), quantization)
     weights = unpacked.weights if convert is None else convert(unpacked.weights)
-    sides = _Sides(module, fold_stacks(weights, module.parameters))
+    rest, joined = fold_stacks(weights, lambda name: _mlx_stack(name, module.parameters))
+    sides = _Sides(module, [*rest, *joined])
     missing = sides.missing()
     scales = [(name, by_name[name].n_values) for name in unpacked.scales]
     extra = sides.extra + [Extra(name=name, kind=SCALE, n_values=n) for name, n in scales]
@@ -262,39 +263,48 @@ STACKED = {
 }
 
 
-def fold_stacks(weights: Iterable[Weight], known: Mapping[str, object]) -> list[Weight]:
-    """Join MLX's stacks of experts, X.switch_mlp.up_proj, into the fused tensors of the module."""
+def _mlx_stack(name: str, known: Mapping[str, object]) -> tuple[str, int]:
+    """X.switch_mlp.up_proj stands second in a fused tensor of the module, if that has one."""
+    *stem, owner, matrix, leaf = ["", "", *name.split(".")]
+    joined, place = STACKED.get(matrix, ("", 0))
+    target = ".".join([*stem[2:], "experts", joined])
+    return target if (owner, leaf) == ("switch_mlp", "weight") and target in known else "", place
+
+
+def fold_stacks(
+    weights: Iterable[Weight], stack_of: Callable[[str], tuple[str, int]]
+) -> tuple[list[Weight], list[Weight]]:
+    """Return the weights that are no stacks of experts' matrices, and the fused ones that the
+    others make: [E, m, d] over [E, m, d] -> [E, 2m, d].
+
+    `stack_of` gives the fused tensor that a stack belongs to, or "", and its place there.
+    """
     stacks: dict[str, dict[int, Weight]] = {}
     rest: list[Weight] = []
+    joined: list[Weight] = []
     for weight in weights:
-        *stem, owner, matrix, leaf = ["", "", *weight.name.split(".")]
-        joined, place = STACKED.get(matrix, ("", 0))
-        name = ".".join([*stem[2:], "experts", joined])
-        if (owner, leaf) == ("switch_mlp", "weight") and name in known:
-            stacks.setdefault(name, {})[place] = weight
+        target, place = stack_of(weight.name)
+        if target:
+            stacks.setdefault(target, {})[place] = weight
         else:
             rest.append(weight)
-    for name, stack in stacks.items():
-        rest += join_stacks(name, [stack[place] for place in sorted(stack)])
-    return rest
-
-
-def join_stacks(target: str, pieces: list[Weight]) -> list[Weight]:
-    """Join the stacks of all experts' matrices: [E, m, d] over [E, m, d] -> [E, 2m, d]."""
-    first = pieces[0].shape
-    if any(piece.shape != first for piece in pieces) or (first is not None and len(first) != 3):
-        return pieces
-    shape = None if first is None else (first[0], len(pieces) * first[1], first[2])
-    apart = APART if len(pieces) > 1 else ""
-    return [
-        pieces[0]._replace(
-            name=target,
-            shape=shape,
-            n_values=None if shape is None else math.prod(shape),
-            sources=tuple(source for piece in pieces for source in piece.sources),
-            how=", ".join(filter(None, (apart, pieces[0].how))),
+    for target, places in stacks.items():
+        pieces = [places[place] for place in sorted(places)]
+        first, how = pieces[0].shape, [APART] * (len(pieces) > 1)
+        if any(piece.shape != first for piece in pieces) or len(first or (0, 0, 0)) != 3:
+            joined += pieces
+            continue
+        shape = None if first is None else (first[0], len(pieces) * first[1], first[2])
+        joined.append(
+            pieces[0]._replace(
+                name=target,
+                shape=shape,
+                n_values=None if shape is None else math.prod(shape),
+                sources=tuple(source for piece in pieces for source in piece.sources),
+                how=", ".join([*how, *filter(None, [pieces[0].how])]),
+            )
         )
-    ]
+    return rest, joined
 
 
 class _Sides:

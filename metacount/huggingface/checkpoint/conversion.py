@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from metacount.errors import shown
 from metacount.formats.gguf import ARCHITECTURE, Header, read_header
 from metacount.given import Source
-from metacount.huggingface.checkpoint.compare import Convert, join_stacks
+from metacount.huggingface.checkpoint.compare import Convert, fold_stacks
 from metacount.huggingface.checkpoint.formats import Weight
-from metacount.huggingface.checkpoint.header import StoredTensor
 from metacount.huggingface.checkpoint.witness import (
     CheckpointReport,
     find_checkpoint,
     join,
     read_checkpoint,
+    read_repository,
 )
 
 if TYPE_CHECKING:
@@ -145,13 +145,9 @@ def _converted(
 def checkpoint_of(source: Source, module: nn.Module) -> tuple[CheckpointReport, Convert] | None:
     """Read the checkpoint of a config's folder, repository or GGUF file; None without weights."""
     if source.gguf is not None:
-        from metacount.huggingface.checkpoint.conversion import gguf_conversion, read_gguf
-
         stored, header = read_gguf(source.gguf)
         return stored, gguf_conversion(module, header)
     if source.repository is not None:
-        from metacount.huggingface.checkpoint.hub import read_repository
-
         return read_repository(source.repository), transformers_conversion(module)
     path = None if source.folder is None else find_checkpoint(source.folder)
     return None if path is None else (read_checkpoint(path), transformers_conversion(module))
@@ -170,11 +166,7 @@ ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.wei
 def read_gguf(path: str) -> tuple[CheckpointReport, Header]:
     """Read what a GGUF file holds, and its header."""
     header = read_header(path)
-    where = shown(path)
-    tensors = [
-        StoredTensor(t.name, t.dtype, t.shape, where, (t.block, t.size)) for t in header.tensors
-    ]
-    return join(where, None, [tensors]), header
+    return join(shown(path), None, [list(header.tensors)]), header
 
 
 def gguf_conversion(module: nn.Module, header: Header) -> Convert:
@@ -200,22 +192,13 @@ def gguf_conversion(module: nn.Module, header: Header) -> Convert:
             experts[numbers[0], leaf] = parameter
 
     def convert(weights: Sequence[Weight]) -> list[Weight]:
-        done: list[Weight] = []
-        stacks: dict[str, dict[int, Weight]] = {}
-        for weight in weights:
-            parts = weight.name.split(".")
-            target, place = "", 0
-            if len(parts) == 4 and parts[2] in EXPERTS:
-                leaf, place = EXPERTS[parts[2]]
-                target = experts.get((parts[1], leaf), "")
-            if target:
-                stacks.setdefault(target, {})[place] = weight
-            elif weight.name in ROPE:
-                done.append(weight._replace(name=f"{weight.name.removesuffix('.weight')}.inv_freq"))
-            else:
-                done.append(weight._replace(name=theirs.get(weight.name, weight.name)))
-        for target, pieces in stacks.items():
-            done += join_stacks(target, [pieces[place] for place in sorted(pieces)])
-        return done
+        rest, joined = fold_stacks(weights, stack_of)
+        names = {name: f"{name.removesuffix('.weight')}.inv_freq" for name in ROPE} | theirs
+        return [*(w._replace(name=names.get(w.name, w.name)) for w in rest), *joined]
+
+    def stack_of(name: str) -> tuple[str, int]:
+        parts = name.split(".")
+        leaf, place = EXPERTS.get(parts[2], ("", 0)) if len(parts) == 4 else ("", 0)
+        return experts.get((parts[1], leaf), "") if leaf else "", place
 
     return convert

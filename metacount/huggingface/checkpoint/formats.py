@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from metacount.formats.tensors import Shape, StoredTensor
 from metacount.frozen import frozen
-from metacount.huggingface.checkpoint.header import Shape, StoredTensor
 
 if TYPE_CHECKING:
     from metacount.files import Json
@@ -23,7 +23,6 @@ WORDS = ("I32", "U32")
 INTEGERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 
 # Tensors that stand beside a packed weight, by its format.
-BESIDE_MLX = ("scales", "biases")
 BESIDE_QWEIGHT = ("qzeros", "scales", "g_idx")
 BESIDE_WEIGHT_PACKED = (
     "weight_scale",
@@ -43,6 +42,8 @@ BESIDE_BNB_4BIT = (
     "quant_state.bitsandbytes__nf4",
     "quant_state.bitsandbytes__fp4",
 )
+BNB_4BIT, INT8 = "bitsandbytes 4-bit", "bitsandbytes int8"
+PLAIN = ("FP8", "FP4", "int8", INT8)  # of a value in each stored one
 # Beside a weight of 8 bits `X.weight`: after its own name, or in its module.
 AFTER_NAME = ("_scale_inv", "_scale", "_scale_2")
 IN_MODULE = ("scale", "input_scale", "activation_scale", "weight_zero_point")
@@ -78,7 +79,8 @@ class Unpacked:
 
 
 Stored = dict[str, StoredTensor]
-Found = tuple[Weight, str, list[str]]  # the weight, its format, the tensors beside it
+# A shape, where the header says it; the format; how it is stored, in words.
+Read = tuple[Shape | None, str, str]
 
 
 class Packing(NamedTuple):
@@ -137,12 +139,17 @@ def unpack(tensors: Iterable[StoredTensor], quantization: Quantization | None = 
     scales: dict[str, str] = {}
     formats: dict[str, int] = {}
     for tensor in stored.values():
-        found = _in_a_format(tensor, stored, said)
+        name, stem = tensor.name, tensor.name.rpartition(".")[0]
+        packing = said.by_module.get(stem, said.packing)
+        found = _in_a_format(tensor, stored, packing)
         if found is None:
             continue
-        weights[tensor.name], style, beside = found
+        target, (shape, style, how), ends = found
+        n_values = 2 * tensor.n_bytes if style == BNB_4BIT else None
+        weight = _weight(tensor, target, shape, how, n_values)
+        weights[name] = weight._replace(packed=style not in PLAIN)
         formats[style] = formats.get(style, 0) + 1
-        scales |= dict.fromkeys(beside, style)
+        scales |= dict.fromkeys((end for end in ends if end in stored), style)
     for tensor in stored.values():
         name = tensor.name
         if name in weights or name in scales:
@@ -155,73 +162,68 @@ def unpack(tensors: Iterable[StoredTensor], quantization: Quantization | None = 
 
 
 def _weight(
-    tensor: StoredTensor,
-    name: str,
-    shape: Shape | None,
-    how: str = "",
-    *,
-    packed: bool = False,
+    tensor: StoredTensor, name: str, shape: Shape | None, how: str = "", n_values: int | None = None
 ) -> Weight:
-    return Weight(
-        name=name,
-        shape=shape,
-        n_values=None if shape is None else math.prod(shape),
-        sources=(tensor.name,),
-        dtype=tensor.dtype,
-        how=how,
-        packed=packed,
-    )
+    if shape is not None:
+        n_values = math.prod(shape)
+    return Weight(name, shape, n_values, (tensor.name,), tensor.dtype, how)
 
 
-def _in_a_format(tensor: StoredTensor, stored: Stored, quantization: Quantization) -> Found | None:
-    stem, _, leaf = tensor.name.rpartition(".")
-    packing = quantization.by_module.get(stem, quantization.packing)
-    if leaf == "qweight" and f"{stem}.scales" in stored and tensor.dtype in WORDS:
-        return _gptq_or_awq(tensor, stem, stored)
-    if leaf == "weight_packed" and f"{stem}.weight_scale" in stored:
-        return _compressed(tensor, stem, stored, packing)
-    if leaf == "weight" and f"{stem}.scales" in stored and tensor.dtype == "U32":
-        return _mlx(tensor, stem, stored, packing)
-    if leaf.endswith("_blocks") and f"{tensor.name.removesuffix('_blocks')}_scales" in stored:
-        return _mxfp4_blocks(tensor, stored)
-    if f"{tensor.name}.absmax" in stored:
-        return _bnb_4bit(tensor, stored)
-    if leaf == "weight" and f"{stem}.SCB" in stored and tensor.dtype == "I8":
-        style = "bitsandbytes int8"
-        beside = _present(stem + ".", ("SCB", "weight_format"), stored)
-        return _weight(tensor, tensor.name, tensor.shape, style), style, beside
-    if tensor.dtype in (*FP8, "F4", "I8", "U8"):
-        return _scaled(tensor, stem if leaf == "weight" else None, stored)
+def _in_a_format(
+    tensor: StoredTensor, stored: Stored, packing: Packing
+) -> tuple[str, Read, list[str]] | None:
+    """Find the name of the weight that a tensor holds in a format, how, and what may stand beside
+    it.
+    """
+    name, dtype = tensor.name, tensor.dtype
+    stem, _, leaf = name.rpartition(".")
+    inside = {end: f"{stem}.{end}" for end in (*BESIDE_QWEIGHT, "weight_scale", "SCB")}
+    blocks = name.removesuffix("_blocks")
+    scales = stored.get(inside["scales"])
+    if leaf == "qweight" and scales and dtype in WORDS:
+        others = [stored.get(inside[end]) for end in ("qzeros", "g_idx")]
+        read = _gptq_or_awq(tensor.shape, scales.shape, *(t.shape if t else () for t in others))
+        return f"{stem}.weight", read, [inside[end] for end in BESIDE_QWEIGHT]
+    if leaf == "weight_packed" and inside["weight_scale"] in stored:
+        read = _compressed(tensor, stored[inside["weight_scale"]], packing)
+        return f"{stem}.weight", read, [f"{stem}.{end}" for end in BESIDE_WEIGHT_PACKED]
+    if leaf == "weight" and scales and dtype == "U32":
+        read = _mlx(tensor.shape, scales.shape, packing)
+        return name, read, [f"{stem}.{end}" for end in ("scales", "biases")]
+    if blocks != name and (beside := stored.get(f"{blocks}_scales")):
+        # gpt-oss: [.., out, groups, 16] of two values a byte, and scales [.., out, groups]
+        if len(tensor.shape) < 2 or tensor.shape[:-1] != beside.shape or dtype != "U8":
+            return None
+        *outer, groups, n_bytes = tensor.shape
+        return blocks, ((*outer, groups * n_bytes * 2), "MXFP4", "MXFP4"), [beside.name]
+    if f"{name}.absmax" in stored:  # the shape is among the values of quant_state
+        return name, (None, BNB_4BIT, BNB_4BIT), [f"{name}.{end}" for end in BESIDE_BNB_4BIT]
+    if leaf == "weight" and inside["SCB"] in stored and dtype == "I8":
+        return name, (tensor.shape, INT8, INT8), [inside["SCB"], f"{stem}.weight_format"]
+    if dtype in (*FP8, "F4", "I8", "U8"):
+        ends = [name + end for end in AFTER_NAME]
+        ends += [f"{stem}.{end}" for end in IN_MODULE if leaf == "weight"]
+        ends = [end for end in ends if end in stored]
+        return (name, _scaled(tensor, [stored[end] for end in ends]), ends) if ends else None
     return None
 
 
-def _present(start: str, ends: Iterable[str], stored: Stored) -> list[str]:
-    return [start + end for end in ends if start + end in stored]
-
-
-def _gptq_or_awq(tensor: StoredTensor, stem: str, stored: Stored) -> Found:
-    """Read a GPTQ or AWQ weight. GPTQ packs along the input: qweight [in·bits/32, out], scales
-    [groups, out], g_idx [in].
-
-    AWQ packs along the output: qweight [in, out·bits/32], scales [groups, out].
+def _gptq_or_awq(shape: Shape, scales: Shape, qzeros: Shape, g_idx: Shape) -> Read:
+    """GPTQ packs along the input: qweight [in·bits/32, out], scales [groups, out], g_idx [in];
+    AWQ along the output: qweight [in, out·bits/32], scales [groups, out].
     """
-    beside = _present(stem + ".", BESIDE_QWEIGHT, stored)
-    scales, qzeros = stored[f"{stem}.scales"].shape, stored.get(f"{stem}.qzeros")
-    shape: Shape | None = None
-    style, n_bits = "GPTQ", 0
-    if len(tensor.shape) == len(scales) == 2 and 0 not in (*tensor.shape, *scales):
-        (rows, columns), out = tensor.shape, scales[1]
-        g_idx = stored.get(f"{stem}.g_idx")
-        if columns == out and g_idx is not None and len(g_idx.shape) == 1 and g_idx.shape[0]:
-            n_bits = _whole(rows * WORD, g_idx.shape[0])
-        elif columns == out and qzeros is not None and len(qzeros.shape) == 2:
-            n_bits = _whole(qzeros.shape[1] * WORD, out)
-        elif columns != out:
+    style, n_bits, found = "GPTQ", 0, None
+    if len(shape) == len(scales) == 2 and 0 not in (*shape, *scales):
+        (rows, columns), out = shape, scales[1]
+        if columns != out:
             style, n_bits = "AWQ", _whole(columns * WORD, out)
+        elif len(g_idx) == 1 and g_idx[0]:
+            n_bits = _whole(rows * WORD, g_idx[0])
+        elif len(qzeros) == 2:
+            n_bits = _whole(qzeros[1] * WORD, out)
         if 0 < n_bits <= 8:
-            shape = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
-    how = f"{style}, {n_bits} bits" if shape else f"{style}, bits not known"
-    return _weight(tensor, f"{stem}.weight", shape, how, packed=True), style, beside
+            found = (out, rows) if style == "AWQ" else (out, rows * WORD // n_bits)
+    return found, style, f"{style}, {n_bits} bits" if found else f"{style}, bits not known"
 
 
 def _whole(total: int, parts: int) -> int:
@@ -229,106 +231,56 @@ def _whole(total: int, parts: int) -> int:
     return total // parts if total % parts == 0 else 0
 
 
-def _compressed(tensor: StoredTensor, stem: str, stored: Stored, packing: Packing) -> Found:
+def _compressed(tensor: StoredTensor, scale: StoredTensor, packing: Packing) -> Read:
     """Read a weight of compressed-tensors: words [out, in·bits/32], whose bits the config says, the
     last one of a row filled up; scales [out, groups]. Or NVFP4, or MXFP4 with scales in bytes.
     """
-    beside = _present(stem + ".", BESIDE_WEIGHT_PACKED, stored)
-    name, scale = f"{stem}.weight", stored[f"{stem}.weight_scale"]
     bits, group = packing
     if scale.dtype == "U8" and packing == (4, 32):
         scale = scale._replace(dtype="F8_E8M0")
-    found = _fp4(tensor, scale)
-    if found is not None:
-        shape, style = found
-        return _weight(tensor, name, shape, style, packed=True), style, beside
-    style = "compressed-tensors"
-    words: Shape | None = None
+    if (fp4 := _fp4(tensor, scale)) is not None:
+        return fp4
+    shape: Shape | None = None
     if tensor.dtype in WORDS and bits in (1, 2, 4, 8) and tensor.shape:
         per_word = WORD // bits
-        most = tensor.shape[-1] * per_word
-        n_in = most
+        most = n_in = tensor.shape[-1] * per_word
         if group is not None and len(scale.shape) > 1:
             n_in = scale.shape[-1] * group
-        words = (*tensor.shape[:-1], n_in) if most - per_word < n_in <= most else None
-    how = f"{style}, {bits} bits" if words else f"{style}, bits not known from header and config"
-    return _weight(tensor, name, words, how, packed=True), style, beside
+        shape = (*tensor.shape[:-1], n_in) if most - per_word < n_in <= most else None
+    return _by_config("compressed-tensors", bits, shape)
 
 
-def _fp4(tensor: StoredTensor, scale: StoredTensor) -> tuple[Shape, str] | None:
-    """Find the shape and format of a weight with two values of 4 bits in a byte [.., in/2], and a
-    scale for each group of them.
-    """
+def _by_config(style: str, bits: int | None, shape: Shape | None) -> Read:
+    known = f"{bits} bits" if shape else "bits not known from header and config"
+    return shape, style, f"{style}, {known}"
+
+
+def _fp4(tensor: StoredTensor, scale: StoredTensor) -> Read | None:
+    """Read two values of 4 bits in a byte [.., in/2], with a scale for each group of them."""
     if tensor.dtype not in ("U8", "I8") or scale.dtype not in FP4_GROUPS:
         return None
     style, group = FP4_GROUPS[scale.dtype]
     if not tensor.shape or not scale.shape or 2 * tensor.shape[-1] != scale.shape[-1] * group:
         return None
-    return (*tensor.shape[:-1], 2 * tensor.shape[-1]), style
+    return (*tensor.shape[:-1], 2 * tensor.shape[-1]), style, style
 
 
-def _mlx(tensor: StoredTensor, stem: str, stored: Stored, packing: Packing) -> Found:
+def _mlx(shape: Shape, scales: Shape, packing: Packing) -> Read:
     """Read a weight of MLX: words [.., out, in·bits/32], scales [.., out, in/group_size]."""
-    scales, (bits, group) = stored[f"{stem}.scales"].shape, packing
-    shape: Shape | None = None
-    if bits and group and scales and tensor.shape and scales[:-1] == tensor.shape[:-1]:
+    bits, group = packing
+    found: Shape | None = None
+    if bits and group and scales and shape and scales[:-1] == shape[:-1]:
         n_in = scales[-1] * group
-        shape = (*scales[:-1], n_in) if tensor.shape[-1] * WORD == n_in * bits else None
-    how = f"MLX, {bits} bits" if shape else "MLX, bits not known from header and config"
-    beside = _present(stem + ".", BESIDE_MLX, stored)
-    return _weight(tensor, tensor.name, shape, how, packed=True), "MLX", beside
+        found = (*scales[:-1], n_in) if shape[-1] * WORD == n_in * bits else None
+    return _by_config("MLX", bits, found)
 
 
-def _mxfp4_blocks(tensor: StoredTensor, stored: Stored) -> Found | None:
-    """Read a weight of gpt-oss: X_blocks [.., out, groups, 16] of two values a byte,
-    X_scales [.., out, groups].
-    """
-    name = tensor.name.removesuffix("_blocks")
-    scales = stored[f"{name}_scales"]
-    if len(tensor.shape) < 2 or tensor.shape[:-1] != scales.shape or tensor.dtype != "U8":
-        return None
-    *outer, groups, n_bytes = tensor.shape
-    shape = (*outer, groups * n_bytes * 2)  # 2 values of 4 bits in a byte
-    return _weight(tensor, name, shape, "MXFP4", packed=True), "MXFP4", [scales.name]
-
-
-def _bnb_4bit(tensor: StoredTensor, stored: Stored) -> Found:
-    """Read a weight in bytes of two values each;
-    its shape is among the values of quant_state, not in the header.
-    """
-    style = "bitsandbytes 4-bit"
-    weight = Weight(
-        name=tensor.name,
-        shape=None,
-        n_values=2 * tensor.n_bytes,  # or one less: the last byte of an odd count is half empty
-        sources=(tensor.name,),
-        dtype=tensor.dtype,
-        how=style,
-        packed=True,
-    )
-    return weight, style, _present(tensor.name + ".", BESIDE_BNB_4BIT, stored)
-
-
-def _scaled(tensor: StoredTensor, stem: str | None, stored: Stored) -> Found | None:
-    """Read a weight with one value in each stored one, beside a scale;
-    or two of 4 bits in each byte.
-    """
-    beside = _present(tensor.name, AFTER_NAME, stored)
-    if stem is not None:
-        beside += _present(stem + ".", IN_MODULE, stored)
-    if not beside:
-        return None
-    for scale in beside:
-        found = _fp4(tensor, stored[scale])
-        if found is not None:
-            shape, style = found
-            return (
-                _weight(tensor, tensor.name, shape, style, packed=True),
-                style,
-                beside,
-            )
+def _scaled(tensor: StoredTensor, scales: list[StoredTensor]) -> Read:
+    """Read a value in each stored one, beside a scale; or two of 4 bits in each byte."""
+    for scale in scales:
+        if (fp4 := _fp4(tensor, scale)) is not None:
+            return fp4
     if tensor.dtype == "U8":  # bytes of an unknown format: nothing is certain
-        how = "bytes with scales, format not known"
-        return _weight(tensor, tensor.name, None, how, packed=True), "unknown", beside
+        return None, "unknown", "bytes with scales, format not known"
     style = {"I8": "int8", "F4": "FP4"}.get(tensor.dtype, "FP8")
-    return _weight(tensor, tensor.name, tensor.shape, style), style, beside
+    return tensor.shape, style, style

@@ -16,10 +16,13 @@ from metacount.units import exact
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from metacount.files import Json
-    from metacount.huggingface.checkpoint.header import Index
+    from metacount.formats.tensors import StoredTensor
+    from metacount.huggingface.checkpoint.header import (
+        Index,
+    )
 
 # A group -> words of the names of its tensors, or whole steps of a name; the first that has one.
 GROUPS = {
@@ -99,9 +102,9 @@ def _of_gguf(path: str) -> Totals | None:
     name = header.keys.get(ARCHITECTURE)
     if not header.tensors or (isinstance(name, str) and name in ARCHITECTURES):
         return None  # its keys are read, or there is nothing to count
-    tensors = [(t.name, t.dtype, t.n_values, t.n_bytes) for t in header.tensors]
+    n_values = sum(tensor.n_values for tensor in header.tensors)
     kind = f"GGUF, architecture {shown(repr(name))}, which is not read: its header alone is counted"
-    return _totals(path, tensors, params=sum(t[2] for t in tensors), notes=[kind, NOT_KNOWN])
+    return _totals(path, header.tensors, params=n_values, notes=[kind, NOT_KNOWN])
 
 
 def _of_safetensors(path: str) -> Totals:
@@ -127,10 +130,9 @@ def _of_safetensors(path: str) -> Totals:
     known = [n for n in sizes if n is not None]
     if len(known) < len(sizes):
         notes.append("the values of packed weights are not known from the header")
-    tensors = [(t.name, t.dtype, t.n_values, t.n_bytes) for t in report.tensors]
     params = sum(known) if len(known) == len(sizes) else None
     notes.append("values of tensors that are no parameters (buffers) are among them")
-    return _totals(path, tensors, params=params, notes=[*notes, NOT_KNOWN])
+    return _totals(path, report.tensors, params=params, notes=[*notes, NOT_KNOWN])
 
 
 def _config_beside(folder: str) -> Json:
@@ -167,27 +169,24 @@ def _of_index(path: str, index: Index) -> Totals:
 
 
 def _totals(
-    path: str, tensors: Iterable[tuple[str, str, int, int]], *, params: int | None, notes: list[str]
+    path: str, tensors: Sequence[StoredTensor], *, params: int | None, notes: list[str]
 ) -> Totals:
     by_group: dict[str, Json] = {}
     by_dtype: dict[str, Json] = {}
-    n_tensors = n_bytes = 0
-    for name, dtype, values, size in tensors:
-        n_tensors += 1
-        n_bytes += size
-        group = by_group.setdefault(
-            group_of(name), {"tensors": 0, "values": 0, "bytes": 0, "dtypes": {}}
-        )
-        group["dtypes"][dtype] = group["dtypes"].get(dtype, 0) + values
-        for part in (group, by_dtype.setdefault(dtype, {"tensors": 0, "values": 0, "bytes": 0})):
+    nothing = {"tensors": 0, "values": 0, "bytes": 0}
+    for tensor in tensors:
+        dtype, n_values = tensor.dtype, tensor.n_values
+        group = by_group.setdefault(group_of(tensor.name), {**nothing, "dtypes": {}})
+        group["dtypes"][dtype] = group["dtypes"].get(dtype, 0) + n_values
+        for part in (group, by_dtype.setdefault(dtype, {**nothing})):
             part["tensors"] += 1
-            part["values"] += values
-            part["bytes"] += size
+            part["values"] += n_values
+            part["bytes"] += tensor.n_bytes
     return Totals(
         source=shown(path),
         params=params,
-        stored_bytes=n_bytes,
-        n_tensors=n_tensors,
+        stored_bytes=sum(tensor.n_bytes for tensor in tensors),
+        n_tensors=len(tensors),
         by_group=dict(sorted(by_group.items(), key=lambda item: -item[1]["bytes"])),
         by_dtype=dict(sorted(by_dtype.items(), key=lambda item: -item[1]["bytes"])),
         notes=tuple(notes),

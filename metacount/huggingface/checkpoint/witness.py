@@ -7,14 +7,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from metacount.errors import InputError, shown
+from metacount.formats.tensors import StoredTensor
 from metacount.frozen import frozen
 from metacount.huggingface.checkpoint.compare import BUFFER, Comparison, Extra, said_besides
 from metacount.huggingface.checkpoint.header import (
     INDEX,
+    MAX_INDEX_BYTES,
     MAX_TENSORS,
     SINGLE,
     Index,
-    StoredTensor,
+    header_length,
+    parse_header,
+    parse_index,
     read_local_header,
     read_local_index,
 )
@@ -22,6 +26,10 @@ from metacount.units import exact
 
 if TYPE_CHECKING:
     from metacount.figures import Witness
+    from metacount.huggingface.hub import Answer, Repository
+
+FIRST_BYTES = 2**17  # nearly every header is shorter, so one request is enough
+N_THREADS = 8
 
 # Weights in formats that are not read, by file: a pickle runs code, the others are not PyTorch's.
 OTHER_WEIGHTS = (
@@ -173,6 +181,84 @@ def _check_inside(folder: str, file: str) -> None:
             f"{shown(os.path.join(folder, file))}: is a link out of its folder, to "
             f"{shown(target)}; give the folder that holds the file"
         )
+
+
+# ---- on the hub: weights stay there ----
+
+
+def read_repository(repo_id: str) -> CheckpointReport:
+    """Read the headers of a repository's checkpoint: from the local cache if it is whole there,
+    else the hub's, by range requests.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from metacount.huggingface.hub import Repository
+
+    repository = Repository(repo_id)
+    if (cached := cached_checkpoint(repo_id)) is not None:
+        return read_checkpoint(cached)
+    first = repository.read_start(SINGLE, FIRST_BYTES, may_miss=True)
+    if first is not None:
+        return join(_source(repository), None, [_header(repository, SINGLE, first)])
+    content = repository.read_file(INDEX, MAX_INDEX_BYTES)
+    if content is None:
+        raise InputError(
+            f"{shown(repo_id)}: has no {SINGLE} and no {INDEX}; only safetensors are read"
+        )
+    where = repository.where(INDEX)
+    index = parse_index(content, where)
+    headers: list[list[StoredTensor]] = []
+    with ThreadPoolExecutor(N_THREADS) as pool:
+        try:
+            files = sorted(set(index.files.values()))
+            for header in pool.map(lambda file: _header(repository, file), files):
+                headers.append(header)
+                check_n_tensors(headers, where)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return join(_source(repository), index, headers)
+
+
+def cached_checkpoint(repo_id: str) -> str | None:
+    """Find the path of the checkpoint's first file in the hub's cache, if all its files are
+    there.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    found = {name: try_to_load_from_cache(repo_id, name) for name in (SINGLE, INDEX)}
+    single, index = (path if isinstance(path, str) else None for path in found.values())
+    if single is not None or index is None:
+        return single
+    files = set(read_local_index(index).files.values())
+    folder = os.path.dirname(index)
+    return index if all(os.path.exists(os.path.join(folder, file)) for file in files) else None
+
+
+def _source(repository: Repository) -> str:
+    at = f"@{repository.commit}" if repository.commit else ""
+    return shown(f"{repository.repo_id}{at}")
+
+
+def _header(repository: Repository, file: str, answer: Answer | None = None) -> list[StoredTensor]:
+    where = repository.where(file)
+    answer = answer or repository.read_start(file, FIRST_BYTES)
+    assert answer is not None  # only a file that may be missing gives None
+    length = header_length(answer.content, answer.size, where)
+    if len(answer.content) < 8 + length:
+        answer = repository.read_start(file, 8 + length)
+        assert answer is not None
+    if len(answer.content) < 8 + length:
+        raise InputError(
+            f"{where}: the server sent {len(answer.content)} bytes of the "
+            f"header's {8 + length}; try again"
+        )
+    data_size = None if answer.size is None else answer.size - 8 - length
+    text = answer.content[8 : 8 + length]
+    return parse_header(text, where, file=file, data_size=data_size)
+
+
+# ---- what is said of it ----
 
 
 def checkpoint_witness(report: CheckpointReport, comparison: Comparison | None) -> Witness:

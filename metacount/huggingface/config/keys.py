@@ -129,6 +129,7 @@ class Keys:
         self.defaults, self.aliases, self.end = defaults, aliases, end
         self.read: set[str] = set()
         self.notes: list[str] = []
+        self.refused: list[str] = []  # why transformers' code would not take what was read
         self.different: list[str] = []
         self.unread: Json = {}  # what no row reads, though it may say nothing new
 

@@ -341,7 +341,11 @@ def rope(
 def rope_by_kind(old_local: str = "rope_local_base_freq", scaled: tuple[str, ...] = ()) -> Part:
     """Read RoPE of another base or scaling in windowed layers, which are known by now."""
     return lambda keys, fields: rope_by_layer_type(
-        keys, "window" in fields, old_global="rope_theta", old_local=old_local, scaled=scaled
+        keys,
+        fields.get("window_pattern", "G"),
+        old_global="rope_theta",
+        old_local=old_local,
+        scaled=scaled,
     )
 
 

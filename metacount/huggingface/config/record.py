@@ -1,10 +1,10 @@
 """What transformers itself says of each model type, recorded: nothing of it is imported to count.
 
 `types.jsonl` has a line a type: the file of its row, its classes, the defaults of its keys, their
-other names, and what its config class refuses: the kind of value of each key, the keys that are
-shares, and whether heads must divide the width. `benchmarks/config_rules.py` writes it from the
-installed transformers. A config that breaks a rule can still be counted, but not compared with code
-that does not take it.
+other names, and what its code refuses: the kind of value of each key, the kinds that were tried and
+refused, the keys that are shares, and whether heads must divide the width.
+`benchmarks/config_rules.py` writes it from the installed transformers. A config that breaks a rule
+can still be counted, but not compared with code that does not take it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 from importlib import import_module
 
 from metacount.errors import shown_value
+from metacount.files import untagged
 from metacount.huggingface.config.keys import HARMLESS, NEUTRAL, is_number
 from metacount.huggingface.config.parts import Family
 
@@ -36,7 +37,9 @@ WORDS = {
     "null": "null",
     "list": "a list",
     "dict": "an object",
+    "list[float]": "a list of numbers with a decimal point",
     "list[int]": "a list of whole numbers",
+    "list[number]": "a list of numbers",
     "list[str]": "a list of texts",
 }
 # Of all types, though no size depends on them, and none is given to a module that is built here.
@@ -48,12 +51,6 @@ KINDS = {
 }
 # Types whose code reads rope_parameters as they are written, without defaults.
 READ_BY_THEMSELVES = ("cohere2_moe",)
-# Numbers that the angles of a scaled RoPE are computed with, by its type; no other of them is read.
-ROPE_NUMBERS = {
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-}
 TYPES = {"float": float, "bool": bool, "str": str, "list": list, "dict": dict}
 
 
@@ -127,8 +124,10 @@ def family_of(model_type: str, text: str = "") -> Family | None:
     )
 
 
-def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
-    """List why transformers' config class would not take `config`, as far as the record knows."""
+def refusals(config: Json, spec: ModelSpec, known: list[str]) -> tuple[str, ...]:
+    """List why transformers would not take `config`, as far as the record knows; and what of it is
+    `known` from reading it.
+    """
     rules, version = recorded(config["model_type"]), recorded_version()
     broken = [
         f"{name} must be {_in_words(kind)}: got {shown_value(config[name])}"
@@ -145,7 +144,12 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
         broken.append(
             f"the width must be a multiple of the heads: {spec.d_model} % {spec.n_heads} = {rest}"
         )
-    padding = config.get("pad_token_id")
+    broken += [
+        f"{name} must not be {kind}: got {shown_value(config[name])}"
+        for name, kinds in rules["refuses"].items()
+        if name in config and (kind := kind_of(config[name])) in kinds
+    ]
+    padding = config.get("pad_token_id", rules["padding"])
     if rules["pads"] and is_number(padding) and not -spec.vocab_size <= padding < spec.vocab_size:
         broken.append(f"pad_token_id must be below the vocabulary's {spec.vocab_size}: {padding}")
     name = "ignore_keys_at_rope_validation"
@@ -153,23 +157,46 @@ def refusals(config: Json, spec: ModelSpec) -> tuple[str, ...]:
     rotates = own_reading or "rope_parameters" in rules["defaults"]
     if rotates and isinstance(config.get(name), int | float):
         broken.append(f"{name} must be a list: got {shown_value(config[name])}")
-    rope = config.get("rope_parameters") or {}
-    if own_reading and "rope_parameters" in config and "rope_theta" not in rope:
+    key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    broken += _broken_rope(key, config.get(key) or {}, rules["scalings"], config)
+    given = config.get("rope_parameters", {"rope_theta": None})
+    if own_reading and "rope_theta" not in (given or {}):
         broken.append("rope_parameters must have rope_theta")
-    broken += _broken_rope(config.get("rope_scaling") or config.get("rope_parameters"))
-    return tuple(f"transformers {version} refuses this config: {rule}" for rule in broken)
+    lines = dict.fromkeys([*broken, *known])
+    return tuple(f"transformers {version} refuses this config: {rule}" for rule in lines)
 
 
-def _broken_rope(scaling: object) -> list[str]:
-    """List the values of a RoPE scaling (or of one for each kind of layer) that are not numbers."""
-    if not isinstance(scaling, dict):
-        return []
-    kind = scaling.get("rope_type") or scaling.get("type")
-    return [
-        f"{name} of RoPE must be a number: got {shown_value(scaling.get(name))}"
-        for name in (ROPE_NUMBERS.get(kind, ()) if isinstance(kind, str) else ())
-        if not is_number(scaling.get(name))
-    ] + [line for inner in scaling.values() for line in _broken_rope(inner)]
+def _broken_rope(key: str, value: object, scalings: Json, config: Json) -> list[str]:
+    if not isinstance(value, dict):
+        return [f"{key} must be an object: got {shown_value(value)}"]
+    broken = []
+    for each in (value, *value.values()):  # or one for each kind of layer
+        kind = each.get("rope_type") or each.get("type") if isinstance(each, dict) else None
+        when = scalings.get(kind, "") if isinstance(kind, str) else ""
+        if when == "at all":
+            broken.append(f"its code has no RoPE of type {kind}")
+        elif when and config.get("head_dim") is None:
+            broken.append(f"head_dim must be a whole number for RoPE of type {kind}: got null")
+    return broken
+
+
+def kind_of(value: object) -> str:
+    """Name the kind of a value, as fine as what transformers' code refuses.
+
+    >>> [kind_of(value) for value in (None, True, -1, 2.5, [1])]
+    ['null', 'true', 'a whole number below 0', 'a number with a decimal point', 'a list']
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, dict):
+        return "an object" if value else "an empty object"
+    assert is_number(value)  # JSON has nothing else
+    kind = "a whole number" if isinstance(value, int) else "a number with a decimal point"
+    return f"{kind} below 0" if value < 0 else kind if value else "0"
 
 
 def _is_any(value: object, kind: str) -> bool:
@@ -185,7 +212,9 @@ def _is(value: object, kind: str) -> bool:
         return value is None
     if kind == "int":
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, TYPES[kind])
+    if kind == "number":
+        return is_number(value)
+    return isinstance(untagged(value), TYPES[kind])
 
 
 def _in_words(kind: str) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
-from metacount.errors import SpecError, shown_name
+from metacount.errors import SpecError, shown_name, shown_value
 from metacount.huggingface.config.keys import Keys, positive, words
 from metacount.spec.position import RopeScaling
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING, without loading typing
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeGuard
+
     from metacount.files import Json
+
+    Needed = dict[str, tuple[str, Callable[[Any], bool]]]
 
 TRAINED = "original_max_position_embeddings"
 AXES = ("mrope_section", "mrope_interleaved")  # of positions in images; text has one axis
@@ -23,6 +28,43 @@ ROPE_DETAILS = words(
     "mscale_all_dim attention_factor short_factor long_factor short_mscale long_mscale truncate "
     "llama_4_scaling_beta"
 )
+
+
+def _is_real(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)  # true and false among them, as in Python
+
+
+def _are_real(value: object) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and all(map(_is_real, value))
+
+
+# What transformers computes the angles of a scaled RoPE with, by its type: in words, and as a test.
+REAL = ("a number", _is_real)
+NOT_ZERO = ("a number other than 0", lambda value: _is_real(value) and value != 0)
+ABOVE_0 = ("a number above 0", lambda value: _is_real(value) and value > 0)
+NEITHER_0_NOR_1 = ("a number, neither 0 nor 1", lambda v: _is_real(v) and v not in (0, 1))
+ABOVE_0_NOT_1 = ("a number above 0, not 1", lambda v: _is_real(v) and v > 0 and v != 1)
+REAL_OR_NULL = ("a number or null", lambda value: value is None or _is_real(value))
+ABOVE_0_OR_NULL = ("a number above 0, or null", lambda value: not value or ABOVE_0[1](value))
+NUMBERS = ("a list of numbers", lambda value: isinstance(value, dict) or _are_real(value))
+MISSING: object = object()
+NEEDED: dict[str, Needed] = {
+    "linear": {"factor": REAL},
+    "dynamic": {"factor": REAL},
+    "llama3": {
+        "factor": REAL,
+        "low_freq_factor": NOT_ZERO,
+        "high_freq_factor": NOT_ZERO,
+        TRAINED: REAL,
+    },
+    "yarn": {
+        "factor": REAL_OR_NULL,
+        "beta_fast": ABOVE_0_OR_NULL,
+        "beta_slow": ABOVE_0_OR_NULL,
+        TRAINED: ABOVE_0,
+    },
+    "longrope": {"short_factor": NUMBERS, "long_factor": NUMBERS},
+}
 
 
 def rotation(
@@ -52,6 +94,7 @@ def rotation(
     else:
         keys.fixed("partial_rotary_factor", 1.0)
         _check_whole(keys, found)
+    _check_numbers(keys, found, base, fields.get("rotary_dim") or head_dim)
     return fields
 
 
@@ -78,9 +121,10 @@ def rotary(keys: Keys, head_dim: int, factor: float, rounds_up: bool) -> Json:
 
 
 def rope_by_layer_type(
-    keys: Keys, windowed: bool, *, old_global: str, old_local: str, scaled: tuple[str, ...]
+    keys: Keys, pattern: str, *, old_global: str, old_local: str, scaled: tuple[str, ...]
 ) -> Json:
-    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT).
+    """Read RoPE of another base or scaling in windowed layers (Gemma 3, ModernBERT), those with an
+    L in `pattern`.
 
     `scaled`: the kinds of layer that an old config's one `rope_scaling` is for.
     """
@@ -88,16 +132,19 @@ def rope_by_layer_type(
     found = {} if found is None else _checked_object(keys, "rope_parameters", found, flat=False)
     scaling = {} if scaling is None else _checked_object(keys, "rope_scaling", scaling, flat=True)
     bases, scalings = {}, {}
-    for kind, old in (("full_attention", old_global), ("sliding_attention", old_local)):
+    letters = (("full_attention", "G", old_global), ("sliding_attention", "L", old_local))
+    for kind, letter, old in letters:
         inner = found.get(kind)
         inner = {} if inner is None else _checked_object(keys, "rope_parameters", inner, flat=True)
         inner = {**inner, **scaling} if kind in scaled else inner
         _check_whole(keys, inner)
         bases[kind] = _rope_number(keys, inner, "rope_theta", old)
         scalings[kind] = scaling_of(keys, inner, nested=True)
+        if letter in pattern:
+            _check_numbers(keys, inner, bases[kind], None)
     full, local = "full_attention", "sliding_attention"
     fields = {"position": "rope", "rope_theta": bases[full], "rope_scaling": scalings[full]}
-    if windowed and (bases[full] != bases[local] or scalings[full] != scalings[local]):
+    if "L" in pattern and (bases[full] != bases[local] or scalings[full] != scalings[local]):
         fields["rope_theta_windowed"] = bases[local]
         fields["rope_scaling_windowed"] = scalings[local]
     return fields
@@ -193,6 +240,46 @@ def scaling_of(keys: Keys, found: Json, *, nested: bool = False) -> RopeScaling 
     except SpecError as error:
         keys.differs(f"RoPE scaling of type {kind} is not in the spec, for {error}")
         return None
+
+
+def _check_numbers(keys: Keys, found: Json, base: float, width: int | None) -> None:
+    """Note what transformers cannot compute the angles of `width` rotated values with."""
+    kind = kind_of(found)
+    limit = keys.data.get("max_position_embeddings", 1)  # or transformers' default, a number
+    beside, inside = keys.data.get(TRAINED, keys.defaults.get(TRAINED)), found.get(TRAINED, limit)
+    values = {"factor": MISSING, **found, TRAINED: inside if beside is None else beside}
+    needed = dict(NEEDED.get(kind, {}))
+    if kind == "yarn":
+        values["rope_theta"] = base
+        needed["rope_theta"] = ("other than 1", lambda theta: theta != 1)
+        needed |= _of_scale(found, dict.fromkeys(("mscale", "mscale_all_dim"), REAL))
+    if kind == "dynamic" and width == 2:
+        keys.refused.append("RoPE of type dynamic must rotate more than 2 values: got 2")
+    if kind == "longrope":
+        factors, pairs = found.get("short_factor"), ((width or 0) + 1) // 2
+        if pairs > 1 and _are_real(factors) and len(factors) not in (1, pairs):
+            rule = f"one number, or one for each of {pairs} pairs"
+            keys.refused.append(f"short_factor of RoPE must be {rule}: got {len(factors)}")
+        values["factor"] = factor = found.get("factor")
+        if found.get("attention_factor") is None:  # sqrt(1 + ln(factor) / ln(trained))
+            needed["factor"] = REAL_OR_NULL
+            if factor is None:
+                needed[TRAINED] = NEITHER_0_NOR_1
+            elif _is_real(factor) and factor > 1:
+                needed[TRAINED] = ABOVE_0_NOT_1
+    for name, (rule, holds) in needed.items():
+        value = values.get(name)
+        if value is MISSING:
+            keys.refused.append(f"{name} of RoPE of type {kind} is missing")
+        elif not holds(value):
+            keys.refused.append(f"{name} of RoPE must be {rule}: got {shown_value(value)}")
+
+
+def _of_scale(found: Json, needed: Needed) -> Needed:
+    """Return what YaRN's scale needs, where it is computed by both of its weights."""
+    factor = found.get("factor")
+    computed = _is_real(factor) and factor > 1 and found.get("attention_factor") is None
+    return needed if computed and all(map(found.get, needed)) else {}
 
 
 def kind_of(found: Json) -> str:

@@ -197,7 +197,7 @@ def _mapped(
     except SpecError as error:
         raise in_names(error, _names_in(keys)) from None
     passed += pass_over(keys, spec)
-    refused = () if is_remote else refusals(config, spec)
+    refused = () if is_remote else refusals(config, spec, keys.refused)
     return Mapped(
         spec=spec,
         model_type=name,

@@ -84,18 +84,18 @@ def decoded(spec: ModelSpec, prompt: int, more: int) -> dict[str, object]:
     tokens = torch.arange(prompt + more).remainder(spec.vocab_size)[None]
     rows, worst, start = [], 0.0, 0
     with torch.no_grad():
-        whole = model(tokens).logits_BSV
+        at_once = model(tokens).logits_BSV
         cache_ = model.new_cache()
         for end in range(prompt, prompt + more + 1):
             logits = model(tokens[:, start:end], cache=cache_).logits_BSV
-            worst = max(worst, float((logits - whole[:, start:end]).abs().max()))
-            kept = sum(t.numel() for t in cache_.tensors())
-            sizes = end, list(tokens[:, start:end].shape), list(logits.shape), kept
+            worst = max(worst, float((logits - at_once[:, start:end]).abs().max()))
+            values = sum(t.numel() for t in cache_.tensors())
+            sizes = end, list(tokens[:, start:end].shape), list(logits.shape), values
             rows.append([str(size) for size in sizes])
             start = end
         changed = tokens.clone()
         changed[0, -1] = (changed[0, -1] + 1) % spec.vocab_size
-        moves = (whole - model(changed).logits_BSV).abs()
+        moves = (at_once - model(changed).logits_BSV).abs()
     if float(moves[:, -1].max()) < 1e-3:
         raise AssertionError("another token made no difference: nothing was tried")
     if worst > 1e-9:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from metacount.flow.run import flow_of_reference
 from metacount.measure.ours import measure_params
-from metacount.measure.torch_private import DispatchMode
 from metacount.modules import (
     Attention,
     LatentAttention,
@@ -24,6 +25,7 @@ from metacount.modules import (
 from metacount.modules.block import deep_alpha
 from metacount.modules.build import build
 from metacount.modules.position import alibi_slopes, speeds
+from metacount.spec import Request
 from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.attention import LatentAttention as LatentPart
 from metacount.teaching.counts import rotary_width, theta_of
@@ -48,7 +50,6 @@ from metacount.teaching.texts import matrix, shown, vector
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from metacount.measure.torch_private import OpOverload
     from metacount.modules.model import Stack
     from metacount.spec import ModelSpec
     from metacount.teaching.texts import Values
@@ -120,36 +121,6 @@ def absorbed_gap() -> float:
     return same(0.0, float(apart), "absorbed MLA")
 
 
-class _Softmaxes(DispatchMode):
-    """Counts softmaxes by the class of the module that runs them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.counts: dict[str, int] = {}
-        self.running: list[str] = []
-        for module in model.modules():
-            module.register_forward_pre_hook(self._enter)
-            module.register_forward_hook(self._leave)
-
-    def _enter(self, module: nn.Module, _: object) -> None:
-        self.running.append(type(module).__name__)
-
-    def _leave(self, *_: object) -> None:
-        self.running.pop()
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        if func.overloadpacket is torch.ops.aten._softmax:
-            place = self.running[-1]
-            self.counts[place] = self.counts.get(place, 0) + 1
-        return func(*args, **(kwargs or {}))
-
-
 def softmax_places() -> Values:
     """Find which modules of a dense model and of two mixtures run a softmax."""
     experts = {"n_experts": 4, "top_k": 2, "d_ff_expert": 8}
@@ -162,14 +133,17 @@ def softmax_places() -> Values:
     }
     runs = []
     for name, spec in specs.items():
-        model = made(spec)
-        with torch.no_grad(), _Softmaxes(model) as seen:
-            model(torch.arange(5)[None])
-        places = [f"{place} {n}" for place, n in sorted(seen.counts.items())]
-        attends, alone = "ScaledDotProduct" in seen.counts, len(seen.counts) == 1
-        in_router = any("Router" in place for place in seen.counts)
+        model, counts = build(spec), Counter[str]()
+        flow = flow_of_reference(model, (name, name), Request(), decode=False)
+        steps = [(step, step.times) for step in flow.steps]
+        for step, times in steps:
+            steps += [(each, times * each.times) for each in step.inside]
+            if "_softmax" in step.operators:
+                counts[type(model.get_submodule(step.path)).__name__] += times
+        places = [f"{place} {n}" for place, n in sorted(counts.items())]
+        attends, in_router = "ScaledDotProduct" in counts, "Router" in counts
         row = {"model": name, "places": places, "attends": attends, "in_router": in_router}
-        runs.append({**row, "holds": attends and alone})
+        runs.append({**row, "holds": attends and len(counts) == 1})
     return {
         "runs": runs,
         "in_router": any(run["in_router"] for run in runs),
@@ -379,9 +353,9 @@ def four_terms(i: int, j: int) -> dict[str, float]:
         return float((a @ query) @ (b @ key))
 
     kinds = {"content": contents, "position": places}
-    found = {f"{a}_{b}": term(kinds[a][0], kinds[b][1]) for a in kinds for b in kinds}
-    whole = term(contents[0] + places[0], contents[1] + places[1])
-    return {**found, "score": same(sum(found.values()), whole, "terms of a score")}
+    terms = {f"{a}_{b}": term(kinds[a][0], kinds[b][1]) for a in kinds for b in kinds}
+    score = term(contents[0] + places[0], contents[1] + places[1])
+    return {**terms, "score": same(sum(terms.values()), score, "terms of a score")}
 
 
 @cache
@@ -400,11 +374,11 @@ def relative_terms(i: int, j: int) -> dict[str, float]:
         q, k = layer.q_proj(x)[0, i], layer.k_proj(x)[0, j]
         r = relative.r_proj(sinusoid(torch.tensor([i - j]), d))[0]
         u, v = relative.content_bias[0], relative.position_bias[0]
-        found = {"a": float(q @ k), "b": float(q @ r), "c": float(u @ k), "d": float(v @ r)}
+        terms = {"a": float(q @ k), "b": float(q @ r), "c": float(u @ k), "d": float(v @ r)}
         places = torch.arange(i + 1)
         run = relative(layer.q_proj(x).unsqueeze(1), places, places)[0, 0, i, j]
-    same(found["b"] + found["d"], float(run), "Transformer-XL's terms")
-    return {**found, "sum": sum(found.values())}
+    same(terms["b"] + terms["d"], float(run), "Transformer-XL's terms")
+    return {**terms, "sum": sum(terms.values())}
 
 
 def angles(spec: ModelSpec) -> list[float]:
@@ -420,10 +394,10 @@ def angles(spec: ModelSpec) -> list[float]:
 
 def wavelengths(spec: ModelSpec) -> list[dict[str, object]]:
     """List some pairs of columns: how far one position turns them, after how many they are back."""
-    found = angles(spec)
-    last = len(found) - 1
+    turns = angles(spec)
+    last = len(turns) - 1
     return [
-        {"i": i, "angle": found[i], "back": f"{2 * math.pi / found[i]:,.1f}"}
+        {"i": i, "angle": turns[i], "back": f"{2 * math.pi / turns[i]:,.1f}"}
         for i in sorted({0, 1, last // 2, last})
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from helpers.header_files import U8, written
 
 from metacount.errors import InputError
 from metacount.huggingface.checkpoint import header as checkpoint_header
-from metacount.huggingface.checkpoint import witness as checkpoint
 from metacount.huggingface.checkpoint.witness import read_checkpoint
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -29,7 +27,6 @@ def folder_with(tmp_path: Path, index: object) -> str:
 MAP = {"a": "one.safetensors", "b": "two.safetensors"}
 REFUSED_INDEXES = [
     ({"metadata": {}}, "has no weight_map"),
-    (b"", "Expecting value"),
     ({"weight_map": []}, "must name a file for each tensor"),
     ({"weight_map": {"a": 1}}, "must name a file for each tensor"),
     ({"weight_map": {**MAP, "c": "one.safetensors"}}, "names tensor c in one.safetensors, which"),
@@ -37,18 +34,13 @@ REFUSED_INDEXES = [
     ({"weight_map": {**MAP, "a": "two.safetensors", "b": "one.safetensors"}}, "it is in one.safe"),
     ({"weight_map": {"a": "../one.safetensors"}}, "which is not in the folder of the index"),
     ({"weight_map": {"a": "/etc/one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "x\\one.safetensors"}}, "which is not in the folder of the index"),
-    ({"weight_map": {"a": "./one.safetensors"}}, "which is not in the folder of the index"),
     ({"weight_map": {"a": "C:one.safetensors"}}, "which is not in the folder of the index"),
     ({"weight_map": {"a": "passwd"}}, "which is no .safetensors"),
     ({"weight_map": MAP, "metadata": {"total_size": -1}}, "total_size must be a number of bytes"),
-    ({"weight_map": MAP, "metadata": {"total_size": 1.5}}, "total_size must be a number of bytes"),
     ({"weight_map": MAP, "metadata": {"total_size": "9"}}, "total_size must be a number of bytes"),
-    ({"weight_map": MAP, "metadata": {"total_size": 2**63}}, "total_size must be a number"),
     ({"weight_map": MAP, "metadata": []}, "metadata must be an object"),
     (b'{"metadata":{"total_size":1e999},"weight_map":{}}', "total_size must be a number"),
     (b'{"weight_map":{"a":"one.safetensors","a":"one.safetensors"}}', "a is given twice"),
-    (b'{"weight_map":{},"weight_map":{}}', "weight_map is given twice"),
     ({"weight_map": {}}, "holds no tensor"),
 ]
 
@@ -72,19 +64,16 @@ def test_an_honest_index_and_a_lying_total(tmp_path: Path) -> None:
     assert (silent.total_size_agrees, silent.total_size_text()) == (True, None)
 
 
-def test_a_tensor_in_two_files(tmp_path: Path) -> None:
+def test_a_tensor_in_two_files_or_in_no_index(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, {"weight_map": MAP})
-    both = {"a": U8, "b": {**U8, "data_offsets": [3, 6]}}
-    written(tmp_path / "two.safetensors", both, b"xxxxxx")
-    with pytest.raises(InputError, match=r"one\.safetensors"):
-        read_checkpoint(folder)
-
-
-def test_a_tensor_that_the_index_forgets(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"weight_map": MAP})
-    both = {"c": U8, "b": {**U8, "data_offsets": [3, 6]}}
-    written(tmp_path / "two.safetensors", both, b"xxxxxx")
-    assert read_checkpoint(folder).not_indexed == ("c",)
+    for name in "ac":
+        both = {name: U8, "b": {**U8, "data_offsets": [3, 6]}}
+        written(tmp_path / "two.safetensors", both, b"xxxxxx")
+        if name == "c":
+            assert read_checkpoint(folder).not_indexed == ("c",)
+        else:
+            with pytest.raises(InputError, match=r"one\.safetensors"):
+                read_checkpoint(folder)
 
 
 def test_links_out_of_the_folder(tmp_path: Path) -> None:
@@ -141,22 +130,3 @@ def test_an_index_at_its_limits_and_one_more(
             patch.setattr(checkpoint_header, name, most - 1)
             with pytest.raises(InputError, match=message):
                 read_checkpoint(folder)
-    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 2)
-    assert len(read_checkpoint(folder).tensors) == 2
-    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 1)
-    with pytest.raises(InputError):
-        read_checkpoint(folder)
-
-
-def test_no_limit_is_in_the_way_of_the_largest_checkpoints() -> None:
-    # about 210,000 tensors in 250 files; an index names each with its file in some 100 bytes
-    assert 2**18 <= checkpoint_header.MAX_TENSORS <= 2**20
-    assert 1000 <= checkpoint_header.MAX_FILES <= 10_000
-    assert 210_000 * 200 <= checkpoint_header.MAX_INDEX_BYTES <= 2**27
-
-
-def test_an_index_too_long_is_not_read(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, {"weight_map": MAP})
-    os.truncate(tmp_path / INDEX_NAME, 2**26 + 1)  # a sparse file
-    with pytest.raises(InputError, match="67108865"):
-        read_checkpoint(folder)

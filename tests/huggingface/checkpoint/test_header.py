@@ -20,10 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from metacount.errors import InputError
-from metacount.huggingface.checkpoint import header as checkpoint_header
+from metacount.formats.tensors import DTYPE_BITS, StoredTensor
 from metacount.huggingface.checkpoint.header import (
-    DTYPE_BITS,
-    StoredTensor,
     parse_header,
     parse_index,
     read_local_header,
@@ -68,17 +66,14 @@ NAMES = words(
 )
 
 
-def test_every_type_has_a_name() -> None:
+def test_every_type_has_safetensors_size(tmp_path: Path) -> None:
     assert set(DTYPE_BITS) == NAMES
-
-
-@pytest.mark.parametrize("dtype", sorted(NAMES))
-def test_every_type_has_safetensors_size(dtype: str, tmp_path: Path) -> None:
-    n_bytes = 8 * DTYPE_BITS[dtype] // 8
-    entry = {"dtype": dtype, "shape": [8], "data_offsets": [0, n_bytes]}
-    path = written(tmp_path / "x", {"t": entry}, bytes(n_bytes))
-    assert by_safetensors(path) == {"t": (dtype, (8,))}
-    assert read(path)["t"].n_bytes == n_bytes
+    for dtype in NAMES:
+        n_bytes = 8 * DTYPE_BITS[dtype] // 8
+        entry = {"dtype": dtype, "shape": [8], "data_offsets": [0, n_bytes]}
+        path = written(tmp_path / "x", {"t": entry}, bytes(n_bytes))
+        assert by_safetensors(path) == {"t": (dtype, (8,))}
+        assert read(path)["t"].n_bytes == n_bytes
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -87,30 +82,17 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 REFUSED = [
     ("[]", b"xxx", "a JSON object"),
-    ("{ ", b"", "Expecting property name"),
     ("{}x", b"", "Extra data: line 1 column 3"),
-    ("{}\0\0", b"", "Extra data: line 1 column 3"),
     (b'{"\xff":1}', b"", "no text in UTF-8"),
     (b'{"a\\ud800":1}', b"", "printable characters"),
-    (b'{"a\\nb":1}', b"", "printable characters"),
-    (b'{"":1}', b"", "printable characters"),
     ({"a" * 1001: U8}, b"xxx", "1 to 1000 printable"),
-    ({"t": 3}, b"xxx", "must have dtype, shape and data_offsets"),
-    ({"t": []}, b"xxx", "must have dtype, shape and data_offsets"),
     ({"t": {"dtype": "U8", "shape": [3]}}, b"xxx", "must have dtype, shape and data_offsets"),
     (entry(more=1), b"xxx", "and nothing else"),
     (entry(dtype="U9"), b"xxx", "'U9' is not one of safetensors' types: BOOL, U8"),
-    (entry(dtype=8), b"xxx", "is not one of safetensors' types"),
     (entry(shape=[-3]), b"xxx", r"shape must be a list of sizes: got \[-3\]"),
-    (entry(shape=[3.0]), b"xxx", "shape must be a list of sizes"),
-    (entry(shape=[True, 3]), b"xxx", "shape must be a list of sizes"),
     (entry(shape=[2**63, 0], data_offsets=[0, 0]), b"", "shape must be a list of sizes"),
     (entry(shape=[2**62, 2**62]), b"xxx", "takes .* bits, its offsets 0 to 3 hold 24"),
-    (entry(shape=[2] * 3000), b"xxx", "takes .* bits, its offsets"),
-    (entry(shape="3"), b"xxx", "shape must be a list of sizes"),
     (entry(data_offsets=[0]), b"xxx", r"data_offsets must be \[begin, end\]"),
-    (entry(data_offsets=[-3, 0]), b"xxx", r"data_offsets must be \[begin, end\]"),
-    (entry(data_offsets=[3, 0]), b"xxx", "takes 24 bits, its offsets 3 to 0 hold -24"),
     (entry(data_offsets=[0, 4]), b"xxxx", "U8 .* takes 24 bits, its offsets 0 to 4 hold 32"),
     (entry(data_offsets=[1, 4]), b"xxxx", "leaves a gap before it"),
     ({"a": U8, "b": {**U8, "data_offsets": [1, 4]}}, b"xxxx", "overlaps the tensor before it"),
@@ -121,14 +103,10 @@ REFUSED = [
         b"xxx",
         "safetensors writes: a is given twice",
     ),
-    (b'{"a":{"dtype":"U8","dtype":"U8"}}', b"", "dtype is given twice"),
     ({"__metadata__": {"a": 1}}, b"", "__metadata__ must hold texts alone"),
-    (b'{"__metadata__":{},"__metadata__":{}}', b"", "__metadata__ is given twice"),
     (b'{"a":' + b"[" * 100_000, b"", "nested too deeply|has no end within"),
-    (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply"),
     (b'{"a":{"dtype":"U8","shape":[' + b"1" * 5000 + b"]}}", b"", "a number of 5000 digits"),
     (b'{"a":NaN}', b"", "NaN is not a number"),
-    (b'{"a":"' + b"x" * 70_000 + b'"}', b"", "must have dtype, shape and data_offsets"),
 ]
 
 
@@ -144,20 +122,22 @@ def test_refused(header: object, data: bytes, message: str, tmp_path: Path) -> N
     assert len(line) < 600
 
 
-def test_claims_about_the_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(struct.pack("<Q", length) + b"{}" for length in (0, 1, 99, 2**64 - 1)),
+        b"1234567",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
+    ],
+)
+def test_claims_about_the_length(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "model.safetensors"
-    with pytest.raises(InputError):
-        read(written(file, {}, length=99))
-    with pytest.raises(InputError, match="18446744073709551615"):
-        read(written(file, {}, length=2**64 - 1))
-    with pytest.raises(InputError):
-        read(written(file, {}, length=1))
-    file.write_bytes(b"1234567")
-    with pytest.raises(InputError):
+    file.write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"is cut short|claims|Git LFS|is no safetensors"
+    ) as caught:
         read(str(file))
-    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
-    with pytest.raises(InputError):
-        read(str(file))
+    one_line(caught.value)
 
 
 def test_a_header_too_long_is_not_read(tmp_path: Path) -> None:
@@ -168,79 +148,34 @@ def test_a_header_too_long_is_not_read(tmp_path: Path) -> None:
         read(str(file))
 
 
-def test_what_is_no_regular_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    for name, message in (
-        ("fifo", "is not a regular file"),
-        ("folder", "is a folder"),
-        ("none", "no such file"),
-        ("nul\0", "cannot be read: .*embedded null"),
-        ("x" * 300, "cannot be read: File name too long"),
-    ):
-        with pytest.raises(InputError, match=message):
-            read(str(tmp_path / name))
-    with pytest.raises(InputError):
-        read("/dev/zero")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_unreadable(tmp_path: Path) -> None:
-    path = written(tmp_path / "x", {})
-    os.chmod(path, 0)
-    with pytest.raises(InputError):
-        read(path)
-
-
 HOSTILE = {  # a start, and what is repeated after it
     "objects": (b'{"a":[', b"{},", 10**7),
     "metadata": (b'{"__metadata__":{', b'"a":"b",', 4 * 10**6),
     "names": (b'{"', b"a", 3 * 10**7),
-    "escapes": (b'{"', b"\\n", 15 * 10**6),
-    "spaces": (b"{", b" ", 3 * 10**7),
     "brackets": (b'{"a":', b"[", 3 * 10**7),
-    "quotes": (b'{"a":{', b'"",', 10**7),
 }
 HOSTILE_INDEX = {
     "files": (b'{"weight_map":{', b'"a":"b",', 8 * 10**6),
     "lists": (b'{"weight_map":', b"[", 6 * 10**7),
     "numbers": (b'{"weight_map":[', b"0,", 3 * 10**7),
-    "objects": (b'{"metadata":[', b"{},", 2 * 10**7),
+    "objects of an index": (b'{"metadata":[', b"{},", 2 * 10**7),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", [*HOSTILE, *HOSTILE_INDEX])
 def test_nothing_takes_much_memory(kind: str) -> None:
-    start, piece, n = HOSTILE[kind]
+    start, piece, n = {**HOSTILE, **HOSTILE_INDEX}[kind]
     text = start + piece * n
     tracemalloc.start()
     try:
         with pytest.raises(InputError):
-            parse_header(text, "here", file="here", data_size=0)
-        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+            if kind in HOSTILE:
+                parse_header(text, "here", file="here", data_size=0)
+            else:
+                parse_index(text, "here")
+        assert tracemalloc.get_traced_memory()[1] < (64 if kind in HOSTILE else 1) * 2**20
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("kind", HOSTILE_INDEX)
-def test_no_index_takes_much_memory(kind: str) -> None:
-    start, piece, n = HOSTILE_INDEX[kind]
-    text = start + piece * n
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError):
-            parse_index(text, "here")
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
-
-
-def test_too_many_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checkpoint_header, "MAX_TENSORS", 2)
-    none = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
-    assert len(read(written(tmp_path / "x", {"a": none, "b": none}))) == 2
-    with pytest.raises(InputError):
-        read(written(tmp_path / "x", {"a": none, "b": none, "c": none}))
 
 
 # A file of three tensors, whose bytes are then changed.
@@ -258,31 +193,10 @@ PLACE = st.integers(0, 8 + len(GOOD_HEADER) + 4)
 PIECES = st.one_of(
     st.binary(max_size=4),
     st.sampled_from(
-        [
-            b"{",
-            b"}",
-            b"[",
-            b"]",
-            b'"',
-            b",",
-            b":",
-            b"-",
-            b"0",
-            b"9" * 30,
-            b"1e9",
-            b"null",
-            b"\\",
-            b"\\u0000",
-            b" ",
-            b"\xc3\xa9",
-            b"true",
-            b'"a.weight":',
-            b"{}",
-            b'"dtype":"U8",',
-            b"1.5",
-        ]
+        [*(bytes([byte]) for byte in b'{}[]",:-0\\ '), b"9" * 30, b"1e9", b"null", b"\\u0000",
+         b"\xc3\xa9", b"true", b'"a.weight":', b"{}", b'"dtype":"U8",', b"1.5"]
     ),
-)
+)  # fmt: skip
 CHANGE = st.tuples(PLACE, st.integers(0, 6), PIECES)
 
 
@@ -313,51 +227,3 @@ def test_changed_bytes(
     path = tmp_path_factory.getbasetemp() / "changed.safetensors"
     path.write_bytes(bytes(content[:cut]))
     right_or_refused(str(path))
-
-
-SIZES = st.one_of(st.integers(-1, 9), st.sampled_from([2**31, 2**63, 2**64, True, 2.0, None, "3"]))
-ENTRIES = st.fixed_dictionaries(
-    {
-        "dtype": st.sampled_from([*DTYPE_BITS, "f32", "", None]),
-        "shape": st.lists(SIZES, max_size=3),
-        "data_offsets": st.lists(SIZES, min_size=1, max_size=3),
-    }
-)
-
-
-@one_day_in(6)
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.dictionaries(st.text(max_size=3), ENTRIES, max_size=3), st.integers(0, 40))
-def test_any_entries(
-    tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any], n_data: int
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "entries.safetensors"
-    right_or_refused(written(path, header, bytes(n_data)))
-
-
-SHAPES = st.lists(st.integers(0, 7), max_size=3)
-
-
-@one_day_in(6)
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.dictionaries(
-        st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=9), SHAPES, max_size=5
-    )
-)
-def test_every_honest_file_is_read(
-    tmp_path_factory: pytest.TempPathFactory, shapes: dict[str, list[int]]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "honest.safetensors"
-    save_file({name: numpy.zeros(shape, numpy.float32) for name, shape in shapes.items()}, path)
-    found = read(str(path))
-    assert {name: tensor.shape for name, tensor in found.items()} == {
-        name: tuple(shape) for name, shape in shapes.items()
-    }
-
-
-def test_the_comparison_with_safetensors_can_fail(tmp_path: Path) -> None:
-    # safetensors keeps the last of two tensors of one name; we refuse
-    text = b'{"a":%s,"a":%s}' % ((json.dumps(U8).encode(),) * 2)
-    assert by_safetensors(written(tmp_path / "x", text, b"xxx")) == {"a": ("U8", (3,))}
-    assert by_safetensors(written(tmp_path / "x", {"a": U8}, b"xx")) is None

@@ -16,8 +16,6 @@ from helpers.release import one_day_in
 
 import metacount
 from metacount.cli import main
-from metacount.errors import SpecError
-from metacount.resolve import Model, TransformersOnly, find_any
 
 TINY = {
     "model_type": "llama",
@@ -61,16 +59,6 @@ def test_a_folder_with_a_config(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         assert len({witness[quantity] for witness in verified["witnesses"]}) == 1
 
 
-def test_counting_a_config_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "tiny", TINY)
-    code = (
-        "import sys; from metacount.cli import main\n"
-        f"assert main(['count', {str(folder)!r}]) == 0\n"
-        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 def test_a_model_without_a_spec_is_measured(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -87,21 +75,6 @@ def test_a_model_without_a_spec_is_measured(
     assert main(["formula", str(folder)]) == 2
 
 
-def test_a_config_that_transformers_refuses_is_counted_with_the_reason(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """rms_norm_eps is no number with a decimal point: from Python as on the command line."""
-    wrong = {**TINY, "rms_norm_eps": 1}
-    assert main(["count", str(folder_of(tmp_path / "wrong", wrong)), "--json"]) == 0
-    notes = json.loads(capsys.readouterr().out)["notes"]
-    result = metacount.count(wrong)
-    assert [*result.notes] == result.to_dict()["notes"] == notes
-    (reason,) = (note for note in notes if "refuses this config" in note)
-    assert "rms_norm_eps" in reason and "rms_norm_eps" in repr(result)
-    assert result.params == TINY_PARAMS
-    assert len(metacount.count(TINY).notes) == len(notes) - 1
-
-
 BERT = {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": 101,
         "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 6,
         "intermediate_size": 17}  # fmt: skip
@@ -113,13 +86,9 @@ LLAVA = {"model_type": "llava", "text_config": TEXT}
     ("config", "field"),
     [
         ({**BERT, "n_layer": 5}, "n_layer"),
-        ({**BERT, "n_embd": 24}, "n_embd"),
-        ({**BERT, "n_inner": 19}, "n_inner"),
         ({**BERT, "num_key_value_heads": 2}, "num_key_value_heads"),
         ({**BERT, "num_experts": 8}, "num_experts"),
-        ({**BERT, "padded_vocab_size": 103.0}, "padded_vocab_size"),
         ({**LLAVA, "hidden_size": 24}, "hidden_size"),
-        ({**LLAVA, "architectures": ["LlavaLlamaForCausalLM"], "n_layer": 5}, "n_layer"),
         ({**LLAVA, "text_config": {**TEXT, "n_layer": 5}}, "text_config.n_layer"),
         ({**LLAVA, "vision_config": {"n_head": 5}}, "vision_config.n_head"),
         ({**LLAVA, "llm_config": {**TEXT, "hidden_size": 24}}, "llm_config.hidden_size"),
@@ -130,18 +99,14 @@ LLAVA = {"model_type": "llava", "text_config": TEXT}
 def test_a_size_that_the_class_does_not_read_is_no_count(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(SpecError, match=" got ") as raised:
-        metacount.verify(config)
-    assert raised.value.field == field
-    assert "remove" not in raised.value.remedy
-    # nor is one told to give as many heads as there are for keys
-    assert ("write it as" in raised.value.remedy) is (
-        field not in ("num_key_value_heads", "num_experts", "architectures")
-    )
     folder = folder_of(tmp_path / "wrong", config)
     for command in ("count", "verify", "tree"):
         assert main([command, str(folder)]) == 2
-        assert field in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"{field} " in said and "remove" not in said
+        # nor is one told to give as many heads as there are for keys
+        sizes = field not in ("num_key_value_heads", "num_experts", "architectures")
+        assert ("write it as" in said) is sizes
 
 
 def test_what_the_class_does_not_read_is_named(
@@ -154,43 +119,13 @@ def test_what_the_class_does_not_read_is_named(
     code, counted = answer(capsys, "count", str(folder))
     # tables 101 and 2 (of types); per layer: 4·12², 3·12·17 and two norms; one after the embedding
     assert counted["params"] == 103 * 12 + 3 * (4 * 12**2 + 3 * 12 * 17 + 4 * 12) + 2 * 12
-    assert (code, "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]) == (
-        0,
-        True,
-    )
+    assert code == 0 and "NomicBertConfig has no field for odd_key, head_dims" in counted["detail"]
     assert "no field for odd_key, head_dims" in str(metacount.summary(folder).notes)
     for name in (*sizes, "unset", "temperature"):
         assert name not in counted["detail"]
     saved = transformers.NomicBertConfig(**{k: v for k, v in BERT.items() if k != "model_type"})
     code, counted = answer(capsys, "count", str(folder_of(tmp_path / "saved", saved.to_dict())))
     assert (code, "has no field for" in counted["detail"]) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("config", "place"),
-    [
-        ({**TINY, "an_odd_key": 3, "num_nextn_predict_layers": 2}, "detail"),
-        ({**BERT, "num_mtp_modules": 2}, "detail"),
-        ({**LLAVA, "text_config": {**TEXT, "mtp_num_hidden_layers": 2}}, "detail"),
-        ({"model_type": "minimax_m2", "num_mtp_modules": 2}, "notes"),
-        ({"model_type": "nemotron_h", "num_nextn_predict_layers": 2}, "notes"),
-    ],
-)
-def test_prediction_modules_that_are_not_counted_are_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: dict[str, Any], place: str
-) -> None:
-    folder = folder_of(tmp_path / "model", config)
-    (key,) = {name for part in (config, config.get("text_config", {})) for name in part
-              if name.startswith(("num_nextn", "num_mtp", "mtp_"))}  # fmt: skip
-    counted = answer(capsys, "count", str(folder))[1]
-    assert key in str(counted[place])
-    assert main(["count", str(folder)]) == 0
-    assert key in capsys.readouterr().out
-    without = {k: v for k, v in config.items() if k != key}
-    without |= {"text_config": TEXT} if "text_config" in config else {}
-    said = answer(capsys, "count", str(folder_of(tmp_path / "without", without)))[1]
-    assert said["params"] == counted["params"]
-    assert "prediction" not in str(said[place])
 
 
 def test_a_checkpoint_beside_the_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -232,18 +167,6 @@ def test_a_head_of_its_own_that_the_class_shares_is_a_difference(
     assert line.startswith("checkpoint: lm_head.weight (1,212 values): the config says")
 
 
-def test_a_broken_checkpoint_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = folder_of(tmp_path / "tiny", TINY)
-    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
-    assert main(["verify", str(folder)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("metacount: error: ")
-    assert printed.err.count("\n") == 1
-
-
 def test_a_type_whose_default_makes_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
     """DeepSeek-V2's default names no number of experts per token."""
     code, verified = answer(capsys, "verify", "type:deepseek_v2", "--seq", "16")
@@ -252,14 +175,6 @@ def test_a_type_whose_default_makes_no_spec(capsys: pytest.CaptureFixture[str]) 
     assert (theirs["name"], theirs["active_params"]) == ("transformers", None)
     assert theirs["params"] > 10**10
     assert "num_experts_per_tok must be a whole number: got None" in verified["notes"][0]
-
-
-def test_sizes_that_were_changed_leave_the_config_behind(tmp_path: Path) -> None:
-    folder = str(folder_of(tmp_path / "tiny", TINY))
-    model = find_any(folder, ["n_layers=5"])
-    assert isinstance(model, Model)
-    assert (model.spec.n_layers, model.source) == (5, None)
-    assert isinstance(find_any("type:zamba"), TransformersOnly)
 
 
 def in_a_process(hub: Any, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -35,17 +35,12 @@ def test_mapping_imports_neither_torch_nor_transformers() -> None:
     assert run.stdout.strip() == "[]"
 
 
-# ---- the two searches ----
-
-
 # ---- keys that no row reads ----
 
 
 @pytest.mark.parametrize(
     ("name", "passed"),
     [
-        ("Qwen2.5-7B", "use_mrope=false"),
-        ("Phi-3-mini-4k", "attention_bias=false"),
         (
             "Qwen3-Coder-480B-A35B-Instruct",
             "qkv_bias=false, shared_expert_intermediate_size=0, use_qk_norm=true",
@@ -63,21 +58,8 @@ def test_keys_that_change_nothing_are_named_in_one_line(name: str, passed: str) 
     assert {part.split("=")[0] for part in passed.split(", ")} <= set(mapped.ignored)
 
 
-def test_the_line_is_bounded_whatever_the_keys_are() -> None:
-    many = {f"\x1b{i}" * 50: False for i in range(40)}
-    (line,) = (n for n in spec_from_config({"model_type": "llama", **many}).notes if "over" in n)
-    assert line.endswith(" and 28 more")
-    assert len(line) < 2000
-    assert "\x1b" not in line
-
-
 def test_a_type_that_nobody_knows_is_that_of_the_class_it_names(tmp_path: Path) -> None:
-    """Kimi K2. By hand, in millions of a layer: 101.1 of MLA; 44.04 an expert, 385 of them."""
     mapped = spec_from_config(CONFIGS["Kimi-K2-Instruct"])
-    mla = 7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 + 512 * 64 * 256 + 64 * 128 * 7168
-    expert, dense = 3 * 7168 * 2048, 3 * 7168 * 18432
-    layers = 61 * (mla + 2 * 7168) + dense + 60 * (385 * expert + 384 * 7168)
-    assert model.params(mapped.spec) == 2 * 163840 * 7168 + layers + 7168
     assert (mapped.model_type, mapped.is_remote) == ("deepseek_v3", False)
     said = "model_type kimi_k2 is not known to transformers: counted as deepseek_v3, whose "
     assert mapped.notes[0] == f"{said}DeepseekV3ForCausalLM architectures names"

@@ -11,7 +11,6 @@ import pytest
 from helpers.release import daily, one_in
 from transformers import AutoConfig
 
-from metacount.cli import main
 from metacount.errors import SpecError
 from metacount.files import read_json
 from metacount.huggingface.config.limits import DROPPED
@@ -85,28 +84,3 @@ def test_numbers_that_are_not_finite_in_either_spelling(tmp_path: Path) -> None:
     # transformers keeps what is no tag of its own
     assert data["f"] == {"__float__": "7"}
     assert data["g"] == {"__float__": "NaN", "h": 1}
-
-
-def test_a_size_that_is_not_finite_is_one_line() -> None:
-    for value in (math.inf, -math.inf, math.nan, {"__float__": "Infinity"}):
-        for key in ("num_hidden_layers", "hidden_size", "vocab_size", "n_routed_experts"):
-            with pytest.raises(SpecError, match=key):
-                chosen_class({"model_type": "mamba2", key: value})
-
-
-@pytest.mark.parametrize("limit", ["Infinity", '{"__float__": "Infinity"}'])
-def test_mamba2_is_counted_with_its_limit(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, limit: str
-) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(
-        f'{{"model_type": "mamba2", "time_step_limit": [0.0, {limit}], '
-        '"num_hidden_layers": 2, "vocab_size": 101}'
-    )
-    assert main(["count", str(file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    # a layer: in_proj 4096·(2·8192 + 2·8·128 + 128), out_proj 8192·4096, a convolution of 4 over
-    # 8192 + 2·8·128 channels with bias, A, D and dt_bias of 128 heads, norms of 4096 and 8192
-    layer = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096 + 5 * (8192 + 2 * 8 * 128)
-    layer += 3 * 128 + 4096 + 8192
-    assert found["params"] == 2 * 101 * 4096 + 2 * layer + 4096

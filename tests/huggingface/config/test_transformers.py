@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 
 from metacount.formulas import model as formulas
 from metacount.huggingface.config.keys import ACTIVATIONS as ACTIVATIONS_READ
+from metacount.huggingface.config.keys import words
 from metacount.huggingface.config.to_spec import Mapped, mapped_types, spec_from_config
 from metacount.huggingface.module.model import build_transformers, config_class
 from metacount.measure.ours import measure_params
@@ -45,61 +46,14 @@ def test_defaults_are_those_of_transformers(model_type: str) -> None:
     assert bare.class_name == whole.class_name
 
 
-def numels(config: dict[str, Any]) -> tuple[int, int, int]:
-    """Parameters that the formula, our module and transformers' module have."""
-    mapped = spec_from_config(config)
-    theirs, choice = build_transformers(config)
-    assert choice.class_name == mapped.class_name
-    ours = build(mapped.spec)
-    roles = formulas.params_by_role(mapped.spec)
-    assert sum(roles.values()) == formulas.params(mapped.spec)
-    return (
-        formulas.params(mapped.spec),
-        sum(p.numel() for p in ours.parameters()),
-        sum(p.numel() for p in theirs.parameters()),
-    )
-
-
-# The defaults with few layers: names of the key that says how many.
-LAYERS = {
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "gptj", "codegen", "bloom"), "n_layer"),
-    "mpt": "n_layers",
-    "xglm": "num_layers",
-    "longcat_flash": "num_layers",
-}
-FEW: dict[str, dict[str, Any]] = {
-    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    "gemma3n_text": {"num_hidden_layers": 6, "num_kv_shared_layers": 1},
-    "zamba2": {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "hybrid"]},
-    **{key: {} for key in ("t5", "mt5", "switch_transformers", "bart", "mbart", "plbart")},
-}
-
-
-@daily(3)
-@pytest.mark.parametrize("model_type", one_in(4, TYPES))
-def test_default_sizes_have_the_parameters_of_transformers(model_type: str) -> None:
-    few = FEW.get(model_type, {LAYERS.get(model_type, "num_hidden_layers"): 4})
-    formula, reference, theirs = numels(
-        {"model_type": model_type, **NEEDED.get(model_type, {}), **few}
-    )
-    assert formula == reference == theirs
-
-
 # ---- small configs ----
 
 # Where transformers does other work than the textbook, and so has another count of FLOPs.
 ALL_EXPERTS = {"llama4_text"}  # every expert runs on every token, times zero for most
-EXPANDED = {
-    "deepseek_v2",
-    "deepseek_v3",
-    "deepseek_v32",
-    "glm_moe_dsa",
-    "minicpm3",
-    "glm4_moe_lite",
-    "youtu",
-    "kimi_linear",
-    "longcat_flash",
-}
+EXPANDED = words(
+    "deepseek_v2 deepseek_v3 deepseek_v32 glm_moe_dsa minicpm3 glm4_moe_lite youtu kimi_linear "
+    "longcat_flash"
+)
 STATES_IN_MODULES = {"recurrent_gemma"}  # it keeps its states in its modules, not in the cache
 KEEPS_ALL = {"gpt_neo"}  # its windowed layers keep and multiply all positions, then mask
 
@@ -175,9 +129,6 @@ def test_bert_as_a_decoder_is_causal() -> None:
     config = {"model_type": "bert", **SMALL["bert"], "is_decoder": True}
     assert check_counts(config).spec.kind == "decoder"
     check_runs(config, Workload(batch_size=2, seq_len=24))
-
-
-# ---- random small valid configs ----
 
 
 # xIELU learns two numbers: whole models are compared

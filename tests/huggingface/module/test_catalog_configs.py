@@ -11,11 +11,6 @@ from metacount import Workload, catalog
 WITHOUT = [entry for entry in catalog.entries() if entry.sizes is None]
 
 
-def test_there_are_two_and_each_has_a_config() -> None:
-    assert {entry.id for entry in WITHOUT} == {"llama4-scout", "llama4-maverick"}
-    assert all(entry.config is not None and entry.published.params for entry in WITHOUT)
-
-
 @daily(2)
 @pytest.mark.parametrize("entry", WITHOUT, ids=lambda entry: entry.id)
 def test_the_count_is_the_published_one(entry: catalog.CatalogEntry) -> None:

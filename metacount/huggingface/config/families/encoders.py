@@ -101,7 +101,7 @@ def modernbert(keys: Keys, _: Json) -> Json:
         keys.unmapped("classifier_activation", keys.raw("classifier_activation"), why)
     turned = rope_by_layer_type(
         keys,
-        "L" in letters,
+        letters,
         old_global="global_rope_theta",
         old_local="local_rope_theta",
         scaled=FULL_OR_SLIDING,

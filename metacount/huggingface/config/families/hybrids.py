@@ -345,6 +345,8 @@ def kimi_layers(keys: Keys) -> list[bool] | None:
 def kimi_linear(keys: Keys, fields: Json) -> Json:
     """Read Kimi delta attention beside MLA whose shared key is not rotated."""
     linear, attention = kimi_layers(keys), latents(keys)
+    if keys.given("head_dim") is not None:
+        keys.size("head_dim")  # transformers takes another
     keys.fixed("mla_use_nope", True)
     keys.only("tie_word_embeddings", False, why="transformers never ties it")
     attention["v_head_dim"] = keys.size("v_head_dim")
@@ -366,6 +368,9 @@ def pure(keys: Keys, _: Json) -> Json:
     """Read a decoder of recurrent layers alone: no attention, no feed-forward, no positions."""
     keys.only("hidden_act", "silu")
     fields = trunk(keys)
+    rank = keys.given("time_step_rank")
+    if isinstance(rank, str) and rank != "auto" and not rank.isdigit():
+        keys.refused.append(f"time_step_rank must be a whole number or auto: got {rank!r}")
     # beside transformers' keys, the first checkpoints keep those of the authors' code
     same_as(d_model="d_model", n_layer="n_layers")(keys, fields)
     fixed(rms_norm=True, ssm_cfg={})(keys, fields)
@@ -652,6 +657,8 @@ def nemotron_letters(keys: Keys) -> str:
         return text
     if names is None and text is not None:
         keys.unmapped("hybrid_override_pattern", text, "give letters of M, *, - and E")
+    if names is None and "hybrid_override_pattern" in keys.data:
+        keys.refused.append("hybrid_override_pattern must be text: got null")
     names = ["linear_attention", "moe", "full_attention", "mlp"] if names is None else names
     if not isinstance(names, list) or not names:
         raise SpecError("layers_block_type", "must be a list of names", names, "remove it")
@@ -663,6 +670,10 @@ def nemotron_h(keys: Keys, _: Json) -> Json:
     letters = nemotron_letters(keys)
     keys.data["num_hidden_layers"] = len(letters)  # transformers goes by the list as well
     keys.only("mamba_hidden_act", "silu")
+    predicted = keys.given("mtp_hybrid_override_pattern")
+    if isinstance(predicted, str) and not set(predicted) <= set("M*-E"):
+        rule = "mtp_hybrid_override_pattern must be letters of M, *, - and E"
+        keys.refused.append(f"{rule}: got {predicted!r}")
     n_heads, width = keys.size("mamba_num_heads"), keys.size("mamba_head_dim")
     if keys.flag("tie_word_embeddings"):
         keys.notes.append("tie_word_embeddings: transformers' class stores both tables")
@@ -970,7 +981,7 @@ ROWS = {
             chosen="num_experts_per_token",
         ),
         aliases={"max_position_embeddings": "model_max_length"},
-        ignored="model_max_length head_dim qk_head_dim rope_theta rope_scaling rope_parameters",
+        ignored="model_max_length qk_head_dim rope_theta rope_scaling rope_parameters",
         first_k_dense_replace=1,
     ),
     "mamba": row(pure, *SELECTIVE, ignored=OLD_MAMBA),

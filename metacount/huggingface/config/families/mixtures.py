@@ -93,8 +93,12 @@ def qwen3_moe_windows(keys: Keys, _: Json) -> Json:
 
 def phimoe_rope(keys: Keys, _: Json) -> Json:
     """Say that RoPE's scaling, where there is one, is another in transformers."""
-    if kind_of(rope_object(keys)) != "default":
+    found = rope_object(keys)
+    if kind_of(found) != "default":
         keys.differs("Phi-MoE in transformers takes RoPE's short factors at any length")
+        for name in ("short_mscale", "long_mscale"):
+            if not isinstance(found.get(name), int | float):
+                keys.refused.append(f"{name} of RoPE must be a number: got {found.get(name)!r}")
     return {}
 
 
