@@ -235,7 +235,6 @@ def diff(
 
 
 def _length(model: Model | TransformersOnly, request: Request) -> int:
-    """Return how many tokens a model runs where no length is asked for."""
     from metacount.resolve import TransformersOnly
 
     if isinstance(model, TransformersOnly):

@@ -65,6 +65,14 @@ class Pieces:
         return self.text, self.code
 
 
+def figures_table(data: dict[str, Any]) -> Grid:
+    """Tabulate the figures among plain data: whole numbers by their names."""
+    from metacount.cli.report import Grid
+
+    rows = [(name, n) for name, n in data.items() if type(n) is int]
+    return Grid(heads=("figure", "value"), rows=rows, align="<>")
+
+
 # Older keys for things that are not counted.
 NOT_COUNTED = ("not_counted", "missing", "left_out", "uncovered", "warnings")
 

@@ -87,12 +87,12 @@ def _jobs(text: str) -> int:
 
 def _amount(text: str) -> Fraction:
     try:
-        found = Fraction(text.replace("_", "").replace(",", "")[:40])
+        amount = Fraction(text.replace("_", "").replace(",", "")[:40])
     except (ValueError, ZeroDivisionError):
-        found = Fraction(0)
-    if not 0 < found < 10**18:
+        amount = Fraction(0)
+    if not 0 < amount < 10**18:
         raise argparse.ArgumentTypeError(f"must be a number more than 0: got '{shown(text)}'")
-    return found
+    return amount
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -133,18 +133,18 @@ def _table(args: argparse.Namespace) -> Answer:
     from metacount.audit.record import chosen
 
     wanted = chosen(tuple(args.names))
-    found, code, said = {}, 0, ""
+    by_number, code, message = {}, 0, ""
     try:
         for i, judged in audited(wanted, tuple(args.seq or LENGTHS), args.jobs):
-            found[i] = judged
-            say(f"judged {len(found)} of {len(wanted)} formulas")
+            by_number[i] = judged
+            say(f"judged {len(by_number)} of {len(wanted)} formulas")
     except KeyboardInterrupt:
-        code, said = EXIT_INTERRUPTED, interrupted(len(found), len(wanted), "formulas")
-    audits = [found[i] for i in sorted(found)]
+        code, message = EXIT_INTERRUPTED, interrupted(len(by_number), len(wanted), "formulas")
+    audits = [by_number[i] for i in sorted(by_number)]
 
     def report() -> Report:
         sections = audits_report(audits, outside=bool(args.names)) if audits else []
-        return [*sections, [Text(said if audits else "")]]
+        return [*sections, [Text(message if audits else "")]]
 
     return Answer(
         report=report,
@@ -176,8 +176,8 @@ def _kind(group: Sequence[Audited], outside: bool) -> Callable[[int], list[str]]
         head, *rows = table(HEADS, [_row(a) for a in group], "<>>>>>")
         lines = [dim(head)]
         for line, judged in zip(rows, group, strict=True):
-            said = (dim(f"    {t}") for text in _said(judged, outside) for t in wrapped(text, room))
-            lines += [line, *said]
+            notes = (part for text in _notes(judged, outside) for part in wrapped(text, room))
+            lines += [line, *(dim(f"    {part}") for part in notes)]
         return lines
 
     return drawn
@@ -191,7 +191,7 @@ def _row(judged: Audited) -> tuple[str, ...]:
     return (judged.formula.id, *map(str, counts), percent(worst.off) if worst else "")
 
 
-def _said(judged: Audited, outside: bool) -> Iterator[str]:
+def _notes(judged: Audited, outside: bool) -> Iterator[str]:
     """Yield the lines under a formula: its condition, where it is furthest off and why."""
     from metacount.audit.judge import misses_at
     from metacount.audit.record import NO_COUNT

@@ -137,12 +137,10 @@ def find_codes(names: list[str]) -> tuple[Code, ...]:
 
 
 def _topic(code: Code) -> str:
-    """Return the name of the file that the code is in."""
     return os.path.basename(code.file).removesuffix(".py")
 
 
 def _path(code: Code) -> str:
-    """Return the folder and file of the code, as an import writes them."""
     return code.file.removesuffix(".py").replace("/", ".")
 
 

@@ -90,7 +90,6 @@ def _ffn(spec: ModelSpec) -> str:
 
 
 def _experts(spec: ModelSpec) -> str | None:
-    """Say how many experts a token goes through, of how many there are."""
     if not spec.is_moe:
         return None
     more = f" + {spec.n_shared_experts}" if spec.n_shared_experts else ""
@@ -156,7 +155,6 @@ def answer(names: Sequence[str], rows: Sequence[Row], notes: Notes | None = None
 
 
 def _grid(names: Sequence[str], rows: Sequence[Row]) -> Grid:
-    """Tabulate the columns: a row for each model, below the names of the columns."""
     cells = [(row.heading, *(cell(row, name) for name in names)) for row in rows]
     by_column = (column for column in [*zip(*cells, strict=True)][1:])
     sides = [">" if all(map(_is_number, column)) else "<" for column in by_column]

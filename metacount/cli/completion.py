@@ -92,7 +92,6 @@ def _following(before: Sequence[str], current: str, args: argparse.Namespace) ->
 
 
 def _values(option: Option, current: str) -> Words:
-    """List what may stand for an option or a positional."""
     metavar = option.said.get("metavar", "")
     known = option.said.get("choices") or (option.words or WORDS.get(metavar, tuple))()
     start = current[: current.rfind(",") + 1] if metavar in LISTS else ""
@@ -107,7 +106,6 @@ def _files(start: str) -> Words:
 
 
 def _lines(words: Words, current: str, shell: str) -> list[str]:
-    """Write the words as a shell takes them."""
     if shell == "fish":
         return [
             f"{word}\t{' '.join(purpose.split()).replace('%%', '%')}" if purpose else word

@@ -177,7 +177,6 @@ def _data(model: Model, workload: Workload) -> Json:
 
 
 def _table(models: Sequence[tuple[Model, Workload]]) -> Grid:
-    """Tabulate the conventions of some models, with who uses each."""
     rows = [
         (model.id, c.passes, c.says, c.formula, c.value, c.unit, c.users)
         for model, workload in models

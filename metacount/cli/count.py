@@ -234,7 +234,6 @@ def _models(args: argparse.Namespace) -> Sequence[Any]:
 
 
 def _totals_report(totals: Totals) -> Report:
-    """Report weights by their headers alone: groups, types and totals."""
     heads = ("group", "tensors", "values", "bytes", "types")
     rows: list[tuple[Cell, ...]] = [
         (name, g["tensors"], g.get("values"), g.get("bytes"), ", ".join(g.get("dtypes", ())))
@@ -266,7 +265,6 @@ def _served(model: Any, request: Request, engine: str | None, kept: Kept) -> Res
 
 
 def _served_report(reserved: Reserved) -> Report:
-    """Report what an engine reserves, apart from the figures."""
     each = f"{units.gib(reserved.kv_cache_bytes)}, of full sequences in {reserved.kv_dtype}"
     rows = [("reserved KV cache bytes", reserved.kv_cache_bytes, each)]
     return [[Grid(heads=(), rows=rows, align="<>", prose=True), Notes([("by", reserved.rule)])]]

@@ -149,13 +149,11 @@ def _numbers(label: str, a: int | None, b: int | None, figure: str) -> tuple[Cel
 
 
 def _runs(diff: Diff) -> str:
-    """Say what was run; of each model where they differ."""
     a, b = (run_text(side.workload) for side in (diff.a, diff.b))
     return a if a == b else f"{diff.a.name}: {a}; {diff.b.name}: {b}"
 
 
 def _sentence(diff: Diff) -> list[Block]:
-    """Say which parts differ, and how."""
     if diff.same:
         return [Text("Nothing differs.")]
     by_status: dict[str, list[str]] = {}
@@ -235,7 +233,6 @@ def _value(value: object) -> str:
 
 
 def _letters(diff: Diff) -> list[tuple[str, ...]]:
-    """Explain the letters of the formulas."""
     forms = " ".join(form for row in diff.rows if row.status != "same" for form in row.forms)
     used = {*re.findall(r"[A-Za-z][A-Za-z0-9_]*", forms)}
     return [(term.letter, term.name, term.meaning) for term in TERMS if term.letter in used]

@@ -99,7 +99,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _by_formula(args: argparse.Namespace) -> Answer:
-    """Give the forward as the formulas run it."""
     from metacount.textbook.count import fitted
     from metacount.textbook.forward import forward_table
 
@@ -169,7 +168,6 @@ def _drawn(flow: Flow) -> list[str]:
 
 
 def _used(steps: Sequence[Step]) -> set[str]:
-    """Find the letters that the shapes of these steps are written in."""
     shapes = (shape for s in steps for shape in (*s.input_letters, *s.output_letters))
     terms = " ".join(term for shape in shapes for term in shape if term)
     return {*re.findall(r"\w+", terms)}.union(*(_used(step.inside) for step in steps))
@@ -309,7 +307,6 @@ def _counted(shapes: list[Shown], which: int) -> str:
 
 
 def _forward_grid(table: ForwardTable) -> Grid:
-    """Tabulate the operations, each with how often it runs."""
     costs = ("flops", "matmul_flops", "saved", "saved_bytes")
     heads = ("part", "times", "operation", "equation", "weight", "result", *costs)
     rows: list[tuple[Cell, ...]] = [

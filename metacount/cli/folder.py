@@ -333,7 +333,6 @@ class FolderView:
         return Notes(notes, pad=7)
 
     def _no_models(self) -> str:
-        """Name the files that have none of a model's keys."""
         names = ", ".join(shown(path) for path in self.passed[:MOST_PASSED])
         more = len(self.passed) - MOST_PASSED
         what = f"{_number(len(self.passed), 'file')} without a size of a model: {names}"

@@ -93,7 +93,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _columns(names: Sequence[str], entries: Sequence[CatalogEntry]) -> Answer:
-    """Give the chosen columns of the catalog, counted at the default workload."""
     from metacount.cli.columns import Row, answer
     from metacount.spec import Request
     from metacount.textbook.count import count
@@ -230,7 +229,6 @@ def field_rows() -> list[Json]:
 
 
 def _fields_table() -> Grid:
-    """Put the fields in one table, with the path of each in a model."""
     heads = ("field", "path", "letter", "required", "default", "takes", "meaning")
     rows = []
     for row in field_rows():

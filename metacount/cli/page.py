@@ -70,7 +70,6 @@ def literal(value: object) -> str:
 
 
 def _model(sheet: Worksheet, lang: str) -> Json:
-    """Collect what the script evaluates of a model."""
     spec = sheet.model.spec
     return {
         "name": sheet.model.name,
@@ -305,7 +304,6 @@ def page_html(sheets: Sequence[Worksheet], lang: str = "en") -> str:
 
 
 def _section(i: int, sheet: Worksheet, lang: str) -> str:
-    """Write a model: its name, room for what the script makes, its tree, its forward."""
     from metacount.measure.tree import module_tree
     from metacount.modules.build import build
 

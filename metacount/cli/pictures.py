@@ -272,7 +272,6 @@ def _shares(
 
 
 def _unit(kind: str, largest: int) -> tuple[int, str]:
-    """Choose the unit of an axis, and write it in brackets."""
     letter, unit = next((u for u in AXES[kind] if largest >= u[1]), AXES[kind][-1])
     if kind == BYTES:
         return unit, f" [{letter}]" if unit == 1 else f" [{letter} = 2^{unit.bit_length() - 1} B]"

@@ -197,7 +197,6 @@ def _request(args: argparse.Namespace, seq_len: int | None) -> Request:
 
 
 def _models(args: argparse.Namespace) -> list[tuple[str, Model]]:
-    """List each model that gets a bar, under its name or its value of --over."""
     models = []
     for name in args.model:
         for setting in [None] if args.over is None else each_setting(args.over):

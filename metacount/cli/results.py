@@ -120,7 +120,6 @@ def summary_markdown(summary: Summary) -> str:
 
 
 def _tables(summary: Summary) -> Iterator[Grid]:
-    """Tabulate the figures, and parameters by role where roles are known."""
     active, roles = summary.active_params, summary.by_role or {}
     figures: dict[str, Cell] = {
         "params": summary.params,

@@ -121,7 +121,6 @@ def report_of(rows: Sequence[SurveyRow], interrupted: str = "") -> Report:
 
 
 def _sums(rows: Sequence[SurveyRow]) -> Grid:
-    """Say per kind how many types there are, and how many of them give what."""
     counts: list[tuple[Cell, ...]] = []
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from metacount import units
-from metacount.cli.answer import Answer, prepare_for_torch
+from metacount.cli.answer import Answer, figures_table, prepare_for_torch
 from metacount.cli.layout import bold
 from metacount.cli.options import (
     DEVICE,
@@ -134,7 +134,12 @@ def run(args: argparse.Namespace) -> Answer:
 
         inputs = typed_inputs(own.module, args.input)
         found = train(own.module, inputs=inputs, setup=setup, device=args.device)
-    return Answer(report=lambda: report_of(found), data=found.to_dict, model=model)
+    return Answer(
+        report=lambda: report_of(found),
+        data=found.to_dict,
+        table=lambda: figures_table(found.to_dict()),
+        model=model,
+    )
 
 
 def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
@@ -145,6 +150,7 @@ def _by_formula(args: argparse.Namespace, setup: Setup) -> Answer:
     return Answer(
         report=lambda: counted_report(model, setup, found),
         data=lambda: _counted_data(model, setup, found),
+        table=lambda: figures_table(found.to_dict()),
         model=model,
     )
 

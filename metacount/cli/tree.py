@@ -314,7 +314,6 @@ def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _guide(last: tuple[bool, ...], guides: tuple[str, ...]) -> str:
-    """Draw the lines that lead from a row to what it is in."""
     if not last:
         return ""
     branch, end, on, over = guides
@@ -369,7 +368,6 @@ def _tied(root: Node) -> list[tuple[str, str]]:
 
 
 def _windows(spec: ModelSpec) -> str:
-    """Say how far blocks see: those with the same tensors may differ, which the tree would hide."""
     near = sum(map(spec.is_windowed_layer, range(spec.n_layers)))
     if not near:
         return ""

@@ -145,7 +145,6 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _stopped(done: Sequence[object], models: Sequence[object], what: str) -> str:
-    """Say how far it came, where it was interrupted."""
     return interrupted(len(done), len(models), what) if len(done) < len(models) else ""
 
 
@@ -209,7 +208,6 @@ def _where(proofs: Sequence[Proof]) -> list[str]:
 
 
 def _proofs_data(shown: Proofs) -> list[Json]:
-    """Convert proofs to plain data, one after the other; `case` says of which sizes."""
     from metacount.cli.expressions import in_fields
     from metacount.textbook.proven import FROM
 
@@ -236,7 +234,6 @@ def _proofs_data(shown: Proofs) -> list[Json]:
 def _forward(
     model: Model | TransformersOnly, args: argparse.Namespace, memory: int | None
 ) -> Forward:
-    """Compare the two forwards of a model's config."""
     from metacount.verify.forward import compare_forwards
 
     assert isinstance(model, Model)  # it was checked

@@ -228,7 +228,6 @@ def sums_of(spec: ModelSpec, run: dict[str, Dim]) -> dict[tuple[str, str], Sum]:
 
 
 def _sum(spec: ModelSpec, terms: list[tuple[Dim, Weight | Product]], run: dict[str, Dim]) -> Sum:
-    """Sum the terms of one part, which as many blocks have."""
     shared = spec.last_stack.shared
     weights = [
         (shared.n_blocks if shared is not None and term.name.startswith(STORED) else n, term)
@@ -516,7 +515,6 @@ def _status(a: Part | None, b: Part | None, fields: dict[str, tuple[object, obje
 
 
 def _belongs(path: str, paths: tuple[str, ...]) -> bool:
-    """Tell whether a field's path is one of some paths, or below one."""
     return any(path == known or path.startswith(f"{known}.") for known in paths)
 
 
@@ -526,7 +524,6 @@ def _differing(a: ModelSpec, b: ModelSpec) -> dict[str, tuple[object, object]]:
 
 
 def _forms(spec: ModelSpec, run: Workload) -> dict[tuple[str, str], str]:
-    """Write the parameters of one block of each part in letters."""
     import sympy
 
     from metacount.algebra.text import in_letters

@@ -77,12 +77,15 @@ if TYPE_CHECKING:
     Term = TypeVar("Term", Weight, Product, Weight | Product)
     Made = TypeVar("Made")
     TapeOf: TypeAlias = Callable[..., Tape]  # of a run, and of each owner its path and a prefix
+    # How many blocks of a stack have this mixer, or this feed-forward. Numbers may be negative:
+    # blocks that differ in two ways are counted as if each way stood alone, and once less as the
+    # plain kind. Every sum over branches is right all the same.
+    Kinds: TypeAlias = list[tuple[Dim, Layer]]
 
 ANY_MIXER, ANY_FFN = "ARPSN", "FEBN"
 NORM = "layernorm"  # the last part of the name of every norm of the residual stream in a block
 BLOCK, BEFORE, AFTER = "block", "before", "after"
 LAYERS, SHARED = "layers", "shared_blocks"  # what the modules' lists of blocks are called
-NEAR = {"windowed": True}
 ANY_WIDTH = 2  # FLOPs do not depend on the bytes of a value
 
 
@@ -236,75 +239,50 @@ def rotated_layers(spec: ModelSpec, n_layers: Dim, n_attending: Dim) -> Dim:
     return sum(positions.law.holds(i) for i in attending)
 
 
-@frozen
-class Kind:
-    """How many blocks of a stack have this mixer, or this feed-forward.
-
-    Numbers may be negative: blocks that differ in two ways are counted as if each way stood alone,
-    and once less as the plain kind. Every sum over branches is right all the same.
-    """
-
-    times: Dim
-    layer: Layer
-
-
-def mixer_kinds(spec: ModelSpec, stack: Stack, *, in_detail: bool = True) -> list[Kind]:
-    """List the mixers of a stack's blocks.
-
-    Not `in_detail`: without what changes neither weights nor products, which is whether positions
-    rotate, and the last block's queries.
-    """
-    last, n = spec.last_stack, stack.n_layers
-    of_encoder = spec.has_encoder and stack is not spec.decoder
-    plain = Layer(of_encoder=of_encoder)
-    kinds: list[Kind] = []
-    pattern = last.mixer_pattern
+def mixer_kinds(spec: ModelSpec, stack: Stack) -> Kinds:
+    """List the mixers of a stack's blocks."""
+    pattern = spec.last_stack.mixer_pattern
+    plain = Layer(of_encoder=spec.has_encoder and stack is not spec.decoder)
+    kinds: Kinds = []
     for letter, letters in (("A", "A"), ("P", "P"), ("R", "R" + SHARING)):
-        if not set(pattern) & set(letters):
-            continue
-        times = lettered_layers(n, pattern, letters)
-        base = altered(plain, mixer=letter)
-        if letter == "R":
-            kinds.append(Kind(times=times, layer=base))
-            continue
-        kinds += _attention_kinds(spec, stack, base, times, in_detail)
+        if set(pattern) & set(letters):
+            times = lettered_layers(stack.n_layers, pattern, letters)
+            base = altered(plain, mixer=letter)
+            attends = letter in WITH_ATTENTION
+            kinds += _attention_kinds(spec, stack, base, times) if attends else [(times, base)]
     return kinds
 
 
-def _attention_kinds(
-    spec: ModelSpec, stack: Stack, base: Layer, times: Dim, in_detail: bool
-) -> list[Kind]:
+def _attention_kinds(spec: ModelSpec, stack: Stack, base: Layer, times: Dim) -> Kinds:
     """List the attentions of blocks with one letter: the plain kind, and what differs from it."""
-    last, n = spec.last_stack, stack.n_layers
-    different: list[tuple[Dim, dict[str, bool]]] = []
-    if last.attention.window is not None:
-        different.append((windowed_layers(n, last.seen), NEAR))
-    if isinstance(spec.positions, Rope):
+    last, n, positions = spec.last_stack, stack.n_layers, spec.positions
+    windowed = 0 if last.attention.window is None else windowed_layers(n, last.seen)
+    unrotated: Dim = 0
+    if isinstance(positions, Rope):
         base = altered(base, rotated=True)
-        if spec.positions.nope_every is not None and in_detail:
-            different.append((times - rotated_layers(spec, n, times), {"rotated": False}))
-    different.append((indexed_layers(spec, n), {"indexed": True}))
+        if positions.nope_every is not None:
+            unrotated = times - rotated_layers(spec, n, times)
     n_borrowing, of_near = borrowing_layers(spec), 0
     if last.windows_differ and not is_zero(n_borrowing):
-        of_near = attention_layers(spec)[0] - caching_layers(spec)[0]
-    different.append((n_borrowing - of_near, {"borrows": True}))
-    if not last.norms.first:
-        different.append((1, {"first_norm": False}))
-    if has_queries(spec) and in_detail:
-        different.append((1, {"queried": True}))
-    kinds = [Kind(times=times, layer=base)]
-    for number, fields in different:
+        of_near = windowed - caching_layers(spec)[0]
+    near = altered(base, windowed=True)
+    kinds = [(times, base)]
+    for number, fields in (
+        (windowed, {"windowed": True}),
+        (unrotated, {"rotated": False}),
+        (indexed_layers(spec, n), {"indexed": True}),
+        (n_borrowing - of_near, {"borrows": True}),
+        (int(not last.norms.first), {"first_norm": False}),
+        (int(has_queries(spec)), {"queried": True}),
+    ):
         if not is_zero(number):
-            kinds.append(Kind(times=number, layer=altered(base, **fields)))
-            kinds.append(Kind(times=-number, layer=base))
+            kinds += [(number, altered(base, **fields)), (-number, base)]
     if not is_zero(of_near):  # that differ from layers with a window, not from the plain kind
-        near = altered(base, **NEAR)
-        kinds.append(Kind(times=of_near, layer=altered(near, borrows=True)))
-        kinds.append(Kind(times=-of_near, layer=near))
+        kinds += [(of_near, altered(near, borrows=True)), (-of_near, near)]
     return kinds
 
 
-def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
+def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> Kinds:
     """List the feed-forwards of a stack's blocks."""
     last, n = spec.last_stack, stack.n_layers
     part = last.feed_forward
@@ -314,14 +292,10 @@ def feed_forward_kinds(spec: ModelSpec, stack: Stack) -> list[Kind]:
     dense, routed = dense_layers(spec, n) - both, moe_layers(spec, n) - both
     second = 0 if part.second is None else lettered_layers(n, part.second_pattern, "W")
     plain = Layer(of_encoder=spec.has_encoder and stack is not spec.decoder)
-    kinds = [
-        Kind(times=routed, layer=altered(plain, ffn="E")),
-        Kind(times=both, layer=altered(plain, ffn=BESIDE)),
-    ]
+    kinds = [(routed, altered(plain, ffn="E")), (both, altered(plain, ffn=BESIDE))]
     if part.d_ff is not None and last.shared is None:
-        kinds.append(Kind(times=dense - second, layer=plain))
-        kinds.append(Kind(times=second, layer=altered(plain, second=True)))
-    return [kind for kind in kinds if not is_zero(kind.times)]
+        kinds += [(dense - second, plain), (second, altered(plain, second=True))]
+    return [(times, layer) for times, layer in kinds if not is_zero(times)]
 
 
 def layers_with(spec: ModelSpec, n_layers: Dim, *, mixers: str = ANY_MIXER, ffns: str) -> Dim:
@@ -558,38 +532,34 @@ def _branches(
 ) -> Iterator[tuple[Dim, Layer, Callable[[Tape, Tensor, Layer], object]]]:
     mixers, feeds = mixer_kinds(spec, stack), feed_forward_kinds(spec, stack)
     if is_parallel(spec):
-        for kind in _side_by_side(mixers, feeds):
-            yield kind.times, kind.layer, lambda t, x, y: run_parallel(t, spec, y, x, given)
+        for times, layer in _side_by_side(mixers, feeds):
+            yield times, layer, lambda t, x, y: run_parallel(t, spec, y, x, given)
         return
-    for kind in mixers:
-        yield kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, MIXER, x, given)
+    for times, layer in mixers:
+        yield times, layer, lambda t, x, y: run_branch(t, spec, y, MIXER, x, given)
     if stack.shared is not None:
         uses = lettered_layers(stack.n_layers, spec.last_stack.mixer_pattern, SHARING)
         yield uses, Layer(mixer=SHARING), lambda t, x, _: run_shared(t, spec, x, given)
     if spec.has_encoder and word != SOURCE:
         crossed = Layer(cross=True)
         yield stack.n_layers, crossed, lambda t, x, y: run_branch(t, spec, y, CROSS, x, given)
-    for kind in feeds:
-        yield kind.times, kind.layer, lambda t, x, y: run_branch(t, spec, y, FFN, x, given)
+    for times, layer in feeds:
+        yield times, layer, lambda t, x, y: run_branch(t, spec, y, FFN, x, given)
     if stack.altup is not None or stack.layer_inputs is not None:
         yield stack.n_layers, Layer(), lambda t, x, _: around(t, spec, x)
 
 
-def _side_by_side(mixers: list[Kind], feeds: list[Kind]) -> list[Kind]:
+def _side_by_side(mixers: Kinds, feeds: Kinds) -> Kinds:
     """Join the kinds of mixers and of feed-forwards that stand side by side in one branch."""
-    plain, *others = feeds
-    kinds = [
-        Kind(
-            times=kind.times,
-            layer=altered(kind.layer, ffn=plain.layer.ffn, second=plain.layer.second),
-        )
-        for kind in mixers
-    ]
-    base = kinds[0].layer
-    for other in others:
-        layer = altered(base, ffn=other.layer.ffn, second=other.layer.second)
-        kinds.append(Kind(times=other.times, layer=layer))
-        kinds.append(Kind(times=-other.times, layer=base))
+
+    def joined(layer: Layer, feed: Layer) -> Layer:
+        return altered(layer, ffn=feed.ffn, second=feed.second)
+
+    (_, plain), *others = feeds
+    kinds = [(times, joined(layer, plain)) for times, layer in mixers]
+    base = kinds[0][1]
+    for times, feed in others:
+        kinds += [(times, joined(base, feed)), (-times, base)]
     return kinds
 
 

@@ -326,17 +326,10 @@ class Store:
 
     __slots__ = ("base", "columns", "copied", "rows", "width")
 
-    def __init__(
-        self,
-        rows: Dim,
-        columns: Dim,
-        width: int,
-        *,
-        base: Store | None = None,
-        copied: Dim = 1,
-    ) -> None:
+    def __init__(self, rows: Dim, columns: Dim, width: int) -> None:
         self.rows, self.columns, self.width = rows, columns, width
-        self.base, self.copied = base, copied
+        self.base: Store | None = None
+        self.copied: Dim = 1
 
     @property
     def bytes(self) -> Dim:

@@ -72,8 +72,6 @@ def answers(
 
 
 class _Worker:
-    """One process and the job it is at."""
-
     def __init__(self, work: Callable[..., object]) -> None:
         # spawned, not forked: whoever calls may have threads, which a fork would leave half-way
         context = multiprocessing.get_context("spawn")

@@ -151,11 +151,6 @@ def last_block(spec: ModelSpec) -> dict[str, Dim]:
     return block_params(spec, moe=has_experts(spec))
 
 
-def bare_block(spec: ModelSpec) -> int:
-    """Count the parameters of the last block without any bias."""
-    return sum(block_params(without_biases(spec), moe=False).values())
-
-
 def grown(spec: ModelSpec, factors: Sequence[int]) -> list[Row]:
     """Count the parameters that a block of this kind has when it is so many times as wide."""
     wide = "d_model d_ff d_ff_expert n_heads n_kv_heads q_lora_rank kv_lora_rank d_ff_shared"
@@ -202,11 +197,6 @@ def costs(spec: ModelSpec) -> list[Row]:
     return rows
 
 
-def few_vectors(spec: ModelSpec) -> bool:
-    """Tell whether a role that shows the FLOPs of matrices alone has vectors besides."""
-    return any(row["ratio"] == "2.00" and row["flops"] != 2 * row["params"] for row in costs(spec))
-
-
 def closed_parts(spec: ModelSpec) -> list[Row]:
     """List each role's parameters and their closed form."""
     form = closed_form(spec, fitted(spec, Request()), "params")
@@ -230,20 +220,9 @@ GROUP = 4  # query heads for each pair of key and value, at least, where the mod
 LATENT_HEADS, ROTATED = 4, Fraction(1, 2)
 
 
-def head_width(spec: ModelSpec) -> int:
-    """Return the width of a head, of its values in MLA."""
-    return int(spec.head_dim or spec.v_head_dim)
-
-
 def attention_of_block(spec: ModelSpec) -> int:
     """Count the parameters of a block's attention, with its biases, norms and sinks."""
     return int(params_of(sublayers.attention_tape(spec).weights))
-
-
-def attention_has_vectors(spec: ModelSpec) -> bool:
-    """Tell whether a block's attention has more than matrices."""
-    matrices = sublayers.self_attention_params(vectors_left_out(spec))
-    return bool(attention_of_block(spec) != matrices)
 
 
 def variants(spec: ModelSpec) -> list[Row]:
@@ -251,7 +230,7 @@ def variants(spec: ModelSpec) -> list[Row]:
 
     With the biases, norms and sinks that the model's attention has, where its kind is the model's.
     """
-    d, h, width = spec.d_model, spec.n_heads, head_width(spec)
+    d, h, width = spec.d_model, spec.n_heads, int(spec.head_dim or spec.v_head_dim)
     mla, own = spec.kv_lora_rank is not None, spec.n_kv_heads
     fewer = (n for n in range(2, h) if h % n == 0 and GROUP * n <= h)
     between = own if own and 1 < own < h else max(fewer, default=1)
@@ -496,8 +475,3 @@ def flipped_ffn(spec: ModelSpec) -> dict[str, object]:
     if spec.activation == "clamped_swiglu":  # there only is a gated one
         changes["activation"] = "silu"
     return changes
-
-
-def positions_of(spec: ModelSpec) -> int:
-    """Return how many positions the model has, or those of a default run."""
-    return int(spec.longest or SEQ_LEN)

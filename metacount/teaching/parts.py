@@ -62,25 +62,14 @@ def _layer(spec: ModelSpec) -> dict[str, Dim]:
     return sublayers.block_params(spec, moe=spec.is_moe)
 
 
-def _attention_matrices(spec: ModelSpec) -> Dim:
-    return sublayers.self_attention_params(without_biases(spec))
-
-
-def _ffn_matrices(spec: ModelSpec) -> Dim:
-    return sublayers.dense_ffn_params(without_biases(spec))
-
-
 def _layer_matrices(spec: ModelSpec) -> Dim:
     check_alike(spec)
-    return _attention_matrices(spec) + _ffn_matrices(spec)
+    bare = without_biases(spec)
+    return sublayers.self_attention_params(bare) + sublayers.dense_ffn_params(bare)
 
 
 def _layers(spec: ModelSpec) -> Dim:
     return spec.n_layers * sum(_layer(spec).values())
-
-
-def _layers_matrices(spec: ModelSpec) -> Dim:
-    return spec.n_layers * _layer_matrices(spec)
 
 
 def _moe_layers(spec: ModelSpec) -> Dim:
@@ -94,48 +83,21 @@ def _expert(spec: ModelSpec) -> Dim:
 
 
 def _embeddings(spec: ModelSpec) -> Dim:
-    return (
-        sublayers.end_params(spec)["embedding"]
-        + PARTS["positions"](spec)
-        + sublayers.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
-    )
+    norm = sublayers.norm_params(table_width(spec), bias=spec.norm_bias, affine=spec.norm_affine)
+    return sublayers.end_params(spec)["embedding"] + PARTS["positions"](spec) + norm
 
 
 def _width_norms(spec: ModelSpec) -> Dim:
     check_alike(spec)
-    each = sublayers.width_norm_params(spec)
-    last = 1 if spec.final_norm else 0
-    return (spec.n_layers * sublayers.norms_per_block(spec.norm_placement) + last) * each
+    norms = spec.n_layers * sublayers.norms_per_block(spec.norm_placement) + int(
+        bool(spec.final_norm)
+    )
+    return norms * sublayers.width_norm_params(spec)
 
 
 def _cache_of_every_layer(spec: ModelSpec) -> Dim:
-    """Count the cached values of a token,
-    were every block one of those with attention; 0 for an encoder.
-    """
+    """Count the cached values of a token, were every block one with attention."""
     return 0 if spec.kind == "encoder" else spec.n_layers * model.kv_cache_values(spec)
-
-
-def _state_values(spec: ModelSpec) -> Dim:
-    """Count the values of the states of all layers,
-    of one sequence of any length; 0 where none has one.
-    """
-    return pieces.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
-
-
-def _of_experts(count: Callable[[ModelSpec], Dim]) -> Callable[[ModelSpec], Dim]:
-    """Wrap a count so that it raises `SpecError` for a model that has no experts."""
-
-    def counted(spec: ModelSpec) -> Dim:
-        if not spec.is_moe:
-            raise SpecError(
-                "n_experts",
-                "is needed by a claim about experts",
-                None,
-                "name a model that has some",
-            )
-        return count(spec)
-
-    return counted
 
 
 def _shared_blocks(spec: ModelSpec) -> Dim:
@@ -146,12 +108,27 @@ def _shared_blocks(spec: ModelSpec) -> Dim:
     return spec.n_shared_blocks * params_of(sublayers.shared_tapes(spec)[0])
 
 
+# the same of what only a model with experts has
+OF_EXPERTS: dict[str, Callable[[ModelSpec], Dim]] = {
+    "expert": _expert,
+    "experts": lambda spec: _moe_layers(spec) * spec.n_experts * _expert(spec),
+    "active_experts": lambda spec: _moe_layers(spec) * spec.top_k * _expert(spec),
+    "moe": lambda spec: sublayers.moe_layer_params(spec, active=False),
+    "active_moe": lambda spec: sublayers.moe_layer_params(spec, active=True),
+    "moe_flops": lambda spec: sublayers.mixture_flops(spec, 1),
+    "router_rows_not_chosen": lambda spec: (
+        _moe_layers(spec)
+        * sublayers.router_params(spec.d_model, spec.n_experts + spec.n_zero_experts - spec.top_k)
+    ),
+    "n_experts": lambda spec: spec.n_experts,
+    "n_experts_and_shared": lambda spec: spec.n_experts + spec.n_shared_experts,
+}
 # name -> parameters (or FLOPs of one token, or values of the cache) of that part
 PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "attention": sublayers.self_attention_params,
-    "attention_matrices": _attention_matrices,
+    "attention_matrices": lambda spec: sublayers.self_attention_params(without_biases(spec)),
     "ffn": sublayers.dense_ffn_params,
-    "ffn_matrices": _ffn_matrices,
+    "ffn_matrices": lambda spec: sublayers.dense_ffn_params(without_biases(spec)),
     "plain_ffn_of_4d": lambda spec: sublayers.plain_params(spec.d_model, 4 * spec.d_model),
     "ffn_flops": lambda spec: sublayers.ffn_matmul_flops(
         1, spec.d_model, spec.d_ff, gated=spec.gated
@@ -163,26 +140,10 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "layer": lambda spec: sum(_layer(spec).values()),
     "layer_matrices": _layer_matrices,
     "layers": _layers,
-    "layers_matrices": _layers_matrices,
-    "layers_vectors": lambda spec: _layers(spec) - _layers_matrices(spec),
+    "layers_matrices": lambda spec: spec.n_layers * _layer_matrices(spec),
+    "layers_vectors": lambda spec: _layers(spec) - PARTS["layers_matrices"](spec),
     "layers_biases": lambda spec: _layers(spec) - _layers(without_biases(spec)),
     "width_norms": _width_norms,
-    "expert": _of_experts(_expert),
-    "experts": _of_experts(lambda spec: _moe_layers(spec) * spec.n_experts * _expert(spec)),
-    "active_experts": _of_experts(lambda spec: _moe_layers(spec) * spec.top_k * _expert(spec)),
-    "moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=False)),
-    "active_moe": _of_experts(lambda spec: sublayers.moe_layer_params(spec, active=True)),
-    "moe_flops": _of_experts(lambda spec: sublayers.mixture_flops(spec, 1)),
-    "router_rows_not_chosen": _of_experts(
-        lambda spec: (
-            _moe_layers(spec)
-            * sublayers.router_params(
-                spec.d_model, spec.n_experts + spec.n_zero_experts - spec.top_k
-            )
-        )
-    ),
-    "n_experts": _of_experts(lambda spec: spec.n_experts),
-    "n_experts_and_shared": _of_experts(lambda spec: spec.n_experts + spec.n_shared_experts),
     "token_table": sublayers.token_table_params,
     "positions": lambda spec: sublayers.learned_table_params(spec.n_positions, spec.d_model),
     "embeddings": _embeddings,
@@ -205,7 +166,10 @@ PARTS: dict[str, Callable[[ModelSpec], Dim]] = {
     "cache_saved": lambda spec: (
         _cache_of_every_layer(spec) - model.kv_cache_bytes_per_token(spec, bytes_per_value=1)
     ),
-    "state_values": _state_values,
+    # of all layers, of one sequence of any length
+    "state_values": lambda spec: (
+        pieces.recurrent_layers(spec) * sum(state.size for state in model.states(spec))
+    ),
     "mtp_params": mtp.params,
     "params_and_mtp": lambda spec: model.params(spec) + mtp.params(spec),
     "mtp_with_copies": lambda spec: sum(mtp.with_copies(spec).values()),
@@ -221,7 +185,16 @@ def models() -> tuple[tuple[CatalogEntry, ModelSpec], ...]:
 
 def value(spec: ModelSpec, part: str) -> int:
     """Compute a part in numbers."""
-    return int(PARTS[part](spec))
+    return int(_counted(spec, part))
+
+
+def _counted(spec: ModelSpec, part: str) -> Dim:
+    if part not in OF_EXPERTS:
+        return PARTS[part](spec)
+    if not spec.is_moe:
+        rule = "is needed by a claim about experts"
+        raise SpecError("n_experts", rule, None, "name a model that has some")
+    return OF_EXPERTS[part](spec)
 
 
 def letters(spec: ModelSpec, part: str) -> sympy.Expr:
@@ -235,7 +208,8 @@ def letters(spec: ModelSpec, part: str) -> sympy.Expr:
     names = [t.name for t in legend.MODEL_TERMS if getattr(spec, t.name)]
     if spec.moe_every == 1 and "moe_every" in names:
         names.remove("moe_every")
-    return readable(sympy.sympify(PARTS[part](spec.substituted(**legend.sympy_symbols(names)))))
+    in_symbols = spec.substituted(**legend.sympy_symbols(names))
+    return readable(sympy.sympify(_counted(in_symbols, part)))
 
 
 def in_numbers(text: str, spec: ModelSpec) -> str:
@@ -296,9 +270,10 @@ class Subject(Known):
         if name in RUNS:
             return int(RUNS[name](self.spec.replace(**options), *arguments))
         formula = getattr(sublayers, name, None) or getattr(feed_forward, name, None)
-        if name not in PARTS and formula is not None:
+        if name not in (*PARTS, *OF_EXPERTS) and formula is not None:
             return formula(*arguments, **options)
         other = arguments[0] if arguments else self.spec
         spec = catalog.entry(other).spec() if isinstance(other, str) else other
         spec = spec.replace(**options) if options else spec
-        return value(spec, name) if name in PARTS else getattr(spec, name)
+        known = name in PARTS or name in OF_EXPERTS
+        return value(spec, name) if known else getattr(spec, name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,10 +20,12 @@ from metacount.audit.judge import (
     LENGTHS,
     MEANINGS,
     Audited,
+    Found,
     both,
     detail,
     holds,
     judged,
+    mfu,
     models,
     place_of,
     there,
@@ -29,6 +33,7 @@ from metacount.audit.judge import (
 )
 from metacount.audit.record import RESULTS, Formula, Term, chosen, compared, formulas
 from metacount.check.judgement import EQUAL, HERE, WRONG
+from metacount.cli import main
 from metacount.cli.conventions import MEANINGS as CONVENTIONS
 from metacount.spec import Workload
 
@@ -212,17 +217,6 @@ def test_a_row_is_complete(formula: Formula) -> None:
             value_of(term.text, place)  # every name is known and there
 
 
-def test_a_condition_of_a_term_is_of_the_structure_alone() -> None:
-    # terms are chosen before letters take the place of sizes
-    words = """and or not is_moe gated attention activation tie_embeddings ffn_bias q_lora_rank d_ff
-        position embedding_norm n_query_positions norm_placement swish_beta True"""
-    known = set(words.split())
-    for formula in ALL:
-        for term in (*formula.terms, *formula.misses):
-            used = set(re.findall(r"[A-Za-z_]+", re.sub(r"'[^']*'", "", term.where)))
-            assert used <= known
-
-
 def test_what_was_compared_is_kept() -> None:
     full = json.loads((ROOT / "benchmarks/results/frameworks.json").read_text("utf-8"))
     kept = compared()
@@ -236,3 +230,104 @@ def test_what_was_compared_is_kept() -> None:
     projects = {f.id: f.source for f in ALL}
     for id, one in kept.items():
         assert projects[id].version in one["version"], id
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["audit", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_nothing_of_torch_is_loaded() -> None:
+    program = (
+        "import sys\nfrom metacount.cli import main\n"
+        "main(['audit', 'slime', '--model', 'qwen3-4b'])\nprint('torch' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "False"
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = json.loads(printed(capsys, "accelerate-training", "--model", "llama3-8b", "--json"))
+    assert sum(term["value"] for term in one["theirs"]) == one["found"]["theirs"]
+    gap = one["found"]["theirs"] - one["found"]["ours"]
+    (palm,) = json.loads(printed(capsys, "palm", "--model", "llama-7b", "--json"))
+    in_all = sum(part["value"] for part in palm["parts"])
+    assert in_all == palm["ours"][0]["value"] == 2048 * 6_738_415_616
+    (four,) = json.loads(printed(capsys, "slime", "--model", "mixtral-8x7b", "--json"))
+    amounts = {amount["of"]: amount["value"] for amount in four["ours"]}
+    parts = {part["of"]: part["value"] for part in four["parts"]}
+    assert sum(parts.values()) == amounts["W"]
+    # Mixtral's head, 2,048 tokens
+    assert parts["W, head"] == 2 * 2048 * 4096 * 32000
+    assert sum(term["value"] for term in one["difference"]) == gap and one["unaccounted"] == 0
+    rows = json.loads(printed(capsys, "vllm", "--json"))
+    assert [row["verdict"] for row in rows] == ["equal", "equal"]
+    assert rows[0]["in_scope"]["equal"] == sum(m["in_scope"] for m in rows[0]["models"])
+
+
+def test_mfu_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    # LLaMA-3-8B at 8,192 tokens, 3·(W + C) = 51,471,187,968 FLOPs a token (tests/test_conventions)
+    # at 8,000 tokens a second on 989 TFLOP/s
+    rows = mfu("llama3-8b", [8192], tokens_per_second=Fraction(8000), peak_tflops=Fraction(989))
+    exact = Fraction(51_471_187_968 * 8000, 989 * 10**12)
+    assert rows[0].formula is None and rows[0].mfu == (exact,)
+    by_id = {row.formula.id: row for row in rows[1:] if row.formula is not None}
+    assert by_id["nanotron-training"].per_token == (57_912_852_480,)
+    assert by_id["palm-training"].per_token == (61_066_469_376,)
+    assert by_id["maxtext-deepseek-training"].mfu == (None,)
+    run = ["--mfu", "llama3-8b", "gpt2", "--tokens-per-second", "1e4", "--peak", "312", "--json"]
+    both = json.loads(printed(capsys, *run))
+    assert [one["model"] for one in both] == ["llama3-8b", "gpt2"]
+    assert [one["seq_len"] for one in both] == [[2048, 8192, 32768], [1024]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["megatron"], "'megatron'"),
+        (["--mfu", "gpt2"], "--mfu needs --tokens-per-second and --peak"),
+        (["--peak", "989"], "--peak belongs to --mfu"),
+        (["--model", "gpt2"], "--model needs a NAME"),
+        (["slime", "--model", "t5-small"], ""),
+        (["slime", "--model", "deepseek-v3.2"], ""),
+        (["slime", "--model", "gemma-3n-e4b-text"], "n_altup_inputs"),
+        (
+            ["--mfu", "t5-small", "--tokens-per-second", "1", "--peak", "1"],
+            "t5-small",
+        ),
+        (
+            ["--mfu", "gpt2", "--seq", "2048", "--tokens-per-second", "1", "--peak", "1"],
+            "gpt2 has 1024 positions",
+        ),
+        (["--set", "n_layers=2"], "--set belongs to --model or --mfu"),
+        (["--seq", "0"], ""),
+        (["--jobs", "0"], "must be 1 to 64"),
+        (["--mfu", "gpt2", "--peak", "fast"], "'fast'"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and not captured.out and "Traceback" not in captured.err
+
+
+def test_an_interrupt_keeps_what_was_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from metacount.audit import judge as report
+
+    real = report.at_every_model
+
+    def stopped(job: tuple[Formula, tuple[int, ...]]) -> tuple[Found, ...]:
+        if job[0].id == "nanochat-prefill":
+            raise KeyboardInterrupt
+        return real(job)
+
+    monkeypatch.setattr(report, "at_every_model", stopped)
+    assert main(["audit", "nanochat", "--json"]) == 130
+    captured = capsys.readouterr()
+    assert [row["id"] for row in json.loads(captured.out)] == ["nanochat-training"]

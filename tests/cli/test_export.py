@@ -24,7 +24,7 @@ models llama | models --fields | diff llama-7b mixtral-8x7b | code norm | flow g
 tree gpt2 --columns shape,params,share,formula | claims mixtral-total block-512-layernorm
 formula gpt2 --set n_layers=2 | flow gpt2 --set n_layers=2 --seq 8
 check '2*V*d + d + N*(2*d + 2*d*h*h_d + 2*d*h_kv*h_d + 3*d*m)' llama-7b
-bench norm --device cpu --list | audit nanochat-training --model llama-7b
+bench norm --device cpu --list | train gpt2 --formula | audit nanochat-training --model llama-7b
 audit --mfu llama-7b --peak 900 --tokens-per-second 4000
 """
 TRICKY = 'a|b & 5 % of $x_1 #2 ~^ {y} \\ "z",\nx² <tag> `c` *d*'

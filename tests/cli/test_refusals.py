@@ -27,20 +27,13 @@ tree gpt2 --only layers.0.self_atn                  did you mean decoder.layers.
 tree gpt2 --only mlp                                is the end of 12 paths; give one of them: deco
 tree gpt2 --depth x                                 must be a whole number: got 'x'
 tree gpt2 --columns shape,parms                     'parms' is no column of a tree; did you mean p
-tree gpt2 --columns one,one                         --columns: one is given twice
-tree gpt2 --dtype fp8 --columns bytes               dtype is not one that a module is built in
 tree type:gpt2 --columns formula                    no formula here
 tree gpt2 --input 2                                 --input is for FILE.py:NAME
 diff gpt2 gpt2-medium --set n_layers=2              leave out B or --set
-diff gpt2 llama-7b --csv --latex                    not allowed with argument --csv
 diff gpt2 llama-7b --source-len 3                   source_len belongs to an encoder-decoder
 count gpt2 --columns parms                          'parms' is not a column; did you mean params
-count nothing --columns share.foo                   'share.foo' is not a column
-count gpt2 --columns ''                             '' is not a column
 count gpt2 --conventions --columns params           does not go with --con
 count gpt2 --seq 1k,16                              one length here; `metacount plot`, `metacount a
-count --folder . --columns params                   does not go with --folder
-count --folder . --latex                            --latex does not go with --folder
 count --folder nowhere-at-all                       --folder nowhere-at-all: no such folder
 count --folder {__file__}                           is no folder; give a file as MODEL
 count gpt2 --folder .                               MODEL does not go with --folder
@@ -53,23 +46,16 @@ bench norm --csv                                    --csv belongs to --list
 flow gpt2 --formula --decode                        --formula does not go with
 plot llama-7b --quantity parms -o OUT               'parms' is unknown; did you mean params
 plot llama-7b --over d_fff=1,2 -o OUT               --set: 'd_fff' is not a field of a model
-plot llama-7b --over d_ff=1,x -o OUT                --set d_ff must be a whole number
 plot llama-7b --over n_layers={MANY} -o OUT         {MOST_BARS + 1} bars are too many for one pic
 plot llama-7b --seq 1k,,4k -o OUT                   must be a whole number: got ''
-plot llama-7b --seq 0 -o OUT                        seq_len must be at least 1
-plot llama-7b --dtype int3 -o OUT                   dtype is unknown
 plot bert-base --quantity kv_cache_bytes -o OUT     kv_cache_bytes is 0 for all
 plot bert-base --quantity decode_matmul_flops -o OUT  has no decode step
-plot --caches bert-base -o OUT                      keeps no cache
 plot --caches gpt2 --over n_layers=2 -o OUT         --over belongs to MODEL; leave it out
 plot --activations rleu -o OUT                      there is no activation 'rleu'; did you mean relu
 plot llama-7b --caches gpt2 -o OUT                  plot needs one of MODEL, --caches MODEL
 plot llama-7b --json -o OUT                         --json does not go with -o
 plot --roofline r.json --json                       --json gives the numbers of a picture of models
 plot gpt2 --html p.html -o OUT                      --html does not go with -o
-plot gpt2 --html p.txt                              --html must end in .html: got p.txt
-plot gpt2 --html no/such/p.html                     --html: there is no folder no/such
-plot --caches gpt2 --html p.html                    --html does not go with --caches
 plot gpt2 --html p.html --seq 1,2                   --seq of a page is one length
 plot gpt2 type:zamba --html p.html                  has no spec, so there is no formula
 """

@@ -28,8 +28,6 @@ from metacount.spec.field import altered
 from metacount.spec.mixers import (
     GatedDelta,
     Lightning,
-    RgLru,
-    ShortConv,
 )
 
 # --- formulas of sizes ------------------------------------------------------------------------
@@ -216,10 +214,6 @@ DELTA = GatedDelta(
 )
 # 5·13·15 = 975 and a norm of 15
 LIGHTNING = Lightning(n_heads=3, head_dim=5, chunk_size=11)
-# in 3·13·13 = 507, conv 13·5 = 65, out 13·13 = 169
-SHORT = ShortConv(conv_kernel=5)
-# d=11: x, y, out 3·165; conv 60; gates 2·3·25; decays 15; biases 15 + 15 + 11 + 15 + 15 + 15
-RG_LRU = RgLru(lru_width=15, n_lru_blocks=3, conv_kernel=4, activation="gelu")
 
 
 # --- what an indexer leaves -------------------------------------------------------------------
@@ -242,9 +236,6 @@ def test_selected_pairs_are_counted_one_by_one(size: int, top: int) -> None:
         if size == 1:  # blocks of one position are positions
             assert causal_pairs(seq_len, top) == sum(each)
             assert attended_positions(seq_len, top) == each[-1]
-
-
-# --- names ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 10, 11, 12, 23])

@@ -303,6 +303,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (DENSE, {"n_kv_shared_layers": 1, "n_layers": 2, "nope_every": 2},
      "nope_every of a model with n_kv_shared_layers is left out: got 2; leave nope_every out, or"),
     (DENSE, {"d_ff_second": 5}, "d_ff_pattern has no layer for d_ff_second: got 'M'; put W in, or"),
+    (DENSE, {"d_ff_second": 5, "d_ff_pattern": "MW", "n_mtp_layers": 1},
+     "n_mtp_layers of a model with d_ff_second is left out: got 1; leave n_mtp_layers out, or lea"),
     (DENSE, {"d_ff_pattern": "MW"}, "d_ff_second is needed by d_ff_pattern MW: got None; set d"),
     (DENSE, {"sparsity_pattern": "TF"}, "sparsity_pattern has no meaning without activation_spars"),
     (DENSE, {"activation_sparsity": 1.0}, "activation_sparsity must be below 1: got 1.0; choose o"),
@@ -367,6 +369,8 @@ RULES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         scaling(**{**LLAMA3, "high_freq_factor": 0.5}),
         "rope_scaling.high_freq_factor must be at least low_freq_factor = 1.0: got 0.5; raise it",
     ),
+    (DENSE, scaling(**{**LONG, "long_factors": 3.0}),
+     "rope_scaling.long_factors must be a list of numbers: got 3.0; give one for each pair"),
     (DENSE, scaling(**{**YARN, "truncate": 1}), "rope_scaling.truncate must be true or false: got"),
     (
         DENSE,
@@ -500,7 +504,8 @@ def test_no_rule_of_the_package_is_left_untried() -> None:
         seen |= stack(Workload, changes)
     for build, values, _ in PARTS:
         seen |= stack(build, values)
-    helpers = {"at_most", "below", "check_flag", "check_int", "check_number", "divides", "refuse"}
+    helpers = {"at_most", "below", "check_flag", "check_int", "check_number", "check_plain"}
+    helpers |= {"divides", "refuse", "_check_beside", "_check_pairs", "_fits_a_tensor"}
     untried = []
     for file in sorted(FOLDER.glob("*.py")):
         tried = {line for name, line in seen if name == file.name}

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from metacount.modules import Attention, FeedForward, GatedFeedForward
+from metacount.modules import FeedForward, GatedFeedForward
 from metacount.modules.ffn import activate, feed_forward
-from metacount.spec.attention import Attention as AttentionPart
 from metacount.spec.ffn import FeedForward as Part
 from metacount.teaching.experiments.modules import (
     D_FF,
     D_MODEL,
     N_TOKENS,
     ROUNDING,
-    attention_of,
     draw,
     each_same,
     gelu,
@@ -176,20 +174,10 @@ def _growth(activation: str, factor: int, gated: bool) -> float:
     return float(more[0] / once[0])
 
 
-@cache
 def changes(kind: str, changed: int, length: int) -> list[int]:
     """Find which tokens' outputs change when one token's input does, by running the layer."""
-    d, heads = 8, AttentionPart(n_heads=2, n_kv_heads=2, head_dim=4)
-    with seeded():
-        feed_forward = GatedFeedForward(Part(d_ff=6, activation="silu", gated=True), d).double()
-        attention = Attention(heads, d).double()
-    run = feed_forward if kind == "ffn" else attention_of(attention, kind)
-    x = normal(length, d)
-    other = x.clone()
-    other[changed - 1] += 1
-    with torch.no_grad():
-        moved = (run(x) != run(other)).any(-1)
-    return [i + 1 for i, flag in enumerate(moved.tolist()) if flag]
+    moves = moved(reaching()[kind], normal(length, 24), normal(length, 24, seed=1), changed - 1)
+    return [i for i, by in enumerate(moves.tolist(), 1) if by > ROUNDING]
 
 
 def weights() -> dict[str, str]:
