@@ -287,10 +287,11 @@ def least_active_params(spec: ModelSpec) -> Dim:
 
 
 def buffers(spec: ModelSpec) -> dict[str, Dim]:
-    """Count stored values that are not parameters: one selection bias per score of each MoE layer,
-    and the number that a layer's output is times.
+    """Count stored values that are not parameters, by name.
 
-    Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i.
+    One selection bias per score of each MoE layer; one number that each layer's output is times.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, eq. 16, their b_i; Gemma 4's released code.
     """
     values = 0
     mixture = spec.last_stack.mixture
